@@ -4,7 +4,7 @@ The last printed line is one JSON object. For text-to-text models, a line with t
 so that the losses are not lost if the search is interrupted.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take long
@@ -19,14 +19,14 @@ from efficient_attention.commands.flags import (
     chosen_checkpoint,
     define_batch_size,
     define_checkpoint,
-    define_run,
     define_split,
+    define_trained_workdir,
     define_verify,
 )
-from efficient_attention.commands.host_flags import define_host_flags, hosts_of_flags
+from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
 from efficient_attention.processes.allocator import keep_freed_memory
 
-WORKDIR = define_run()
+WORKDIR = define_trained_workdir()
 define_checkpoint('last')
 BATCH_SIZE = define_batch_size(
     None, ', over all devices; with memory, the streams of the text; default: as in the config'
@@ -62,7 +62,7 @@ def main() -> None:
     print(keep_freed_memory(), file=sys.stderr)
     protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
     options = {'checkpoint': chosen_checkpoint(), 'batch_size': BATCH_SIZE.value, **protocol}
-    with hosts_of_flags({'options': options}):
+    with multi_host_run_from_flags({'options': options}):
         show(evaluate_workdir(WORKDIR.value, **options, before_search=show))
 
 

@@ -1,6 +1,6 @@
 """Trains a config's model: python train.py --config configs/quickstart.py --workdir runs/x [--config.train.steps=9]."""
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take long
@@ -11,7 +11,7 @@ from ml_collections import config_flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
-from efficient_attention.commands.host_flags import define_host_flags, hosts_of_flags
+from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
 from efficient_attention.errors import InputError
 from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.processes.phases import PREPARATION, note_phase
@@ -31,7 +31,7 @@ def main() -> None:
     # Imported here, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.training.fill_config import fill_config
     from efficient_attention.training.loop import train
-    from efficient_attention.workdir.folder_kind import RUN, check_place
+    from efficient_attention.workdir.folder_kind import RUN, check_folder_kind_and_parents
     from efficient_attention.workdir.verify import verify_checkpoints
 
     if VERIFY.value:
@@ -39,11 +39,11 @@ def main() -> None:
         return
     if CONFIG.value is None:  # after --verify --noverify
         raise InputError('--config is missing')
-    check_place(WORKDIR.value, RUN)
+    check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     values = CONFIG.value.to_dict()
-    with hosts_of_flags({'config': values}):
+    with multi_host_run_from_flags({'config': values}):
         filled = fill_config(values)
         train(filled.config, WORKDIR.value, examples=filled.examples, pretrained=filled.pretrained)
 

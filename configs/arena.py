@@ -14,7 +14,7 @@ scripts/train_grid.py trains many cells. docs/arena.md says what each task tests
 
 Tasks: listops (500 to 2,000 words), listops_short (200 to 600, ours), text, image, pathfinder (ours: 20 x 20 pixels,
 chains of three bars), pathfinder_hard (the original's 14 bars), pathx (128 x 128 pixels), passages (ours), recall
-(ours), retrieval (its files may not be redistributed). Datasets: efficient_attention/data/arena/arena_set.py.
+(ours), retrieval (its files may not be redistributed). Datasets: efficient_attention/data/arena/dataset_registry.py.
 
 A cell of size small takes 5 (recall) to 60 minutes on one core. Test accuracy of full attention: 33 % on listops_short,
 63 on text, 88 on pathfinder; on an H100, 36 on listops and 28 on image. The paper, with its sizes and 5 to 35 times the

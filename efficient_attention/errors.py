@@ -89,7 +89,7 @@ def show_error(error: Exception) -> None:
     print(f'error: {one_line(error)}', file=sys.stderr)
 
 
-def write_at_once(line: str) -> None:
+def write_stderr_unlocked(line: str) -> None:
     """Writes a line directly to standard error; another thread may hold the lock of `sys.stderr`."""
     os.write(2, f'{line}\n'.encode())
 

@@ -16,10 +16,10 @@ CONTAINERS = tuple(
 
 def host_memory() -> int:
     """Returns the bytes of this host's memory, or of the part that a container may use."""
-    return min([os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'), *map(number_in, container_limits())])
+    return min([os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'), *map(read_integer_file, container_limits())])
 
 
-def unused_share() -> float:
+def unused_memory_share() -> float:
     """Returns the share of memory that new allocations can get, including file caches that can be freed.
 
     The smaller share of host and container counts; 1.0 if the system provides no figures.
@@ -32,8 +32,8 @@ def unused_share() -> float:
             shares.append(available / total)
     for limit, use, statistics in CONTAINERS:
         if limit in container_limits() and use.is_file() and statistics.is_file():
-            used = number_in(use) - statistic(statistics, 'inactive_file')
-            shares.append(max(0.0, 1.0 - used / number_in(limit)))
+            used = read_integer_file(use) - read_statistic(statistics, 'inactive_file')
+            shares.append(max(0.0, 1.0 - used / read_integer_file(limit)))
     return min(shares)
 
 
@@ -42,12 +42,12 @@ def container_limits() -> list[Path]:
     return [limit for limit, *_ in CONTAINERS if limit.is_file() and limit.read_text().strip().isdecimal()]
 
 
-def number_in(path: Path) -> int:
+def read_integer_file(path: Path) -> int:
     """Returns the integer that a file contains."""
     return int(path.read_text())
 
 
-def statistic(path: Path, name: str) -> int:
+def read_statistic(path: Path, name: str) -> int:
     """Returns a number from a file with lines of name and number; 0 if the name is missing."""
     lines = (line.split() for line in path.read_text().splitlines())
     return next((int(number) for key, number in lines if key == name), 0)

@@ -12,7 +12,7 @@ teacher, whose token embeddings are used. Without `--vectors` the token embeddin
 Each row is followed by the rows made from it. The last line of output is one JSON object: rows read and written.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled

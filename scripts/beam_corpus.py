@@ -12,24 +12,24 @@ from typing import Any
 
 import apache_beam as beam
 
-from efficient_attention.data.corpus.prepared_corpus import SPLITS
-from efficient_attention.data.corpus.split_parts import (
+from efficient_attention.data.corpus.distributed_split_writer import (
     COUNTS,
     DocumentSizes,
     Place,
     RecordPlace,
-    document_parts,
+    encode_document,
     shard_starts,
     write_shard,
     write_split_index,
 )
+from efficient_attention.data.corpus.prepared_corpus import SPLITS
 from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.data.sources.source import open_source
 
 TRAIN, HELD_OUT = SPLITS
 
 
-class Survey(beam.CombineFn):
+class CorpusStatisticsFn(beam.CombineFn):
     """Combines texts into (lowest document hash, highest document hash, documents, characters)."""
 
     def create_accumulator(self) -> tuple[int, int, int, int]:
@@ -51,28 +51,28 @@ class Survey(beam.CombineFn):
         return found
 
 
-def read_file(numbered: tuple[int, str]) -> Iterator[tuple[Place, str]]:
+def read_documents_of_file(numbered: tuple[int, str]) -> Iterator[tuple[Place, str]]:
     """Yields (place, text) of every document of a source with one file."""
     file, source = numbered
     for number, text in enumerate(open_source(source).documents()):
         yield (file, number), text
 
 
-def documents_of(pipeline: beam.Pipeline, sources: list[str]) -> beam.PCollection:
+def read_all_documents(pipeline: beam.Pipeline, sources: list[str]) -> beam.PCollection:
     """Returns the collection of (place, text) of every document, distributed over the workers."""
     return (
         pipeline
         | 'files' >> beam.Create(list(enumerate(sources)))
         | 'spread files' >> beam.Reshuffle()
-        | 'read' >> beam.FlatMap(read_file)
+        | 'read' >> beam.FlatMap(read_documents_of_file)
         | 'spread documents' >> beam.Reshuffle()
     )
 
 
-def survey_corpus(pipeline: beam.Pipeline, sources: list[str], output: str) -> None:
+def compute_corpus_statistics(pipeline: beam.Pipeline, sources: list[str], output: str) -> None:
     """The first pass: writes one line 'file documents' per file, and one 'survey' line, to `output`."""
-    documents = documents_of(pipeline, sources)
-    survey = documents | beam.Values() | beam.CombineGlobally(Survey())
+    documents = read_all_documents(pipeline, sources)
+    survey = documents | beam.Values() | beam.CombineGlobally(CorpusStatisticsFn())
     counts = documents | beam.Map(lambda document: (document[0][0], 1)) | beam.CombinePerKey(sum)
     lines = (
         survey | 'survey line' >> beam.Map(lambda found: ' '.join(map(str, ('survey', *found)))),
@@ -85,7 +85,7 @@ def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, s
     """Yields a document's records with their places, and its sizes on the 'sizes' output; all with the split's name."""
     place, text = document
     split = HELD_OUT if document_hash(text) < threshold else TRAIN
-    parts = document_parts(text, tokenizer_file, size)
+    parts = encode_document(text, tokenizer_file, size)
     if not parts.sections:
         return
     sizes = DocumentSizes(place, parts.sections, [len(record) for record in parts.records])
@@ -101,7 +101,7 @@ def plan_split(split: tuple[str, Iterable[DocumentSizes]], shard_bytes: int) -> 
     return name, shard_starts(((document.place, document.record_bytes) for document in ordered), shard_bytes)
 
 
-def in_shard(
+def assign_to_shard(
     record: tuple[str, RecordPlace, bytes], plan: dict[str, list[RecordPlace]]
 ) -> tuple[tuple[str, int], tuple[RecordPlace, bytes]]:
     """Returns a record, keyed by its split and shard number."""
@@ -126,7 +126,7 @@ def write_index(
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class CorpusOutput:
     """Output and settings of the second pass.
 
     Attributes:
@@ -146,9 +146,9 @@ class Target:
     shard_bytes: int
 
 
-def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: Target) -> None:
+def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: CorpusOutput) -> None:
     """The second pass: writes shards and index files of both splits, and one line of counts per split to COUNTS."""
-    folder, documents = str(target.folder), documents_of(pipeline, sources)
+    folder, documents = str(target.folder), read_all_documents(pipeline, sources)
     tokenised = documents | 'tokenise' >> beam.FlatMap(
         tokenise, target.threshold, str(target.tokenizer_file), target.vocabulary_size
     ).with_outputs('sizes', main='records')
@@ -156,7 +156,7 @@ def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: Target) ->
     plan = beam.pvalue.AsDict(sizes | 'plan' >> beam.Map(plan_split, target.shard_bytes))
     (
         tokenised.records
-        | 'find shard' >> beam.Map(in_shard, plan)
+        | 'find shard' >> beam.Map(assign_to_shard, plan)
         | 'records of a shard' >> beam.GroupByKey()
         | 'write shard' >> beam.Map(write_records, folder)
     )

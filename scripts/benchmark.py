@@ -51,7 +51,7 @@ Each command has a file in scripts/benchmarks. The `--output` file is replaced a
 keeps its earlier measurements.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -71,11 +71,11 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags, run_command, take_command
+from efficient_attention.atomic_files import write_atomically
+from efficient_attention.commands.command_line import parse_flags, run_command, split_subcommand
 from efficient_attention.commands.flags import define_output, define_path
 from efficient_attention.errors import InputError
-from efficient_attention.processes.child_process import child_command
-from efficient_attention.whole_files import write_atomically
+from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 # Command -> its file in scripts/benchmarks. Each file has `define_flags`, `check_flags` and `measure`, which yields all
@@ -121,7 +121,7 @@ def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> N
     load, cores = report['machine']['load'], report['machine']['cores']
     if load > cores / 2:
         print(f'note: the machine is busy (load {load:.1f} on {cores} cores); these figures are not comparable')
-    run = functools.partial(figures_of, allocator=options.allocator)
+    run = functools.partial(run_measurement_process, allocator=options.allocator)
     for figures in benchmark.measure(options, run):
         if options.output:
             named = figures if command in ('step', 'input') else {command: figures}
@@ -133,7 +133,7 @@ def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> N
 
 def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
     """Returns the sub-command, its module and its flags."""
-    command, arguments = take_command(sys.argv, tuple(FILES))
+    command, arguments = split_subcommand(sys.argv, tuple(FILES))
     benchmark = importlib.import_module(f'scripts.benchmarks.{FILES[command]}')
     options = define_flags(command, benchmark)
     parse_flags(arguments, options=options, command=command)
@@ -177,12 +177,12 @@ def needs_peers(command: str, benchmark: ModuleType, options: flags.FlagValues) 
 # ---- processes ----
 
 
-def figures_of(command: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
+def run_measurement_process(command: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
     """Returns the JSON object on the last line of a child process; exits with an error if the child fails."""
     environment = os.environ | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
     if allocator == 'keep':
         environment['GLIBC_TUNABLES'] = KEEP_MEMORY
-    words = child_command([*command, json.dumps(shape)])
+    words = command_tied_to_parent([*command, json.dumps(shape)])
     child = subprocess.run(words, env=environment, capture_output=True, text=True)
     if child.returncode:
         sys.exit(f'error: {command[-1]} failed:\n{child.stderr[-3000:]}')

@@ -10,7 +10,7 @@ energy is weighted by the effect on the loss of the run's training rows. `--smal
 which holds the same numbers in fewer bytes. `--quantize int8` stores kernels and tables as 8-bit integers.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -44,10 +44,10 @@ def main() -> None:
     """Reads a model, converts it, writes it and prints a report."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
-    from efficient_attention.interop.adapt import lengthen  # late, so that --help and flag errors are fast
-    from efficient_attention.interop.folder_out import save_pretrained
+    from efficient_attention.interop.adapt import extend_positions  # late, so that --help and flag errors are fast
+    from efficient_attention.interop.compact_export import save_compact
+    from efficient_attention.interop.huggingface_export import save_pretrained
     from efficient_attention.interop.pretrained import open_pretrained
-    from efficient_attention.interop.save_small import save_small
 
     check_flags(options)
     note_phase(READING)
@@ -55,15 +55,15 @@ def main() -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f'--output {output}: there is something already')
     pretrained = open_pretrained(options.model, chosen_checkpoint(options))
-    pretrained = lengthen(
+    pretrained = extend_positions(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
     # Read both together: the best checkpoint of a run that still trains may be replaced meanwhile.
     origin, params = pretrained.origin() or str(options.model), pretrained.params()
     before = dataclasses.replace(pretrained, params=lambda: params)
-    after = changed(before, options)
-    if is_small(options):
-        save_small(output, after)
+    after = compress_model(before, options)
+    if uses_native_format(options):
+        save_compact(output, after)
     else:
         save_pretrained(output, after, compresses=options.compressed)
     print_report(before, after, options, origin)
@@ -85,16 +85,16 @@ def check_flags(options: flags.FlagValues) -> None:
         )
 
 
-def is_small(options: flags.FlagValues) -> bool:
+def uses_native_format(options: flags.FlagValues) -> bool:
     """Returns whether the output is a compact export."""
     return not options.compressed and (options.small or bool(options.quantize))
 
 
-def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained':
+def compress_model(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained':
     """Returns the model after the requested steps: shrinking, low-rank factors, quantization."""
-    from efficient_attention.interop.input_weights import check_has_rows, input_weights
+    from efficient_attention.interop.compact_export import quantize
+    from efficient_attention.interop.input_importance import fine_tuning_run_config, input_importance
     from efficient_attention.interop.low_rank import check_can_factor, low_rank
-    from efficient_attention.interop.save_small import quantize
     from efficient_attention.interop.shrink import shrink
 
     if options.shrink:
@@ -103,10 +103,10 @@ def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained'
         weights = None
         check_can_factor(pretrained, options.low_rank)  # fails before any rows are read
         if options.weigh:
-            check_has_rows(pretrained)
+            fine_tuning_run_config(pretrained)
             rows = options.weigh_rows or WEIGHED_ROWS
             print(f'reading training rows of the run, at most {rows:,}', flush=True)
-            weights = input_weights(pretrained, options.weigh, rows)
+            weights = input_importance(pretrained, options.weigh, rows)
         pretrained = low_rank(pretrained, share=options.low_rank, ranks=tuple(options.ranks), weights=weights)
         print(f'ranks {", ".join(pretrained.model.ranks)}')
     return quantize(pretrained, options.quantize, tuple(options.float_layers)) if options.quantize else pretrained
@@ -114,7 +114,7 @@ def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained'
 
 def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagValues, origin: str) -> None:
     """Prints the result: positions, rounding errors, remaining layer sizes, parameters and bytes."""
-    from efficient_attention.interop.codes import as_flat, rounding_errors
+    from efficient_attention.interop.int8_codes import flatten_by_path, quantization_errors
     from efficient_attention.interop.shrink import parameter_count, zero_count
     from efficient_attention.models.flops import encoder_flops
 
@@ -122,7 +122,7 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
     print(f'{options.output}: {positions}, attention {model.attention}, from {origin}')
     if options.shrink:
-        count = len(set(model.layer_numbers))
+        count = len(set(model.layer_to_param_index))
         heads = model.layer_heads or (model.heads,) * count
         units = model.layer_units or (model.feed_forward_width,) * count
         print(f'heads {list(heads)}, feed-forward units {list(units)}')
@@ -132,28 +132,28 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
     if options.quantize and before.codes is not None and before.model.quantization != 'none':
         print('the model is quantized like this already: nothing is rounded again')
     elif options.quantize:
-        errors = rounding_errors(as_flat(after.params()), model, after.head)
+        errors = quantization_errors(flatten_by_path(after.params()), model, after.head)
         for name, error in errors.items():
             print(f'{name}: rounded, relative error {error:.4f} (root mean square)')
         for worst, error in sorted(errors.items(), key=lambda item: -item[1])[:1]:
             print(f'largest relative error of {len(errors)} arrays: {worst}, {error:.4f}')
-    elif before.codes is not None and not is_small(options):
+    elif before.codes is not None and not uses_native_format(options):
         print('8-bit codes are written as floats; --small keeps the codes')
-    if options.shrink or is_small(options) or options.compressed or model.ranks or before.codes is not None:
+    if options.shrink or uses_native_format(options) or options.compressed or model.ranks or before.codes is not None:
         counts = [parameter_count(one.params()) for one in (before, after)]
         sizes = [4 * counts[0], (options.output / 'model.safetensors').stat().st_size]
-        print(f'parameters {counts[0]:,} before, {counts[1]:,} after{times(counts, "fewer")}')
+        print(f'parameters {counts[0]:,} before, {counts[1]:,} after{ratio_in_words(counts, "fewer")}')
         zeros = zero_count(after.params())
         if zeros > FEW_ZEROS * counts[1]:
             print(
                 f'{counts[1] - zeros:,} of these are not 0: zeros save bytes with --small, removed heads and units time'
             )
-        print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after{times(sizes, "smaller")}')
-        if not is_small(options) and not options.compressed:
+        print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after{ratio_in_words(sizes, "smaller")}')
+        if not uses_native_format(options) and not options.compressed:
             print('same size on disk as before, so that other software can read it; --small writes fewer bytes')
 
 
-def times(numbers: Sequence[int], word: str) -> str:
+def ratio_in_words(numbers: Sequence[int], word: str) -> str:
     """Returns the ratio of the first number to the second in words; '' if it is below 1.005."""
     ratio = numbers[0] / numbers[1]
     return f', {ratio:.2f} times {word}' if ratio >= 1.005 else ''

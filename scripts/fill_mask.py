@@ -1,6 +1,6 @@
 """Fills the masks of texts: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -18,9 +18,9 @@ def main() -> None:
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...')
     from efficient_attention.inference.fill_mask import MaskFiller  # late, so that --help and flag errors are fast
-    from efficient_attention.interop.config_in import read_values
+    from efficient_attention.interop.config_import import read_config_json
 
-    is_run = 'task' in read_values(options.model)
+    is_run = 'task' in read_config_json(options.model)
     fill = MaskFiller(options.model, checkpoint=chosen_checkpoint(options) or ('last' if is_run else ''))
     for text in texts:
         masks = fill(text, options.top)

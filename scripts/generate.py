@@ -3,7 +3,7 @@
 By default each token is sampled. With --beams, beam search prints the most probable texts with their log-probabilities.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -13,7 +13,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_run
+from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_trained_workdir
 from efficient_attention.errors import InputError, require_at_least
 
 DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
@@ -23,7 +23,7 @@ def main() -> None:
     """Prints the prompt and its continuation by the language model, as the tokens are generated."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir', 'prompt'), options=options)
-    check_choice(options)
+    check_sampling_flags(options)
     from efficient_attention.inference.generate import TextGenerator  # late, so that --help and flag errors are fast
     from efficient_attention.inference.sampling import Sampling
 
@@ -31,7 +31,7 @@ def main() -> None:
     generate = TextGenerator(options.workdir, checkpoint=chosen_checkpoint(options))
     if options.beams:
         search = {name: options[name].value for name in ('max_tokens', 'beams', 'best')}
-        for found in generate.best(options.prompt, **search):
+        for found in generate.beam_search(options.prompt, **search):
             print(f'{found.log_prob:.3f}\t{found.text}')
         return
     for part in generate(options.prompt, max_tokens=options.max_tokens, sampling=sampling, seed=options.seed):
@@ -42,7 +42,7 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """Returns the flags of this command."""
     options = flags.FlagValues()
-    define_run(options=options)
+    define_trained_workdir(options=options)
     flags.DEFINE_string('prompt', None, 'The text to continue.', flag_values=options)
     flags.DEFINE_integer('max_tokens', 200, 'Bytes, characters, words or pieces to add.', flag_values=options)
     flags.DEFINE_float('temperature', 1.0, '0 = always the most probable token.', flag_values=options)
@@ -55,7 +55,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def check_choice(options: flags.FlagValues) -> None:
+def check_sampling_flags(options: flags.FlagValues) -> None:
     """Raises InputError if a sampling flag is given together with --beams, or --best without --beams."""
     require_at_least(0, '--beams', options.beams)
     others = DRAWING if options.beams else ('best',)

@@ -8,7 +8,7 @@ tables are only printed. --rows limits and orders the printed and plotted rows; 
 leaves out steps per second, for cells that shared a device.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -21,12 +21,12 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError, one_line
-from efficient_attention.experiments.grid_configs import OVERRIDES, ROWS, said
+from efficient_attention.experiments.grid_configs import OVERRIDES, ROWS, describe_field
 from efficient_attention.experiments.grid_report import grid_picture, grid_table
-from efficient_attention.whole_files import write_atomically
 
 Table = dict[str, dict[str, Any]]
 YOUNGER = (ROWS, OVERRIDES)  # groups of shared fields that cells of older files lack
@@ -43,8 +43,8 @@ def main() -> None:
     for name, ending in (('output', '.json'), ('picture', '.svg')):
         if options[name].value is not None and not options[name].value.endswith(ending):
             raise InputError(f'--{name} is {options[name].value}; it must end in {ending}')
-    cells, yardsticks = joined(map(Path, grids))
-    shown = cells_of_rows(cells, options.rows)
+    cells, yardsticks = merge_grids(map(Path, grids))
+    shown = select_rows(cells, options.rows)
     picture = grid_picture(shown, yardsticks) if options.picture is not None else ''
     if options.output is not None:
         write_atomically(Path(options.output), json.dumps({'cells': cells, 'yardsticks': yardsticks}, indent=2) + '\n')
@@ -53,7 +53,7 @@ def main() -> None:
     print(grid_table(shown, yardsticks, with_speed=options.speed))
 
 
-def cells_of_rows(cells: Table, rows: Sequence[str]) -> Table:
+def select_rows(cells: Table, rows: Sequence[str]) -> Table:
     """Returns the cells of the given rows in the given order; all cells if no row is given."""
     for row in rows:
         if row not in cells:
@@ -61,7 +61,7 @@ def cells_of_rows(cells: Table, rows: Sequence[str]) -> Table:
     return {row: cells[row] for row in rows} if rows else cells
 
 
-def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
+def merge_grids(paths: Iterable[Path]) -> tuple[Table, Table]:
     """Returns the cells {row: {column: result}} and baselines {row: {name: value}} of all files.
 
     Raises:
@@ -74,23 +74,25 @@ def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
         grid = read_grid(path)
         for row, columns in grid['cells'].items():
             known = cells.setdefault(row, {})
-            known |= {name: cell for name, cell in columns.items() if 'error' not in cell or is_failed(known.get(name))}
+            known |= {
+                name: cell for name, cell in columns.items() if 'error' not in cell or is_failed_cell(known.get(name))
+            }
             yardsticks.setdefault(row, {})
             steps = {column: cell['steps'] for column, cell in cells[row].items() if 'error' not in cell}
             if len(set(steps.values())) > 1:
                 raise InputError(f'{path}: the cells of {row} have different steps and cannot be compared: {steps}')
-            check_shared(path, row, cells[row])
+            check_rows_comparable(path, row, cells[row])
         for row, found in grid['yardsticks'].items():  # also baselines of rows without cells
             yardsticks.setdefault(row, {}).update(found)
     return cells, yardsticks
 
 
-def is_failed(cell: Mapping[str, Any] | None) -> bool:
+def is_failed_cell(cell: Mapping[str, Any] | None) -> bool:
     """Returns whether a cell is missing or failed, so that another failed cell may replace it."""
     return cell is None or 'error' in cell
 
 
-def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
+def check_rows_comparable(path: Path, row: str, columns: dict[str, Any]) -> None:
     """Raises InputError if the configs of a row's cells differ in data, steps or sizes."""
     known = {column: cell['shared_fields'] for column, cell in columns.items() if 'shared_fields' in cell}
     for name in sorted({name for fields in known.values() for name in fields}):
@@ -103,7 +105,7 @@ def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
         first = next(iter(values), '')
         for column in (column for column, value in values.items() if value != values[first]):
             raise InputError(
-                f'{path}: {row} has cells that cannot be compared: {said(name)} is {values[first]!r} of {first} and '
+                f'{path}: {row} has cells that cannot be compared: {describe_field(name)} is {values[first]!r} of {first} and '
                 f'{values[column]!r} of {column}'
             )
 

@@ -4,11 +4,11 @@
       --dev listops:rows=2000:length=500-2000 --test listops:rows=2000:length=500-2000
     python scripts/make_arena_data.py --output data/lra --train pathfinder:rows=200000:size=32
 
-Datasets are named as in configs, see efficient_attention/data/arena/arena_set.py. The layouts are described in
-efficient_attention/data/arena/original_layout.py. The last line of output is one JSON object with the files.
+Datasets are named as in configs, see efficient_attention/data/arena/dataset_registry.py. The layouts are described in
+efficient_attention/data/arena/original_format_writer.py. The last line of output is one JSON object with the files.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -31,13 +31,15 @@ SETS = {
 def main() -> None:
     """Reads the flags and writes the files."""
     parse_flags(sys.argv, ('output',))
-    from efficient_attention.data.arena.arena_set import open_set  # late, so that --help and flag errors are fast
-    from efficient_attention.data.arena.original_layout import write_sets
+    from efficient_attention.data.arena.dataset_registry import (
+        open_arena_dataset,
+    )  # late, so that --help and flag errors are fast
+    from efficient_attention.data.arena.original_format_writer import write_original_format
 
-    sets = {split: open_set(flag.value, f'--{split}') for split, flag in SETS.items() if flag.value}
+    sets = {split: open_arena_dataset(flag.value, f'--{split}') for split, flag in SETS.items() if flag.value}
     if not sets:
         raise InputError('--train, --dev and --test are missing; give a dataset for at least one of them')
-    print(json.dumps({'files': [str(path) for path in write_sets(sets, OUTPUT.value)]}))
+    print(json.dumps({'files': [str(path) for path in write_original_format(sets, OUTPUT.value)]}))
 
 
 if __name__ == '__main__':

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.experiments.grid_report import grid_table
-from efficient_attention.whole_files import write_atomically
 
 RESULTS = Path(__file__).resolve().parents[1] / 'docs' / 'results'
 SECTION_FIELDS = {'title', 'says', 'runs', 'source', 'tables', 'pictures'}

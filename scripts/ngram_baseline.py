@@ -1,6 +1,6 @@
 """Scores an n-gram model on the text of a run: python scripts/ngram_baseline.py --workdir runs/enwik8_full"""
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -12,7 +12,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_run, define_split
+from efficient_attention.commands.flags import define_split, define_trained_workdir
 from efficient_attention.errors import InputError
 
 
@@ -22,13 +22,13 @@ def main() -> None:
     parse_flags(sys.argv, ('workdir',), options=options)
     if options.order < 1 or (options.train_tokens is not None and options.train_tokens < 1):
         raise InputError('--order and --train_tokens must be at least 1')
-    print(json.dumps(score(options)))
+    print(json.dumps(score_ngrams(options)))
 
 
 def define_flags() -> flags.FlagValues:
     """Returns the flags of this command."""
     options = flags.FlagValues()
-    define_run('Workdir of the run whose text is scored.', options)
+    define_trained_workdir('Workdir of the run whose text is scored.', options)
     flags.DEFINE_integer('order', 5, 'Highest order n.', flag_values=options)
     define_split(('held_out', 'test'), 'held_out', 'Split to score.', options)
     count = 'Count only this many tokens from the start of the training split.'
@@ -36,7 +36,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def score(options: flags.FlagValues) -> dict[str, object]:
+def score_ngrams(options: flags.FlagValues) -> dict[str, object]:
     """Returns bits per token of the models of order 1 to n; every token except the first is predicted once."""
     from efficient_attention.data.text.prepare import prepare_text  # late, so that flag errors are fast
     from efficient_attention.inference.ngram import count_ngrams, token_bits

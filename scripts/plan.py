@@ -7,7 +7,7 @@ Config fields are set as for train.py. No data are read and no array is created.
 environment that `make plan` creates: .venv-plan/bin/python scripts/plan.py ...
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -18,9 +18,9 @@ import sys
 from absl import flags
 from ml_collections import config_flags
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
-from efficient_attention.whole_files import write_atomically
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
@@ -39,11 +39,11 @@ def main() -> None:
 
     topology = parse_topology(TOPOLOGY.value)
     from efficient_attention.planning.plan import as_dict, make_plan
-    from efficient_attention.planning.report import report
+    from efficient_attention.planning.report import format_plan
     from efficient_attention.training.fill_config import config_without_data
 
     plan = make_plan(config_without_data(CONFIG.value.to_dict()), topology, is_searched=LARGEST.value)
-    print(report(plan))
+    print(format_plan(plan))
     if OUTPUT.value:
         write_atomically(OUTPUT.value, json.dumps(as_dict(plan), indent=2) + '\n')
 

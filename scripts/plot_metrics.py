@@ -1,6 +1,6 @@
 """Plots a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from absl import flags
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import write_atomically
-from efficient_attention.workdir.metrics import dropped_note, read_log
-from efficient_attention.workdir.report import baselines_of, series_of
+from efficient_attention.workdir.metrics import read_log, unreadable_lines_note
+from efficient_attention.workdir.report import metric_series, unigram_baselines
 from efficient_attention.workdir.report_charts import Series, line_chart
 
 
@@ -28,7 +28,7 @@ def main() -> None:
         raise InputError(f'{output}: the picture is an SVG; name a file that ends in .svg')
     lines, baseline = {}, None
     for workdir in workdirs:
-        found, unigram = read_lines(workdir, metric, options.split)
+        found, unigram = read_metric_series(workdir, metric, options.split)
         is_only = len(workdirs) == 1
         name = '{run}' if options.split and not is_only else '{split}' if is_only else '{run} {split}'
         lines |= {name.format(run=workdir.name, split=split): series for split, series in found.items()}
@@ -37,21 +37,21 @@ def main() -> None:
     print(output)
 
 
-def read_lines(workdir: Path, metric: str, only: str | None = None) -> tuple[dict[str, Series], float | None]:
+def read_metric_series(workdir: Path, metric: str, only: str | None = None) -> tuple[dict[str, Series], float | None]:
     """Returns steps and values of a metric per split (or of one split), and the last value of its unigram baseline."""
     rows, dropped = read_log(workdir)
-    notes = dropped_note(workdir, dropped)
+    notes = unreadable_lines_note(workdir, dropped)
     if not rows:
         raise InputError(next(iter(notes), f'{workdir}: no metrics there (metrics.jsonl is missing or empty)'))
     for note in notes:
         print(note, file=sys.stderr)
-    series = series_of(rows)
+    series = metric_series(rows)
     if metric not in series:
         raise InputError(f'{workdir}: no metric {metric!r}; known: {", ".join(sorted(series))}')
     lines = {split: line for split, line in series[metric].items() if only in (None, split)}
     if not lines:
         raise InputError(f'{workdir}: no split {only!r} of {metric}; known: {", ".join(series[metric])}')
-    return lines, baselines_of(rows).get(metric)
+    return lines, unigram_baselines(rows).get(metric)
 
 
 if __name__ == '__main__':

@@ -11,7 +11,7 @@ a checkpoint has no label names, the labels are LABEL_0, LABEL_1, ...
 The last line of output is one JSON object: files written, notes about rows, metrics if there are labels.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled

@@ -15,7 +15,7 @@ serve to choose settings (`data.source='jsonl:cache/train.jsonl#text'`) without 
 For 'bart' it is 0.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -26,10 +26,10 @@ from pathlib import Path
 
 from absl import flags
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.config.data import DataConfig
-from efficient_attention.whole_files import write_atomically
 
 FIELDS = {
     'source': 'stdlib | text:<glob>[#paragraphs] | jsonl:<glob>#<field> | dump:<glob> | '

@@ -10,7 +10,7 @@ paths. The tokenizer must be a file; train it on a part of the corpus with scrip
 same `data` fields finds the corpus in its cache. See docs/large_corpora.md.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -31,17 +31,17 @@ from tokenizers import Tokenizer
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.distributed_split_writer import COUNTS, digest_split, write_split_index
 from efficient_attention.data.corpus.prepare import (
-    Parts,
-    complete_corpus,
+    CorpusStatistics,
     corpus_folder,
     corpus_tokenizer,
     describe_counts,
+    write_vocabulary_and_manifest,
 )
 from efficient_attention.data.corpus.prepared_corpus import SPLITS
-from efficient_attention.data.corpus.split_parts import COUNTS, digest_split, write_split_index
 from efficient_attention.data.corpus.writer import SHARD_BYTES
-from efficient_attention.data.preparation.cache_folder import MANIFEST, TOKENIZER, json_sha256, new_folder
+from efficient_attention.data.preparation.cache_folder import MANIFEST, TOKENIZER, json_sha256, new_cache_folder
 from efficient_attention.data.preparation.held_out_documents import held_out_threshold
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.text_files import find_files
@@ -54,7 +54,7 @@ LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')  # fi
 FIELDS = ('source', 'held_out', 'cache', 'tokenizer', 'vocab_size', 'lowercase')
 
 
-class Survey(NamedTuple):
+class FirstPass(NamedTuple):
     """The result of the first pass over a corpus."""
 
     threshold: int  # documents with a lower hash are held out
@@ -66,7 +66,7 @@ def main() -> None:
     """Reads the flags, runs the two pipelines and prints the folder of the corpus."""
     options = define_flags()
     known = {f'--{name}' for name in options} | {f'--no{name}' for name in options}
-    ours, beams = split_arguments(sys.argv[1:], known)
+    ours, beams = split_own_and_beam_flags(sys.argv[1:], known)
     parse_flags([sys.argv[0], *ours], options=options)
     config = DataConfig(**{name: options[name].value for name in FIELDS})
     sources = file_sources(config.source)
@@ -75,7 +75,7 @@ def main() -> None:
         raise InputError(f'data.tokenizer is {config.tokenizer!r}; it must be a file here, so train it first')
     folder = corpus_folder(config, open_source(config.source).digest(), options.sentinels)
     if not (folder / MANIFEST).is_file():
-        build(folder.absolute(), config, tokenizer, sources, beams, options.shard_bytes)
+        build_corpus(folder.absolute(), config, tokenizer, sources, beams, options.shard_bytes)
     print(folder)
 
 
@@ -93,7 +93,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def split_arguments(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
+def split_own_and_beam_flags(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
     """Splits arguments into this command's and Beam's; Beam's are unknown flags and the words that follow them."""
     ours: list[str] = []
     beams: list[str] = []
@@ -116,39 +116,39 @@ def file_sources(source: str) -> list[str]:
     return [f'{kind}:{path}{hash_sign}{suffix}' for path in files]
 
 
-def build(
+def build_corpus(
     folder: Path, config: DataConfig, tokenizer: Tokenizer, sources: list[str], beams: list[str], shard_bytes: int
 ) -> None:
     """Runs both passes; the folder appears only when it is complete."""
-    from scripts.beam_corpus import Target, write_corpus
+    from scripts.beam_corpus import CorpusOutput, write_corpus
 
     started = time.monotonic()
-    survey = survey_of(config, folder.parent, sources, beams)
-    with new_folder(folder) as partial:
+    survey = compute_or_load_statistics(config, folder.parent, sources, beams)
+    with new_cache_folder(folder) as partial:
         partial.chmod(0o755)  # so that workers of other users can enter it
         tokenizer.save(str(partial / TOKENIZER))
         for split in SPLITS:
             (partial / split).mkdir()
         size = tokenizer.get_vocab_size()
-        target = Target(partial, partial / TOKENIZER, size, survey.threshold, survey.firsts, shard_bytes)
-        with running(beams) as pipeline:
+        target = CorpusOutput(partial, partial / TOKENIZER, size, survey.threshold, survey.firsts, shard_bytes)
+        with run_beam_pipeline(beams) as pipeline:
             write_corpus(pipeline, sources, target)
-        counts, unigram_counts, content = finish_splits(partial, size)
+        counts, unigram_counts, content = summarize_splits(partial, size)
         digest = open_source(config.source).digest()
-        parts = Parts(digest, content, survey.characters, counts, time.monotonic() - started)
-        complete_corpus(partial, config, tokenizer, unigram_counts, parts)
+        parts = CorpusStatistics(digest, content, survey.characters, counts, time.monotonic() - started)
+        write_vocabulary_and_manifest(partial, config, tokenizer, unigram_counts, parts)
     print(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s')
 
 
-def survey_of(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> Survey:
+def compute_or_load_statistics(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> FirstPass:
     """Counts and hashes all documents; raises InputError if there are none, or too few to hold some out."""
-    from scripts.beam_corpus import survey_corpus
+    from scripts.beam_corpus import compute_corpus_statistics
 
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.survey-', dir=cache) as folder:
         Path(folder).chmod(0o755)
-        with running(beams) as pipeline:
-            survey_corpus(pipeline, sources, f'{folder}/survey.txt')
+        with run_beam_pipeline(beams) as pipeline:
+            compute_corpus_statistics(pipeline, sources, f'{folder}/survey.txt')
         lines = [line.split() for line in Path(folder, 'survey.txt').read_text(encoding='utf-8').splitlines()]
     found = {words[0]: [int(word) for word in words[1:]] for words in lines}
     lowest, highest, documents, characters = found.pop('survey')
@@ -156,11 +156,11 @@ def survey_of(config: DataConfig, cache: Path, sources: list[str], beams: list[s
         raise InputError(f'data.source {config.source!r}: no text in it')
     counts = [found.get(str(file), [0])[0] for file in range(len(sources))]
     firsts = {file: sum(counts[:file]) for file in range(len(sources))}
-    return Survey(held_out_threshold([lowest, highest], config.held_out), characters, firsts)
+    return FirstPass(held_out_threshold([lowest, highest], config.held_out), characters, firsts)
 
 
 @contextlib.contextmanager
-def running(beams: list[str]) -> Iterator[Any]:
+def run_beam_pipeline(beams: list[str]) -> Iterator[Any]:
     """Yields a Beam pipeline that runs to its end when the block is left.
 
     Raises:
@@ -177,10 +177,10 @@ def running(beams: list[str]) -> Iterator[Any]:
     except (InputError, RunError):
         raise
     except Exception as error:
-        raise in_one_line(error) from None
+        raise unwrap_worker_error(error) from None
 
 
-def in_one_line(error: Exception) -> InputError | RunError:
+def unwrap_worker_error(error: Exception) -> InputError | RunError:
     """Returns the error of a worker, extracted from Beam's exception and its traceback."""
     found = LINE.search(str(error))
     if found:
@@ -188,7 +188,7 @@ def in_one_line(error: Exception) -> InputError | RunError:
     return RunError(f'{type(error).__name__}: {"".join(str(error).splitlines()[:1])}')
 
 
-def finish_splits(folder: Path, size: int) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
+def summarize_splits(folder: Path, size: int) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
     """Hashes both splits; returns their counts, the occurrences of each id in the training split, and a common hash."""
     lines = (folder / COUNTS).read_text(encoding='utf-8').splitlines()
     (folder / COUNTS).unlink()

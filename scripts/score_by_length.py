@@ -8,7 +8,7 @@
 Prints one JSON object: the edges, the pairs per group, and each model's score per group, null for an empty group.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
@@ -23,15 +23,15 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
+from efficient_attention.atomic_files import atomic_file
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_batch_size, define_integers, define_output
-from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
+from efficient_attention.data.pairs.pair_datasets import TextPair, parse_pair_datasets
 from efficient_attention.errors import InputError
-from efficient_attention.inference.translate_file import say_limits
+from efficient_attention.inference.translate_file import log_truncations
 from efficient_attention.inference.translator import open_translator
 from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.tasks.metrics.translation import translation_scores
-from efficient_attention.whole_files import whole_file
 
 METRICS = ('bleu', 'chrf', 'exact_match', 'word_accuracy')
 WHOLE = {'bleu': 100.0, 'chrf': 100.0, 'exact_match': 1.0, 'word_accuracy': 1.0}  # the best possible score
@@ -47,23 +47,23 @@ def main() -> None:
         raise InputError(f'--edges is {options.edges}; they must be at least 1 and in rising order')
     if len(set(options.models)) < len(options.models):
         raise InputError(f'--models has {options.models}; each may be given only once')
-    found = [pair for one in parse_sets(options.pairs, '--pairs') for pair in one.read()]
+    found = [pair for one in parse_pair_datasets(options.pairs, '--pairs') for pair in one.read_pairs()]
     pairs = [pair for pair in found if len(pair.source.split()) <= options.edges[-1]]
     if longer := len(found) - len(pairs):
         print(f'left out {longer:,} pairs with sources of more than {options.edges[-1]} words', file=sys.stderr)
-    groups = numbers_by_length(pairs, options.edges)
+    groups = group_pairs_by_length(pairs, options.edges)
     print(keep_freed_memory(), file=sys.stderr)
     decoding = {'beams': options.beams, 'batch_size': options.batch_size}
     scores = {}
     for model in options.models:
         translator = open_translator(Path(model), decoding=decoding)
         made = [best[0].text if best else '' for best in translator([pair.source for pair in pairs])]
-        say_limits(translator)
+        log_truncations(translator)
         scores[model] = [group_score(made, pairs, group, options.metric) for group in groups]
     counts = [len(group) for group in groups]
     print(json.dumps({'metric': options.metric, 'words': options.edges, 'pairs': counts, 'scores': scores}))
     if options.output is not None:
-        with whole_file(options.output) as partial:
+        with atomic_file(options.output) as partial:
             draw(scores, options.edges, options.metric).savefig(partial, format='png', dpi=150)
 
 
@@ -87,7 +87,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def numbers_by_length(pairs: Sequence[TextPair], edges: Sequence[int]) -> list[list[int]]:
+def group_pairs_by_length(pairs: Sequence[TextPair], edges: Sequence[int]) -> list[list[int]]:
     """Returns the indices of the pairs in each length group, by the words of their sources."""
     words = np.array([len(pair.source.split()) for pair in pairs], np.int64)
     starts = [0, *edges[:-1]]

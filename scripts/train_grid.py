@@ -18,7 +18,7 @@ with their error.
 column. `--yardsticks` only prints baseline scores of the rows: linear models and single words.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
@@ -55,39 +55,44 @@ PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a trial run; 0 
 def main() -> None:
     """Reads the flags, trains the cells and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
-    from efficient_attention.experiments.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
+    from efficient_attention.experiments.grid import (
+        Grid,
+        LearningRateSweep,
+        read_cells,
+        train_grid,
+    )  # late, as in train.py
     from efficient_attention.experiments.grid_cells import (
-        cells_of,
-        changing,
-        has_own_sizes,
-        positive_rates,
-        yardsticks_of,
+        compute_baselines,
+        effective_overrides,
+        has_column_specific_sizes,
+        make_cells,
+        parse_learning_rates,
     )
-    from efficient_attention.experiments.grid_configs import in_folder
-    from efficient_attention.experiments.grid_report import grid_table, known_yardsticks, write_grid
-    from efficient_attention.experiments.seeds import refuse_a_seed
-    from efficient_attention.workdir.folder_kind import GRID, check_place
+    from efficient_attention.experiments.grid_configs import read_row_values
+    from efficient_attention.experiments.grid_report import grid_table, read_known_baselines, write_grid
+    from efficient_attention.experiments.seeds import check_no_seed_override
+    from efficient_attention.workdir.folder_kind import GRID, check_folder_kind_and_parents
 
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     holder = flags.FLAGS['config']
     overrides = config_flags.get_override_values(holder)
-    refuse_a_seed(overrides)
-    check_place(WORKDIR.value, GRID)
+    check_no_seed_override(overrides)
+    check_folder_kind_and_parents(WORKDIR.value, GRID)
     file, size = config_flags.get_config_filename(holder), SIZE.value
-    cells = cells_of(file, overrides, ROWS.value, COLUMNS.value, size)
+    cells = make_cells(file, overrides, ROWS.value, COLUMNS.value, size)
     if YARDSTICKS.value:
-        print(json.dumps(yardsticks_of(cells, WORKDIR.value)))
+        print(json.dumps(compute_baselines(cells, WORKDIR.value)))
         return
-    pilots = Pilots(positive_rates(RATES.value), PILOT_STEPS.value)
-    changed = changing(overrides, cells_of(file, {}, ROWS.value, COLUMNS.value, size), cells)
-    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_own_sizes(file, size), changed)
+    pilots = LearningRateSweep(parse_learning_rates(RATES.value), PILOT_STEPS.value)
+    changed = effective_overrides(overrides, make_cells(file, {}, ROWS.value, COLUMNS.value, size), cells)
+    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_column_specific_sizes(file, size), changed)
     found = train_grid(grid)
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
     known = read_cells(WORKDIR.value)
-    yardsticks = known_yardsticks(WORKDIR.value)
-    of_others = in_folder(WORKDIR.value, known.keys() - {row for row, _ in cells} - yardsticks.keys())
-    computed, unread = computed_yardsticks(of_others | cells)
+    yardsticks = read_known_baselines(WORKDIR.value)
+    of_others = read_row_values(WORKDIR.value, known.keys() - {row for row, _ in cells} - yardsticks.keys())
+    computed, unread = compute_all_baselines(of_others | cells)
     yardsticks |= computed
     write_grid(known, yardsticks, WORKDIR.value)
     print(grid_table(known, yardsticks))
@@ -98,17 +103,19 @@ def main() -> None:
         raise RunError(f'no baselines for {", ".join(unread)}')
 
 
-def computed_yardsticks(
+def compute_all_baselines(
     cells: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
     """Returns the baselines of all readable rows, and the names of the other rows, with a printed error for each."""
-    from efficient_attention.experiments.grid_cells import yardsticks_of
+    from efficient_attention.experiments.grid_cells import compute_baselines
 
     found: dict[str, dict[str, float]] = {}
     unread = []
     for row in dict.fromkeys(row for row, _ in cells):
         try:
-            found |= yardsticks_of({cell: values for cell, values in cells.items() if cell[0] == row}, WORKDIR.value)
+            found |= compute_baselines(
+                {cell: values for cell, values in cells.items() if cell[0] == row}, WORKDIR.value
+            )
         except InputError as error:
             show_error(RunError(f'{row}: no baselines: {error}'))
             unread.append(row)

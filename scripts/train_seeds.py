@@ -6,7 +6,7 @@ Each seed has a workdir, <workdir>/seed_<n>. The same command resumes unfinished
 JSON object, also written to <workdir>/seeds.json.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
@@ -30,16 +30,20 @@ SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, separated 
 def main() -> None:
     """Reads the flags, trains with each seed and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir'))
-    from efficient_attention.experiments.seeds import refuse_a_seed, table, train_seeds  # late, as in train.py
+    from efficient_attention.experiments.seeds import (
+        check_no_seed_override,
+        seeds_table,
+        train_seeds,
+    )  # late, as in train.py
     from efficient_attention.workdir.folder_kind import SEEDS as OF_SEEDS
-    from efficient_attention.workdir.folder_kind import check_place
+    from efficient_attention.workdir.folder_kind import check_folder_kind_and_parents
 
-    refuse_a_seed(config_flags.get_override_values(flags.FLAGS['config']))
-    check_place(WORKDIR.value, OF_SEEDS)
+    check_no_seed_override(config_flags.get_override_values(flags.FLAGS['config']))
+    check_folder_kind_and_parents(WORKDIR.value, OF_SEEDS)
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     summary = train_seeds(CONFIG.value.to_dict(), WORKDIR.value, SEEDS.value)
-    print(table(summary))
+    print(seeds_table(summary))
     print(json.dumps(summary))
 
 

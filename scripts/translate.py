@@ -14,7 +14,7 @@ standard output is one JSON object: BLEU, chrF and exact match with their signat
     python scripts/translate.py --output test.en --references test.en.gold
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
@@ -51,25 +51,25 @@ def main() -> None:
     options = define_flags()
     parse_flags(sys.argv, options=options)
     if options.references is not None and options.input is None:
-        score_alone(options)
+        score_existing_output(options)
         return
     if options.model is None:
         raise InputError('--model is missing')
     check_files(options)
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.inference.search_options import decoding_of
+    from efficient_attention.inference.decoding_options import pretrained_decoding_options
     from efficient_attention.inference.translate_file import (
         translate_file,
         translate_lines,
         translate_stream,
     )  # late, so that --help is fast
-    from efficient_attention.inference.translator import translator_of
+    from efficient_attention.inference.translator import make_pretrained_translator
     from efficient_attention.interop.pretrained import open_pretrained
 
-    named = given(options)
+    named = given_search_options(options)
     pretrained = open_pretrained(options.model, chosen_checkpoint(options))
-    decoding = decoding_of(pretrained, options.model, named, {'beams': BEAMS})
-    translator = translator_of(pretrained, options.model, decoding, options.prefix, length=options.length)
+    decoding = pretrained_decoding_options(pretrained, options.model, named, {'beams': BEAMS})
+    translator = make_pretrained_translator(pretrained, options.model, decoding, options.prefix, length=options.length)
     if options.output is None and options.input is not None:
         translate_lines(translator, options.input, sys.stdout, form=options.format)
         return
@@ -80,10 +80,10 @@ def main() -> None:
     identity |= {name: getattr(translator.decoding, name) for name in SEARCH if name != 'batch_size'}
     translate_file(translator, options.input, options.output, form=options.format, identity=identity)
     if options.references is not None:
-        print_scores(options, translator.decoding.shown())
+        print_scores(options, translator.decoding.reported_options())
 
 
-def given(options: flags.FlagValues) -> dict[str, Any]:
+def given_search_options(options: flags.FlagValues) -> dict[str, Any]:
     """Returns the search options given on the command line; raises InputError if one cannot be parsed."""
     named = {name: options[name].value for name in SEARCH if options[name].present}
     if 'bad_words_ids' in named:
@@ -94,7 +94,7 @@ def given(options: flags.FlagValues) -> dict[str, Any]:
     return named
 
 
-def score_alone(options: flags.FlagValues) -> None:
+def score_existing_output(options: flags.FlagValues) -> None:
     """Prints the scores of an existing output; raises InputError if it is missing or search flags are given."""
     if options.output is None:
         raise InputError('--references needs --output, and also --input unless the output file exists')
@@ -148,7 +148,7 @@ def define_search(options: flags.FlagValues) -> None:
     """Defines the flags of the search.
 
     If a flag is not given, the files of a Hugging Face folder may set it. So the defaults here are only for --help;
-    they equal `Decoding`'s defaults, except for the beams.
+    they equal `DecodingOptions`'s defaults, except for the beams.
     """
     flags.DEFINE_integer('beams', BEAMS, 'Beams of the search; 1 = greedy.', flag_values=options)
     flags.DEFINE_integer('best', 1, 'Texts per line, with --format jsonl.', flag_values=options)
@@ -164,10 +164,10 @@ def define_search(options: flags.FlagValues) -> None:
         'extra', 50, 'Tokens that a text may have beyond --ratio times its source.', flag_values=options
     )
     flags.DEFINE_integer('min_tokens', 0, 'Fewest tokens of a generated text.', flag_values=options)
-    define_rules(options)
+    define_token_rule_flags(options)
 
 
-def define_rules(options: flags.FlagValues) -> None:
+def define_token_rule_flags(options: flags.FlagValues) -> None:
     """Defines the flags of token constraints and of sampling."""
     meaning = 'Above 1, tokens already in the text become less probable.'
     flags.DEFINE_float('repetition_penalty', 1.0, meaning, flag_values=options)

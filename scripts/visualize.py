@@ -11,7 +11,7 @@ weights of its cross-attention. `pooling` writes a page with the weights of sent
 decision. `weights` draws the attention weights of mechanisms for the same random queries and keys.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -26,14 +26,14 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from efficient_attention.atomic_files import atomic_file, write_atomically
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import picture as shades
 from efficient_attention.attention.patterns.pattern import Pattern, head_patterns
-from efficient_attention.attention.patterns.tile_table import passes, tile_table
-from efficient_attention.commands.command_line import parse_flags, run_command, take_command
+from efficient_attention.attention.patterns.tile_table import disjoint_passes, tile_table
+from efficient_attention.commands.command_line import parse_flags, run_command, split_subcommand
 from efficient_attention.commands.flags import define_length, define_output
 from efficient_attention.errors import InputError, require
-from efficient_attention.whole_files import whole_file, write_atomically
 
 Panel = tuple[np.ndarray, str]  # shades and caption
 
@@ -63,7 +63,7 @@ WORDS = {  # arguments of each sub-command
 
 def main() -> None:
     """Writes the picture of the chosen sub-command and prints its path."""
-    command, arguments = take_command(sys.argv, WORDS)
+    command, arguments = split_subcommand(sys.argv, WORDS)
     options = define_flags(command)
     required = ('model',) if command in ('alignment', 'pooling') else ()
     words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
@@ -73,7 +73,7 @@ def main() -> None:
         write_atomically(options.output, pages_of_texts(words, options))
     else:
         figure = draw(command, words, options)
-        with whole_file(options.output) as partial:
+        with atomic_file(options.output) as partial:
             figure.savefig(partial, format='png', dpi=150)
     print(options.output)
 
@@ -81,13 +81,13 @@ def main() -> None:
 def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
     """Returns the picture of a sub-command."""
     if command == 'alignment':
-        from scripts.pictures.alignment import draw_texts  # late: imports the models
+        from scripts.pictures.alignment import draw_translation_alignments  # late: imports the models
 
-        return draw_texts(words, options)
+        return draw_translation_alignments(words, options)
     if command == 'weights':
-        from scripts.pictures.weights import draw_weights
+        from scripts.pictures.weights import draw_attention_weights
 
-        return draw_weights(words, options)
+        return draw_attention_weights(words, options)
     return draw_pattern(words[0], options) if command == 'pattern' else draw_gallery()
 
 
@@ -130,19 +130,19 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
     length, tile = options.length, options.tile
     require(length <= LONGEST, '--length', length, f'at most {LONGEST}')
     require(options.heads <= MOST_HEADS_ASKED, '--heads', options.heads, f'at most {MOST_HEADS_ASKED}')
-    heads = head_patterns(parse_pattern(text).for_keys(length), options.heads)
+    heads = head_patterns(parse_pattern(text).for_key_count(length), options.heads)
     names = {pattern: f'head {heads.index(pattern)}, ' if len(heads) > 1 else '' for pattern in heads}
     for pattern, name in names.items():
         print(f'{name}{text}')
-        print(shades.in_characters(pattern, length))
+        print(shades.ascii_picture(pattern, length))
         print('\n'.join(shades.describe(pattern, length, tile)))
     drawn = list(names.items())[:MOST_HEADS]
     if len(drawn) < len(names):
         print(f'the picture shows {len(drawn)} of {len(names)} different heads')
-    rows = [panels(pattern, length, tile, name) for pattern, name in drawn]
+    rows = [pattern_panels(pattern, length, tile, name) for pattern, name in drawn]
     figure = Figure(figsize=(4.2 * max(map(len, rows)), 4.3 * len(rows) + 0.7), layout='constrained')
     grid = figure.subplots(len(rows), max(map(len, rows)), squeeze=False)
-    for axes, panel in zip(grid.ravel(), filled_up(rows, grid.shape[1]), strict=True):
+    for axes, panel in zip(grid.ravel(), pad_panel_rows(rows, grid.shape[1]), strict=True):
         axes.set_axis_off() if panel is None else draw_shades(axes, *panel, length, tile)
     figure.suptitle(text, color=TEXT_COLOUR, family='monospace', size=11)
     labels = PAIR_LABELS if length <= MOST_PAIRS else TILE_LABELS
@@ -150,15 +150,15 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
     return figure
 
 
-def filled_up(rows: list[list[Panel]], columns: int) -> list[Panel | None]:
+def pad_panel_rows(rows: list[list[Panel]], columns: int) -> list[Panel | None]:
     """Returns the panels of all rows in one list, padded with None to `columns` per row."""
     return [row[number] if number < len(row) else None for row in rows for number in range(columns)]
 
 
-def panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
+def pattern_panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
     """Returns shades and captions: a picture in natural order, and one per pass with reordered positions."""
-    parts = passes(pattern)
-    result = [(natural_shades(pattern, length, tile), f'{name}natural order')]
+    parts = disjoint_passes(pattern)
+    result = [(shades_in_natural_order(pattern, length, tile), f'{name}natural order')]
     for number, (part, order) in enumerate(parts, 1):
         if order > 1:
             positions = shades.listed_positions(length, order)
@@ -170,12 +170,12 @@ def panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
     return result
 
 
-def natural_shades(pattern: Pattern, length: int, tile: int) -> np.ndarray:
+def shades_in_natural_order(pattern: Pattern, length: int, tile: int) -> np.ndarray:
     """Returns shades in natural order, by pairs or, if long, by tiles; reordered passes have a separate shade."""
     positions = np.arange(length)
     by_pair = length <= MOST_PAIRS
     picture = np.zeros((length if by_pair else -(-length // tile),) * 2, np.uint8)
-    for part, order in passes(pattern):
+    for part, order in disjoint_passes(pattern):
         if by_pair:
             found = shades.pair_shades(part, positions, tile)
         else:
@@ -214,8 +214,10 @@ def draw_gallery() -> Figure:
     """Returns a picture of all named patterns and presets at 128 positions, in tiles of 8."""
     figure = Figure(figsize=(9.6, 10.4), layout='constrained')
     for axes, text in zip(figure.subplots(4, 4).ravel(), GALLERY, strict=True):
-        pattern = parse_pattern(text).for_keys(GALLERY_LENGTH).for_head(0, 1)
-        draw_shades(axes, natural_shades(pattern, GALLERY_LENGTH, GALLERY_TILE), text, GALLERY_LENGTH, GALLERY_TILE)
+        pattern = parse_pattern(text).for_key_count(GALLERY_LENGTH).for_head(0, 1)
+        draw_shades(
+            axes, shades_in_natural_order(pattern, GALLERY_LENGTH, GALLERY_TILE), text, GALLERY_LENGTH, GALLERY_TILE
+        )
         axes.set_xticks([])
         axes.set_yticks([])
     title = (

@@ -11,9 +11,9 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from efficient_attention.attention.device_mesh import GATHERED, PARAMETERS, Table, partition
-from efficient_attention.models.sharding import letters_of, path_name
-from efficient_attention.planning.collectives import Exchange, exchanges
-from efficient_attention.planning.program import Executed, Shape, parse_program
+from efficient_attention.models.sharding import dimension_letters, path_name
+from efficient_attention.planning.collectives import CollectiveInstruction, find_collectives
+from efficient_attention.planning.hlo_program import ExecutedInstruction, Shape, parse_program
 
 INVOLUNTARY = 'Involuntary full rematerialization'  # the partitioner's warning that it gathers all to split it anew
 # Along which axes of the mesh a collective may send activations, a device's share of one of them at most. Never along
@@ -44,14 +44,14 @@ class Sizes:
     stacked: bool = True
 
 
-def sent(text: str, mesh: Mesh, *kinds: str) -> list[Exchange]:
+def sent(text: str, mesh: Mesh, *kinds: str) -> list[CollectiveInstruction]:
     """The collectives of these kinds, all by default, that a compiled program has in any loop and any branch."""
     computations = parse_program(text).computations
-    every = [Executed(one, of, 1, name, name) for name, of in computations.items() for one in of.values()]
-    return [one for one in exchanges(every, mesh.shape) if not kinds or one.kind in kinds]
+    every = [ExecutedInstruction(one, of, 1, name, name) for name, of in computations.items() for one in of.values()]
+    return [one for one in find_collectives(every, mesh.shape) if not kinds or one.kind in kinds]
 
 
-def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange]:
+def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[CollectiveInstruction]:
     """The collectives of anything but these.
 
     - Parameters of one layer, or a device's part of them, and their gradients.
@@ -63,7 +63,7 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange
     most = sum(math.prod(shape) for shape in one_layer)
     known = {bare(shape) for shape in one_layer | parameter_shapes(params, mesh, sizes.stacked, PARAMETERS)}
 
-    def is_allowed(one: Exchange, shape: Shape) -> bool:
+    def is_allowed(one: CollectiveInstruction, shape: Shape) -> bool:
         count = mesh.shape.get('sequence', 1)
         fixed = {bare(lead + of) for of in sizes.fixed for lead in ((), (count,) if one.kind == 'all-gather' else ())}
         if shape.dtype[0] in 'sup' or math.prod(shape.sizes) == 1 or bare(shape.sizes) in known | fixed:
@@ -74,7 +74,7 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange
             return one.axes == 'tensor' and len(shape.sizes) == 3 and shape.sizes[-1] == mesh.shape['tensor']
         return one.axes in MAY_SEND.get(one.kind, ()) and math.prod(shape.sizes) <= sizes.share
 
-    def is_one_layer(one: Exchange) -> bool:
+    def is_one_layer(one: CollectiveInstruction) -> bool:
         return one.kind != 'all-gather' or sum(math.prod(shape.sizes) for shape in one.results) <= most
 
     every = sent(text, mesh)
@@ -83,12 +83,12 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange
     ]
 
 
-def named(one: Exchange) -> tuple[str, str, list[tuple[int, ...]]]:
+def named(one: CollectiveInstruction) -> tuple[str, str, list[tuple[int, ...]]]:
     """The kind, axes and results of a collective."""
     return one.kind, one.axes, [shape.sizes for shape in one.results]
 
 
-def arrays_of(one: Exchange) -> tuple[Shape, ...]:
+def arrays_of(one: CollectiveInstruction) -> tuple[Shape, ...]:
     """The arrays that a device gets; the pieces that an all-to-all gives as one."""
     first = one.results[0]
     if one.kind == 'all-to-all' and len(one.results) == one.members:
@@ -102,7 +102,10 @@ def parameter_shapes(params: Any, mesh: Mesh, stacked: bool, table: Table) -> se
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = path_name(path)
         shape = leaf.shape[1:] if stacked and '/layers/' in name else leaf.shape
-        for letters in {letters_of(name), '' if len(shape) == 1 else letters_of(name)}:  # vectors may stay whole
+        for letters in {
+            dimension_letters(name),
+            '' if len(shape) == 1 else dimension_letters(name),
+        }:  # vectors may stay whole
             axes = partition(letters, shape, mesh, table)
             shapes.add(tuple(size // (mesh.shape[axis] if axis else 1) for size, axis in zip(shape, axes, strict=True)))
     return shapes

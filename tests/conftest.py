@@ -35,11 +35,13 @@ import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
-from efficient_attention.processes import stopping  # noqa: E402
+from efficient_attention.processes import signal_thread  # noqa: E402
 from tests.one_device import see_devices, see_one_device  # noqa: E402
 from tests.quick_trace import shorten  # noqa: E402
 
-stopping.catch_stop_signals = lambda **_: None  # a script that a test runs in this process leaves pytest its handlers
+signal_thread.catch_stop_signals = lambda **_: (
+    None
+)  # a script that a test runs in this process leaves pytest its handlers
 
 LONGEST = (
     'test_hosts.py',

@@ -20,7 +20,7 @@ from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.tasks.language_modelling import make_language_model
-from efficient_attention.training.fill_config import with_open_fields
+from efficient_attention.training.fill_config import with_placeholder_values
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [
@@ -74,12 +74,12 @@ def filled(values: dict) -> dict:
         values['train']['start_from'] = 'runs/teacher'
     if values['task'] == 'text_to_text':
         model = defaults['model'] | {'token_types': 0, 'decoder_layers': 1}
-        return with_open_fields(values, {'data': defaults['data'], 'pairs': defaults['pairs'], 'model': model})
+        return with_placeholder_values(values, {'data': defaults['data'], 'pairs': defaults['pairs'], 'model': model})
     if values['task'] != 'fine_tuning':
         return values
     stand_ins = {name: defaults[name] for name in ('data', 'head')} | {'examples': {'has_global': False}}
     stand_ins['model'] = defaults['model'] | {'max_length': 4096}
-    return with_open_fields(values, stand_ins | {'train': {'steps': 9}, 'optimizer': {'warmup_steps': 1}})
+    return with_placeholder_values(values, stand_ins | {'train': {'steps': 9}, 'optimizer': {'warmup_steps': 1}})
 
 
 def count(build: Callable[[], nnx.Module]) -> int:

@@ -113,7 +113,7 @@ def test_commands_beside_a_run_that_saves_each_step_and_keeps_one_evaluate_and_p
     run, seen = tmp_path / 'run', []
     trainer = start('train.py', '--config=tests/training/tiny_fine_tuning.py', f'--workdir={run}', *words)
     try:
-        while not CheckpointReader(run).steps():
+        while not CheckpointReader(run).complete_steps():
             assert trainer.poll() is None
         for number in range(3):
             code, out, err = call('eval.py', f'--workdir={run}')

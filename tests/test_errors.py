@@ -15,7 +15,7 @@ from efficient_attention.errors import (
     require,
     require_at_least,
     require_truth_values,
-    write_at_once,
+    write_stderr_unlocked,
 )
 
 
@@ -91,5 +91,5 @@ def test_every_error_has_its_exit_code(error: BaseException, code: int):
 
 def test_a_line_is_written_at_once_past_the_stream_of_python(monkeypatch: pytest.MonkeyPatch, capfd):
     monkeypatch.setattr('sys.stderr', None)
-    write_at_once('error: größer')
+    write_stderr_unlocked('error: größer')
     assert capfd.readouterr().err == 'error: größer\n'

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention import host_memory as module
-from efficient_attention.host_memory import host_memory, unused_share
+from efficient_attention.host_memory import host_memory, unused_memory_share
 
 
 @pytest.fixture
@@ -20,15 +20,15 @@ def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_this_host_has_memory():
     assert 2**28 < host_memory() < 2**60
-    assert 0.0 < unused_share() <= 1.0
+    assert 0.0 < unused_memory_share() <= 1.0
 
 
 def test_a_host_without_a_container(container: Path, monkeypatch: pytest.MonkeyPatch):
-    assert unused_share() == 0.25
+    assert unused_memory_share() == 0.25
     (container / 'memory.max').write_text('max\n')
-    assert unused_share() == 0.25 and host_memory() > 2**28
+    assert unused_memory_share() == 0.25 and host_memory() > 2**28
     monkeypatch.setattr(module, 'MEMINFO', container / 'none')
-    assert unused_share() == 1.0
+    assert unused_memory_share() == 1.0
 
 
 @pytest.mark.parametrize('used, cached, share', [(900, 0, 0.1), (900, 400, 0.25), (1100, 0, 0.0)])
@@ -37,4 +37,4 @@ def test_a_container_has_a_limit_of_its_own(container: Path, used: int, cached: 
     (container / 'memory.current').write_text(f'{used}\n')
     (container / 'memory.stat').write_text(f'anon 1\ninactive_file {cached}\nactive_file 7\n')
     assert host_memory() == 1000
-    assert unused_share() == pytest.approx(share)
+    assert unused_memory_share() == pytest.approx(share)

@@ -116,13 +116,13 @@ def config_with(name: str, **values: object) -> Callable[[Path], object]:
 
 def pickled_array(here: Path) -> None:
     """Replaces the counts of a prepared corpus by a pickled array, with manifests that say so."""
-    from efficient_attention.data.preparation.cache_folder import describe_files, manifest_checksum
+    from efficient_attention.data.preparation.cache_folder import file_sizes_and_checksums, manifest_checksum
 
     [folder] = (here / 'cache').glob('text-*')
     np.save(folder / 'unigram_counts.npy', np.array([Payload(here / 'marker')], object), allow_pickle=True)
     manifest = json.loads((folder / 'manifest.json').read_text())
     (folder / 'manifest.json').unlink()
-    manifest['files'] = describe_files(folder)
+    manifest['files'] = file_sizes_and_checksums(folder)
     manifest['checksum'] = manifest_checksum(manifest)
     (folder / 'manifest.json').write_text(json.dumps(manifest))
 

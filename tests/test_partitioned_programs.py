@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.features.definition import FeatureAttention
-from efficient_attention.config.mesh import MeshConfig, check_sequence
+from efficient_attention.config.mesh import MeshConfig, check_sequence_parallel
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
@@ -37,7 +37,7 @@ from efficient_attention.objectives.objective import Objective, total_loss
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.objectives.text_to_text import TextToText
 from efficient_attention.planning.cost import cost_of
-from efficient_attention.planning.program import parse_program
+from efficient_attention.planning.hlo_program import parse_program
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import KeyedRows, row_keys
 from tests.collectives import INVOLUNTARY, Sizes, compiling_anew, forbidden, named, sent
@@ -337,7 +337,7 @@ def test_every_model_whose_rows_may_be_split(name: str, capfd):
 )
 def test_what_cannot_be_split(name: str, line: str):
     with pytest.raises(InputError, match=f'^mesh.sequence is 2; .*{line}[^\n]*$'):
-        check_sequence(MeshConfig(sequence=2), MODELS[name], {'data.length': LENGTH})
+        check_sequence_parallel(MeshConfig(sequence=2), MODELS[name], {'data.length': LENGTH})
 
 
 def test_layers_without_a_scan_are_gathered_once_for_each_pass_and_not_kept(capfd):

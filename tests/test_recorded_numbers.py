@@ -119,7 +119,7 @@ def losses(name: str, argument: str, folder: Path) -> list[float]:
     run = build_run(shrunk_config(name, argument, folder), jax.devices()[:1])
     state, step, found = one_by_one(run), jit_train_step(run), []
     for batch, _ in zip(run.task.training_batches(0, 3, 0, 1), range(3), strict=False):
-        state, metrics = step(state, run.on_devices(batch))
+        state, metrics = step(state, run.put_batch_on_devices(batch))
         found.append(float(metrics['loss']))
     return found
 

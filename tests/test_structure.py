@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.attention.registry import NAMES
-from efficient_attention.data.arena.arena_set import GENERATED, READ
+from efficient_attention.data.arena.dataset_registry import GENERATED, READ
 from efficient_attention.tasks.problems.registry import PROBLEMS
 from efficient_attention.tasks.registry import DENOISING, MASKED_ROWS, TASKS
 

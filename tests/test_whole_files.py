@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.atomic_files import atomic_file, atomic_folder, flush, write_atomically
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.whole_files import flush, whole_file, whole_folder, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +29,7 @@ def test_what_is_written_has_the_mode_of_other_files(tmp_path: Path):
     (tmp_path / 'plain').touch()
     (tmp_path / 'folder').mkdir()
     write_atomically(tmp_path / 'file', 'text')
-    with whole_folder(tmp_path / 'new'):
+    with atomic_folder(tmp_path / 'new'):
         pass
     assert (tmp_path / 'file').stat().st_mode == (tmp_path / 'plain').stat().st_mode
     assert (tmp_path / 'new').stat().st_mode == (tmp_path / 'folder').stat().st_mode
@@ -49,20 +49,20 @@ def test_a_write_that_fails_leaves_the_old_file_and_names_it(tmp_path: Path, mon
 
 
 def test_a_folder_that_fails_leaves_nothing_and_is_named(tmp_path: Path, monkeypatch):
-    with pytest.raises(ValueError, match='other'), whole_folder(tmp_path / 'out') as partial:
+    with pytest.raises(ValueError, match='other'), atomic_folder(tmp_path / 'out') as partial:
         (partial / 'half').touch()
         raise ValueError('other')
     monkeypatch.setattr('os.fsync', no_space)
     with (
         pytest.raises(RunError, match=f'^{tmp_path}/out: cannot be written'),
-        whole_folder(tmp_path / 'out') as partial,
+        atomic_folder(tmp_path / 'out') as partial,
     ):
         (partial / 'half').touch()
     assert names(tmp_path) == []
 
 
 def test_the_file_that_could_not_be_read_keeps_its_name(tmp_path: Path):
-    with pytest.raises(FileNotFoundError) as caught, whole_file(tmp_path / 'out'):
+    with pytest.raises(FileNotFoundError) as caught, atomic_file(tmp_path / 'out'):
         (tmp_path / 'in').read_bytes()
     assert caught.value.filename == str(tmp_path / 'in')
 
@@ -76,11 +76,11 @@ def test_a_place_that_does_not_serve_is_bad_input(tmp_path: Path):
 def test_an_empty_folder_gives_way_and_a_full_one_stays(tmp_path: Path):
     folder = tmp_path / 'deep' / 'out'
     folder.mkdir(parents=True)
-    with whole_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         (partial / 'a').write_text('first')
     with (
         pytest.raises(InputError, match='out: cannot .* .Directory not empty'),
-        whole_folder(folder) as partial,
+        atomic_folder(folder) as partial,
     ):
         (partial / 'a').write_text('second')
     assert (folder / 'a').read_text() == 'first' and names(folder.parent) == ['out']
@@ -122,7 +122,7 @@ def test_a_kill_leaves_neither_and_the_next_write_tidies_up(tmp_path: Path):
 
 
 def test_what_a_living_process_writes_is_not_disturbed(tmp_path: Path):
-    with whole_folder(tmp_path / 'slow') as partial:
+    with atomic_folder(tmp_path / 'slow') as partial:
         write_atomically(tmp_path / 'fast', 'text')
         assert partial.is_dir() and str(os.getpid()) in partial.name
     assert names(tmp_path) == ['fast', 'slow']

@@ -17,29 +17,29 @@ from efficient_attention.attention.checks import (
     check_additive,
     check_bias,
     check_centres,
-    check_keys,
     check_learned,
     check_mechanism,
     check_positions,
     check_relative,
+    check_rng_keys,
     check_segments,
     check_vectors,
 )
 from efficient_attention.attention.device_mesh import device_mesh
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.registry import room_of
+from efficient_attention.attention.registry import get_implementation
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import (
+    AttendKeywords,
     CallOptions,
     Dropout,
-    Keywords,
     Numbers,
+    QueryKeyPair,
     Request,
-    Sides,
     with_padding_zeroed,
 )
-from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
-from efficient_attention.attention.split_tokens.serve import is_split, serve_split
+from efficient_attention.attention.sequence_parallel.sharded_attention import attend_sharded, has_sequence_axis
+from efficient_attention.attention.softmax.backend_choice import BACKENDS as SOFTMAX_BACKENDS
 
 # Values of `backend` besides 'auto': the dense definition, and the ways to execute a `Softmax`.
 BACKENDS = ('reference', *SOFTMAX_BACKENDS)
@@ -54,7 +54,7 @@ def attend(
     mechanism: Mechanism,
     *,
     return_lse: Literal[False] = False,
-    **keywords: Unpack[Keywords],
+    **keywords: Unpack[AttendKeywords],
 ) -> Array: ...
 
 
@@ -66,7 +66,7 @@ def attend(
     mechanism: Mechanism,
     *,
     return_lse: Literal[True],
-    **keywords: Unpack[Keywords],
+    **keywords: Unpack[AttendKeywords],
 ) -> tuple[Array, Array]: ...
 
 
@@ -151,11 +151,11 @@ def attend(
         backend=backend,
         return_lse=return_lse,
     )
-    out, lse = attend_with(query, key, value, mechanism, options)
+    out, lse = attend_with_options(query, key, value, mechanism, options)
     return out if lse is None else (out, lse)
 
 
-def attend_with(
+def attend_with_options(
     query: Float[Array, 'B L H K'],
     key: Float[Array, 'B M G K'],
     value: Float[Array, 'B M G K'],
@@ -171,18 +171,18 @@ def attend_with(
     request, backend = make_request(query, key, value, mechanism, options), options.backend
     if backend not in ('auto', 'reference', *SOFTMAX_BACKENDS):
         raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
-    if backend not in ('auto', 'reference', 'blocked') and not mechanism.form.has_backends:
+    if backend not in ('auto', 'reference', 'blocked') and not mechanism.capabilities.has_backends:
         raise NotImplementedError(
             f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
         )
     request, mesh = keep_out(request), device_mesh()
     try:
         if backend == 'reference':
-            out, lse = reference.serve(request)
-        elif mesh is not None and is_split(mesh):
-            out, lse = serve_split(request, mesh, room_of(mechanism))
+            out, lse = reference.compute_attention(request)
+        elif mesh is not None and has_sequence_axis(mesh):
+            out, lse = attend_sharded(request, mesh, get_implementation(mechanism))
         else:
-            out, lse = room_of(mechanism).serve(request)
+            out, lse = get_implementation(mechanism).compute(request)
     except NotImplementedError as error:
         if backend != 'auto':
             raise
@@ -206,11 +206,11 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_additive(query, mechanism, options.additive)
     check_centres(query, mechanism, options.centres)
     check_learned(query, mechanism, options.learned)
-    check_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
+    check_rng_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
     is_one = options.key_segments is options.query_segments  # LSH requires that both stay the same object
     query_segments_BL = as_int32(options.query_segments)
-    segments = Sides(query_segments_BL, query_segments_BL if is_one else as_int32(options.key_segments))
-    positions = Sides(
+    segments = QueryKeyPair(query_segments_BL, query_segments_BL if is_one else as_int32(options.key_segments))
+    positions = QueryKeyPair(
         positions_or_default(options.query_positions, query.shape[1]),
         positions_or_default(options.key_positions, key.shape[1]),
     )
@@ -225,7 +225,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
         segments=None if options.query_segments is None else segments,
         positions=positions,
         dropout=dropout,
-        bias=with_four_axes(options.bias),
+        bias=expand_bias_to_4d(options.bias),
         relative=options.relative,
         additive=options.additive,
         centres=options.centres,
@@ -241,7 +241,7 @@ def as_int32(segments: Any) -> Any:
     return jnp.asarray(segments.astype(np.int32)) if isinstance(segments, np.ndarray) else segments
 
 
-def with_four_axes(bias: Any) -> Any:
+def expand_bias_to_4d(bias: Any) -> Any:
     """Returns an array of bias as [1 or B, 1 or H, 1 or L, 1 or M]; a function or None is returned unchanged."""
     return bias if bias is None or callable(bias) else bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
@@ -250,7 +250,7 @@ def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | No
     """Returns the dropout key: `dropout_rng`, else `rng`, or one derived from `rng` if the mechanism samples."""
     if dropout_rng is not None or rng is None:
         return dropout_rng
-    return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.draws.always else rng
+    return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.randomness.always else rng
 
 
 def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
@@ -266,7 +266,10 @@ def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
 
 
 def attention_weights(
-    query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], mechanism: Mechanism, **keywords: Unpack[Keywords]
+    query: Float[Array, 'B L H K'],
+    key: Float[Array, 'B M G K'],
+    mechanism: Mechanism,
+    **keywords: Unpack[AttendKeywords],
 ) -> Float[Array, 'B H L M']:
     """Returns the weights by which each query sums the values, for any mechanism.
 
@@ -283,9 +286,11 @@ def attention_weights(
     unused = sorted({'backend', 'return_lse', 'dropout_rate', 'dropout_rng'} & set(keywords))
     if unused:
         raise TypeError(f'attention_weights takes no {", ".join(unused)}: these are the weights before dropout')
-    return weights_with(query, key, mechanism, CallOptions(**keywords))
+    return weights_with_options(query, key, mechanism, CallOptions(**keywords))
 
 
-def weights_with(query: Array, key: Array, mechanism: Mechanism, options: CallOptions) -> Float[Array, 'B H L M']:
+def weights_with_options(
+    query: Array, key: Array, mechanism: Mechanism, options: CallOptions
+) -> Float[Array, 'B H L M']:
     """Returns the weights of `attention_weights`; the keyword arguments come in one object."""
     return reference.weights(with_padding_zeroed(make_request(query, key, key, mechanism, options)))[0]

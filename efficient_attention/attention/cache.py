@@ -15,8 +15,8 @@ from jaxtyping import Float
 from efficient_attention.attention.cache_spec import Bias, CacheSpec, LogitTerms, NewTokens
 from efficient_attention.attention.checks import check_learned
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import refuse
-from efficient_attention.attention.registry import room_of
+from efficient_attention.attention.mechanism import raise_unsupported
+from efficient_attention.attention.registry import get_implementation
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import without_padding
 
@@ -25,11 +25,11 @@ __all__ = [
     'CacheSpec',
     'NewTokens',
     'decode',
-    'go_on_from',
+    'reorder_beams',
     'init_cache',
-    'rows_of',
+    'beam_row_indices',
     'take_rows',
-    'with_hypotheses',
+    'expand_to_beams',
 ]
 
 # Largest number of beams per row that share one cache. Each beam multiplies the keys of all beams, so with more beams
@@ -40,28 +40,28 @@ Cache = Any  # a tree of arrays whose type depends on the mechanism
 
 
 @runtime_checkable
-class SharesKeys(Protocol):
+class SupportsBeams(Protocol):
     """A cache that the beams of one row can share."""
 
-    def with_hypotheses(self, count: int) -> 'Shared':
+    def expand_to_beams(self, count: int) -> 'BeamCache':
         """Returns a cache that `count` beams of each row share; called by the function of this name."""
         ...
 
 
 @runtime_checkable
-class Shared(Protocol):
+class BeamCache(Protocol):
     """A cache that beams share."""
 
-    def go_on_from(self, parents_BK: Array) -> 'Shared':
+    def reorder_beams(self, parents_BK: Array) -> 'BeamCache':
         """Returns the cache in which each beam continues its parent; called by the function of this name."""
         ...
 
 
 def init_cache(spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None = None) -> Cache:
     """Returns the cache before any token; `rng` is required by mechanisms that sample at every call."""
-    if spec.mechanism.draws.always and rng is None:
+    if spec.mechanism.randomness.always and rng is None:
         raise ValueError(f'{spec.mechanism} samples at random and needs rng, one key')
-    return room_of(spec.mechanism).init_cache(spec, batch, dtype, rng)
+    return get_implementation(spec.mechanism).init_cache(spec, batch, dtype, rng)
 
 
 def decode(
@@ -88,41 +88,43 @@ def decode(
 
     Outputs at positions from `max_length` on are NaN if the cache has no slots for them.
     """
-    if not spec.mechanism.form.has_logits:
+    if not spec.mechanism.capabilities.has_logits:
         lacks = {'additive bias': bias is not None, 'relative term': relative is not None}
-        refuse(spec.mechanism.name, lacks | {'additive scores': additive is not None})
+        raise_unsupported(spec.mechanism.name, lacks | {'additive scores': additive is not None})
     check_learned(new.query, spec.mechanism, learned)
     positions, segments = new.positions.astype(jnp.int32), new.segments.astype(jnp.int32)
     query, key, value = (without_padding(x, segments) for x in (new.query, new.key, new.value))
     new = NewTokens(query, key, value, positions, segments)
-    out, cache = room_of(spec.mechanism).decode(spec, cache, new, LogitTerms(bias, relative, additive, learned))
+    out, cache = get_implementation(spec.mechanism).decode(
+        spec, cache, new, LogitTerms(bias, relative, additive, learned)
+    )
     return out.astype(new.query.dtype), cache
 
 
-def with_hypotheses(cache: Cache, count: int) -> Cache:
+def expand_to_beams(cache: Cache, count: int) -> Cache:
     """Returns the cache of `count` equal beams per row, next to each other: [B, ...] becomes [B count, ...]."""
-    if isinstance(cache, SharesKeys) and count <= MOST_SHARED:
-        return cache.with_hypotheses(count)
-    return take_rows(cache, jnp.repeat(jnp.arange(number_of_rows(cache)), count))
+    if isinstance(cache, SupportsBeams) and count <= MOST_SHARED:
+        return cache.expand_to_beams(count)
+    return take_rows(cache, jnp.repeat(jnp.arange(cache_batch_size(cache)), count))
 
 
-def go_on_from(cache: Cache, parents_BK: Array) -> Cache:
+def reorder_beams(cache: Cache, parents_BK: Array) -> Cache:
     """Returns the cache of `with_hypotheses` after each of a row's K beams continues the beam numbered in `parents_BK`.
 
     A cache that beams share has a method for this, which does not move its keys.
     """
-    if isinstance(cache, Shared):
-        return cache.go_on_from(parents_BK)
-    return take_rows(cache, rows_of(parents_BK))
+    if isinstance(cache, BeamCache):
+        return cache.reorder_beams(parents_BK)
+    return take_rows(cache, beam_row_indices(parents_BK))
 
 
-def rows_of(parents_BK: Array) -> Array:
+def beam_row_indices(parents_BK: Array) -> Array:
     """Returns the row indices [B K] of beams that are given by their numbers among the K beams of a row."""
     rows, count = parents_BK.shape
     return (jnp.arange(rows, dtype=parents_BK.dtype)[:, None] * count + parents_BK).reshape(-1)
 
 
-def number_of_rows(cache: Cache) -> int:
+def cache_batch_size(cache: Cache) -> int:
     """Returns the number of rows B of a cache, from its first array that is not part of a `FeatureMap`."""
     leaves = jax.tree.leaves(cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))
     return len(next(leaf for leaf in leaves if not isinstance(leaf, FeatureMap)))

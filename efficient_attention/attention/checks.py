@@ -42,7 +42,7 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
         raise ValueError(f'{query.shape[2]} query heads are not a multiple of {key.shape[2]} key heads')
     if not query.dtype == key.dtype == value.dtype:
         raise ValueError(f'query, key, value must share one dtype; got {query.dtype}, {key.dtype}, {value.dtype}')
-    if mechanism.needs.shared_qk and key.shape == query.shape and not same_values(query, key):
+    if mechanism.requirements.shared_qk and key.shape == query.shape and not has_equal_values(query, key):
         raise ValueError(f'{mechanism}: its keys are its queries; pass one array as query and key')
 
 
@@ -61,7 +61,7 @@ def check_range(name: str, segments: Any) -> None:
 
     Arrays on another device are not checked, because each call would then wait for that device.
     """
-    if not (is_known(segments) and is_on_cpu(segments)):
+    if not (is_concrete(segments) and is_on_cpu(segments)):
         return
     known = np.asarray(segments)
     for value in (known.min(), known.max()):
@@ -80,7 +80,7 @@ def check_positions(
         if x is not None:
             check_integers(name, x, (vectors.shape[:2], (1, vectors.shape[1])))
     is_told = query_positions is not None or key_positions is not None
-    if query.shape[1] != key.shape[1] and not is_told and mechanism.needs.positions:
+    if query.shape[1] != key.shape[1] and not is_told and mechanism.requirements.positions:
         raise ValueError(
             f'{query.shape[1]} queries and {key.shape[1]} keys: {mechanism} compares positions, so give query_positions'
         )
@@ -116,7 +116,7 @@ def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
         return
     if not isinstance(relative, Relative):
         raise ValueError(f'relative is {type(relative).__name__}; pass Relative(query, table)')
-    if not mechanism.form.has_logits:
+    if not mechanism.capabilities.has_logits:
         raise ValueError(f'{mechanism} has no relative term; mechanisms with a logit for each pair have')
     table = relative.table
     if relative.query.shape != query.shape or table.shape[1:] != query.shape[2:] or not table.shape[0]:
@@ -135,7 +135,7 @@ def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
     """Raises unless `additive` is None, or a floating-point vector [H, K] for a mechanism with logits."""
     if additive is None:
         return
-    if not mechanism.form.has_logits:
+    if not mechanism.capabilities.has_logits:
         raise ValueError(f'{mechanism} has no logits, so it takes no additive scores')
     if not hasattr(additive, 'dtype') or not jnp.issubdtype(additive.dtype, jnp.floating):
         kind = getattr(additive, 'dtype', type(additive).__name__)
@@ -146,7 +146,7 @@ def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
 
 def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
     """Raises unless `centres` are floating-point [B, L, H] for a mechanism that requires them, and None for others."""
-    if not mechanism.needs.centres:
+    if not mechanism.requirements.centres:
         if centres is not None:
             raise ValueError(f'{mechanism} takes no centres; only LocalP does')
         return
@@ -176,7 +176,7 @@ def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
         raise ValueError(f'{mechanism} learns no {", no ".join(unknown)}')
 
 
-def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:
+def check_rng_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:
     """Raises unless the dropout rate and the random keys fit the mechanism.
 
     A mechanism that always samples requires one typed key. Dropout takes one key, or one per row. So does `rng` of a
@@ -185,11 +185,11 @@ def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, 
     if not 0.0 <= dropout_rate < 1.0:
         raise ValueError(f'dropout_rate is {dropout_rate}; it must be at least 0 and below 1')
     for name, given in (('rng', rng), ('dropout_rng', dropout_rng)):
-        if given is not None and not is_key(given):
+        if given is not None and not is_rng_key(given):
             raise ValueError(f'{name} is not a typed key; make one with jax.random.key(seed)')
     if dropout_rate > 0.0 and rng is None and dropout_rng is None:
         raise ValueError('attention dropout needs dropout_rng or rng, a key')
-    draws = mechanism.draws
+    draws = mechanism.randomness
     if draws.always and rng is None:
         raise ValueError(f'{mechanism} samples at random and needs rng, one key')
     if draws.always and rng.ndim:
@@ -204,17 +204,17 @@ def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, 
         )
 
 
-def is_key(x: Any) -> bool:
+def is_rng_key(x: Any) -> bool:
     """Returns whether `x` is an array of typed keys."""
     return hasattr(x, 'dtype') and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def same_values(left: Any, right: Any) -> bool:
+def has_equal_values(left: Any, right: Any) -> bool:
     """Returns whether two arrays are the same object, or have equal values that are known at trace time."""
-    return left is right or all(is_known(x) for x in (left, right)) and np.array_equal(left, right)
+    return left is right or all(is_concrete(x) for x in (left, right)) and np.array_equal(left, right)
 
 
-def is_known(x: Any) -> bool:
+def is_concrete(x: Any) -> bool:
     """Returns whether this process can read the array's values now."""
     return isinstance(x, np.ndarray) or not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
 

@@ -16,7 +16,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
 
-from efficient_attention.attention.devices import compiled_for
+from efficient_attention.attention.devices import using_platform
 
 MeshAxes = str | tuple[str, ...] | None
 Table = dict[str, MeshAxes]  # axis letter -> axes of the mesh; axes with other letters are not sharded
@@ -36,7 +36,7 @@ _mesh = jax.make_user_context(None)
 @contextlib.contextmanager
 def using_mesh(mesh: Mesh) -> Iterator[None]:
     """Traces programs for arrays on the devices of this mesh, as a context manager or a function decorator."""
-    with compiled_for(mesh.devices.flat[0].platform, mesh.size), _mesh(mesh if mesh.size > 1 else None):
+    with using_platform(mesh.devices.flat[0].platform, mesh.size), _mesh(mesh if mesh.size > 1 else None):
         yield
 
 
@@ -45,13 +45,13 @@ def device_mesh() -> Mesh | None:
     return _mesh.value
 
 
-def is_gathering() -> bool:
+def has_fsdp_axis() -> bool:
     """Returns whether the mesh shards parameters over 'fsdp', so that products must gather them first."""
     mesh = device_mesh()
     return mesh is not None and mesh.shape.get('fsdp', 1) > 1
 
 
-def is_split(letter: str) -> bool:
+def is_axis_sharded(letter: str) -> bool:
     """Returns whether the mesh shards the activations' axis of this letter over several devices."""
     return shard_count(letter) > 1
 
@@ -59,10 +59,10 @@ def is_split(letter: str) -> bool:
 def shard_count(letter: str) -> int:
     """Returns how many devices the mesh shards the activations' axis of this letter over; 1 without a mesh."""
     mesh = device_mesh()
-    return 1 if mesh is None else math.prod(mesh.shape[name] for name in names_of(letter, mesh, ACTIVATIONS))
+    return 1 if mesh is None else math.prod(mesh.shape[name] for name in mesh_axes_of_letter(letter, mesh, ACTIVATIONS))
 
 
-def names_of(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:
+def mesh_axes_of_letter(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:
     """Returns the axes of the mesh that shard an axis with this letter; axes that the mesh lacks are left out."""
     axes = table.get(letter)
     return tuple(name for name in ((axes,) if isinstance(axes, str) else axes or ()) if name in mesh.shape)
@@ -77,14 +77,14 @@ def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) ->
     spec: list[MeshAxes] = [None] * (len(shape) - len(letters))
     used: set[str] = set()
     for letter, size in zip(letters, shape[len(spec) :], strict=True):
-        names = names_of(letter, mesh, table)
+        names = mesh_axes_of_letter(letter, mesh, table)
         is_split = names and not used & set(names) and size % math.prod(mesh.shape[name] for name in names) == 0
         used |= set(names) if is_split else set()
         spec.append((names[0] if len(names) == 1 else names) if is_split else None)
     return PartitionSpec(*spec)
 
 
-def lay(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '...']:
+def constrain_sharding(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '...']:
     """Returns `x` placed over the mesh as the table says; `x` itself without a mesh."""
     mesh = device_mesh()
     if mesh is None:
@@ -92,16 +92,16 @@ def lay(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '.
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, partition(letters, x.shape, mesh, table)))
 
 
-def spread(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
+def shard_activations(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
     """Returns activations with these letters, sharded by rows, tokens and heads over the mesh, other axes whole.
 
     Without this constraint the compiler may shard activations like the parameters they are multiplied with, and then
     gather them again.
     """
-    return lay(x, letters, ACTIVATIONS)
+    return constrain_sharding(x, letters, ACTIVATIONS)
 
 
-def on_own_rows(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L M']) -> Shaped[Array, 'B H L *']:
+def map_over_shards(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L M']) -> Shaped[Array, 'B H L *']:
     """Returns `function` of `x_BHLM`, computed on each device for its rows and heads; `function` must keep B, H and L.
 
     If the compiler has no rule to shard an operation, it gathers the arrays of all devices. A loop that stops when no
@@ -114,22 +114,22 @@ def on_own_rows(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHLM)
 
 
-def gathered(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
+def gather_parameter(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
     """Returns a parameter with these letters, gathered along axes that 'fsdp' shards; its gradient is sharded again."""
-    return x if device_mesh() is None else _gathered(x, letters)
+    return x if device_mesh() is None else _gather_parameter(x, letters)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _gathered(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
-    return lay(lay(x, letters, PARAMETERS), letters, GATHERED)
+def _gather_parameter(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
+    return constrain_sharding(constrain_sharding(x, letters, PARAMETERS), letters, GATHERED)
 
 
-def _gathered_forward(x: Shaped[Array, '...'], letters: str) -> tuple[Shaped[Array, '...'], None]:
-    return _gathered(x, letters), None
+def _gather_parameter_forward(x: Shaped[Array, '...'], letters: str) -> tuple[Shaped[Array, '...'], None]:
+    return _gather_parameter(x, letters), None
 
 
-def _gathered_backward(letters: str, _: None, gradient: Shaped[Array, '...']) -> tuple[Shaped[Array, '...']]:
-    return (lay(gradient, letters, PARAMETERS),)
+def _gather_parameter_backward(letters: str, _: None, gradient: Shaped[Array, '...']) -> tuple[Shaped[Array, '...']]:
+    return (constrain_sharding(gradient, letters, PARAMETERS),)
 
 
-_gathered.defvjp(_gathered_forward, _gathered_backward)
+_gather_parameter.defvjp(_gather_parameter_forward, _gather_parameter_backward)

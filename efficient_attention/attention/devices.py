@@ -1,8 +1,8 @@
 """The kind and number of devices that a program is compiled for, and the tuning constants of each kind.
 
-By default these are the devices of this process. To compile for others, such as an absent TPU, use `compiled_for`.
-All step sizes, and all loops and products whose form depends on the device, are set here and read with `device_forms()`
-at trace time. `using_forms` changes some constants for a block of code, for tuning or tests. Both settings are part of
+By default these are the devices of this process. To compile for others, such as an absent TPU, use `using_platform`.
+All step sizes, and all loops and products whose form depends on the device, are set here and read with `device_tuning()`
+at trace time. `using_device_tuning` changes some constants for a block of code, for tuning or tests. Both settings are part of
 the key of every `jax.jit` cache, so a program traced for one kind of device is never used for another.
 """
 
@@ -26,25 +26,25 @@ MIB = 2**20  # bytes
 
 
 def device_kind() -> str:
-    """Returns 'cpu', 'gpu' or 'tpu': the kind set by `compiled_for`, else the kind of JAX's default device."""
+    """Returns 'cpu', 'gpu' or 'tpu': the kind set by `using_platform`, else the kind of JAX's default device."""
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     platform = _platform.value or getattr(device, 'platform', device) or jax.default_backend()
     return KINDS.get(platform, platform)
 
 
 def device_count() -> int:
-    """Returns how many devices a program's arrays may be sharded over: set by `compiled_for`, else all of JAX's."""
+    """Returns how many devices a program's arrays may be sharded over: set by `using_platform`, else all of JAX's."""
     return _devices.value or jax.device_count()
 
 
 @contextlib.contextmanager
-def compiled_for(platform: str, devices: int | None = None) -> Iterator[None]:
+def using_platform(platform: str, devices: int | None = None) -> Iterator[None]:
     """Traces programs for devices of this platform, as a context manager or a function decorator.
 
     Args:
         platform: a name as in `jax.Device.platform` and `lowering_platforms`: 'cpu', 'gpu', 'cuda', 'rocm' or 'tpu'.
         devices: how many devices the program's arrays may be sharded over. None keeps the number of an enclosing
-            `compiled_for`, else all of JAX's devices.
+            `using_platform`, else all of JAX's devices.
 
     Raises:
         InputError: the platform is neither in this list nor this process's platform, or `devices` is below 1.
@@ -58,7 +58,7 @@ def compiled_for(platform: str, devices: int | None = None) -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceForms:
+class DeviceTuning:
     """The sizes of steps and the forms of loops and products on one kind of device.
 
     A step's size is the bytes of the float32 scores that it computes. On a CPU the scores of a step should fit in a
@@ -114,7 +114,7 @@ def has_bfloat16_instructions(cpuinfo: Path = Path('/proc/cpuinfo')) -> bool:
     return not {'avx512_bf16', 'amx_bf16'}.isdisjoint(words)
 
 
-CPU = DeviceForms(
+CPU = DeviceTuning(
     tile_step_bytes=MIB,
     shared_tile_step_bytes=4 * MIB,
     takes_turns_by_head=True,
@@ -128,7 +128,7 @@ CPU = DeviceForms(
     dense_sums_in_float32=True,
     codes_as_bfloat16=has_bfloat16_instructions(),
 )
-TPU = DeviceForms(
+TPU = DeviceTuning(
     tile_step_bytes=128 * MIB,
     shared_tile_step_bytes=128 * MIB,
     takes_turns_by_head=False,
@@ -145,15 +145,15 @@ TPU = DeviceForms(
 FORMS = {'cpu': CPU, 'gpu': dataclasses.replace(TPU, has_cudnn=True), 'tpu': TPU}
 
 
-def device_forms() -> DeviceForms:
+def device_tuning() -> DeviceTuning:
     """Returns the tuning constants for the target devices; unknown accelerators get the TPU's constants."""
     forms = FORMS.get(device_kind(), TPU)
     return dataclasses.replace(forms, **dict(_changes.value)) if _changes.value else forms
 
 
 @contextlib.contextmanager
-def using_forms(**changes: Any) -> Iterator[None]:
-    """Traces programs with these fields of `DeviceForms` changed, as a context manager or a function decorator.
+def using_device_tuning(**changes: Any) -> Iterator[None]:
+    """Traces programs with these fields of `DeviceTuning` changed, as a context manager or a function decorator.
 
     The changes apply to all kinds of devices. They are part of the key of every `jax.jit` cache, as the device is.
 
@@ -161,13 +161,13 @@ def using_forms(**changes: Any) -> Iterator[None]:
         InputError: there is no such field, or the field cannot have this value.
     """
     for name, value in changes.items():
-        check_change(name, value)
+        check_tuning_field(name, value)
     with _changes(tuple(sorted((dict(_changes.value) | changes).items()))):
         yield
 
 
-def check_change(name: str, value: object) -> None:
-    """Raises an InputError unless `name` is a field of `DeviceForms` that can have this value."""
+def check_tuning_field(name: str, value: object) -> None:
+    """Raises an InputError unless `name` is a field of `DeviceTuning` that can have this value."""
     current = getattr(CPU, name, None)
     if current is None:
         raise InputError(f'unknown device constant {name}; see the fields of DeviceForms')
@@ -176,12 +176,12 @@ def check_change(name: str, value: object) -> None:
         raise InputError(f'device constant {name} is {value!r}; it must be {kind}')
 
 
-def cores() -> int:
-    """Returns how many CPU cores dense softmax sizes its steps for: `DeviceForms.cores`, or all of the process if 0."""
-    return device_forms().cores or cores_of_process()
+def cpu_core_count() -> int:
+    """Returns how many CPU cores dense softmax sizes its steps for: `DeviceTuning.cores`, or all of the process if 0."""
+    return device_tuning().cores or process_cpu_count()
 
 
 @functools.cache
-def cores_of_process() -> int:
+def process_cpu_count() -> int:
     """Returns the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

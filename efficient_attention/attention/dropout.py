@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Integer, UInt32
 
 
-def mix(bits: UInt32[Array, '...']) -> UInt32[Array, '...']:
+def hash_bits(bits: UInt32[Array, '...']) -> UInt32[Array, '...']:
     """Returns hashed bits: a bijection on uint32 in which every input bit flips about half of the output bits.
 
     The constants come from C. Wellons' "lowbias32" search (hash-prospector, public domain).
@@ -51,7 +51,7 @@ def fold_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...']) ->
 def fold_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
     """Returns `bits` mixed with an element's index along one more axis; one step of `keep_mask`. Both broadcast."""
     # Golden-ratio steps keep neighbouring counters far apart before they are mixed.
-    return mix(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
+    return hash_bits(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
 
 
 def is_kept(bits: UInt32[Array, '...'], rate: float) -> Bool[Array, '...']:

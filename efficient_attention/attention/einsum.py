@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
-from efficient_attention.attention.devices import device_forms
+from efficient_attention.attention.devices import device_tuning
 
 Operand = Float[Array, '...']  # the equation names its axes
 
@@ -27,7 +27,7 @@ def float32_einsum(equation: str, left: Operand, right: Operand, precision: jax.
 
 def plain_einsum(equation: str, precision: jax.lax.Precision | None, left: Operand, right: Operand) -> Operand:
     """Returns `float32_einsum` with JAX's own gradient."""
-    if device_forms().matrix_einsums:
+    if device_tuning().matrix_einsums:
         return matrix_einsum(equation, precision, left, right)
     return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=jnp.float32)
 

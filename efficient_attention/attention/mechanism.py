@@ -1,6 +1,6 @@
 """`Mechanism`, the base class of attention mechanisms, and the records that describe a mechanism's properties.
 
-room.py defines how a mechanism's implementation is declared.
+implementation.py defines how a mechanism's implementation is declared.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ CAUSAL_OPTION = 'causal=True among its arguments'
 
 
 @dataclasses.dataclass(frozen=True)
-class Operand:
+class LearnedOperand:
     """An array that a mechanism learns besides the projections of queries, keys and values.
 
     A running mean [..., K + 1] is not learned by a loss. Its first K columns are points on the unit sphere; the last
@@ -29,7 +29,7 @@ class Operand:
 
 
 @dataclasses.dataclass(frozen=True)
-class Needs:
+class Requirements:
     """A mechanism's requirements on the call and on the rows.
 
     Args:
@@ -48,7 +48,7 @@ class Needs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class Capabilities:
     """How a mechanism is computed, which decides which options of a call it supports.
 
     Args:
@@ -71,7 +71,7 @@ class Form:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reads:
+class KeyAccess:
     """Which keys a query reads, and which inputs decide this.
 
     Args:
@@ -99,7 +99,7 @@ class Reads:
 
 
 @dataclasses.dataclass(frozen=True)
-class Draws:
+class Randomness:
     """What a mechanism samples at random, from the key `rng` of a call.
 
     Args:
@@ -129,26 +129,26 @@ class Mechanism:
     """The mechanism's name in config texts, the registry and error messages, and the name of its folder."""
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """The mechanism's requirements on a call."""
-        return Needs()
+        return Requirements()
 
     @functools.cached_property
-    def form(self) -> Form:
+    def capabilities(self) -> Capabilities:
         """How the mechanism is computed."""
-        return Form()
+        return Capabilities()
 
     @functools.cached_property
-    def reads(self) -> Reads:
+    def key_access(self) -> KeyAccess:
         """Which keys a query reads."""
-        return Reads()
+        return KeyAccess()
 
     @functools.cached_property
-    def draws(self) -> Draws:
+    def randomness(self) -> Randomness:
         """What the mechanism samples at random."""
-        return Draws()
+        return Randomness()
 
-    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002  most learn nothing
+    def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:  # noqa: ARG002  most learn nothing
         """Returns the learned arrays by name, for `heads` query heads of `width` each: `learned` of `attend`."""
         return {}
 
@@ -163,33 +163,33 @@ class Mechanism:
         return getattr(self, 'causal', False)
 
     @property
-    def reads_other_sequence(self) -> bool:
+    def can_cross_attend(self) -> bool:
         """Whether queries may read keys of another sequence."""
-        if self.reads.other_sequence is not None:
-            return self.reads.other_sequence
-        return not self.is_causal and (self.reads.by_distance or not self.needs.positions)
+        if self.key_access.other_sequence is not None:
+            return self.key_access.other_sequence
+        return not self.is_causal and (self.key_access.by_distance or not self.requirements.positions)
 
     def differs_by_head(self, heads: int) -> bool:
         """Returns whether heads differ in which keys they read or in a learned array, with `heads` heads in total."""
         return any(operand.shape[0] > 1 for operand in self.learned_operands(heads, 1).values())
 
-    def keys_back(self, length: int) -> int:
+    def causal_window_size(self, length: int) -> int:
         """Returns the largest number of the last `length` positions that a causal query reads, itself included."""
         return length
 
-    def within(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
+    def restrict_to_pattern(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
         """Returns the mechanism restricted to the pairs that the pattern allows; most raise NotImplementedError."""
-        raise lack(self.name, 'pattern')
+        raise unsupported_error(self.name, 'pattern')
 
-    def everywhere(self) -> 'Mechanism':
+    def without_pattern(self) -> 'Mechanism':
         """Returns the mechanism over all pairs; raises NotImplementedError if it is not defined over pairs."""
-        raise lack(self.name, 'form over all pairs')
+        raise unsupported_error(self.name, 'form over all pairs')
 
     def for_layer(self, layer: int) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer
         """Returns the mechanism of layer number `layer`."""
         return self
 
-    def causal_form(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
+    def causal_text(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
         """Returns advice for error messages: what to write instead of the mechanism's text to make it causal."""
         return CAUSAL_OPTION if self.has_causal_option else f'another mechanism, as {self.name} has no causal form'
 
@@ -198,8 +198,8 @@ class Mechanism:
 
     def check_decoding(self) -> None:
         """Raises an InputError if the mechanism cannot decode token by token."""
-        if self.form.why_no_decoding:
-            raise InputError(f'{self.name} attention cannot decode token by token: {self.form.why_no_decoding}')
+        if self.capabilities.why_no_decoding:
+            raise InputError(f'{self.name} attention cannot decode token by token: {self.capabilities.why_no_decoding}')
         if not self.is_causal:
             raise InputError(f'{self} is not causal; only causal attention can decode token by token')
 
@@ -207,20 +207,20 @@ class Mechanism:
 Kind = TypeVar('Kind', bound=Mechanism)
 
 
-def of_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
+def ensure_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
     """Returns the mechanism unchanged; raises NotImplementedError if it is not of class `kind`."""
     if not isinstance(mechanism, kind):
         raise NotImplementedError(f'{kind.name} computes {kind.__name__}, not {type(mechanism).__name__}')
     return mechanism
 
 
-def lack(who: str, *missing: str) -> NotImplementedError:
+def unsupported_error(who: str, *missing: str) -> NotImplementedError:
     """Returns the error for features that a mechanism or backend lacks: 'lsh has no bias, no grouped heads'."""
     return NotImplementedError(f'{who} has no {", no ".join(missing)}')
 
 
-def refuse(who: str, lacks: dict[str, bool]) -> None:
+def raise_unsupported(who: str, lacks: dict[str, bool]) -> None:
     """Raises the error of `lack` that names every requested feature in `lacks`; does nothing if none is requested."""
     missing = [name for name, is_asked in lacks.items() if is_asked]
     if missing:
-        raise lack(who, *missing)
+        raise unsupported_error(who, *missing)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.logits.definition import OverPattern
+from efficient_attention.attention.logits.definition import PatternAttention
 from efficient_attention.attention.mechanism import CAUSAL_OPTION, Mechanism
 from efficient_attention.attention.patterns import (
     Block,
@@ -32,7 +32,7 @@ from efficient_attention.attention.patterns import (
     Window,
 )
 from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
-from efficient_attention.attention.registry import NAMES, load_room
+from efficient_attention.attention.registry import NAMES, load_implementation
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 
@@ -66,8 +66,8 @@ _KINDS = {
 
 def model_needs(mechanism: Mechanism) -> str:
     """Returns the settings that a mechanism requires in a model's config, as text; '' if it requires none."""
-    needs = ['model.shared_qk=True'] if mechanism.needs.shared_qk else []
-    needs += [] if mechanism.form.has_dropout else ['model.attention_dropout_rate=0.0']
+    needs = ['model.shared_qk=True'] if mechanism.requirements.shared_qk else []
+    needs += [] if mechanism.capabilities.has_dropout else ['model.attention_dropout_rate=0.0']
     if mechanism.has_causal_option and not mechanism.is_causal:
         needs.append(f'{CAUSAL_OPTION} where it is in a language model')
     return ', '.join(needs)
@@ -79,7 +79,7 @@ def parse_pattern(text: str) -> Pattern:
     Raises:
         InputError: the text is not an expression of known pattern names, `&`, `|`, `-` and whole numbers.
     """
-    return _read(text, _build)
+    return _parse_and_build(text, _build_pattern)
 
 
 def parse_mechanism(text: str) -> Mechanism:
@@ -88,10 +88,10 @@ def parse_mechanism(text: str) -> Mechanism:
     Raises:
         InputError: the text has an unknown name (the message lists the known ones) or cannot be parsed.
     """
-    return _read(text, _build_mechanism)
+    return _parse_and_build(text, _build_mechanism)
 
 
-def _read(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
+def _parse_and_build(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
     """Returns `build` applied to the text's syntax tree; raises an InputError if the text is nested too deeply."""
     try:
         return build(_parse(text), text)
@@ -103,21 +103,21 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     """Returns the mechanism of a syntax tree: a mechanism called by its name, or `Softmax` over a pattern."""
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
     if name not in MECHANISMS:
-        return Softmax(_build(node, text))
-    make = load_room(name).kind
-    read = _pattern_or_constant if issubclass(make, OverPattern) else _constant
+        return Softmax(_build_pattern(node, text))
+    make = load_implementation(name).kind
+    read = _pattern_or_constant if issubclass(make, PatternAttention) else _constant
     arguments, options = _arguments(node, text, read) if isinstance(node, ast.Call) else ([], {})
     placed = [field for field in dataclasses.fields(make) if not field.kw_only]
     for field, value in [*zip(placed, arguments, strict=False), *_named_fields(make, options)]:
         if isinstance(field.default, Pattern) and not isinstance(value, Pattern):
             raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be a pattern')
-        if not isinstance(field.default, Pattern) and not _is_like(value, field.default):
+        if not isinstance(field.default, Pattern) and not _is_same_type(value, field.default):
             kind = _KINDS[type(field.default)]
             raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be {kind}')
-    return _call(name, make, arguments, options, text)
+    return _call_maker(name, make, arguments, options, text)
 
 
-def _is_like(value: Any, default: Any) -> bool:
+def _is_same_type(value: Any, default: Any) -> bool:
     """Returns whether a value has the default's type; a whole number is also accepted for a float."""
     return type(value) is type(default) or (type(value) is int and type(default) is float)
 
@@ -136,10 +136,10 @@ def _parse(text: str) -> ast.expr:
             warnings.simplefilter('ignore', SyntaxWarning)  # for texts such as '8lsh', which raise an error below
             return ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError) as error:
-        raise InputError(f'attention {text!r}{_fault(text, getattr(error, "offset", None))}') from None
+        raise InputError(f'attention {text!r}{_syntax_error_message(text, getattr(error, "offset", None))}') from None
 
 
-def _fault(text: str, offset: int | None) -> str:
+def _syntax_error_message(text: str, offset: int | None) -> str:
     """Returns why a text cannot be parsed: an unmatched bracket, or the column at which Python's parser stopped.
 
     `offset` is that column, counted from 1 in the text without surrounding spaces.
@@ -162,31 +162,33 @@ def _fault(text: str, offset: int | None) -> str:
     return f' cannot be read at column {column}, from {text[column - 1 :]!r} on'
 
 
-def _build(node: ast.expr, text: str) -> Pattern:
+def _build_pattern(node: ast.expr, text: str) -> Pattern:
     """Returns the pattern of a syntax tree: a name, a call, or two patterns with an operator between them."""
     match node:
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-            return _build(left, text) & _build(right, text)
+            return _build_pattern(left, text) & _build_pattern(right, text)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _build(left, text) | _build(right, text)
+            return _build_pattern(left, text) | _build_pattern(right, text)
         case ast.BinOp(left=left, op=ast.Sub(), right=right):
-            return _build(left, text) - _build(right, text)
+            return _build_pattern(left, text) - _build_pattern(right, text)
         case ast.Name(id=name):
-            return _call(name, _known(name, text), [], {}, text)
+            return _call_maker(name, _find_pattern_maker(name, text), [], {}, text)
         case ast.Call(func=ast.Name(id=name)):
-            make = _known(name, text)
-            read = _build if name in _TAKES_PATTERNS else _whole_number
-            return _call(name, make, *_arguments(node, text, read), text)
+            make = _find_pattern_maker(name, text)
+            read = _build_pattern if name in _TAKES_PATTERNS else _whole_number
+            return _call_maker(name, make, *_arguments(node, text, read), text)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a pattern nor a combination of patterns')
 
 
-def _known(name: str, text: str) -> Callable[..., Pattern]:
+def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
     """Returns the function that makes the pattern of this name; raises an InputError for any other name."""
     if name in MECHANISMS:
-        make, whole = load_room(name).kind, _parse(text)
+        make, whole = load_implementation(name).kind, _parse(text)
         if name == ast.unparse(whole.func if isinstance(whole, ast.Call) else whole):
             raise InputError(f'attention {text!r}: {name} is a mechanism, not a pattern')
-        advice = f'write {name}(...) around the whole pattern' if issubclass(make, OverPattern) else 'write it alone'
+        advice = (
+            f'write {name}(...) around the whole pattern' if issubclass(make, PatternAttention) else 'write it alone'
+        )
         needs = model_needs(make())
         raise InputError(
             f'attention {text!r}: {name} is a mechanism, not a pattern or part of one; {advice}'
@@ -210,7 +212,7 @@ def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) 
     return [read(argument, text) for argument in node.args], options
 
 
-def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
+def _call_maker(name: str, make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
     """Returns the pattern or mechanism that `make` builds from these arguments; its error messages include the text."""
     try:
         inspect.signature(make).bind(*arguments, **options)
@@ -218,7 +220,7 @@ def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[st
         asked = name in MECHANISMS and 'causal' in options and 'causal' not in inspect.signature(make).parameters
         if asked:  # report errors in the other arguments first
             rest = {option: value for option, value in options.items() if option != 'causal'}
-            advice = _call(name, make, arguments, rest, text).causal_form(text)
+            advice = _call_maker(name, make, arguments, rest, text).causal_text(text)
             raise InputError(f'attention {text!r}: {name} has no option causal; write {advice}') from None
         raise InputError(f'attention {text!r}: {name} takes ({_parameters(make)})') from None
     try:
@@ -240,27 +242,31 @@ def _parameters(make: Callable[..., Any]) -> str:
     )
 
 
-def _value(node: ast.expr) -> Any:
+def _constant_value(node: ast.expr) -> Any:
     """Returns the constant of a node, including a sign before a number; None if the node is not a constant."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and type(_value(node.operand)) in (int, float):
-        return -_value(node.operand)
+    if (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and type(_constant_value(node.operand)) in (int, float)
+    ):
+        return -_constant_value(node.operand)
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def _whole_number(node: ast.expr, text: str) -> int:
     """Returns the whole number of a node; raises an InputError for anything else."""
-    if type(_value(node)) is int:
-        return _value(node)
+    if type(_constant_value(node)) is int:
+        return _constant_value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
 
 
 def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | int | float | bool | str:
     """Returns the constant of a node, or the pattern if the node is not a constant."""
-    return _build(node, text) if _value(node) is None else _constant(node, text)
+    return _build_pattern(node, text) if _constant_value(node) is None else _constant(node, text)
 
 
 def _constant(node: ast.expr, text: str) -> int | float | bool | str:
     """Returns the number, truth value or name of a node; raises an InputError for anything else."""
-    if isinstance(_value(node), int | float | bool | str):
-        return _value(node)
+    if isinstance(_constant_value(node), int | float | bool | str):
+        return _constant_value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a number, True, False nor a name')

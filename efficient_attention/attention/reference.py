@@ -10,20 +10,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.registry import room_of
+from efficient_attention.attention.registry import get_implementation
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import combine_values, drop_weights
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]:
     """Returns the mechanism's dense weights, and its log-sum-exp or None."""
-    return room_of(request.mechanism).weights(request)
+    return get_implementation(request.mechanism).weights(request)
 
 
-def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
+def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
     """Returns weights times values in full float32, and the log-sum-exp: the backend `reference` of every mechanism."""
     weights_BHLM, lse_BHL = weights(request)
-    is_dropped = request.mechanism.form.drops_slots
+    is_dropped = request.mechanism.capabilities.drops_slots
     dropped_BHLM = weights_BHLM if is_dropped else drop_weights(weights_BHLM, request)
     out_BLHK = combine_values(dropped_BHLM, request.value, jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST)
     return out_BLHK.astype(request.query.dtype), lse_BHL

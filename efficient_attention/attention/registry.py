@@ -3,8 +3,8 @@
 import functools
 import importlib
 
+from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.room import Room
 
 # Each name is a folder next to this file. In config texts, a bare pattern means softmax.
 NAMES = (
@@ -26,19 +26,23 @@ NAMES = (
 
 
 @functools.cache
-def load_room(name: str) -> Room:
+def load_implementation(name: str) -> Implementation:
     """Returns the implementation in the folder of this name.
 
-    A folder with `make_room` builds its implementation from softmax's.
+    A folder with `make_implementation` builds its implementation from softmax's.
     """
     folder = importlib.import_module(f'efficient_attention.attention.{name}')
-    return folder.make_room(load_room('softmax')) if hasattr(folder, 'make_room') else folder.ROOM
+    return (
+        folder.make_implementation(load_implementation('softmax'))
+        if hasattr(folder, 'make_implementation')
+        else folder.IMPLEMENTATION
+    )
 
 
-def room_of(mechanism: Mechanism) -> Room:
+def get_implementation(mechanism: Mechanism) -> Implementation:
     """Returns a mechanism's implementation; raises NotImplementedError if the registry has none."""
-    if mechanism.name in NAMES and (room := load_room(mechanism.name)).kind is type(mechanism):
-        return room
+    if mechanism.name in NAMES and (implementation := load_implementation(mechanism.name)).kind is type(mechanism):
+        return implementation
     raise NotImplementedError(f'{type(mechanism).__name__} has no implementation in attention/registry.py')
 
 
@@ -52,4 +56,4 @@ def multiply_adds(mechanism: Mechanism, length: int, heads: int, width: int) -> 
     Raises:
         NotImplementedError: the mechanism has no implementation.
     """
-    return room_of(mechanism).multiply_adds(mechanism, length, heads, width)
+    return get_implementation(mechanism).multiply_adds(mechanism, length, heads, width)

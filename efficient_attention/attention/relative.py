@@ -56,13 +56,13 @@ def relative_logits(
     starts = first_position(query_positions), first_position(key_positions)
     if starts[0] is None or starts[1] is None:
         products_BHLP = table_products(q_BLHK, relative.table, precision)
-        rows_b1LM = distance_rows(relative, jnp.asarray(query_positions), jnp.asarray(key_positions))[:, None]
+        rows_b1LM = table_row_by_distance(relative, jnp.asarray(query_positions), jnp.asarray(key_positions))[:, None]
         shape = (*products_BHLP.shape[:3], rows_b1LM.shape[3])
         return jnp.take_along_axis(products_BHLP, jnp.broadcast_to(rows_b1LM, shape), axis=3)
     queries, keys = query_positions.shape[1], key_positions.shape[1]
     farthest = starts[0] - starts[1] + queries - 1
-    table_cHK = falling(relative.table, farthest - relative.first, queries + keys)
-    return shift(table_products(q_BLHK, table_cHK, precision), keys)
+    table_cHK = descending_table_rows(relative.table, farthest - relative.first, queries + keys)
+    return relative_shift(table_products(q_BLHK, table_cHK, precision), keys)
 
 
 def table_products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | None) -> Float[Array, 'B H L P']:
@@ -77,7 +77,7 @@ def first_position(positions_bL: Array | np.ndarray) -> int | None:
     return int(positions_bL[0, 0])
 
 
-def falling(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
+def descending_table_rows(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
     """Returns `count` rows of a table in falling order, from row `top` on; indices beyond an end take the row there.
 
     It uses only slices of the table and repeated end rows, so that its gradient consists of sums and slices.
@@ -96,7 +96,7 @@ def falling(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
     return jnp.concatenate(parts)
 
 
-def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {columns}']:
+def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {columns}']:
     """Returns the first `columns` entries of [..., S, c] after each row a moved left by S - 1 - a; c >= columns + S."""
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)
@@ -107,7 +107,7 @@ def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {
     return flat.reshape(*lead, rows + 2, width - 1)[..., 1:-1, :columns]
 
 
-def distance_rows(
+def table_row_by_distance(
     relative: Relative, query_positions: Int[Array, '#b L'], key_positions: Int[Array, '#b M']
 ) -> Int[Array, '#b L M']:
     """Returns the table row of each pair: the row of its distance, or the nearest row that the table has."""

@@ -15,7 +15,7 @@ from efficient_attention.attention.relative import Relative
 Numbers = Array | np.ndarray
 
 
-class Sides(NamedTuple):
+class QueryKeyPair(NamedTuple):
     """A pair of values, one for the queries and one for the keys: segments, or positions."""
 
     query: Any
@@ -29,7 +29,7 @@ class Dropout(NamedTuple):
     rng: Any
 
 
-class Place(NamedTuple):
+class ShardPlacement(NamedTuple):
     """The position of one device's block within the whole rows, which are sharded over devices (sequence parallel).
 
     A request with a `Place` has positions that count from the block's start and are known at trace time. The fields of
@@ -37,8 +37,8 @@ class Place(NamedTuple):
     """
 
     keys: int  # number of keys in the whole rows
-    first: Sides  # int32 [], indices of the block's first query and first key in the whole rows
-    shift: Sides  # int32 [], added to the positions before masks and functions of positions read them
+    first: QueryKeyPair  # int32 [], indices of the block's first query and first key in the whole rows
+    shift: QueryKeyPair  # int32 [], added to the positions before masks and functions of positions read them
     first_head: Array | int = 0  # index of the block's first query head
 
 
@@ -62,7 +62,7 @@ class CallOptions:
     return_lse: bool = False
 
 
-class Keywords(TypedDict, total=False):
+class AttendKeywords(TypedDict, total=False):
     """The keyword arguments of `attend` except `return_lse`, for type checkers."""
 
     bias: Any
@@ -96,8 +96,8 @@ class Request:
     key: Array
     value: Array
     mechanism: Mechanism
-    segments: Sides | None
-    positions: Sides
+    segments: QueryKeyPair | None
+    positions: QueryKeyPair
     dropout: Dropout | None
     bias: Any = None
     relative: Relative | None = None
@@ -107,7 +107,7 @@ class Request:
     rng: Array | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how a `Softmax` is executed
-    place: Place | None = None  # position of a block within whole rows; None if the request holds whole rows
+    place: ShardPlacement | None = None  # position of a block within whole rows; None if the request holds whole rows
 
     @property
     def has_default_positions(self) -> bool:
@@ -117,24 +117,26 @@ class Request:
             for positions in self.positions
         )
 
-    def operand(self, name: str) -> Array:
+    def learned_operand(self, name: str) -> Array:
         """Returns one of the mechanism's learned arrays in float32."""
         assert self.learned is not None
         return jnp.asarray(self.learned[name], jnp.float32)
 
     @property
-    def keys_of_row(self) -> int:
+    def full_row_key_count(self) -> int:
         """The number of keys in the whole rows; some patterns place their tiles by it."""
         return self.key.shape[1] if self.place is None else self.place.keys
 
     @property
-    def positions_in_row(self) -> Sides:
+    def full_row_positions(self) -> QueryKeyPair:
         """The positions within the whole rows, as masks and functions of positions read them."""
         if self.place is None:
             return self.positions
-        return Sides(*(jnp.asarray(x) + shift for x, shift in zip(self.positions, self.place.shift, strict=True)))
+        return QueryKeyPair(
+            *(jnp.asarray(x) + shift for x, shift in zip(self.positions, self.place.shift, strict=True))
+        )
 
-    def numbers(self, axis: str) -> Array:
+    def global_indices(self, axis: str) -> Array:
         """Returns the int32 indices of heads, queries or keys within the whole rows; dropout hashes these indices.
 
         `axis` is 'head', 'query' or 'key'.

@@ -22,7 +22,7 @@ from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.weights import MASKED
 
 
-class Pairs(NamedTuple):
+class PairMasks(NamedTuple):
     """Which pairs of a query and a slot count; an axis may have size 1 if all entries along it are equal.
 
     Args:
@@ -34,14 +34,14 @@ class Pairs(NamedTuple):
     is_kept_Gsm: Array | None = None
 
 
-NO_PAIRS = Pairs()
+NO_PAIRS = PairMasks()
 
 
-def read_slots(
+def attend_slots(
     query_GsK: Float[Array, '*G s K'],
     key_GmK: Float[Array, '*G m K'],
     value_GmX: Float[Array, '*G m X'],
-    pairs: Pairs = NO_PAIRS,
+    pairs: PairMasks = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, '*G s X']:
     """Returns the weighted values of each query in float32; zeros for a query without slots.
@@ -55,33 +55,35 @@ def read_slots(
         pairs: which pairs count.
         dropout_rate: the rate at which `pairs.is_kept_Gsm` was sampled.
     """
-    return _read(dropout_rate, query_GsK, key_GmK, value_GmX, pairs)
+    return _attend_slots(dropout_rate, query_GsK, key_GmK, value_GmX, pairs)
 
 
-def read_by_tokens(
+def attend_slots_by_tokens(
     query_BLHK: Float[Array, 'B L H K'],
     key_BHRK: Float[Array, 'B H R K'],
     value_BHRK: Float[Array, 'B H R K'],
-    pairs: Pairs = NO_PAIRS,
+    pairs: PairMasks = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, 'B L H K']:
     """Returns float32 attention of whole rows' tokens over a few slots per head; queries are scaled inside."""
     query_BHLK = query_BLHK.swapaxes(1, 2) * (1.0 / math.sqrt(query_BLHK.shape[3]))
-    return read_slots(query_BHLK, key_BHRK, value_BHRK, pairs, dropout_rate).swapaxes(1, 2)
+    return attend_slots(query_BHLK, key_BHRK, value_BHRK, pairs, dropout_rate).swapaxes(1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _read(rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pairs: Pairs) -> Float[Array, '*G s X']:
+def _attend_slots(
+    rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pairs: PairMasks
+) -> Float[Array, '*G s X']:
     return _forward(rate, query_GsK, key_GmK, value_GmX, pairs)[0]
 
 
-def _forward(rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pairs: Pairs) -> tuple[Array, Any]:
+def _forward(rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pairs: PairMasks) -> tuple[Array, Any]:
     logits_Gsm = _logits(query_GsK, key_GmK)
-    maximum_Gs1 = _of_pairs(logits_Gsm, pairs, MASKED).max(axis=-1, keepdims=True)
-    parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
+    maximum_Gs1 = _fill_unreadable(logits_Gsm, pairs, MASKED).max(axis=-1, keepdims=True)
+    parts_Gsm = _unnormalised_weights(logits_Gsm, maximum_Gs1, pairs)
     total_Gs1 = parts_Gsm.sum(axis=-1, keepdims=True)
     total_Gs1 = total_Gs1 if pairs.is_there_Gsm is None else jnp.where(total_Gs1 > 0.0, total_Gs1, 1.0)
-    sums_GsX = _sums(_kept(parts_Gsm, pairs).astype(value_GmX.dtype), value_GmX)
+    sums_GsX = _weighted_sums(_apply_dropout_mask(parts_Gsm, pairs).astype(value_GmX.dtype), value_GmX)
     out_GsX = sums_GsX / ((1.0 - rate) * total_Gs1)
     return out_GsX, (query_GsK, key_GmK, value_GmX, pairs, out_GsX, maximum_Gs1, total_Gs1)
 
@@ -89,9 +91,9 @@ def _forward(rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pa
 def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, Array, None]:
     query_GsK, key_GmK, value_GmX, pairs, out_GsX, maximum_Gs1, total_Gs1 = saved
     logits_Gsm, to_vectors = jax.vjp(_logits, query_GsK, key_GmK)
-    parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
-    read_Gsm, g = _kept(parts_Gsm, pairs).astype(value_GmX.dtype), _axes(parts_Gsm)
-    _, to_value = jax.vjp(lambda value_GmX: _sums(read_Gsm, value_GmX), value_GmX)
+    parts_Gsm = _unnormalised_weights(logits_Gsm, maximum_Gs1, pairs)
+    read_Gsm, g = _apply_dropout_mask(parts_Gsm, pairs).astype(value_GmX.dtype), _einsum_letters(parts_Gsm)
+    _, to_value = jax.vjp(lambda value_GmX: _weighted_sums(read_Gsm, value_GmX), value_GmX)
     # Both terms of a logit's gradient use the same rounded value, because they cancel where a weight is near 1. It is
     # not rounded to float16, in which it may underflow.
     dtype = jnp.bfloat16 if value_GmX.dtype == jnp.bfloat16 else jnp.float32
@@ -100,38 +102,38 @@ def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, A
     delta_Gs1 = (1.0 - rate) * (rounded_GsX * out_GsX).sum(axis=-1, keepdims=True)
     dparts_Gsm = float32_einsum(f'{g}sx,{g}mx->{g}sm', dsums_GsX, value_GmX.astype(dtype))
     [dvalue_GmX] = to_value(rounded_GsX)
-    dlogits_Gsm = parts_Gsm * (_kept(dparts_Gsm, pairs) - delta_Gs1)
+    dlogits_Gsm = parts_Gsm * (_apply_dropout_mask(dparts_Gsm, pairs) - delta_Gs1)
     return *to_vectors(dlogits_Gsm), dvalue_GmX, None
 
 
-_read.defvjp(_forward, _backward)
+_attend_slots.defvjp(_forward, _backward)
 
 
 def _logits(query_GsK: Array, key_GmK: Array) -> Float[Array, '*G s m']:
-    g = _axes(query_GsK)
+    g = _einsum_letters(query_GsK)
     return float32_einsum(f'{g}sk,{g}mk->{g}sm', query_GsK, key_GmK)
 
 
-def _sums(read_Gsm: Array, value_GmX: Array) -> Float[Array, '*G s X']:
-    g = _axes(read_Gsm)
+def _weighted_sums(read_Gsm: Array, value_GmX: Array) -> Float[Array, '*G s X']:
+    g = _einsum_letters(read_Gsm)
     return float32_einsum(f'{g}sm,{g}mx->{g}sx', read_Gsm, value_GmX)
 
 
-def _axes(x_Gsm: Float[Array, '*G s m']) -> str:
+def _einsum_letters(x_Gsm: Float[Array, '*G s m']) -> str:
     """Returns one letter for each axis of groups."""
     return ascii_lowercase[: x_Gsm.ndim - 2]
 
 
-def _parts(logits_Gsm: Array, maximum_Gs1: Array, pairs: Pairs) -> Float[Array, '*G s m']:
+def _unnormalised_weights(logits_Gsm: Array, maximum_Gs1: Array, pairs: PairMasks) -> Float[Array, '*G s m']:
     """Returns the weights before they are divided by their sum."""
-    return _of_pairs(jnp.exp(_of_pairs(logits_Gsm, pairs, MASKED) - maximum_Gs1), pairs, 0.0)
+    return _fill_unreadable(jnp.exp(_fill_unreadable(logits_Gsm, pairs, MASKED) - maximum_Gs1), pairs, 0.0)
 
 
-def _of_pairs(x_Gsm: Array, pairs: Pairs, other: float) -> Float[Array, '*G s m']:
+def _fill_unreadable(x_Gsm: Array, pairs: PairMasks, other: float) -> Float[Array, '*G s m']:
     """Returns `x_Gsm` with `other` where a query may not read a slot."""
     return x_Gsm if pairs.is_there_Gsm is None else jnp.where(pairs.is_there_Gsm, x_Gsm, other)
 
 
-def _kept(x_Gsm: Array, pairs: Pairs) -> Float[Array, '*G s m']:
+def _apply_dropout_mask(x_Gsm: Array, pairs: PairMasks) -> Float[Array, '*G s m']:
     """Returns `x_Gsm` with zeros where dropout drops a pair."""
     return x_Gsm if pairs.is_kept_Gsm is None else jnp.where(pairs.is_kept_Gsm, x_Gsm, 0.0)

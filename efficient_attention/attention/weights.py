@@ -21,7 +21,7 @@ def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
     return (query_B1L1 == key_B11M) & (key_B11M != 0)
 
 
-def up_to_query(request: Request) -> Bool[Array, 'b 1 L M']:
+def causal_mask(request: Request) -> Bool[Array, 'b 1 L M']:
     """Returns whether the key's position is at most the query's."""
     query_bL, key_bM = (jnp.asarray(positions) for positions in request.positions)
     return key_bM[:, None, None, :] <= query_bL[:, None, :, None]
@@ -44,7 +44,7 @@ def exponentials(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 
     return exponentials_BHLM, exponentials_BHLM.sum(axis=-1, keepdims=True), maximum_BHL1
 
 
-def softmax_over(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array, 'B H L R']:
+def slot_softmax(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array, 'B H L R']:
     """Returns softmax weights over slots; `is_there_bhlR` None means all slots are allowed.
 
     JAX has a shorter backward pass if all slots are allowed.
@@ -75,13 +75,13 @@ def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M
     if request.dropout is None:
         return weights_BHLM
     rate, rng = request.dropout
-    keep_BHLM = keep_mask(rng, rate, weights_BHLM.shape[0], *map(request.numbers, ('head', 'query', 'key')))
+    keep_BHLM = keep_mask(rng, rate, weights_BHLM.shape[0], *map(request.global_indices, ('head', 'query', 'key')))
     return jnp.where(keep_BHLM, weights_BHLM / (1.0 - rate), 0.0)
 
 
-def drop_slots(weights_BHLR: Array, request: Request) -> Float[Array, 'B H L R']:
+def dropout_slot_weights(weights_BHLR: Array, request: Request) -> Float[Array, 'B H L R']:
     """Returns weights of compressed keys after attention dropout, like `drop_weights`."""
-    keep_BHLR = kept_slots(request, weights_BHLR.shape[3])
+    keep_BHLR = dropout_slot_mask(request, weights_BHLR.shape[3])
     return (
         weights_BHLR if keep_BHLR is None else jnp.where(keep_BHLR, weights_BHLR / (1.0 - dropout_rate(request)), 0.0)
     )
@@ -92,12 +92,12 @@ def dropout_rate(request: Request) -> float:
     return request.dropout.rate if request.dropout else 0.0
 
 
-def kept_slots(request: Request, slots: int) -> Bool[Array, 'B H L R'] | None:
+def dropout_slot_mask(request: Request, slots: int) -> Bool[Array, 'B H L R'] | None:
     """Returns which weights of compressed keys attention dropout keeps; None if dropout is off."""
     if request.dropout is None:
         return None
     rate, rng = request.dropout
-    return keep_mask(rng, rate, len(request.query), *map(request.numbers, ('head', 'query')), jnp.arange(slots))
+    return keep_mask(rng, rate, len(request.query), *map(request.global_indices, ('head', 'query')), jnp.arange(slots))
 
 
 def combine_values(

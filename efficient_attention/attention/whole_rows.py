@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.mechanism import refuse
+from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.request import Request
 
 
@@ -13,12 +13,14 @@ def check_whole_rows(request: Request, **lacks: bool) -> None:
     mechanism, keys = request.mechanism, request.key.shape[1]
     lacks = {name.replace('_', ' '): is_asked for name, is_asked in lacks.items()}
     lacks |= {'additive bias': request.bias is not None, 'log-sum-exp': request.return_lse}
-    if mechanism.needs.longest:
-        lacks[f'support for {keys} keys, only for up to {mechanism.needs.longest}'] = keys > mechanism.needs.longest
-    refuse(mechanism.name, lacks)
+    if mechanism.requirements.longest:
+        lacks[f'support for {keys} keys, only for up to {mechanism.requirements.longest}'] = (
+            keys > mechanism.requirements.longest
+        )
+    raise_unsupported(mechanism.name, lacks)
 
 
-def text_of_row(request: Request) -> Int[Array, 'B'] | None:
+def row_segment(request: Request) -> Int[Array, 'B'] | None:
     """Returns the segment of each row's text, 0 if all keys are padding; None if no segments are given."""
     return None if request.segments is None else request.segments.key.max(axis=1)
 
@@ -30,30 +32,30 @@ def valid_keys(request: Request) -> Bool[Array, 'B M'] | None:
 
 def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
     """Returns which queries belong to the row's text; None means all."""
-    text_B = text_of_row(request)
+    text_B = row_segment(request)
     if text_B is None or request.segments is None:
         return None
     query_BL = request.segments.query
     return (query_BL == text_B[:, None]) & (query_BL != 0)
 
 
-def finish(out_BLHX: Float[Array, 'B L H X'], request: Request) -> Float[Array, 'B L H X']:
+def mask_unread_queries(out_BLHX: Float[Array, 'B L H X'], request: Request) -> Float[Array, 'B L H X']:
     """Returns the results with zeros for queries that read nothing, and NaN in rows that hold several texts.
 
     NaN replaces an error here: the number of texts is known only while the program runs, when no error can be raised.
     """
-    text_B, valid_BL = text_of_row(request), valid_queries(request)
+    text_B, valid_BL = row_segment(request), valid_queries(request)
     if text_B is None or valid_BL is None or request.segments is None:
         return out_BLHX
     out_BLHX = jnp.where(valid_BL[..., None, None], out_BLHX, 0.0)
-    return jnp.where(is_one_text(request.segments.key)[:, None, None, None], out_BLHX, jnp.nan)
+    return jnp.where(is_single_segment_row(request.segments.key)[:, None, None, None], out_BLHX, jnp.nan)
 
 
-def is_one_text(segments_BM: Int[Array, 'B M']) -> Bool[Array, 'B']:
+def is_single_segment_row(segments_BM: Int[Array, 'B M']) -> Bool[Array, 'B']:
     """Returns whether each row holds at most one text; padding (segment 0) is not counted."""
     return ((segments_BM == 0) | (segments_BM == segments_BM.max(axis=1, keepdims=True))).all(axis=1)
 
 
-def per_head(x_BMGK: Float[Array, 'B M G K'], heads: int) -> Float[Array, 'B M H K']:
+def repeat_key_heads(x_BMGK: Float[Array, 'B M G K'], heads: int) -> Float[Array, 'B M H K']:
     """Returns keys or values for each query head; neighbouring query heads share a key head."""
     return x_BMGK if x_BMGK.shape[2] == heads else jnp.repeat(x_BMGK, heads // x_BMGK.shape[2], axis=2)

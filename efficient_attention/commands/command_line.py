@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
-from efficient_attention.processes.stopping import stop_watch
+from efficient_attention.processes.signal_thread import current_signal_thread
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
@@ -66,11 +66,11 @@ def parse_flags(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
-        values, found = parsed(arguments, required, options)
+        values, found = parse_flag_values(arguments, required, options)
         for name, value in values.items():
             if value is None:
                 raise InputError(f'--{name} is missing')
-        check_words(found, words)
+        check_positional_args(found, words)
     except InputError as error:
         if not command:
             raise
@@ -78,7 +78,7 @@ def parse_flags(
     return found
 
 
-def take_command(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:
+def split_subcommand(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:
     """Returns the sub-command, which comes first, and the other arguments. With --help first, prints help and exits.
 
     Raises:
@@ -106,7 +106,7 @@ def print_help(arguments: list[str], options: flags.FlagValues, words: str, comm
         return
     from efficient_attention.commands.config_help import list_configs, list_fields  # loads the configs' dataclasses
 
-    config = parsed(arguments, ('config',), options)[0]['config']
+    config = parse_flag_values(arguments, ('config',), options)[0]['config']
     print()
     print(list_configs() if config is None else list_fields(config.to_dict()))
 
@@ -122,7 +122,9 @@ def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
     return found
 
 
-def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValues) -> tuple[dict[str, Any], list[str]]:
+def parse_flag_values(
+    arguments: list[str], names: tuple[str, ...], options: flags.FlagValues
+) -> tuple[dict[str, Any], list[str]]:
     """Returns the values of the flags `names` (None if missing) and the words; raises InputError as `parse_flags`."""
     where = 'config: ' if 'config' in options else ''
     options.set_gnu_getopt(True)  # flags may follow words
@@ -132,23 +134,23 @@ def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValu
         for value in values.values():
             getattr(value, 'to_dict', None)  # a config that could not be opened raises at its first access
     except flags.Error as error:
-        said, name = in_plain_words(_without_traceback(str(error))), getattr(error, 'flagname', '')
+        said, name = simplify_library_message(_without_traceback(str(error))), getattr(error, 'flagname', '')
         is_field = 'config' in options and '.' in name  # only an error about an unknown flag has a `flagname`
         raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
     except (AttributeError, KeyError) as error:
-        said, plain = one_line(error), in_plain_words(one_line(error))
-        raise InputError(plain if plain != said else unknown_field(said, arguments)) from None
+        said, plain = one_line(error), simplify_library_message(one_line(error))
+        raise InputError(plain if plain != said else unknown_field_message(said, arguments)) from None
     except SyntaxError as error:
         raise InputError(f'{where}not Python that can be read: {one_line(error)}') from None
     except (ImportError, TypeError, ValueError) as error:
-        raise InputError(f'{where}{in_plain_words(one_line(error))}') from None
+        raise InputError(f'{where}{simplify_library_message(one_line(error))}') from None
     except OSError as error:
         reason = re.search(r'\[Errno \d+\] (.*)', one_line(error))
         raise InputError(f'{where}{reason[1] if reason else one_line(error)}') from None
     return values, words
 
 
-def unknown_field(said: str, arguments: Collection[str]) -> str:
+def unknown_field_message(said: str, arguments: Collection[str]) -> str:
     """Returns an error line on an unknown config field: its full name, and fields with a similar or the same name."""
     name = said.strip("'").split("'")[0]
     paths = [argument.partition('=')[0].removeprefix('--config.') for argument in arguments]
@@ -167,7 +169,7 @@ def unknown_field(said: str, arguments: Collection[str]) -> str:
     return f'unknown config field: {path}; {advice}--help with --config lists the fields'
 
 
-def check_words(found: list[str], words: str) -> None:
+def check_positional_args(found: list[str], words: str) -> None:
     """Raises InputError if there are fewer or more words than `words` names."""
     names = words.split()
     if found and not names:
@@ -186,15 +188,15 @@ def run_command(main: Callable[[], None]) -> None:
     try:
         main()
     except BaseException as error:
-        if (watch := stop_watch()) and watch.is_ending:  # whatever error the stop has caused
-            watch.end()
-        code = answer(error)
+        if (watch := current_signal_thread()) and watch.is_ending:  # whatever error the stop has caused
+            watch.end_process()
+        code = print_error_get_exit_code(error)
         if code is None:
             raise
         sys.exit(code)
 
 
-def answer(error: BaseException) -> int | None:
+def print_error_get_exit_code(error: BaseException) -> int | None:
     """Prints an error's line and returns its exit code; None for an error that is a bug in the program.
 
     NotImplementedError counts as bad input: the named backend does not support the request.
@@ -220,7 +222,7 @@ def _without_traceback(text: str) -> str:
     return ' '.join([*before.split(), lines.strip().splitlines()[-1]]) if found else text
 
 
-def in_plain_words(text: str) -> str:
+def simplify_library_message(text: str) -> str:
     """Returns a line about a flag, with the message of a library at its end replaced by plain words."""
     for said, plain in SAID:
         if match := re.search(f'{said}$', text, re.DOTALL):

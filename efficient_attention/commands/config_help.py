@@ -44,11 +44,11 @@ def list_fields(values: Mapping[str, Any]) -> str:
     for name, comment in field_comments(RunConfig).items():
         group, kind = values[name], typing.get_type_hints(RunConfig)[name]
         if not isinstance(group, Mapping):
-            lines += _field_lines(f'--config.{name}={_shown(group)}', comment)
+            lines += _field_lines(f'--config.{name}={_format_value(group)}', comment)
             continue
         lines += ['', *_wrapped(f'{name}: {_first_line(inspect.getdoc(kind))}')]
         for field, beside in field_comments(kind).items():
-            lines += _field_lines(f'--config.{name}.{field}={_shown(group[field])}', beside)
+            lines += _field_lines(f'--config.{name}.{field}={_format_value(group[field])}', beside)
     return '\n'.join(lines)
 
 
@@ -103,7 +103,7 @@ def _config_entry(path: Path, folder: Path) -> str:
     if not _binds_get_config(tree):
         return ''
     lines = [name, *_wrapped(_first_line(ast.get_docstring(tree)), 3 * INDENT)]
-    argument = _argument_of(tree)
+    argument = _get_config_argument(tree)
     if argument:
         known = _known_values(path)
         lines += _wrapped(f':{argument}; known: {known}' if known else f':{argument}', 3 * INDENT)
@@ -119,7 +119,7 @@ def _binds_get_config(tree: ast.Module) -> bool:
     return 'get_config' in bound
 
 
-def _argument_of(tree: ast.Module) -> str:
+def _get_config_argument(tree: ast.Module) -> str:
     """Returns name and default of `get_config`'s first argument, which follows a colon after the path; '' = none."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
     if not defined:
@@ -170,7 +170,7 @@ def _field_lines(field: str, comment: str) -> Iterator[str]:
     yield from (' ' * COMMENTS_AT + line for line in lines)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Returns a value as Python text; '(open)' for a value that is set when the run starts."""
     return '(open)' if value is None else repr(value)
 

@@ -86,7 +86,7 @@ def define_model(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[Pa
     return _define_folder('model', 'workdir', 'Folder of a run, or a Hugging Face folder.', options)
 
 
-def define_run(
+def define_trained_workdir(
     meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[Path | None]:
     """Defines --workdir, the folder of a run to read; --model is an alias of this flag."""

@@ -7,8 +7,8 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.errors import InputError
-from efficient_attention.processes.hosts import among_hosts, join_cluster, join_hosts
-from efficient_attention.processes.meeting import Facts, Place
+from efficient_attention.processes.hosts import connect_cluster_hosts, connect_hosts, multi_host_run
+from efficient_attention.processes.rendezvous import Facts, RendezvousAddress
 
 flags.disclaim_key_flags()  # --help then lists these flags under the calling command, not under this module
 
@@ -16,7 +16,7 @@ PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
 
 
 def define_host_flags() -> None:
-    """Defines the flags that `hosts_of_flags` reads."""
+    """Defines the flags that `multi_host_run_from_flags` reads."""
     flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
     flags.DEFINE_string('coordinator', None, 'host:port of process 0, if the cluster does not provide it.')
     flags.DEFINE_integer('process_count', None, 'Processes of the run, if the cluster does not provide it.')
@@ -25,8 +25,8 @@ def define_host_flags() -> None:
     flags.DEFINE_float('join_timeout', 300.0, 'Seconds that processes wait for one another at the start.')
 
 
-def hosts_of_flags(facts: Facts) -> contextlib.AbstractContextManager[None]:
-    """Joins the run's other processes, if --distributed is given, until the end of the block (`among_hosts`).
+def multi_host_run_from_flags(facts: Facts) -> contextlib.AbstractContextManager[None]:
+    """Joins the run's other processes, if --distributed is given, until the end of the block (`multi_host_run`).
 
     Args:
         facts: nested dicts that must be equal in all processes; code and package versions are compared as well.
@@ -44,7 +44,9 @@ def hosts_of_flags(facts: Facts) -> contextlib.AbstractContextManager[None]:
     address, count, number, bind = options.values()
     seconds = float(flags.FLAGS['join_timeout'].value or 0.0)
     if None in (address, count, number):
-        return among_hosts(functools.partial(join_cluster, address, count, number, seconds=seconds), facts)
+        return multi_host_run(functools.partial(connect_cluster_hosts, address, count, number, seconds=seconds), facts)
     if count < 1:
         raise InputError(f'--process_count is {count}; it must be at least 1')
-    return among_hosts(functools.partial(join_hosts, Place(address, count, number, seconds, bind or '')), facts)
+    return multi_host_run(
+        functools.partial(connect_hosts, RendezvousAddress(address, count, number, seconds, bind or '')), facts
+    )

@@ -24,12 +24,14 @@ def check_within(
     is_high_enough = value > low if low_is_open else value >= low
     is_low_enough = value < high if high_is_open or math.isinf(high) else value <= high
     if not (is_high_enough and is_low_enough):  # nan fails both comparisons
-        bounds = in_words(low, high, low_is_open=low_is_open, high_is_open=high_is_open)
+        bounds = describe_interval(low, high, low_is_open=low_is_open, high_is_open=high_is_open)
         is_endless = math.isinf(high) and not math.isfinite(value)
         raise InputError(f'{field} is {value}; it must be {bounds}{" and finite" if is_endless else ""}')
 
 
-def in_words(low: float, high: float = math.inf, *, low_is_open: bool = False, high_is_open: bool = False) -> str:
+def describe_interval(
+    low: float, high: float = math.inf, *, low_is_open: bool = False, high_is_open: bool = False
+) -> str:
     """Returns an interval in words, for messages: 'at least 1', 'above 0 and at most 1', 'from 0 to 4096'."""
     if not (low_is_open or high_is_open or math.isinf(high)):
         return f'from {low} to {high}'

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, read_by
+from efficient_attention.config.fields import CHANGEABLE, field_read_by_tasks
 from efficient_attention.errors import InputError, require
 
 MOST_AT_ONCE = 2**12  # limit of processes and of prefetched batches, far above the memory of any machine
@@ -28,55 +28,59 @@ class DataConfig:
 
     # 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field |
     # images:<glob>; in pretraining also arena:<dataset>;<dataset>, for training and evaluation, without row packing
-    source: str = read_by('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
+    source: str = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
     # held-out share for evaluation: of the documents, or of the text with splitting 'end'
-    held_out: float = read_by('pretraining', 'language_modelling', 'text_to_text', default=0.02)
+    held_out: float = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=0.02)
     # 'documents' = a hash of each document's text decides whether it is held out | 'end' = the end of the text is
-    splitting: str = read_by('language_modelling', default='documents')
+    splitting: str = field_read_by_tasks('language_modelling', default='documents')
     # share of the text after the held-out part, for a final test; only with splitting 'end'
-    test: float = read_by('pretraining', 'language_modelling', default=0.0)
+    test: float = field_read_by_tasks('pretraining', 'language_modelling', default=0.0)
     # folder of prepared corpora, with one subfolder per combination of content and settings
-    cache: str = read_by('pretraining', 'language_modelling', 'text_to_text', default='cache', marks=(CHANGEABLE,))
+    cache: str = field_read_by_tasks(
+        'pretraining', 'language_modelling', 'text_to_text', default='cache', marks=(CHANGEABLE,)
+    )
     # processes that prepare the corpus; 0 = one process, or one per CPU core for a large corpus
-    processes: int = read_by('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
+    processes: int = field_read_by_tasks('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
 
     # vocabulary of a language model: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'
-    units: str = read_by('language_modelling', default='tokenizer')
+    units: str = field_read_by_tasks('language_modelling', default='tokenizer')
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer file
     # tokens of a trained tokenizer. A loaded tokenizer must have exactly this many, except in text_to_text, where it
     # may have up to model.vocab_size
-    vocab_size: int = read_by('pretraining', 'language_modelling', 'text_to_text', default=4096)
+    vocab_size: int = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=4096)
     lowercase: bool = True  # lower-case the text for a tokenizer or for words; a tokenizer also strips accents
     # with units 'words': words that occur less often in the training split become <unk>
-    min_count: int = read_by('pretraining', 'language_modelling', default=1)
+    min_count: int = field_read_by_tasks('pretraining', 'language_modelling', default=1)
     # with units 'pixels': (height, width, channels); channels 3 = RGB, 1 = grey
-    image_shape: tuple[int, ...] = read_by('pretraining', 'language_modelling', default=())
+    image_shape: tuple[int, ...] = field_read_by_tasks('pretraining', 'language_modelling', default=())
 
     length: int = 128  # tokens per row, special tokens included
     # batches of a language model: random 'windows' of the text | 'streams', where each row reads one part in order
-    batches: str = read_by('language_modelling', default='windows')
+    batches: str = field_read_by_tasks('language_modelling', default='windows')
     # in a language model, no token attends to an earlier document
-    cut_at_documents: bool = read_by('language_modelling', default=False)
+    cut_at_documents: bool = field_read_by_tasks('language_modelling', default=False)
     # 'none' = documents packed into full rows | 'nsp' = next sentence prediction | 'sop' = sentence order prediction
-    pairs: str = read_by('pretraining', default='none')
+    pairs: str = field_read_by_tasks('pretraining', default='none')
     # share of passes over a document that use a random shorter target length
-    short_sequence_probability: float = read_by('pretraining', default=0.1)
+    short_sequence_probability: float = field_read_by_tasks('pretraining', default=0.1)
 
-    mask_rate: float = read_by('pretraining', default=0.15)  # share of a row's tokens that are predicted
-    max_masked: int = read_by('pretraining', default=20)  # most predictions per row
+    mask_rate: float = field_read_by_tasks('pretraining', default=0.15)  # share of a row's tokens that are predicted
+    max_masked: int = field_read_by_tasks('pretraining', default=20)  # most predictions per row
     # 'token' | 'word' (whole words) | 'ngram' (1 to max_ngram whole words, p(n) ~ 1/n)
-    mask_unit: str = read_by('pretraining', default='token')
-    max_ngram: int = read_by('pretraining', default=3)  # most words per n-gram
-    mask_token_share: float = read_by('pretraining', default=0.8)  # share of the predicted tokens that become [MASK]
+    mask_unit: str = field_read_by_tasks('pretraining', default='token')
+    max_ngram: int = field_read_by_tasks('pretraining', default=3)  # most words per n-gram
+    mask_token_share: float = field_read_by_tasks(
+        'pretraining', default=0.8
+    )  # share of the predicted tokens that become [MASK]
     # share of the predicted tokens that become a random id; the rest is unchanged
-    random_token_share: float = read_by('pretraining', default=0.1)
+    random_token_share: float = field_read_by_tasks('pretraining', default=0.1)
     # 0 = new masks every epoch (dynamic); n = n fixed versions of masks and pairs, used in turn
-    static_copies: int = read_by('pretraining', default=0)
+    static_copies: int = field_read_by_tasks('pretraining', default=0)
 
     # processes that build training rows; 0 = threads of the training process
-    workers: int = read_by('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
+    workers: int = field_read_by_tasks('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
     # prefetched batches; a language model does not prefetch
-    prefetch: int = read_by('pretraining', 'text_to_text', default=4, marks=(CHANGEABLE,))
+    prefetch: int = field_read_by_tasks('pretraining', 'text_to_text', default=4, marks=(CHANGEABLE,))
 
     def __post_init__(self) -> None:
         check_one_of('data.pairs', self.pairs, PAIRS)

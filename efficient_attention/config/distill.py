@@ -3,7 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, marked
+from efficient_attention.config.fields import CHANGEABLE, field_with_marks
 from efficient_attention.config.layer_numbers import is_layer_list
 from efficient_attention.errors import InputError
 
@@ -25,7 +25,7 @@ class DistillConfig:
 
     # a workdir or Hugging Face folder; several, separated by commas, form an ensemble with averaged logits; '' = none.
     # A resumed run may move the teacher to another folder, but not change the teacher's parameters
-    teacher: str = marked(CHANGEABLE, default='')
+    teacher: str = field_with_marks(CHANGEABLE, default='')
     temperature: float = 1.0  # T: divides the logits of both models (Hinton et al. 2015, arXiv 1503.02531)
     labels: float = 1.0  # weight of the task's own loss on the labels
     # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words; in regression
@@ -48,8 +48,8 @@ class DistillConfig:
     # layer | 'one' = one for all layers | 'none'
     projection: str = 'own'
     # compute the teacher's logits of all training rows once and store them; only for `soft` and only in fine-tuning
-    keep_logits: bool = marked(CHANGEABLE, default=True)
-    cache: str = marked(CHANGEABLE, default='cache')  # folder of the stored teacher logits
+    keep_logits: bool = field_with_marks(CHANGEABLE, default=True)
+    cache: str = field_with_marks(CHANGEABLE, default='cache')  # folder of the stored teacher logits
 
     def __post_init__(self) -> None:
         check_within('distill.temperature', self.temperature, 0, low_is_open=True)
@@ -58,18 +58,18 @@ class DistillConfig:
         check_one_of('distill.projection', self.projection, PROJECTIONS)
         if not is_layer_list(self.layers):
             check_one_of('distill.layers', self.layers, (*MAPS, "a list such as '2,3,5,6'"))
-        if not self.is_on:
+        if not self.is_enabled:
             return
-        if not (self.soft or self.inside):
+        if not (self.soft or self.intermediate_loss_terms):
             names = ', '.join(f'distill.{name}' for name in ('soft', *INSIDE))
             raise InputError(f'distill.teacher is {self.teacher!r}, and no loss compares with it: {names} are all 0')
-        if self.inside and len(self.teachers) > 1:
-            allowed = f'one model with distill.{self.inside[0]}; an ensemble has no layers in common'
+        if self.intermediate_loss_terms and len(self.teacher_folders) > 1:
+            allowed = f'one model with distill.{self.intermediate_loss_terms[0]}; an ensemble has no layers in common'
             raise InputError(f'distill.teacher is {self.teacher!r}; it must be {allowed}')
 
     def check_has_teacher(self) -> None:
         """Raises InputError where a field is set but there is no teacher."""
-        known = [] if self.is_on else dataclasses.fields(DistillConfig)
+        known = [] if self.is_enabled else dataclasses.fields(DistillConfig)
         unread = [f'distill.{one.name}={one.default!r}' for one in known if getattr(self, one.name) != one.default]
         if unread:
             raise InputError(
@@ -78,17 +78,17 @@ class DistillConfig:
             )
 
     @property
-    def is_on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether the run has a teacher."""
-        return bool(self.teachers)
+        return bool(self.teacher_folders)
 
     @property
-    def teachers(self) -> tuple[str, ...]:
+    def teacher_folders(self) -> tuple[str, ...]:
         """Returns the folder of the teacher, or the folder of each teacher of an ensemble."""
         return tuple(part.strip() for part in self.teacher.split(',') if part.strip())
 
     @property
-    def inside(self) -> tuple[str, ...]:
+    def intermediate_loss_terms(self) -> tuple[str, ...]:
         """Returns the losses with a positive weight that compare hidden states or attention of both models."""
         return tuple(name for name in INSIDE if getattr(self, name))
 

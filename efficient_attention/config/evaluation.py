@@ -3,7 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import read_by
+from efficient_attention.config.fields import field_read_by_tasks
 from efficient_attention.errors import InputError
 
 PENALTIES = ('gnmt', 'length')
@@ -23,27 +23,33 @@ class EvalConfig:
     # rows per batch; with memory, the text is cut into this many parts, and each part starts with empty memory
     batch_size: int = 32
     # 'held_out' | 'test'; fine-tuning reads examples.dev | examples.test, and the rows of examples.test need labels
-    split: str = read_by('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
+    split: str = field_read_by_tasks('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
     # tokens of text in the window of a language model; 0 = data.length
-    context: int = read_by('language_modelling', default=0)
+    context: int = field_read_by_tasks('language_modelling', default=0)
     # tokens by which the window moves, and which it predicts; 0 = `context`, without overlap
-    stride: int = read_by('language_modelling', default=0)
+    stride: int = field_read_by_tasks('language_modelling', default=0)
     # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
-    memory_length: int = read_by('language_modelling', default=-1)
+    memory_length: int = field_read_by_tasks('language_modelling', default=-1)
     # positions of compressed memory before the memory; -1 = model.compressed_length, or 0 without memory
-    compressed_length: int = read_by('language_modelling', default=-1)
-    clamp_length: int = read_by('language_modelling', default=-1)  # as model.clamp_length; -1 = model.clamp_length
+    compressed_length: int = field_read_by_tasks('language_modelling', default=-1)
+    clamp_length: int = field_read_by_tasks(
+        'language_modelling', default=-1
+    )  # as model.clamp_length; -1 = model.clamp_length
     # as model.same_length; on if either field is True and there is memory
-    same_length: bool = read_by('language_modelling', default=False)
+    same_length: bool = field_read_by_tasks('language_modelling', default=False)
 
     # beam search of text_to_text, see inference/beam_search.py: the number of beams
-    beams: int = read_by('text_to_text', default=4)
-    penalty: str = read_by('text_to_text', default='gnmt')  # kind of length penalty: 'gnmt' | 'length'
-    alpha: float = read_by('text_to_text', default=0.6)  # exponent of the length penalty
-    stop: str = read_by('text_to_text', default='exact')  # when the search of a text ends: 'exact' | 'early' | 'first'
-    repetition_penalty: float = read_by('text_to_text', default=1.0)  # values above 1 make repetitions rarer
+    beams: int = field_read_by_tasks('text_to_text', default=4)
+    penalty: str = field_read_by_tasks('text_to_text', default='gnmt')  # kind of length penalty: 'gnmt' | 'length'
+    alpha: float = field_read_by_tasks('text_to_text', default=0.6)  # exponent of the length penalty
+    stop: str = field_read_by_tasks(
+        'text_to_text', default='exact'
+    )  # when the search of a text ends: 'exact' | 'early' | 'first'
+    repetition_penalty: float = field_read_by_tasks(
+        'text_to_text', default=1.0
+    )  # values above 1 make repetitions rarer
     # no sequence of this many tokens occurs twice in one output; 0 = no limit
-    no_repeat_ngram_size: int = read_by('text_to_text', default=0)
+    no_repeat_ngram_size: int = field_read_by_tasks('text_to_text', default=0)
 
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, EXPORTED, marked
+from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, EXPORTED, field_with_marks
 from efficient_attention.errors import InputError, require
 
 PROBLEMS = (
@@ -35,7 +35,7 @@ class ExamplesConfig:
     # 'question_answering' | 'multi_hop' | 'none'
     problem: str = 'none'
     # format of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa' | 'arena'; with 'arena',
-    # `train`, `dev` and `test` name datasets of Long Range Arena (data/arena/arena_set.py)
+    # `train`, `dev` and `test` name datasets of Long Range Arena (data/arena/dataset_registry.py)
     format: str = 'table'
     # task of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
     name: str = ''
@@ -51,23 +51,23 @@ class ExamplesConfig:
     # the encoder reads each of two texts in a separate row; needs head.kind 'towers'
     towers: bool = False
     # folder of the prepared rows of format 'arena'
-    cache: str = marked(CHANGEABLE, default='cache')
+    cache: str = field_with_marks(CHANGEABLE, default='cache')
     # most sentences per text, each encoded as a row of data.length tokens; 0 = do not split texts into sentences
     sentences: int = 0
     # a text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' = several overlapping rows
     overlong: str = 'truncate'
     # tokens by which a window moves (problem 'question_answering', or overlong 'windows')
-    stride: int = marked(EXPORTED, default=128)
-    question_length: int = marked(EXPORTED, default=64)  # most tokens of a question
-    answer_length: int = marked(EXPORTED, default=30)  # most tokens of an answer
-    best_count: int = marked(EXPORTED, default=20)  # most candidate answers per question
-    has_no_answer: bool = marked(EXPORTED, default=False)  # questions may have no answer (SQuAD 2.0)
+    stride: int = field_with_marks(EXPORTED, default=128)
+    question_length: int = field_with_marks(EXPORTED, default=64)  # most tokens of a question
+    answer_length: int = field_with_marks(EXPORTED, default=30)  # most tokens of an answer
+    best_count: int = field_with_marks(EXPORTED, default=20)  # most candidate answers per question
+    has_no_answer: bool = field_with_marks(EXPORTED, default=False)  # questions may have no answer (SQuAD 2.0)
     # [CLS] and the tokens of a question attend to all tokens, and all tokens to them; needs model.global_tokens
     has_global: bool = False
     # passes over the training rows; read only where train.steps is open (None)
-    epochs: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=3.0)
+    epochs: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=3.0)
     # share of the steps with learning-rate warm-up; read only where optimizer.warmup_steps is open (None)
-    warmup_share: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=0.1)
+    warmup_share: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=0.1)
     buckets: tuple[int, ...] = BUCKETS  # row lengths to which rows are padded
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ TRAINING_ONLY = 'training only'  # inference with trained parameters does not de
 EXPORTED = 'exported'
 
 
-def marked(*marks: str, default: Any) -> Any:
+def field_with_marks(*marks: str, default: Any) -> Any:
     """Returns a dataclass field, or a field for a config group, that all tasks read and that has these marks."""
     return dataclasses.field(default=default, metadata={MARKS: marks})
 
@@ -46,7 +46,9 @@ def marked_fields(config: type, mark: str, prefix: str = '') -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_by(*tasks: str, default: Any, unread: Any = dataclasses.MISSING, marks: tuple[str, ...] = ()) -> Any:
+def field_read_by_tasks(
+    *tasks: str, default: Any, unread: Any = dataclasses.MISSING, marks: tuple[str, ...] = ()
+) -> Any:
     """Returns a dataclass field, or a field for a config group, that only these tasks read.
 
     Args:
@@ -73,11 +75,11 @@ def unread_fields(config: Any, task: str, prefix: str = '') -> dict[str, tuple[A
         is_read = task in field.metadata.get(READERS, TASKS)
         if dataclasses.is_dataclass(value):
             inner = unread_fields(value, task, f'{name}.')
-            found |= inner if is_read else _all_fields(value, f'{name}.')
+            found |= inner if is_read else _values_and_defaults(value, f'{name}.')
         elif not is_read:
             found[name] = value, field.metadata[UNREAD]
     return found
 
 
-def _all_fields(group: Any, prefix: str) -> dict[str, tuple[Any, Any]]:
+def _values_and_defaults(group: Any, prefix: str) -> dict[str, tuple[Any, Any]]:
     return {f'{prefix}{field.name}': (getattr(group, field.name), field.default) for field in dataclasses.fields(group)}

@@ -96,7 +96,7 @@ def check_sentence_rows(examples: ExamplesConfig, model: ModelConfig, mesh: Mesh
             f'examples.sentences is {examples.sentences}; examples.problem {examples.problem!r} reads none'
         )
     require(not examples.text_pair, 'examples.text_pair', examples.text_pair, f"'' {reason}: rows are of one text")
-    is_free = not model.reads_length
+    is_free = not model.is_affected_by_padding
     require(is_free, 'model.attention', model.attention, f'one that does not depend on the length of a row {reason}')
     require(mesh.sequence == 1, 'mesh.sequence', mesh.sequence, f'1 {reason}, whose rows are short')
     fits = model.positions == 'none' or model.width % 2 == 0

@@ -11,7 +11,7 @@ from efficient_attention.attention.attend import BACKENDS
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import model_needs, parse_mechanism
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
+from efficient_attention.config.fields import CHANGEABLE, EXPORTED, field_read_by_tasks, field_with_marks
 from efficient_attention.errors import InputError, require
 from efficient_attention.recurrence.cells import CELLS
 
@@ -47,7 +47,7 @@ DTYPES = ('float32', 'bfloat16')
 KINDS = 'kinds'  # key of a field's metadata: the values of `relative` that read the field; without the key, all do
 
 
-def read_with(*kinds: str, default: Any) -> Any:
+def field_of_relative_attention(*kinds: str, default: Any) -> Any:
     """Returns a dataclass field that only these values of `relative` read; other values require its default."""
     return dataclasses.field(default=default, metadata={KINDS: kinds})
 
@@ -73,17 +73,17 @@ class LayerConfig:
     heads: int = 2  # H, the number of attention heads
     head_width: int = 0  # K, the width of a head; 0 = width / heads
     # text form of an attention mechanism; layers alternate between several mechanisms, separated by ';'
-    attention: str = marked(EXPORTED, default='full')
+    attention: str = field_with_marks(EXPORTED, default='full')
     # how attention is computed: 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
-    attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
+    attention_backend: str = field_with_marks(CHANGEABLE, EXPORTED, default='auto')
     # the decoder's attention to the encoder: full, favor or linear attention; compressed keys (linformer, induced); a
     # window by positions; a distribution such as entmax over these; or local_p, with positions predicted per token
-    cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
+    cross_attention: str = field_read_by_tasks('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # multiply products of queries and keys by 1 / sqrt(K); T5 does not
     shared_qk: bool = False  # one projection for queries and keys, and keys of unit length; LSH needs it
     # most tokens per row that data may mark as global; above 0 adds separate projections for global tokens
-    global_tokens: int = read_by('fine_tuning', default=0, marks=(EXPORTED,))
+    global_tokens: int = field_read_by_tasks('fine_tuning', default=0, marks=(EXPORTED,))
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
     attention_dropout_rate: float = 0.1  # dropout of the attention weights
 
@@ -92,18 +92,18 @@ class LayerConfig:
     # how relative positions change the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'
     relative: str = 'none'
     # rows in the table of 't5' and 'tupe_r'; an encoder uses half of them per direction
-    relative_buckets: int = read_with(*BUCKETED, default=32)
-    relative_max_distance: int = read_with(
+    relative_buckets: int = field_of_relative_attention(*BUCKETED, default=32)
+    relative_max_distance: int = field_of_relative_attention(
         *BUCKETED, default=128
     )  # positions; all distances from here on share one row
     # of 'transformer_xl': one pair of biases u and v for all layers, or one pair per layer
-    relative_shared_biases: bool = read_with('transformer_xl', default=True)
+    relative_shared_biases: bool = field_of_relative_attention('transformer_xl', default=True)
     # of 'transformer_xl': larger distances count as this one, in positions; 0 = no limit
-    clamp_length: int = read_with('transformer_xl', default=0)
+    clamp_length: int = field_of_relative_attention('transformer_xl', default=0)
     # with memory: each token attends to M keys, itself included, instead of M memory positions plus its segment so far
     same_length: bool = False
     # of 'tupe' and 'tupe_r': [CLS], position 0 of an encoder, has learned terms instead of position terms
-    relative_cls_reset: bool = read_with(*UNTIED, default=True)
+    relative_cls_reset: bool = field_of_relative_attention(*UNTIED, default=True)
 
     # -- How queries and keys are compared, in all attentions of the model --
 
@@ -118,7 +118,7 @@ class LayerConfig:
     feed_forward: bool = True  # False = layers without a feed-forward sub-layer
     feed_forward_width: int = 0  # F, the width of the feed-forward layer; 0 = 4 x width
     # positions that the feed-forward layer computes at a time; 0 = all at once
-    feed_forward_chunk: int = marked(EXPORTED, default=0)
+    feed_forward_chunk: int = field_with_marks(EXPORTED, default=0)
     feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
     feed_forward_gate: bool = False  # activation(x W_gate) * x W_up instead of activation(x W_up) (T5 1.1)
     feed_forward_dropout_rate: float = 0.0  # dropout of the hidden activations (T5, BART)
@@ -132,14 +132,14 @@ class LayerConfig:
     bidirectional: bool = False  # in an encoder: a second cell reads each row backwards
     # separate stacks per direction, each over half of the width, which never exchange states. So a language model may
     # have both directions (ELMo)
-    directions_apart: bool = read_by('language_modelling', 'fine_tuning', default=False)
+    directions_apart: bool = field_read_by_tasks('language_modelling', 'fine_tuning', default=False)
     # U, the width of the state per direction; 0 = the width, or half of it with two directions. If the states of all
     # directions together do not have the width, a learned matrix maps them to it
     state_width: int = 0
     # dropout of the state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
     # positions whose products and states are stored for gradients at a time; others are recomputed; 0 = store all
-    recurrent_chunk: int = marked(CHANGEABLE, default=0)
+    recurrent_chunk: int = field_with_marks(CHANGEABLE, default=0)
 
     # -- How a decoder of recurrent layers reads the source --
 
@@ -147,28 +147,28 @@ class LayerConfig:
     # query is the previous state of the last layer and whose result the cells read (Bahdanau et al. 2014) | 'after' =
     # one attention whose query is the last layer's output, joined with its result for the output layer (Luong et al.
     # 2015)
-    source_reading: str = read_by('text_to_text', default='layers')
+    source_reading: str = field_read_by_tasks('text_to_text', default='layers')
     # of 'after': the first layer also reads the joined vector of the previous position
-    input_feeding: bool = read_by('text_to_text', default=False)
+    input_feeding: bool = field_read_by_tasks('text_to_text', default=False)
     # initial states of the decoder: 'zeros', or from the encoder's last states, layer by layer: 'copy' = unchanged |
     # 'map' = tanh of a learned map of all directions | 'map_backward' = of the backward direction only (Bahdanau et
     # al. 2014)
-    initial_state: str = read_by('text_to_text', default='zeros')
+    initial_state: str = field_read_by_tasks('text_to_text', default='zeros')
     # 'maxout' = the output layer reads the maximum of each pair of features. The features are a learned map of the
     # last layer's vector, the previous word's embedding and the attention result (Bahdanau et al. 2014)
-    readout: str = read_by('text_to_text', default='none')
+    readout: str = field_read_by_tasks('text_to_text', default='none')
 
     # -- Compression of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
 
     # 'none' = drop old tokens | compress them to fewer positions: 'convolution' = learned, kernel as wide as its
     # stride | 'mean' | 'max' = pooling
-    compression: str = read_by('language_modelling', default='none')
+    compression: str = field_read_by_tasks('language_modelling', default='none')
     # positions of each layer's compressed memory, before its memory; each counts as one position
-    compressed_length: int = read_by('language_modelling', default=0)
-    compression_rate: int = read_by('language_modelling', default=4)  # tokens per compressed position
+    compressed_length: int = field_read_by_tasks('language_modelling', default=0)
+    compression_rate: int = field_read_by_tasks('language_modelling', default=4)  # tokens per compressed position
     # of 'convolution': weight of its auxiliary loss, the difference between attention to compressed positions and
     # attention to the original tokens
-    reconstruction_weight: float = read_by('language_modelling', default=0.0)
+    reconstruction_weight: float = field_read_by_tasks('language_modelling', default=0.0)
 
     # -- Residual connections, norms, initial values, dtypes --
 
@@ -187,7 +187,7 @@ class LayerConfig:
     # queries without scaled_logits
     kernel_init: str = 'fixed'
     # dtype of activations and matrix products; parameters and statistics are always float32
-    dtype: str = marked(EXPORTED, default='float32')
+    dtype: str = field_with_marks(EXPORTED, default='float32')
 
     def __post_init__(self) -> None:
         self._check_attention()
@@ -223,17 +223,17 @@ class LayerConfig:
         return self.logit_scale * math.sqrt(0.5) if self.relative in UNTIED else self.logit_scale
 
     @property
-    def reads_length(self) -> bool:
+    def is_affected_by_padding(self) -> bool:
         """Whether padding at the end of a row may change the attention of its tokens."""
-        return any(mechanism.reads.by_length for mechanism in self.mechanisms)
+        return any(mechanism.key_access.by_length for mechanism in self.mechanisms)
 
     @property
-    def units(self) -> int:
+    def recurrent_state_width(self) -> int:
         """Returns U, the width of the recurrent state of one direction."""
         return self.state_width or self.width // (1 + self.bidirectional)
 
     @property
-    def is_stepwise(self) -> bool:
+    def has_sequential_decoder(self) -> bool:
         """Whether the first decoder layer's input at a position depends on outputs at the previous position."""
         return self.source_reading == 'before' or self.input_feeding
 
@@ -256,18 +256,18 @@ class LayerConfig:
         require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
-        if self.global_tokens and not all(mechanism.form.merges for mechanism in self.mechanisms):
+        if self.global_tokens and not all(mechanism.capabilities.merges for mechanism in self.mechanisms):
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
-        self._check_learned()
+        self._check_learned_operands()
         for mechanism in self.mechanisms:
             self._check_mechanism(mechanism)
             self._check_backend('model.attention', self.attention, mechanism)
         self._check_backend('model.cross_attention', self.cross_attention, self.cross_mechanism)
         self._check_cross_mechanism()
 
-    def _check_learned(self) -> None:
+    def _check_learned_operands(self) -> None:
         learning = [one for one in self.mechanisms if one.learned_operands(self.heads, self.head_width)]
         if learning and len(self.mechanisms) > 1:
             raise InputError(
@@ -282,31 +282,31 @@ class LayerConfig:
             )
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
-        if mechanism.draws.in_training:
+        if mechanism.randomness.in_training:
             raise InputError(
                 f'model.attention {self.attention!r} samples keys, which only model.cross_attention can be trained '
                 'with; remove sampled=True here'
             )
-        if not mechanism.reads.own_row:
+        if not mechanism.key_access.own_row:
             raise InputError(
                 f'model.attention {self.attention!r} predicts positions in another sequence: use it as '
                 'model.cross_attention, and window(w) here'
             )
         mechanism.check_heads(self.heads)
-        self._check_compared(mechanism)
-        has_keys = self.shared_qk or not mechanism.needs.shared_qk
-        has_dropout = mechanism.form.has_dropout or self.attention_dropout_rate == 0.0
+        self._check_query_key_fields(mechanism)
+        has_keys = self.shared_qk or not mechanism.requirements.shared_qk
+        has_dropout = mechanism.capabilities.has_dropout or self.attention_dropout_rate == 0.0
         if not (has_keys and has_dropout):
             name = type(mechanism).__name__
             raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
-        if not self.scaled_logits and mechanism.needs.shared_qk:
+        if not self.scaled_logits and mechanism.requirements.shared_qk:
             raise InputError(
                 f'model.scaled_logits is False; it must be True with model.attention {self.attention!r}, which makes '
                 'keys of unit length'
             )
 
-    def _check_compared(self, mechanism: Mechanism) -> None:
-        if mechanism.reads.queries and mechanism.reads.keys:
+    def _check_query_key_fields(self, mechanism: Mechanism) -> None:
+        if mechanism.key_access.queries and mechanism.key_access.keys:
             return
         needed = {'shared_qk': False, 'rotary': False, 'score': 'dot', 'scaled_logits': True}
         for name, value in needed.items():
@@ -319,7 +319,7 @@ class LayerConfig:
 
     def _check_backend(self, field: str, text: str, mechanism: Mechanism) -> None:
         backend = self.attention_backend
-        if backend not in WITHOUT_BACKENDS and not mechanism.form.has_backends:
+        if backend not in WITHOUT_BACKENDS and not mechanism.capabilities.has_backends:
             raise InputError(
                 f'model.attention_backend {backend!r} works only with softmax attention; for {field} {text!r} use '
                 f'{", ".join(WITHOUT_BACKENDS)}'
@@ -327,19 +327,19 @@ class LayerConfig:
 
     def _check_cross_mechanism(self) -> None:
         mechanism, text = self.cross_mechanism, self.cross_attention
-        if not mechanism.reads_other_sequence:
+        if not mechanism.can_cross_attend:
             raise InputError(
-                f'model.cross_attention {text!r} {mechanism.reads.why_one_row}; use full, window(w), sparsemax(full), '
+                f'model.cross_attention {text!r} {mechanism.key_access.why_one_row}; use full, window(w), sparsemax(full), '
                 'favor, linear, linformer(rank, length) or induced, none of them causal'
             )
         mechanism.check_heads(self.heads)
-        if not mechanism.form.has_dropout and self.attention_dropout_rate:
+        if not mechanism.capabilities.has_dropout and self.attention_dropout_rate:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
     def _check_relative(self) -> None:
         kind = self.relative
         check_one_of('model.relative', kind, RELATIVE)
-        if kind != 'none' and not all(mechanism.form.has_logits for mechanism in self.mechanisms):
+        if kind != 'none' and not all(mechanism.capabilities.has_logits for mechanism in self.mechanisms):
             raise InputError(f'model.relative is {kind!r}; attention {self.attention!r} takes no bias on its logits')
         if kind != 'none' and self.global_tokens:
             raise InputError(f"model.relative is {kind!r}; it must be 'none' with model.global_tokens")
@@ -360,7 +360,7 @@ class LayerConfig:
     def _check_score(self) -> None:
         check_one_of('model.score', self.score, SCORES)
         check_within('model.reinforce_weight', self.reinforce_weight, 0)
-        is_read = self.cross_mechanism.draws.in_training or self.reinforce_weight == 1.0
+        is_read = self.cross_mechanism.randomness.in_training or self.reinforce_weight == 1.0
         allowed = '1.0 without a model.cross_attention that draws, such as hard(full, sampled=True)'
         require(is_read, 'model.reinforce_weight', self.reinforce_weight, allowed)
         length, default = self.location_length, LayerConfig.location_length
@@ -375,18 +375,18 @@ class LayerConfig:
         require(self.relative in BIASES, 'model.relative', self.relative, f'one of {", ".join(BIASES)} {why}')
         is_read = self.scaled_logits or self.score not in UNSCALED
         require(is_read, 'model.scaled_logits', self.scaled_logits, f'True {why}, which is never scaled')
-        self._check_logits(why)
+        self._check_additive_score(why)
 
-    def _check_logits(self, why: str) -> None:
+    def _check_additive_score(self, why: str) -> None:
         if self.score != 'additive':
             return
         backends = ', '.join(ADDITIVE_BACKENDS)
         fits = self.attention_backend in ADDITIVE_BACKENDS
         require(fits, 'model.attention_backend', self.attention_backend, f'one of {backends} {why}')
         allowed = f'a distribution over the logits of a pattern {why}'
-        has_logits = all(mechanism.form.has_logits for mechanism in self.mechanisms)
+        has_logits = all(mechanism.capabilities.has_logits for mechanism in self.mechanisms)
         require(has_logits, 'model.attention', self.attention, allowed)
-        require(self.cross_mechanism.form.has_logits, 'model.cross_attention', self.cross_attention, allowed)
+        require(self.cross_mechanism.capabilities.has_logits, 'model.cross_attention', self.cross_attention, allowed)
 
     def _check_feed_forward(self) -> None:
         object.__setattr__(self, 'feed_forward_width', self.feed_forward_width or 4 * self.width)
@@ -408,7 +408,7 @@ class LayerConfig:
         require(self.recurrent_chunk >= 0, 'model.recurrent_chunk', self.recurrent_chunk, '0 or more')
         require(self.state_width >= 0, 'model.state_width', self.state_width, '0 or more')
         if self.cell == 'none':
-            self._check_defaults(OF_CELLS, 'model.cell')
+            self._check_fields_at_default(OF_CELLS, 'model.cell')
             return
         fits = not self.bidirectional or self.state_width or self.width % 2 == 0
         require(bool(fits), 'model.width', self.width, 'even for model.bidirectional, or set model.state_width')
@@ -421,7 +421,7 @@ class LayerConfig:
         check_one_of('model.initial_state', self.initial_state, INITIAL_STATES)
         check_one_of('model.readout', self.readout, READOUTS)
         if self.cell == 'none':
-            self._check_defaults(OF_READINGS, 'model.cell')
+            self._check_fields_at_default(OF_READINGS, 'model.cell')
         reads = f'with model.source_reading {self.source_reading!r}'
         fits = not self.input_feeding or self.source_reading == 'after'
         require(fits, 'model.input_feeding', True, f'False {reads}')
@@ -436,7 +436,7 @@ class LayerConfig:
         check_within('model.compression_rate', self.compression_rate, 1)
         check_within('model.reconstruction_weight', self.reconstruction_weight, 0)
         if self.compression == 'none':
-            self._check_defaults(OF_COMPRESSIONS, 'model.compression')
+            self._check_fields_at_default(OF_COMPRESSIONS, 'model.compression')
         is_learned, weight = self.compression == 'convolution', self.reconstruction_weight
         allowed = "above 0 with model.compression 'convolution', whose kernel nothing else trains"
         require(weight > 0 or not is_learned, 'model.reconstruction_weight', weight, allowed)
@@ -453,7 +453,7 @@ class LayerConfig:
         check_one_of('model.kernel_init', self.kernel_init, KERNEL_INITS)
         check_one_of('model.dtype', self.dtype, DTYPES)
 
-    def _check_defaults(self, names: tuple[str, ...], reader: str) -> None:
+    def _check_fields_at_default(self, names: tuple[str, ...], reader: str) -> None:
         """Raises InputError where a field differs from its default although the field `reader` leaves it unused."""
         for name in names:
             value, default = getattr(self, name), getattr(LayerConfig, name)

@@ -12,7 +12,7 @@ def is_layer_list(text: str) -> bool:
     return LIST.fullmatch(text) is not None
 
 
-def layer_list(field: str, text: str, layers: int) -> tuple[int, ...]:
+def parse_layer_list(field: str, text: str, layers: int) -> tuple[int, ...]:
     """Returns the numbers of a list such as '2,3,5,6'; raises InputError for a number outside 1 to `layers`."""
     numbers = tuple(int(part) for part in text.split(',')) if is_layer_list(text) else ()
     if not numbers or not all(1 <= number <= layers for number in numbers):
@@ -20,7 +20,7 @@ def layer_list(field: str, text: str, layers: int) -> tuple[int, ...]:
     return numbers
 
 
-def mapped_layers(text: str, students: int, teachers: int) -> dict[int, int]:
+def teacher_layers_of_student(text: str, students: int, teachers: int) -> dict[int, int]:
     """Returns student layer -> teacher layer for each student layer that is distilled; both counted from 1.
 
     Args:
@@ -37,15 +37,15 @@ def mapped_layers(text: str, students: int, teachers: int) -> dict[int, int]:
         if teachers % students:
             raise InputError(
                 f"distill.layers is 'uniform', and the teacher's {teachers} layers do not divide by the student's "
-                f"{students}; name {students} of them, such as '{','.join(map(str, spread(students, teachers)))}'"
+                f"{students}; name {students} of them, such as '{','.join(map(str, evenly_spaced_layers(students, teachers)))}'"
             )
         return {number: number * teachers // students for number in range(1, students + 1)}
-    numbers = layer_list('distill.layers', text, teachers)
+    numbers = parse_layer_list('distill.layers', text, teachers)
     if len(numbers) != students:
         raise InputError(f'distill.layers {text!r} names {len(numbers)} layers; the student has {students}')
     return dict(enumerate(numbers, 1))
 
 
-def spread(students: int, teachers: int) -> list[int]:
+def evenly_spaced_layers(students: int, teachers: int) -> list[int]:
     """Returns layer numbers of the teacher at about equal distances; the last layer is always included."""
     return [max(1, round(number * teachers / students)) for number in range(1, students + 1)]

@@ -24,7 +24,7 @@ class MeshConfig:
             check_within(f'mesh.{axis.name}', getattr(self, axis.name), 0 if axis.name == 'data' else 1)
 
 
-def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]) -> None:
+def check_sequence_parallel(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]) -> None:
     """Raises InputError where `mesh.sequence` is above 1 and the model or the row lengths rule out sequence parallel.
 
     lengths: field name -> length of the model's rows, in tokens; 0 = no such rows.
@@ -37,10 +37,12 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
     for name, length in (lengths | memory).items():
         if length % count:
             raise InputError(f'{asked}{name} {length} is not a multiple of it')
-    check_mechanisms(mesh, model, 'model.attention', model.attention)
+    check_mechanisms_shardable(mesh, model, 'model.attention', model.attention)
     if model.decoder_layers:
-        check_mechanisms(mesh, model.decoder, 'model.decoder_attention', model.decoder_attention)
-    if model.decoder_layers and (not model.cross_mechanism.form.splits_tokens or model.cross_mechanism.needs.positions):
+        check_mechanisms_shardable(mesh, model.decoder, 'model.decoder_attention', model.decoder_attention)
+    if model.decoder_layers and (
+        not model.cross_mechanism.capabilities.splits_tokens or model.cross_mechanism.requirements.positions
+    ):
         raise InputError(
             f'{asked}model.cross_attention {model.cross_attention!r} does not work with sequence parallel; '
             'use full, favor or linear'
@@ -56,11 +58,11 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
         raise InputError(f'{asked}model.relative {model.relative!r} needs the positions of whole rows; use another one')
 
 
-def check_mechanisms(mesh: MeshConfig, stack: ModelConfig, field: str, texts: str) -> None:
+def check_mechanisms_shardable(mesh: MeshConfig, stack: ModelConfig, field: str, texts: str) -> None:
     """Raises InputError where a mechanism of a stack rules out sequence parallel; `texts` is the value of `field`."""
     asked = f'mesh.sequence is {mesh.sequence}; '
     for text, mechanism in zip(texts.split(';'), stack.mechanisms, strict=True):
-        if not mechanism.form.splits_tokens:
+        if not mechanism.capabilities.splits_tokens:
             raise InputError(
                 f'{asked}{field} {text.strip()!r} rules out sequence parallel: {mechanism.name} needs whole rows'
             )

@@ -16,7 +16,7 @@ from typing import Any
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns.pattern import Pattern
 from efficient_attention.config.checks import check_one_of
-from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
+from efficient_attention.config.fields import CHANGEABLE, EXPORTED, field_read_by_tasks, field_with_marks
 from efficient_attention.config.layer import UNTIED, LayerConfig
 from efficient_attention.errors import InputError, require
 
@@ -59,7 +59,7 @@ class ModelConfig(LayerConfig):
     max_length: int = 512  # rows of the learned position table, and of the position table of 'tupe'
     position_offset: int = 0  # unused rows at the start of the learned position table (RoBERTa: 2)
     # rows of the token type table; 0 = no table
-    token_types: int = read_by(*ENCODING, default=2, unread=0)
+    token_types: int = field_read_by_tasks(*ENCODING, default=2, unread=0)
     embedding_norm: bool = True  # normalise the sum of the embeddings; GPT-2 does not
     positions: str = 'learned'  # 'learned' | 'sinusoidal' | 'axial' | 'none' (with rotary or relative)
     axial_shape: tuple[int, ...] = ()  # positions along each axis of 'axial'; their product is the row length
@@ -67,47 +67,49 @@ class ModelConfig(LayerConfig):
     axial_sum: bool = False  # add the axes' vectors, each of width E, instead of joining them (Sparse Transformer)
     embedding_width: int = 0  # E of factorised embeddings (ALBERT); 0 = width, without a projection
     # encoder and decoder share one token table
-    shared_table: bool = read_by('text_to_text', default=True)
+    shared_table: bool = field_read_by_tasks('text_to_text', default=True)
     embedding_scale: bool = False  # multiply token vectors by sqrt(width) (Transformer-XL)
 
     # -- A decoder's softmax over words, and its loss --
 
     # vocabulary size of an encoder-decoder's decoder; 0 = `vocab_size`, as the encoder
-    target_vocab_size: int = read_by('text_to_text', default=0)
+    target_vocab_size: int = field_read_by_tasks('text_to_text', default=0)
     # the decoder's logits come from the token table; False = from a separate dense layer
-    tied_output: bool = read_by(*DECODING, default=True)
+    tied_output: bool = field_read_by_tasks(*DECODING, default=True)
     # multiply the input of a tied output by 1 / sqrt(width) (T5)
-    output_scale: bool = read_by(*DECODING, default=False)
+    output_scale: bool = field_read_by_tasks(*DECODING, default=False)
     # one bias per word of a tied or an adaptive output; `dense_output_bias` sets the bias of a dense output layer
-    output_bias: bool = read_by(*DECODING, default=False)
-    dense_output_bias: bool = read_by(*DECODING, default=True)  # bias of an output neither tied nor adaptive
+    output_bias: bool = field_read_by_tasks(*DECODING, default=False)
+    dense_output_bias: bool = field_read_by_tasks(
+        *DECODING, default=True
+    )  # bias of an output neither tied nor adaptive
     # first ids of the tail clusters of a decoder's adaptive softmax; () = one softmax
-    adaptive_cutoffs: tuple[int, ...] = read_by(*DECODING, default=())
+    adaptive_cutoffs: tuple[int, ...] = field_read_by_tasks(*DECODING, default=())
     adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
     # positions per row whose logits the decoder's loss has in memory at a time; 0 = all at once
-    loss_chunk: int = read_by(*DECODING, default=0, marks=(EXPORTED,))
+    loss_chunk: int = field_read_by_tasks(*DECODING, default=0, marks=(EXPORTED,))
 
     # -- Layers of different sizes, as structured pruning leaves them --
 
     # heads per layer, such as (4, 0, 12), each of unchanged width; one number with sharing 'all'; () = `heads`
-    layer_heads: tuple[int, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+    layer_heads: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
     # feed-forward units per layer, likewise; () = `feed_forward_width`
-    layer_units: tuple[int, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+    layer_units: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- Quantization to 8-bit integers --
 
     # 'int8' = kernels of dense layers (scale per output), tables (per row) and inputs of dense layers (per token) |
     # 'int8_weights' = only kernels and tables | 'none'. Norms, biases, products of attention and the last dense layer
     # are always float
-    quantization: str = read_by(*ENCODING, default='none', marks=(EXPORTED,))
+    quantization: str = field_read_by_tasks(*ENCODING, default='none', marks=(EXPORTED,))
     # regexes: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
-    float_layers: tuple[str, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+    float_layers: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- Low-rank factorisation of kernels --
 
     # for example ('up=96', 'token=64'): in all layers, each kernel [I, O] of a kind is a product of [I, r] and [r, O];
     # the token table is a product of [V, r] and [r, E]. A kernel stays whole if its factors have no fewer parameters
-    ranks: tuple[str, ...] = read_by(*ENCODING, default=(), marks=(EXPORTED,))
+    ranks: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- The stack of layers --
 
@@ -118,19 +120,19 @@ class ModelConfig(LayerConfig):
     # 'plain' | 'reversible' = two streams, whose activations the backward pass recomputes (Reformer)
     stack: str = 'plain'
     # layers of an encoder-decoder's decoder, which otherwise has the encoder's fields; 0 = no such decoder
-    decoder_layers: int = read_by('text_to_text', default=0)
+    decoder_layers: int = field_read_by_tasks('text_to_text', default=0)
     # the decoder's self-attention mechanisms, all causal
-    decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
+    decoder_attention: str = field_read_by_tasks('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: 'none' | 'full' = everything | 'dots' = all but matrix products
-    remat: str = marked(CHANGEABLE, EXPORTED, default='none')
+    remat: str = field_with_marks(CHANGEABLE, EXPORTED, default='none')
     # M: tokens before a segment whose layer inputs a decoder stores and attends to. With `cell` only 0 or 1; 1 = pass
     # the recurrent state from segment to segment
-    memory_length: int = read_by('language_modelling', default=0)
-    attention_seed: int = marked(EXPORTED, default=0)  # seed of the random arrays of LSH and FAVOR
+    memory_length: int = field_read_by_tasks('language_modelling', default=0)
+    attention_seed: int = field_with_marks(EXPORTED, default=0)  # seed of the random arrays of LSH and FAVOR
     # training steps that share one sample of these arrays; 0 = one sample for the whole run
-    attention_redraw_steps: int = marked(EXPORTED, default=1)
+    attention_redraw_steps: int = field_with_marks(EXPORTED, default=1)
     # layers unrolled per step of the scan over layers; more run faster and compile slower
-    scan_unroll: int = marked(CHANGEABLE, EXPORTED, default=1)
+    scan_unroll: int = field_with_marks(CHANGEABLE, EXPORTED, default=1)
 
     def __post_init__(self) -> None:
         LayerConfig.__post_init__(self)
@@ -154,15 +156,17 @@ class ModelConfig(LayerConfig):
         elif self.positions == 'learned' or self.relative in UNTIED:
             tables['model.max_length'] = self.max_length - self.position_offset
         for one in self.mechanisms:
-            if one.needs.longest:
+            if one.requirements.longest:
                 field = f'model.attention {one.name}'
-                tables[field] = min(tables.get(field, one.needs.longest), one.needs.longest)
-        if (cross := self.cross_mechanism).needs.longest and cross.needs.positions:  # else it limits only keys
-            tables[f'model.cross_attention {cross.name}'] = cross.needs.longest
+                tables[field] = min(tables.get(field, one.requirements.longest), one.requirements.longest)
+        if (
+            cross := self.cross_mechanism
+        ).requirements.longest and cross.requirements.positions:  # else it limits only keys
+            tables[f'model.cross_attention {cross.name}'] = cross.requirements.longest
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
     @property
-    def is_uneven(self) -> bool:
+    def has_layer_specific_sizes(self) -> bool:
         """Whether `layer_heads` or `layer_units` gives layers different sizes."""
         return bool(self.layer_heads or self.layer_units)
 
@@ -171,7 +175,7 @@ class ModelConfig(LayerConfig):
         """Returns the kind and the rank of each entry of `ranks`."""
         return tuple((entry.split('=')[0], int(entry.split('=')[1])) for entry in self.ranks)
 
-    def sides(self, kind: str) -> tuple[int, int]:
+    def kernel_shape(self, kind: str) -> tuple[int, int]:
         """Returns the inputs and outputs of a kind of kernel; for 'token' the rows and width of the token table."""
         inner = self.heads * self.head_width
         if kind == 'token':
@@ -179,7 +183,7 @@ class ModelConfig(LayerConfig):
         wide = self.feed_forward_width if kind in ('gate', 'up', 'down') else inner
         return (wide, self.width) if kind in ('out', 'down') else (self.width, wide)
 
-    def rank_of(self, kind: str, inputs: int, outputs: int) -> int:
+    def kernel_rank(self, kind: str, inputs: int, outputs: int) -> int:
         """Returns the rank of a kernel of this kind and shape; 0 = the kernel is not factorised."""
         rank = dict(self.ranks_by_kind).get(kind, 0)
         return rank if rank * (inputs + outputs) < inputs * outputs else 0
@@ -218,7 +222,7 @@ class ModelConfig(LayerConfig):
     @property
     def source_limit(self) -> int | None:
         """Returns the longest source of an encoder-decoder, limited by encoder positions and cross-attention keys."""
-        limits = self.encoder.position_limit, self.cross_mechanism.needs.longest
+        limits = self.encoder.position_limit, self.cross_mechanism.requirements.longest
         return min((limit for limit in limits if limit), default=None)
 
     @property
@@ -227,7 +231,7 @@ class ModelConfig(LayerConfig):
         return self.sharing == 'none' or self.layer_groups * self.inner_layers > 1
 
     @property
-    def layer_numbers(self) -> tuple[int, ...]:
+    def layer_to_param_index(self) -> tuple[int, ...]:
         """Returns, for each of the N layers, the index of its parameters in the stack.
 
         The formula is from ALBERT's released code, which allows rounds that are no multiple of `layer_groups`.
@@ -282,9 +286,9 @@ class ModelConfig(LayerConfig):
         for name, unread in (('shared_table', False), ('adaptive_cutoffs', ())):
             value, allowed = getattr(self, name), f'{unread!r} with model.target_vocab_size {size}'
             require(not size or value == unread, f'model.{name}', value, allowed)
-        self._check_clusters()
+        self._check_adaptive_softmax()
 
-    def _check_clusters(self) -> None:
+    def _check_adaptive_softmax(self) -> None:
         """Raises InputError where the fields of the adaptive softmax contradict each other."""
         cutoffs, divisor = self.adaptive_cutoffs, self.adaptive_divisor
         edges = (0, *cutoffs, self.vocab_size)
@@ -326,7 +330,7 @@ class ModelConfig(LayerConfig):
             match = RANK_ENTRY.fullmatch(entry) if isinstance(entry, str) else None
             if match is None or match[1] not in RANK_KINDS:
                 raise InputError(f"model.ranks has {entry!r}; entries are as 'up=96', of {', '.join(RANK_KINDS)}")
-            most = min(self.sides(match[1]))
+            most = min(self.kernel_shape(match[1]))
             require(int(match[2]) <= most, 'model.ranks', self.ranks, f'at most {most} of {match[1]}, its smaller side')
         kinds = [entry.split('=')[0] for entry in self.ranks]
         require(len(set(kinds)) == len(kinds), 'model.ranks', self.ranks, 'one entry per kind')
@@ -356,10 +360,10 @@ class ModelConfig(LayerConfig):
         self._check_groups()
         allowed = f'a number of mechanisms that divides {self.layers} layers'
         require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
-        if self.is_uneven:
-            self._check_uneven()
+        if self.has_layer_specific_sizes:
+            self._check_layer_specific_sizes()
         if self.decoder_layers:
-            self._check_two_stacks()
+            self._check_encoder_decoder()
         if self.stack == 'reversible':
             require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
             require(
@@ -380,7 +384,7 @@ class ModelConfig(LayerConfig):
         allowed = f'at most {most}, the rounds of model.layers {self.layers}'
         require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
 
-    def _check_uneven(self) -> None:
+    def _check_layer_specific_sizes(self) -> None:
         """Raises InputError where `layer_heads` or `layer_units` do not fit the layers or the model's other fields."""
         count = 1 if self.sharing == 'all' else self.layers  # layers with separate parameters
         asked = 'layer_heads' if self.layer_heads else 'layer_units'
@@ -402,12 +406,17 @@ class ModelConfig(LayerConfig):
         require(len(self.mechanisms) == 1, 'model.attention', self.attention, f'one mechanism with model.{asked}')
         if self.layer_heads:
             allowed = 'a mechanism that is the same for every head, whatever their number, with model.layer_heads'
-            require(not differs_by_head(self.mechanisms[0], self.heads), 'model.attention', self.attention, allowed)
+            require(
+                not has_head_specific_patterns(self.mechanisms[0], self.heads),
+                'model.attention',
+                self.attention,
+                allowed,
+            )
         learned = self.mechanisms[0].learned_operands(self.heads, self.head_width)
         allowed = f'a mechanism without learned arrays with model.{asked}'
         require(not learned, 'model.attention', self.attention, allowed)
 
-    def _check_two_stacks(self) -> None:
+    def _check_encoder_decoder(self) -> None:
         """Raises InputError where encoder and decoder do not fit how the decoder reads the source."""
         value, bidirectional = self.initial_state, self.bidirectional
         if value != 'zeros':
@@ -420,7 +429,7 @@ class ModelConfig(LayerConfig):
         if self.source_reading == 'before':
             allowed = "0 or model.width with model.source_reading 'before', whose queries are states"
             require(self.state_width in (0, self.width), 'model.state_width', self.state_width, allowed)
-        if self.is_stepwise:
+        if self.has_sequential_decoder:
             allowed = '0 where the decoder reads one position after another (model.source_reading, input_feeding)'
             require(not self.recurrent_chunk, 'model.recurrent_chunk', self.recurrent_chunk, allowed)
         if value != 'zeros' or self.source_reading != 'layers':
@@ -428,11 +437,11 @@ class ModelConfig(LayerConfig):
             require(self.stack == 'plain', 'model.stack', self.stack, allowed)
 
 
-def differs_by_head(mechanism: Mechanism, heads: int) -> bool:
+def has_head_specific_patterns(mechanism: Mechanism, heads: int) -> bool:
     """Whether heads have different patterns, or share one random sample that depends on the number of heads."""
     pattern = getattr(mechanism, 'pattern', None)
     forms = {pattern.for_head(head, heads) for head in range(heads)} if isinstance(pattern, Pattern) else set()
-    return len(forms) > 1 or mechanism.draws.for_all_heads
+    return len(forms) > 1 or mechanism.randomness.for_all_heads
 
 
 def check_decoder(config: ModelConfig) -> None:
@@ -446,13 +455,13 @@ def check_decoder(config: ModelConfig) -> None:
         ) from None
     for text, mechanism in zip(texts, mechanisms, strict=True):
         if not mechanism.is_causal:
-            advice = mechanism.causal_form(text.strip())
+            advice = mechanism.causal_text(text.strip())
             raise InputError(f'model.decoder_attention {text.strip()!r} is not causal; write {advice}')
 
 
-def check_draws(model: ModelConfig) -> None:
+def check_sampled_attention(model: ModelConfig) -> None:
     """Raises InputError where a field does not work with training by sampled cross-attention."""
-    if not model.cross_mechanism.draws.in_training:
+    if not model.cross_mechanism.randomness.in_training:
         return
     why = f'with model.cross_attention {model.cross_attention!r}, whose samples need the loss of each target'
     require(model.loss_chunk == 0, 'model.loss_chunk', model.loss_chunk, f'0 {why}')
@@ -481,7 +490,9 @@ def check_recurrent(model: ModelConfig) -> None:
 
 def check_memory(config: ModelConfig) -> None:
     """Raises InputError where layers cannot have the memory or the Transformer-XL positions that are set."""
-    if config.relative == 'transformer_xl' and not all(mechanism.reads.one_band for mechanism in config.mechanisms):
+    if config.relative == 'transformer_xl' and not all(
+        mechanism.key_access.one_band for mechanism in config.mechanisms
+    ):
         raise InputError(
             f"model.relative is 'transformer_xl'; model.attention {config.attention!r} must be causal or "
             'causal & window(w)'
@@ -505,10 +516,10 @@ def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
         return
     allowed = f'above 0 with model.compression {config.compression!r}'
     require(config.compressed_length > 0, 'model.compressed_length', config.compressed_length, allowed)
-    check_rate(config, lengths)
+    check_compression_rate(config, lengths)
 
 
-def check_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
+def check_compression_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
     """Raises InputError where a model has compressed memory and a segment length is no multiple of the rate."""
     for name, length in lengths.items() if config.compressed_length else ():
         allowed = f'a multiple of model.compression_rate {config.compression_rate}, which compresses whole segments'
@@ -523,7 +534,7 @@ def check_keeps_memory(config: ModelConfig) -> None:
         require(config.memory_length <= 1, 'model.memory_length', config.memory_length, allowed)
         allowed = f'False with model.cell {config.cell!r}, whose state has no single tokens'
         require(not config.same_length, 'model.same_length', True, allowed)
-    elif not all(mechanism.reads.by_distance for mechanism in config.mechanisms):
+    elif not all(mechanism.key_access.by_distance for mechanism in config.mechanisms):
         raise InputError(
             f'{asked}model.attention {config.attention!r} cannot use memory: use causal, window or strided '
             'attention, which depend only on distance'
@@ -545,7 +556,7 @@ def check_packing(model: ModelConfig) -> None:
     """Raises InputError where packing several pairs into a row would change the attention within a pair."""
     allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
     require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
-    if model.cross_mechanism.needs.whole_rows:
+    if model.cross_mechanism.requirements.whole_rows:
         raise InputError(
             f'pairs.packed is True; model.cross_attention {model.cross_attention!r} needs a row for each pair: it '
             'mixes the tokens of a row'
@@ -553,7 +564,7 @@ def check_packing(model: ModelConfig) -> None:
     for field in ('attention', 'decoder_attention'):
         stack = model.encoder if field == 'attention' else model.decoder
         for mechanism, text in zip(stack.mechanisms, getattr(model, field).split(';'), strict=True):
-            if goes_by_place(mechanism):
+            if is_position_dependent(mechanism):
                 why = 'it depends on the position in the row, or on the row length'
                 raise InputError(
                     f'pairs.packed is True; model.{field} {text.strip()!r} needs a row for each pair: {why}'
@@ -563,26 +574,28 @@ def check_packing(model: ModelConfig) -> None:
 def check_packed_documents(model: ModelConfig) -> None:
     """Raises InputError where attention would mix the documents of a packed row."""
     for mechanism in model.mechanisms:
-        if mechanism.needs.whole_rows:
+        if mechanism.requirements.whole_rows:
             raise InputError(
                 f"data.pairs is 'none', which packs documents into full rows; model.attention {model.attention!r} "
                 "mixes the tokens of a row: use 'nsp' or 'sop'"
             )
 
 
-def check_cut_documents(model: ModelConfig) -> None:
+def check_cut_at_documents(model: ModelConfig) -> None:
     """Raises InputError where attention would mix documents although `data.cut_at_documents` forbids it."""
     for mechanism in model.mechanisms:
-        if mechanism.needs.whole_rows:
+        if mechanism.requirements.whole_rows:
             raise InputError(
                 f'data.cut_at_documents is True; model.attention {model.attention!r} mixes the tokens of a row, so '
                 'that its documents would read one another: use False, or another attention'
             )
 
 
-def goes_by_place(mechanism: Mechanism) -> bool:
+def is_position_dependent(mechanism: Mechanism) -> bool:
     """Whether attention within a text depends on its position in the row, the row's length, or other texts."""
-    is_pattern = mechanism.form.has_logits  # sums of feature maps, which have no logits, are computed per segment
-    is_placed = is_pattern and mechanism.needs.positions and not mechanism.reads.by_distance
-    is_by_row = mechanism.needs.whole_rows or mechanism.reads.by_other_texts
-    return is_placed or mechanism.reads.by_length or is_by_row
+    is_pattern = (
+        mechanism.capabilities.has_logits
+    )  # sums of feature maps, which have no logits, are computed per segment
+    is_placed = is_pattern and mechanism.requirements.positions and not mechanism.key_access.by_distance
+    is_by_row = mechanism.requirements.whole_rows or mechanism.key_access.by_other_texts
+    return is_placed or mechanism.key_access.by_length or is_by_row

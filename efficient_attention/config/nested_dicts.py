@@ -15,10 +15,10 @@ LISTED = {str: 'texts', int: 'whole numbers'}  # element types of list fields, i
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Returns a config dataclass as nested dicts of JSON values."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in _walk(config)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in _fields_as_dicts(config)}
 
 
-def _walk(config: Any) -> list[tuple[str, Any]]:
+def _fields_as_dicts(config: Any) -> list[tuple[str, Any]]:
     fields = [(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)]
     return [(name, to_dict(value) if dataclasses.is_dataclass(value) else value) for name, value in fields]
 
@@ -55,9 +55,9 @@ def _convert(value: Any, kind: Any, field: str) -> Any:
         if not isinstance(value, (list, tuple)) or not all(type(entry) is of for entry in value):
             raise InputError(f'{field} is {value!r}; it must be a list of {LISTED[of]}')
         for entry in value:
-            check_size(entry, field)
+            check_integer_not_too_large(entry, field)
         return tuple(value)
-    check_size(value, field)
+    check_integer_not_too_large(value, field)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
@@ -65,7 +65,7 @@ def _convert(value: Any, kind: Any, field: str) -> Any:
     return value
 
 
-def check_size(value: Any, field: str) -> None:
+def check_integer_not_too_large(value: Any, field: str) -> None:
     """Raises InputError where a field is a whole number beyond 32 bits."""
     if type(value) is int and abs(value) > LARGEST:
         raise InputError(f'{field} is {value}; a whole number must be from -{LARGEST} to {LARGEST}')

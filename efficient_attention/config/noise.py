@@ -43,15 +43,15 @@ class NoiseConfig:
         for name in ('permutation', 'infilling', 'masking', 'deletion', 'rotation'):
             check_within(f'noise.{name}', getattr(self, name), 0, 1)
 
-    def check_read(self) -> None:
+    def check_no_unread_fields(self) -> None:
         """Raises InputError where a field is set that the chosen noise does not read."""
-        check_default(self, 'noise', f'noise.name {self.name!r}', read=('name', *READ[self.name]))
+        check_others_at_default(self, 'noise', f'noise.name {self.name!r}', read=('name', *READ[self.name]))
         if self.name == 'bart' and not self.infilling:
             others = tuple(name for name in READ[self.name] if name != 'mean_span')
-            check_default(self, 'noise', 'noise.infilling 0.0', read=('name', *others))
+            check_others_at_default(self, 'noise', 'noise.infilling 0.0', read=('name', *others))
 
 
-def check_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:
+def check_others_at_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:
     """Raises InputError where a field of a config group differs from its default, except for fields in `read`.
 
     Args:

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, marked
+from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, field_with_marks
 from efficient_attention.errors import InputError
 
 NAMES = ('adamw', 'lamb', 'adafactor', 'adadelta')
@@ -23,12 +23,12 @@ class OptimizerConfig:
     # 'adamw' | 'lamb' | 'adafactor' = learning rate relative to each parameter's size | 'adadelta' = learning rate 1,
     # and `beta2` is the decay of both running means (the paper: 0.95)
     name: str = 'adamw'
-    learning_rate: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # peak learning rate
-    warmup_steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
+    learning_rate: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # peak learning rate
+    warmup_steps: int = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
     # learning-rate schedule: 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
-    schedule: str = marked(CHANGEABLE_WITH_MORE_STEPS, default='bert')
+    schedule: str = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default='bert')
     # final learning rate / peak; only 'bert', 'linear' and 'cosine' have an end
-    end_learning_rate_ratio: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
+    end_learning_rate_ratio: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
     beta1: float = 0.9  # decay of the running mean of the gradients
     beta2: float = 0.999  # decay of the running mean of the squared gradients
     eps: float = 1e-6  # added to the root of the second mean; in Adadelta added to both means under their roots
@@ -58,16 +58,16 @@ class OptimizerConfig:
                 f'but the schedule {self.schedule!r} has no end; it must be 0'
             )
         if self.name == 'adafactor':
-            _check_not_given(self, ('beta1', 'beta2', 'eps', 'bias_correction'))
+            _check_fields_at_default(self, ('beta1', 'beta2', 'eps', 'bias_correction'))
         if self.name == 'adadelta':
-            _check_not_given(self, ('beta1', 'bias_correction'))
+            _check_fields_at_default(self, ('beta1', 'bias_correction'))
         check_within('optimizer.layer_decay', self.layer_decay, 0, 1, low_is_open=True)
         check_within('optimizer.frozen_layers', self.frozen_layers, 0)
         _check_patterns('optimizer.no_decay', self.no_decay)
         _check_patterns('optimizer.frozen', self.frozen)
 
 
-def _check_not_given(config: OptimizerConfig, names: tuple[str, ...]) -> None:
+def _check_fields_at_default(config: OptimizerConfig, names: tuple[str, ...]) -> None:
     for field in dataclasses.fields(config):
         if field.name in names and getattr(config, field.name) != field.default:
             value = getattr(config, field.name)

@@ -5,7 +5,7 @@ import dataclasses
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.data import LARGEST_VOCABULARY
 from efficient_attention.config.examples import BUCKETS
-from efficient_attention.config.fields import EXPORTED, marked
+from efficient_attention.config.fields import EXPORTED, field_with_marks
 from efficient_attention.errors import InputError
 
 OVERLONG = ('truncate', 'skip', 'error')
@@ -43,9 +43,11 @@ class PairsConfig:
     prefix: tuple[str, ...] = ()
     target_length: int = 128  # most tokens of a target, its end token included; `data.length` limits sources
     overlong: str = 'truncate'  # a pair above a limit: 'truncate' both sides | 'skip' the pair | 'error'
-    begin: str = marked(EXPORTED, default='')  # piece before every source and target, such as BART's '<s>'; '' = none
+    begin: str = field_with_marks(
+        EXPORTED, default=''
+    )  # piece before every source and target, such as BART's '<s>'; '' = none
     # first input piece of the decoder, such as BART's '</s>'; '' = [CLS] or its equivalent, else the padding piece
-    start: str = marked(EXPORTED, default='')
+    start: str = field_with_marks(EXPORTED, default='')
     buckets: tuple[int, ...] = BUCKETS  # row lengths to which rows are padded
     # reverse the tokens of each source (Sutskever et al. 2014, arXiv 1409.3215)
     reverse_source: bool = False
@@ -64,6 +66,6 @@ class PairsConfig:
             raise InputError(f'pairs.buckets is {self.buckets}; it must be rising lengths of at least 1')
 
     @property
-    def is_mixed(self) -> bool:
+    def is_weighted_mixture(self) -> bool:
         """Whether mixing shares decide how often a dataset is read; otherwise an epoch reads every pair once."""
         return self.mixing_limit > 0 or self.mixing_temperature > 1

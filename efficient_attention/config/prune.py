@@ -83,7 +83,7 @@ class PruneConfig:
         if self.end < self.begin:
             raise InputError(f'prune.end is {self.end}; it must not be below prune.begin {self.begin}')
 
-    def check_read(self) -> None:
+    def check_no_unread_fields(self) -> None:
         """Raises InputError where a field is set that the method does not read, or a required field is missing."""
         for field in dataclasses.fields(PruneConfig):
             value, readers = getattr(self, field.name), READERS.get(field.name, METHODS[1:])
@@ -97,7 +97,7 @@ class PruneConfig:
             raise InputError(
                 f"prune.block is {self.block}, and neither prune.attention nor prune.feed_forward is 'block'"
             )
-        if not self.is_on:
+        if not self.is_enabled:
             return
         if self.attention == NONE and self.feed_forward == NONE:
             raise InputError('prune.attention and prune.feed_forward are both none, so that nothing is pruned')
@@ -112,7 +112,7 @@ class PruneConfig:
             raise InputError("prune.mask_from is empty; prune.method 'fixed' takes the zeros of that checkpoint")
 
     @property
-    def is_on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether the run prunes anything."""
         return self.method != NONE
 
@@ -127,7 +127,7 @@ class PruneConfig:
         return self.method in TRAINED
 
     @property
-    def has_still_scores(self) -> bool:
+    def has_fixed_scores(self) -> bool:
         """Whether the method has constant scores."""
         return self.method in STILL
 

@@ -8,21 +8,28 @@ from efficient_attention.config.data import ARENA_SOURCE, DataConfig
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, marked, read_by, unread_fields
+from efficient_attention.config.fields import (
+    CHANGEABLE,
+    TASKS,
+    TRAINING_ONLY,
+    field_read_by_tasks,
+    field_with_marks,
+    unread_fields,
+)
 from efficient_attention.config.head import HeadConfig, check_pooling
-from efficient_attention.config.mesh import MeshConfig, check_sequence
+from efficient_attention.config.mesh import MeshConfig, check_sequence_parallel
 from efficient_attention.config.model import (
     ModelConfig,
     check_compression,
-    check_cut_documents,
+    check_cut_at_documents,
     check_decoder,
-    check_draws,
     check_memory,
     check_packed_documents,
     check_packing,
     check_recurrent,
+    check_sampled_attention,
 )
-from efficient_attention.config.noise import NoiseConfig, check_default
+from efficient_attention.config.noise import NoiseConfig, check_others_at_default
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.prune import PENALISED, PruneConfig
@@ -41,18 +48,20 @@ class RunConfig:
 
     task: str = 'pretraining'
     data: DataConfig = DataConfig()
-    examples: ExamplesConfig = read_by('fine_tuning', default=ExamplesConfig())
-    head: HeadConfig = read_by('fine_tuning', default=HeadConfig())
-    pairs: PairsConfig = read_by('text_to_text', default=PairsConfig())
-    noise: NoiseConfig = read_by('text_to_text', default=NoiseConfig())
+    examples: ExamplesConfig = field_read_by_tasks('fine_tuning', default=ExamplesConfig())
+    head: HeadConfig = field_read_by_tasks('fine_tuning', default=HeadConfig())
+    pairs: PairsConfig = field_read_by_tasks('text_to_text', default=PairsConfig())
+    noise: NoiseConfig = field_read_by_tasks('text_to_text', default=NoiseConfig())
     model: ModelConfig = ModelConfig()
-    distill: DistillConfig = read_by('pretraining', 'fine_tuning', default=DistillConfig(), marks=(TRAINING_ONLY,))
-    prune: PruneConfig = read_by('pretraining', 'fine_tuning', default=PruneConfig())
-    optimizer: OptimizerConfig = marked(TRAINING_ONLY, default=OptimizerConfig())
-    mesh: MeshConfig = marked(CHANGEABLE, default=MeshConfig())
-    train: TrainConfig = marked(TRAINING_ONLY, default=TrainConfig())
-    checkpoint: CheckpointConfig = marked(CHANGEABLE, default=CheckpointConfig())
-    eval: EvalConfig = marked(CHANGEABLE, default=EvalConfig())
+    distill: DistillConfig = field_read_by_tasks(
+        'pretraining', 'fine_tuning', default=DistillConfig(), marks=(TRAINING_ONLY,)
+    )
+    prune: PruneConfig = field_read_by_tasks('pretraining', 'fine_tuning', default=PruneConfig())
+    optimizer: OptimizerConfig = field_with_marks(TRAINING_ONLY, default=OptimizerConfig())
+    mesh: MeshConfig = field_with_marks(CHANGEABLE, default=MeshConfig())
+    train: TrainConfig = field_with_marks(TRAINING_ONLY, default=TrainConfig())
+    checkpoint: CheckpointConfig = field_with_marks(CHANGEABLE, default=CheckpointConfig())
+    eval: EvalConfig = field_with_marks(CHANGEABLE, default=EvalConfig())
 
     def __post_init__(self) -> None:
         check_one_of('task', self.task, TASKS)
@@ -62,7 +71,7 @@ class RunConfig:
                     f'{name} is {value!r}; the task {self.task} does not read it, so it must be {unread!r}'
                 )
         self.distill.check_has_teacher()
-        self.train.check_start()
+        self.train.check_start_checkpoint()
         self.check_prune()
         self.check_positions()
         if not self.eval.context and self.eval.stride > self.data.length:
@@ -83,9 +92,11 @@ class RunConfig:
                 f'mesh.sequence is {self.mesh.sequence}; layers of model.cell {self.model.cell!r} read rows position '
                 'by position'
             )
-        if self.model.is_uneven:
-            self.check_uneven()
-        check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})
+        if self.model.has_layer_specific_sizes:
+            self.check_layer_specific_sizes()
+        check_sequence_parallel(
+            self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context}
+        )
         if self.task == 'text_to_text':
             self.check_text_to_text()
         if self.model.memory_length and self.data.batches != 'streams':
@@ -110,7 +121,7 @@ class RunConfig:
         elif self.task == 'pretraining' and self.data.pairs == 'none':
             check_packed_documents(self.model)
         if self.data.cut_at_documents:
-            check_cut_documents(self.model)
+            check_cut_at_documents(self.model)
         if self.data.pairs != 'none' and 0 < self.model.token_types < 2:
             raise InputError(
                 f'model.token_types {self.model.token_types} is too few for data.pairs {self.data.pairs!r}; '
@@ -136,15 +147,15 @@ class RunConfig:
 
     def check_noise(self) -> None:
         """Raises InputError where a field is set that is unused with (or without) noise, or there are no pairs."""
-        self.noise.check_read()
+        self.noise.check_no_unread_fields()
         reason = f'noise.name {self.noise.name!r}'
         if self.has_noise:
-            check_default(self.pairs, 'pairs', reason, read=OF_NOISE)
+            check_others_at_default(self.pairs, 'pairs', reason, read=OF_NOISE)
             kept = tuple(field.name for field in dataclasses.fields(EvalConfig) if field.name not in OF_TARGETS)
-            check_default(self.eval, 'eval', reason, read=kept)
+            check_others_at_default(self.eval, 'eval', reason, read=kept)
             return
         kept = tuple(field.name for field in dataclasses.fields(DataConfig) if field.name not in OF_DOCUMENTS)
-        check_default(self.data, 'data', reason, read=kept)
+        check_others_at_default(self.data, 'data', reason, read=kept)
         if not self.pairs.train.strip():
             raise InputError(
                 'pairs.train is empty; the task text_to_text needs datasets of pairs to train on, or noise'
@@ -171,7 +182,7 @@ class RunConfig:
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)
-        check_draws(self.model)
+        check_sampled_attention(self.model)
         self.check_target_tokenizer()
         if self.eval.split == 'test' and not self.pairs.test.strip():
             raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
@@ -179,20 +190,20 @@ class RunConfig:
             check_packing(self.model)
         if self.train.z_loss and self.model.adaptive_cutoffs:
             raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
-        self.check_stack_lengths()
+        self.check_source_target_lengths()
 
-    def check_stack_lengths(self) -> None:
+    def check_source_target_lengths(self) -> None:
         """Raises InputError where targets exceed the decoder's positions, or sources the cross-attention keys."""
         for table, limit in self.model.decoder.position_tables.items():
             if (length := self.pairs.target_length) > limit:
                 field = table.replace('model.attention', 'model.decoder_attention')
-                raise too_long('pairs.target_length', length, field, limit)
-        limit = self.model.cross_mechanism.needs.longest
+                raise too_long_error('pairs.target_length', length, field, limit)
+        limit = self.model.cross_mechanism.requirements.longest
         if limit and self.data.length > limit:
             field = f'model.cross_attention {self.model.cross_mechanism.name}'
-            raise too_long('data.length', self.data.length, field, limit)
+            raise too_long_error('data.length', self.data.length, field, limit)
 
-    def check_uneven(self) -> None:
+    def check_layer_specific_sizes(self) -> None:
         """Raises InputError where a setting does not work with layers of different sizes."""
         allowed = '{} where layers differ in heads or units (model.layer_heads, model.layer_units)'
         for name, value in (('layer_decay', 1.0), ('frozen_layers', 0)):
@@ -202,10 +213,10 @@ class RunConfig:
 
     def check_prune(self) -> None:
         """Raises InputError where the group `prune` contradicts itself, the model or the optimizer."""
-        self.prune.check_read()
+        self.prune.check_no_unread_fields()
         allowed = f'empty with prune.method {self.prune.method!r}: prune whole matrices, then factorise them'
-        require(not (self.prune.is_on and self.model.ranks), 'model.ranks', self.model.ranks, allowed)
-        if self.model.is_uneven and self.prune.is_on:
+        require(not (self.prune.is_enabled and self.model.ranks), 'model.ranks', self.model.ranks, allowed)
+        if self.model.has_layer_specific_sizes and self.prune.is_enabled:
             allowed = "'weight' or 'block' where layers differ in heads or units: a model can be shrunk only once"
             require(self.prune.attention != 'head', 'prune.attention', self.prune.attention, allowed)
             require(self.prune.feed_forward != 'unit', 'prune.feed_forward', self.prune.feed_forward, allowed)
@@ -236,10 +247,10 @@ class RunConfig:
         """Raises InputError where `length`, the tokens of the field `name`, exceeds a position table of the model."""
         for table, limit in self.model.position_tables.items():
             if length > limit:
-                raise too_long(name, length, table, limit)
+                raise too_long_error(name, length, table, limit)
 
 
-def too_long(name: str, length: int, table: str, limit: int) -> InputError:
+def too_long_error(name: str, length: int, table: str, limit: int) -> InputError:
     """Returns the error for a row that is longer than a position table or than a mechanism supports."""
     if 'attention' in table:
         return InputError(f'{name} {length} is beyond the {limit} tokens that {table} reads at most')

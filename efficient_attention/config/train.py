@@ -3,7 +3,12 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_within
-from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked, read_by
+from efficient_attention.config.fields import (
+    CHANGEABLE,
+    CHANGEABLE_WITH_MORE_STEPS,
+    field_read_by_tasks,
+    field_with_marks,
+)
 from efficient_attention.errors import InputError
 
 MOST_SEED = 2**31
@@ -13,7 +18,7 @@ MOST_SEED = 2**31
 class TrainConfig:
     """Length, batch size, initial parameters and logging of a run."""
 
-    steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=1000)  # optimizer steps of the whole run
+    steps: int = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1000)  # optimizer steps of the whole run
     batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
     micro_batches: int = 1  # parts of a batch that are computed in sequence, to save memory
     seed: int = 0  # seed of initial parameters, data order, masks and dropout
@@ -21,18 +26,20 @@ class TrainConfig:
     # take only sizes and tokenizer from `start_from`, and initialise all parameters at random
     start_random: bool = False
     # layers of the checkpoint of `start_from` that the model starts with, such as '1,3,5', counted from 1; '' = all
-    start_layers: str = read_by('pretraining', 'fine_tuning', default='')
+    start_layers: str = field_read_by_tasks('pretraining', 'fine_tuning', default='')
     # stop after this many evaluations in a row without a better checkpoint.best_metric; 0 = never
-    early_stop: int = read_by('fine_tuning', default=0, marks=(CHANGEABLE,))
+    early_stop: int = field_read_by_tasks('fine_tuning', default=0, marks=(CHANGEABLE,))
     # share of each label that is distributed over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
-    label_smoothing: float = read_by('text_to_text', default=0.0)
-    z_loss: float = read_by('text_to_text', default=0.0)  # weight of the squared log normaliser of each softmax
-    log_every_steps: int = marked(CHANGEABLE, default=20)  # steps between logged lines of metrics
+    label_smoothing: float = field_read_by_tasks('text_to_text', default=0.0)
+    z_loss: float = field_read_by_tasks(
+        'text_to_text', default=0.0
+    )  # weight of the squared log normaliser of each softmax
+    log_every_steps: int = field_with_marks(CHANGEABLE, default=20)  # steps between logged lines of metrics
     # stop after this many steps in a row with a loss, gradient or memory that is not finite
-    max_skipped_in_row: int = marked(CHANGEABLE, default=10)
+    max_skipped_in_row: int = field_with_marks(CHANGEABLE, default=10)
     # end the process if input or a step takes longer; compiling, an evaluation batch and a save may take 6 x as long;
     # 0 = never
-    stall_seconds: float = marked(CHANGEABLE, default=600.0)
+    stall_seconds: float = field_with_marks(CHANGEABLE, default=600.0)
 
     def __post_init__(self) -> None:
         for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):
@@ -43,7 +50,7 @@ class TrainConfig:
         check_within('train.z_loss', self.z_loss, 0)
         check_within('train.stall_seconds', self.stall_seconds, 0)
 
-    def check_start(self) -> None:
+    def check_start_checkpoint(self) -> None:
         """Raises InputError where a field selects parts of a checkpoint but `train.start_from` is empty."""
         if self.start_random and not self.start_from:
             raise InputError('train.start_random is True; it needs train.start_from, the checkpoint with the sizes')

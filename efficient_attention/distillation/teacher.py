@@ -23,25 +23,25 @@ from jax.sharding import Mesh
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.distill import HEADS, MAPPED
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.layer_numbers import mapped_layers
-from efficient_attention.config.mesh import check_sequence
+from efficient_attention.config.layer_numbers import teacher_layers_of_student
+from efficient_attention.config.mesh import check_sequence_parallel
 from efficient_attention.config.model import ModelConfig, check_packed_documents
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pretrained_models import matched
+from efficient_attention.inference.pretrained_models import match_tree_structure
 from efficient_attention.interop.pretrained import Pretrained, open_encoder
 from efficient_attention.interop.tokenizer_files import check_combinable, check_same_vocabulary
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.models.quantized import store_codes
+from efficient_attention.models.quantized import store_int8_codes
 from efficient_attention.models.sharding import abstract_arrays, path_name
-from efficient_attention.objectives.compared import TEACHER, as_batch_arrays, compared
 from efficient_attention.objectives.distillation import Distillation
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.objective import Batch
 from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.objectives.teacher_student_states import TEACHER, compared_states, teacher_states_for_batch
 from efficient_attention.tasks.task import Task
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ READERS = {  # fields of `distill` -> the terms that read them
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class EnsembleMember:
     """One model of a teacher: its graph, its parameters on the mesh, and the order of its labels."""
 
     graph: nnx.GraphDef
@@ -80,7 +80,7 @@ class Teacher:
     """
 
     config: RunConfig
-    members: tuple[Member, ...]
+    members: tuple[EnsembleMember, ...]
     layers: dict[int, int]
     width: int
     mesh: Mesh
@@ -95,37 +95,39 @@ class Teacher:
         leaves = jax.tree.leaves([member.params for member in self.members])
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
-    def join(self, batch: Batch) -> Batch:
+    def add_teacher_outputs(self, batch: Batch) -> Batch:
         """Returns the batch with the teacher's arrays, whose names begin with 'teacher_'.
 
         A batch that already has teacher logits is returned unchanged.
         """
-        return batch if LOGITS in batch else batch | self.said(batch)
+        return batch if LOGITS in batch else batch | self.teacher_outputs(batch)
 
-    def said(self, batch: Batch) -> Batch:
+    def teacher_outputs(self, batch: Batch) -> Batch:
         """Returns only the teacher's arrays for a batch."""
-        return self.program([member.params for member in self.members], batch)
+        return self.jitted_outputs([member.params for member in self.members], batch)
 
     @functools.cached_property
-    def program(self) -> Callable[[list[Any], Batch], Batch]:
+    def jitted_outputs(self) -> Callable[[list[Any], Batch], Batch]:
         """The jitted function from the members' parameters and a batch to the teacher's arrays."""
-        return jax.jit(using_mesh(self.mesh)(self.arrays))
+        return jax.jit(using_mesh(self.mesh)(self.compute_outputs))
 
-    def arrays(self, params: list[Any], batch: Batch) -> Batch:
+    def compute_outputs(self, params: list[Any], batch: Batch) -> Batch:
         """Returns the teacher's arrays for a batch; not jitted."""
         distill, rows = self.config.distill, len(batch['tokens'])
         models = [nnx.merge(member.graph, one) for member, one in zip(self.members, params, strict=True)]
-        batches = [batch if member.has_global else without_global(batch) for member in self.members]
-        if distill.inside:
-            outputs, inside = models[0].with_inside(batches[0])
-            found = as_batch_arrays(compared(inside, distill.inside, tuple(self.layers.values())), rows)
+        batches = [batch if member.has_global else drop_global_token_marks(batch) for member in self.members]
+        if distill.intermediate_loss_terms:
+            outputs, inside = models[0].with_hidden_states(batches[0])
+            found = teacher_states_for_batch(
+                compared_states(inside, distill.intermediate_loss_terms, tuple(self.layers.values())), rows
+            )
             said = [outputs]
         else:
             found, said = {}, [model.outputs(own) for model, own in zip(models, batches, strict=True)]
         if not distill.soft:
             return found
         name = MASKED_LM if self.config.task == 'pretraining' else 'logits'
-        logits = [in_our_order(one[name], member) for one, member in zip(said, self.members, strict=True)]
+        logits = [reorder_classes(one[name], member) for one, member in zip(said, self.members, strict=True)]
         return found | {f'{TEACHER}{name}': jnp.stack(logits).mean(axis=0)}
 
     def objective(self, task: Task) -> Distillation:
@@ -135,12 +137,12 @@ class Teacher:
         return Distillation(task.objective, self.config.distill, tuple(self.layers), widths)
 
 
-def without_global(batch: Batch) -> Batch:
+def drop_global_token_marks(batch: Batch) -> Batch:
     """Returns the batch without its marks of global tokens."""
     return {name: array for name, array in batch.items() if name != 'is_global'}
 
 
-def in_our_order(logits: Array, member: Member) -> Array:
+def reorder_classes(logits: Array, member: EnsembleMember) -> Array:
     """Returns a member's logits with the classes in the order of the run's labels."""
     return logits[..., np.array(member.labels)] if member.labels else logits
 
@@ -151,15 +153,15 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
     Raises:
         InputError: a folder has no such model, or its model does not fit the task or the student; names the folder.
     """
-    if not config.distill.is_on:
+    if not config.distill.is_enabled:
         return None
     opened, layers = checked_teachers(config)
     for where, pretrained in opened:
         warn_of_another_task(config, where, pretrained)
         warn_of_unknown_pieces(task, where, pretrained)
         check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
-        check_table(where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
-    members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
+        check_teacher_vocabulary_size(where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
+    members = tuple(make_ensemble_member(config, where, pretrained, mesh) for where, pretrained in opened)
     return Teacher(config, members, layers, opened[0][1].model.width, mesh)
 
 
@@ -176,14 +178,14 @@ def warn_of_another_task(config: RunConfig, where: Path, pretrained: Pretrained)
         LOG.warning('the teacher %s was trained for %s, this run is %s: labels match by name', where, theirs, ours)
 
 
-class Checked(NamedTuple):
+class CheckedTeachers(NamedTuple):
     """The teachers of a run with their folders, and the student-to-teacher layer map."""
 
     opened: list[tuple[Path, Pretrained]]
     layers: dict[int, int]
 
 
-def checked_teachers(config: RunConfig) -> Checked:
+def checked_teachers(config: RunConfig) -> CheckedTeachers:
     """Returns the teachers of a run after all checks that need no data.
 
     Raises:
@@ -192,18 +194,21 @@ def checked_teachers(config: RunConfig) -> Checked:
     distill = config.distill
     check_student(config)
     check_vocabularies(config)
-    opened = [(Path(folder), in_type(open_teacher_model(folder), config.model.dtype)) for folder in distill.teachers]
+    opened = [
+        (Path(folder), with_compute_dtype(open_teacher_model(folder), config.model.dtype))
+        for folder in distill.teacher_folders
+    ]
     for where, pretrained in opened:
-        check_reads_rows(config, where, pretrained)
+        check_teacher_inputs(config, where, pretrained)
         if distill.soft:
             check_outputs(config, where, pretrained)
     layers: dict[int, int] = {}
-    if distill.inside:
+    if distill.intermediate_loss_terms:
         (where, pretrained) = opened[0]
         if distill.maps_layers:
-            layers = mapped_layers(distill.layers, config.model.layers, pretrained.model.layers)
-        check_inside(config, where, pretrained.model)
-    return Checked(opened, layers)
+            layers = teacher_layers_of_student(distill.layers, config.model.layers, pretrained.model.layers)
+        check_hidden_states(config, where, pretrained.model)
+    return CheckedTeachers(opened, layers)
 
 
 def open_teacher_model(folder: str) -> Pretrained:
@@ -218,18 +223,18 @@ def open_teacher_model(folder: str) -> Pretrained:
         raise InputError(f'{FIELD}: {error}') from None
 
 
-def in_type(pretrained: Pretrained, dtype: str) -> Pretrained:
+def with_compute_dtype(pretrained: Pretrained, dtype: str) -> Pretrained:
     """Returns the model with this compute dtype instead of its config's dtype."""
     return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, dtype=dtype))
 
 
-def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> Member:
+def make_ensemble_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> EnsembleMember:
     """Returns a checked model on the mesh; raises InputError if parameters are missing."""
 
     def make() -> nnx.Module:
         module = make_model(config, pretrained, nnx.Rngs(0))
         if pretrained.codes is not None:
-            store_codes(module)
+            store_int8_codes(module)
         return module
 
     graph, state = nnx.split(nnx.eval_shape(make))
@@ -238,20 +243,22 @@ def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Me
         empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         found = empty | {'encoder': found['encoder']}
     try:
-        params = matched(shapes, found, '')
+        params = match_tree_structure(shapes, found, '')
     except InputError as error:
         raise InputError(f'{FIELD} {where}: {error}') from None
     params = jax.tree.map(np.asarray, params)
     described = {
-        'model': set_fields(pretrained.model),
-        'head': set_fields(pretrained.head),
+        'model': non_default_fields(pretrained.model),
+        'head': non_default_fields(pretrained.head),
         'labels': pretrained.labels,
     }
     digest = digest_of(params['encoder'] if not config.distill.soft else params, described)
-    graph, params = for_inference(graph, params)
+    graph, params = lay_out_for_inference(graph, params)
     placed = abstract_arrays(params, mesh)
     params = jax.tree.map(lambda leaf, place: jax.device_put(leaf, place.sharding), params, placed)
-    return Member(graph, params, label_places(config, pretrained), pretrained.model.global_tokens > 0, digest)
+    return EnsembleMember(
+        graph, params, teacher_label_indices(config, pretrained), pretrained.model.global_tokens > 0, digest
+    )
 
 
 def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> FineTuningModel | PretrainingModel:
@@ -263,7 +270,7 @@ def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> Fin
     return FineTuningModel(pretrained.model, head, rngs=rngs)
 
 
-def set_fields(config: Any) -> dict[str, Any]:
+def non_default_fields(config: Any) -> dict[str, Any]:
     """Returns the config fields that differ from their defaults.
 
     So fields added in later versions do not change a teacher's digest.
@@ -281,7 +288,7 @@ def digest_of(params: Any, described: Mapping[str, Any]) -> str:
     return total.hexdigest()
 
 
-def label_places(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
+def teacher_label_indices(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
     """Returns the index of each of the run's labels in the teacher's outputs; () if no reordering is needed."""
     if not config.distill.soft or config.task == 'pretraining' or pretrained.labels == config.examples.labels:
         return ()
@@ -298,23 +305,23 @@ def check_student(config: RunConfig) -> None:
             raise InputError(f'distill.{field} is {value!r}; nothing reads it where {names} is 0: leave it {default!r}')
     if config.head.kind == 'multi_hop' and distill.soft:
         raise InputError(f"distill.soft is {distill.soft}; head.kind 'multi_hop' has no soft targets, so it must be 0")
-    if distill.inside and config.head.sentence_layers:
+    if distill.intermediate_loss_terms and config.head.sentence_layers:
         raise InputError(
-            f'distill.{distill.inside[0]} needs one row per text; head.sentence_layers makes one row per sentence'
+            f'distill.{distill.intermediate_loss_terms[0]} needs one row per text; head.sentence_layers makes one row per sentence'
         )
-    check_heads(config, 'the student', model)
+    check_attention_comparable(config, 'the student', model)
 
 
 def check_vocabularies(config: RunConfig) -> None:
     """Raises InputError unless the teachers and the student's start checkpoint have the same vocabulary."""
     start = config.train.start_from
     begins = {Path(start): 'train.start_from'} if start and not config.train.start_random else {}
-    check_combinable({Path(folder): FIELD for folder in config.distill.teachers} | begins)
+    check_combinable({Path(folder): FIELD for folder in config.distill.teacher_folders} | begins)
 
 
-def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
+def check_attention_comparable(config: RunConfig, who: str, model: ModelConfig) -> None:
     """Raises InputError if a term compares attention other than plain softmax over all pairs."""
-    for name in config.distill.inside:
+    for name in config.distill.intermediate_loss_terms:
         if name not in HEADS:
             continue
         faults = {
@@ -334,13 +341,13 @@ def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
                 )
 
 
-def check_table(where: Path, pretrained: Pretrained, ids: int) -> None:
+def check_teacher_vocabulary_size(where: Path, pretrained: Pretrained, ids: int) -> None:
     """Raises InputError if the teacher's token table has fewer than `ids` rows."""
     if pretrained.model.vocab_size < ids:
         raise InputError(f'{FIELD} {where} has a table of {pretrained.model.vocab_size} tokens; this run needs {ids}')
 
 
-def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+def check_teacher_inputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
     """Raises InputError if the teacher cannot read the student's rows, whatever their tokens are."""
     limit = pretrained.model.position_limit
     if limit is not None and limit < config.data.length:
@@ -351,7 +358,7 @@ def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained) -> 
     if 0 < theirs < ours:
         raise InputError(f'{FIELD} {where} supports at most {theirs} global tokens; model.global_tokens is {ours}')
     try:
-        check_sequence(config.mesh, pretrained.model, {})
+        check_sequence_parallel(config.mesh, pretrained.model, {})
         if config.task == 'pretraining' and config.data.pairs == 'none' and not config.has_arena_rows:
             check_packed_documents(pretrained.model)
     except InputError as error:
@@ -371,7 +378,7 @@ def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> Non
         return
     if pretrained.problem != config.examples.problem:
         raise InputError(
-            f'{FIELD} {where} has {a_head(pretrained)}; examples.problem is {config.examples.problem!r}. Fine-tune it '
+            f'{FIELD} {where} has {describe_head(pretrained)}; examples.problem is {config.examples.problem!r}. Fine-tune it '
             'for that first, or learn only from its layers with distill.soft=0'
         )
     if pretrained.head.kind != config.head.kind:
@@ -390,16 +397,16 @@ def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> Non
         raise InputError(f'{FIELD} {where}: head.sentence_layers must be set in both models or in neither')
 
 
-def a_head(pretrained: Pretrained) -> str:
+def describe_head(pretrained: Pretrained) -> str:
     """Returns a short description of a checkpoint's head."""
     return 'no head' if pretrained.problem == 'none' else f'a head for {pretrained.problem!r}'
 
 
-def check_inside(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
+def check_hidden_states(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
     """Raises InputError if hidden states or heads of both models cannot be compared."""
     distill, student = config.distill, config.model
-    check_heads(config, f'{FIELD} {where}', teacher)
-    for name in distill.inside:
+    check_attention_comparable(config, f'{FIELD} {where}', teacher)
+    for name in distill.intermediate_loss_terms:
         if name in HEADS and teacher.heads != student.heads:
             raise InputError(
                 f'distill.{name} compares head by head; {FIELD} {where} has {teacher.heads} heads, the student '

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import RunError, RunStopped, one_line, show_error
@@ -25,32 +26,31 @@ from efficient_attention.experiments.grid_configs import (
     CHOICE,
     PILOT_SECONDS,
     Values,
-    check_equal,
-    check_pilots,
-    check_tested,
+    add_cell_metadata,
+    check_has_test_split,
+    check_row_cells_comparable,
+    check_sweep_unchanged,
     check_workdir,
-    choice_of,
-    in_folder,
-    note_values,
-    noted,
     read_object,
+    read_row_values,
+    read_sweep_choice,
     shared_fields,
     step_fields,
+    write_cell_values,
 )
-from efficient_attention.experiments.seeds import check_seeds, share_programs, spread
+from efficient_attention.experiments.seeds import check_seeds, enable_compilation_cache, mean_and_deviation
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.objectives.fine_tuning import TERM
 from efficient_attention.training.fill_config import FilledConfig, fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
-from efficient_attention.training.state import TrainingStopped
+from efficient_attention.training.state import NonFiniteTrainingError
 from efficient_attention.training.step import jit_train_step
-from efficient_attention.whole_files import write_atomically
-from efficient_attention.workdir.agreement import all_find
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, best_evaluation
-from efficient_attention.workdir.environment import machine_of
+from efficient_attention.workdir.environment import describe_machine
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.process_agreement import require_in_all_processes
 
 LOG = logging.getLogger(__name__)
 TEST = 'test.json'  # in a seed's workdir
@@ -59,7 +59,7 @@ PILOT_METRIC = f'{TERM}_loss'
 FULL = 'full'  # the column that others are compared with
 
 
-class Pilots(NamedTuple):
+class LearningRateSweep(NamedTuple):
     """Trial runs of a cell, one per learning rate; the rate with the best validation result is used.
 
     Attributes:
@@ -89,7 +89,7 @@ class Grid:
     cells: Mapping[tuple[str, str], Values]
     workdir: Path
     seeds: Sequence[str]
-    pilots: Pilots = Pilots()
+    pilots: LearningRateSweep = LearningRateSweep()
     size: str = ''
     has_own_sizes: bool = False
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -107,13 +107,15 @@ def train_grid(grid: Grid) -> dict[str, Any]:
         RunStopped: a stop signal ended a run; the same call resumes.
     """
     check_seeds(grid.seeds)
-    check_tested(grid.cells)
-    cells = noted(grid.cells, grid.size, grid.overrides)
+    check_has_test_split(grid.cells)
+    cells = add_cell_metadata(grid.cells, grid.size, grid.overrides)
     check_workdir(grid.workdir, cells)
-    check_pilots(grid.workdir, cells, grid.pilots.rates, grid.pilots.steps)
-    check_equal(in_folder(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes)
-    note_values(grid.workdir, cells)
-    share_programs()
+    check_sweep_unchanged(grid.workdir, cells, grid.pilots.rates, grid.pilots.steps)
+    check_row_cells_comparable(
+        read_row_values(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes
+    )
+    write_cell_values(grid.workdir, cells)
+    enable_compilation_cache()
     found: dict[str, Any] = {}
     for row, column in grid.cells:
         try:
@@ -122,8 +124,8 @@ def train_grid(grid: Grid) -> dict[str, Any]:
             raise
         except Exception as error:  # any error: the other cells go on
             show_error(RunError(f'{row}, {column}: {one_line(error)}'))
-            result = {'error': kind_and_line(error)}
-            note_error(grid.folder(row, column), error)
+            result = {'error': format_error(error)}
+            write_cell_error(grid.folder(row, column), error)
         found.setdefault(row, {})[column] = result
     return found
 
@@ -145,28 +147,28 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         'shared_fields' and 'step_fields' of the config.
     """
     folder = grid.folder(row, column)
-    if known := finished(folder, grid):
+    if known := read_finished_cell(folder, grid):
         return known
     filled = fill_config(grid.cells[row, column])
-    choice = choice_of(folder)
+    choice = read_sweep_choice(folder)
     if not choice:
-        rate, pilots = chosen_rate(filled, folder, grid)
+        rate, pilots = choose_learning_rate(filled, folder, grid)
         choice = {'learning_rate': rate, 'pilots': pilots}
         choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
         first = '' if grid.pilots.steps else f'{rate:g}'  # the rate whose trial run becomes the first seed's run
-        choice |= {PILOT_SECONDS: sum(speed_of(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
+        choice |= {PILOT_SECONDS: sum(training_speed(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
         if pilots and jax.process_index() == 0:
             write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
     if choice['pilots'] and not grid.pilots.steps:
-        keep_pilot(folder, choice['learning_rate'], grid.seeds[0])
+        keep_sweep_run_as_seed(folder, choice['learning_rate'], grid.seeds[0])
     optimizer = {'learning_rate': choice['learning_rate']}
     filled = filled._replace(config=with_fields(filled.config, optimizer=optimizer))
     chosen = all_seeds(folder, grid.seeds)
-    seeds = {seed: trained_seed(filled, folder / f'seed_{seed}', seed) for seed in chosen}
-    speeds = [speed_of(folder / f'seed_{seed}') for seed in chosen]
+    seeds = {seed: train_and_test_seed(filled, folder / f'seed_{seed}', seed) for seed in chosen}
+    speeds = [training_speed(folder / f'seed_{seed}') for seed in chosen]
     result = {
         'seeds': seeds,
-        **spread([seeds[seed]['test'] for seed in chosen]),
+        **mean_and_deviation([seeds[seed]['test'] for seed in chosen]),
         **choice,
         'metric': filled.config.checkpoint.best_metric,
         'mode': filled.config.checkpoint.best_mode,
@@ -174,8 +176,8 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
         'curves': curves_of(folder),
-        **size_of(filled, folder),
-        'machine': machine_of(folder / f'seed_{seed}' for seed in chosen),
+        **model_size(filled, folder),
+        'machine': describe_machine(folder / f'seed_{seed}' for seed in chosen),
         'shared_fields': shared_fields(values, has_own_sizes=grid.has_own_sizes),
         'step_fields': step_fields(grid.cells[row, column]),
     }
@@ -185,24 +187,24 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
     return result
 
 
-def note_error(folder: Path, error: Exception) -> None:
+def write_cell_error(folder: Path, error: Exception) -> None:
     """Writes an error's line and its traceback into a cell's folder."""
     if jax.process_index() == 0:
-        write_atomically(folder / ERROR, f'{kind_and_line(error)}\n\n' + ''.join(traceback.format_exception(error)))
+        write_atomically(folder / ERROR, f'{format_error(error)}\n\n' + ''.join(traceback.format_exception(error)))
 
 
-def kind_and_line(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """Returns an error's type and message in one line."""
     return f'{type(error).__name__}: {one_line(error)}'
 
 
-def finished(folder: Path, grid: Grid) -> dict[str, Any]:
+def read_finished_cell(folder: Path, grid: Grid) -> dict[str, Any]:
     """Returns the result of a cell that has all requested seeds, so that its runs are not opened again; else {}."""
     known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
     return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
 
 
-def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, dict[str, float | None]]:
+def choose_learning_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, dict[str, float | None]]:
     """Returns the learning rate of the best trial run, and the loss or metric of each rate; else the config's rate.
 
     Short trial runs are compared by their validation loss: after so few steps, the best accuracy at every rate is often
@@ -220,10 +222,10 @@ def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, 
     for rate in pilots.rates:
         found[f'{rate:g}'] = None
         workdir = folder / f'pilot_{rate:g}'
-        pilot = pilot_config(filled.config, rate, pilots.steps, grid.seeds[0])
+        pilot = sweep_run_config(filled.config, rate, pilots.steps, grid.seeds[0])
         try:
             train(pilot, workdir, examples=filled.examples, pretrained=filled.pretrained)
-        except TrainingStopped as error:
+        except NonFiniteTrainingError as error:
             show_error(RunError(f'{workdir}: {one_line(error)}; this rate is not used'))
             continue
         number = best_evaluation(workdir, checkpoint)[name]
@@ -236,7 +238,7 @@ def chosen_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, 
     return min(good, key=lambda rate: sign * good[rate]), found
 
 
-def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) -> RunConfig:
+def sweep_run_config(config: RunConfig, rate: float, steps: int, first_seed: str) -> RunConfig:
     """Returns the config of a trial run; with 0 steps, the cell's config with this rate and the first seed."""
     if not steps:
         return with_fields(config, optimizer={'learning_rate': rate}, train={'seed': int(first_seed)})
@@ -249,9 +251,9 @@ def pilot_config(config: RunConfig, rate: float, steps: int, first_seed: str) ->
     )
 
 
-def keep_pilot(folder: Path, rate: float, seed: str) -> None:
+def keep_sweep_run_as_seed(folder: Path, rate: float, seed: str) -> None:
     """Renames the best trial run to a seed's run; it must be as long as the cell's runs."""
-    all_find(lambda: None)  # waits until every process has read the trial run
+    require_in_all_processes(lambda: None)  # waits until every process has read the trial run
     pilot, workdir = folder / f'pilot_{rate:g}', folder / f'seed_{seed}'
     if jax.process_index() == 0 and pilot.is_dir() and not workdir.exists():
         pilot.rename(workdir)
@@ -273,7 +275,7 @@ def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
     return sorted({*seeds, *before}, key=int)
 
 
-def trained_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
+def train_and_test_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
     """Trains one seed to its end and scores its best checkpoint once; earlier scores are read from their file."""
     config = with_fields(filled.config, train={'seed': int(seed)})
     train(config, workdir, examples=filled.examples, pretrained=filled.pretrained)
@@ -287,7 +289,7 @@ def trained_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, di
     return {'dev': dev, 'test': read_json_file(path)}
 
 
-def speed_of(workdir: Path) -> tuple[float, float]:
+def training_speed(workdir: Path) -> tuple[float, float]:
     """Returns the median of the logged steps per second, and the seconds of all logged steps without evaluations."""
     lines = [line for line in read_metrics(workdir) if line['split'] == 'train' and line.get('steps_per_second')]
     if not lines:
@@ -298,7 +300,7 @@ def speed_of(workdir: Path) -> tuple[float, float]:
     return statistics.median(line['steps_per_second'] for line in lines), seconds
 
 
-def size_of(filled: FilledConfig, folder: Path) -> dict[str, int]:
+def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
     """Returns 'parameters' and the 'temporary_bytes' of a training step with rows of full length.
 
     They are read from an existing result. 'parameters' counts the encoder and its head.
@@ -309,7 +311,7 @@ def size_of(filled: FilledConfig, folder: Path) -> dict[str, int]:
         return {name: known[name] for name in ('parameters', 'temporary_bytes')}
     run = build_run(filled.config, examples=filled.examples)
     batch = next(run.task.training_batches(0, 1, jax.process_index(), jax.process_count()))
-    length, rows = filled.config.data.length, run.on_devices(batch)
+    length, rows = filled.config.data.length, run.put_batch_on_devices(batch)
 
     def at_full_length(name: str, array: jax.Array) -> jax.ShapeDtypeStruct:
         is_of_tokens = array.shape[1:] == rows['tokens'].shape[1:]
@@ -346,7 +348,7 @@ def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
 
 
 def last_error(folder: Path) -> str:
-    """Returns the type and message of the error that ended a cell, from the file of `note_error`.
+    """Returns the type and message of the error that ended a cell, from the file of `write_cell_error`.
 
     A file with only a traceback ends with them.
     """

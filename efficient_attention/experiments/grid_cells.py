@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.nested_dicts import flatten, from_dict
 from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.arena.prepared import labelled_identity, prepared_rows
-from efficient_attention.data.arena.yardsticks import names_of, yardsticks
-from efficient_attention.data.examples.labelled_text import ARENA, arena_set
+from efficient_attention.data.arena.row_cache import cached_rows, labelled_dataset_hash
+from efficient_attention.data.arena.shallow_baselines import baseline_accuracies, baseline_names
+from efficient_attention.data.examples.labelled_text import ARENA, arena_dataset
 from efficient_attention.errors import InputError
 from efficient_attention.experiments.grid_configs import read_object
-from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.folder_kind import YARDSTICKS
 
 MOST_WORDS = 200_000_000  # training words for baselines: all of each task, except Path-X (12,208 rows) and retrieval
@@ -27,7 +27,7 @@ OF_ROW = ('examples.train', 'examples.dev', 'examples.test', 'data.source')
 OF_COLUMN = 'model.attention'
 
 
-def cells_of(
+def make_cells(
     file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], size: str = ''
 ) -> Cells:
     """Returns (row, column) -> the config values that the file gives for '<row>,<column>[,<size>]', with the overrides.
@@ -41,7 +41,7 @@ def cells_of(
     for flag, names in (('rows', rows), ('columns', columns)):
         if not names or len(set(names)) < len(names):
             raise InputError(f'--{flag} is {",".join(names)!r}; it must be different names with commas')
-    module = _module_of(file)
+    module = _load_config_module(file)
     if not inspect.signature(module.get_config).parameters:
         raise InputError(
             f'--config {file}: its get_config takes no argument; it must take the names of a row and a column'
@@ -53,16 +53,16 @@ def cells_of(
             try:
                 config = module.get_config(','.join([row, column, *([size] if size else [])]))
                 own[row, column] = config.to_dict()
-                config.update_from_flattened_dict(filled(overrides, row, column))
+                config.update_from_flattened_dict(fill_cell_overrides(overrides, row, column))
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f'{row},{column}: {error}') from None
             cells[row, column] = config.to_dict()
     for name in overrides:
-        _check_names_stay_true(name, own, cells)
+        _check_overrides_keep_names(name, own, cells)
     return cells
 
 
-def _check_names_stay_true(name: str, own: Mapping[tuple[str, str], Any], cells: Cells) -> None:
+def _check_overrides_keep_names(name: str, own: Mapping[tuple[str, str], Any], cells: Cells) -> None:
     """Raises InputError if an override makes different rows the same, or changes a column's mechanism."""
     group, _, field = name.partition('.')
     seen: dict[Any, tuple[str, str]] = {}
@@ -82,7 +82,7 @@ def _check_names_stay_true(name: str, own: Mapping[tuple[str, str], Any], cells:
                 )
 
 
-def filled(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:
+def fill_cell_overrides(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:
     """Returns the overrides of one cell, with `{row}` and `{column}` replaced."""
     return {
         name: value.replace('{row}', row).replace('{column}', column) if isinstance(value, str) else value
@@ -90,7 +90,7 @@ def filled(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any
     }
 
 
-def changing(overrides: Mapping[str, Any], own: Cells, cells: Cells) -> dict[str, Any]:
+def effective_overrides(overrides: Mapping[str, Any], own: Cells, cells: Cells) -> dict[str, Any]:
     """Returns the overrides that change a value of at least one cell, compared with the config file."""
     before, after = ({cell: flatten(values) for cell, values in of.items()} for of in (own, cells))
     return {
@@ -100,12 +100,12 @@ def changing(overrides: Mapping[str, Any], own: Cells, cells: Cells) -> dict[str
     }
 
 
-def has_own_sizes(file: str, size: str) -> bool:
+def has_column_specific_sizes(file: str, size: str) -> bool:
     """Returns whether the file's `OWN_SIZES` lists this size, so that each column has sizes of its own."""
-    return size in getattr(_module_of(file), 'OWN_SIZES', ())
+    return size in getattr(_load_config_module(file), 'OWN_SIZES', ())
 
 
-def _module_of(file: str) -> Any:
+def _load_config_module(file: str) -> Any:
     file, _, argument = file.partition(':')
     if argument:
         raise InputError(f'--config has {argument!r} after the file; cells are named by --rows, --columns and --size')
@@ -120,7 +120,7 @@ def _module_of(file: str) -> Any:
     return module
 
 
-def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
+def parse_learning_rates(words: Sequence[str]) -> tuple[float, ...]:
     """Returns learning rates from their texts; raises InputError if one is not positive or two print alike."""
     try:
         rates = tuple(map(float, words))
@@ -131,7 +131,7 @@ def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
     return rates
 
 
-def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
+def compute_baselines(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
     """Returns the baselines of each row of long-range tasks, {row: {name: accuracy}}, cached in the grid's folder.
 
     Like a model, baselines read the first `data.length` words of each text. They learn from the first training rows.
@@ -147,23 +147,27 @@ def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: P
         fields = {name: value for name, value in values['examples'].items() if value is not None}
         examples = from_dict(fields, ExamplesConfig, 'examples.')
         length = int(values['data']['length'])
-        identity = '-'.join(labelled_identity(arena_set(examples, split), split)[:16] for split in ('train', 'test'))
-        identity = '-'.join([identity, str(length), *names_of(arena_set(examples, 'train').kind)])
-        known = _known(path)
+        identity = '-'.join(
+            labelled_dataset_hash(arena_dataset(examples, split), split)[:16] for split in ('train', 'test')
+        )
+        identity = '-'.join([identity, str(length), *baseline_names(arena_dataset(examples, 'train').kind)])
+        known = _read_object_if_exists(path)
         if identity not in known:
-            train, test = (_cut_rows(examples, split, length) for split in ('train', 'test'))
-            scores = yardsticks(arena_set(examples, 'train'), train, test)
-            known = _known(path) | {identity: scores}  # another command may have added baselines meanwhile
+            train, test = (_truncated_rows(examples, split, length) for split in ('train', 'test'))
+            scores = baseline_accuracies(arena_dataset(examples, 'train'), train, test)
+            known = _read_object_if_exists(path) | {
+                identity: scores
+            }  # another command may have added baselines meanwhile
             write_atomically(path, json.dumps(known, indent=2) + '\n')
         found[row] = known[identity]
     return found
 
 
-def _cut_rows(examples: ExamplesConfig, split: str, length: int) -> list[ArenaRow]:
+def _truncated_rows(examples: ExamplesConfig, split: str, length: int) -> list[ArenaRow]:
     """Returns the rows of a split with texts cut to `length` words; 'train' stops after `MOST_WORDS` words."""
     rows, words = [], 0
-    for prepared in prepared_rows(arena_set(examples, split), split, Path(examples.cache)):
-        row = prepared.in_words(length)
+    for prepared in cached_rows(arena_dataset(examples, split), split, Path(examples.cache)):
+        row = prepared.to_arena_row(length)
         rows.append(row)
         words += sum(map(len, row.texts))
         if split == 'train' and words > MOST_WORDS:
@@ -171,5 +175,5 @@ def _cut_rows(examples: ExamplesConfig, split: str, length: int) -> list[ArenaRo
     return rows
 
 
-def _known(path: Path) -> dict[str, dict[str, float]]:
+def _read_object_if_exists(path: Path) -> dict[str, dict[str, float]]:
     return read_object(path) if path.is_file() else {}

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.experiments.grid import FULL
-from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.folder_kind import GRID_SUMMARY
 
 Cells = Mapping[str, Mapping[str, Any]]
@@ -43,7 +43,7 @@ def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], work
     return [workdir / name for name in texts]
 
 
-def known_yardsticks(workdir: Path) -> dict[str, dict[str, float]]:
+def read_known_baselines(workdir: Path) -> dict[str, dict[str, float]]:
     """Returns the baselines that earlier commands wrote into `grid.json`, of all rows; {} if there are none."""
     try:
         return dict(read_json_file(workdir / GRID_SUMMARY)['yardsticks'])
@@ -67,7 +67,7 @@ def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, fl
     good = {name: cell for name, cell in columns.items() if 'error' not in cell}
     metric = next((cell['metric'] for cell in good.values()), 'metric')
     lines = [[name.format(metric=metric) for name in HEAD], ['---'] * len(HEAD)]
-    for name in reversed(_from_worst(good, metric)):
+    for name in reversed(_sorted_worst_first(good, metric)):
         lines.append(_cell_line(name, good[name], good.get(FULL), metric, yardsticks))
     empty = [''] * (len(HEAD) - 2)
     for key, what in (('failed_seed', 'a further seed failed'), ('error', 'failed')):
@@ -92,17 +92,17 @@ def _notes(good: Mapping[str, Any]) -> list[str]:
     if rows := shared.get('examples.train'):
         notes.append(f'{next(iter(good.values()))["steps"]:,} steps with rows of `{rows}`.')
     if any(tuple(cell['seeds']) != ('0',) for cell in good.values()):
-        notes.append(f'Seeds: {_by_value({name: ", ".join(cell["seeds"]) for name, cell in good.items()})}.')
+        notes.append(f'Seeds: {_group_by_value({name: ", ".join(cell["seeds"]) for name, cell in good.items()})}.')
     if any(cell.get('machine') for cell in good.values()):
         machines = {name: cell.get('machine', 'an unknown machine') for name, cell in good.items()}
-        notes.append(f'Trained on {_by_value(machines)}.')
+        notes.append(f'Trained on {_group_by_value(machines)}.')
     if good:
         hours = sum(cell['seconds'] * len(cell['seeds']) + cell.get('pilot_seconds', 0) for cell in good.values())
         notes.append(f'All cells: {hours / 3600:.1f} hours.')
     return [' '.join(notes), ''] if notes else []
 
 
-def _by_value(values: Mapping[str, str]) -> str:
+def _group_by_value(values: Mapping[str, str]) -> str:
     """Returns the mechanisms of each value, the most common value last, as 'the others'."""
     names: dict[str, list[str]] = {}
     for name, value in values.items():
@@ -116,50 +116,52 @@ def _cell_line(
     name: str, cell: Mapping[str, Any], full: Mapping[str, Any] | None, metric: str, yardsticks: Mapping[str, float]
 ) -> list[str]:
     mean, deviation = cell['mean'][metric], cell['deviation'][metric]
-    shown = _score(cell, mean) + (f' ± {_score(cell, deviation)}' if len(cell['seeds']) > 1 else '')
-    shown += ' <' if _is_share(cell) and mean < max(yardsticks.values(), default=-math.inf) else ''
+    shown = _format_score(cell, mean) + (f' ± {_format_score(cell, deviation)}' if len(cell['seeds']) > 1 else '')
+    shown += ' <' if _is_percentage(cell) and mean < max(yardsticks.values(), default=-math.inf) else ''
     dev = sum(one['dev'][metric] for one in cell['seeds'].values()) / len(cell['seeds'])
     is_larger = full is not None and cell['parameters'] > MORE_PARAMETERS * full['parameters']
     peer = full if full and full.get('machine') == cell.get('machine') else None
-    of_same_step = full if full and _have_same_step(cell, full) else None
-    speed = f'{cell["steps_per_second"]:.2f}{_share(cell, peer, "steps_per_second")}'
-    memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, of_same_step, "temporary_bytes")}'
+    of_same_step = full if full and _has_same_step_fields(cell, full) else None
+    speed = f'{cell["steps_per_second"]:.2f}{_ratio_to_full_attention(cell, peer, "steps_per_second")}'
+    memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_ratio_to_full_attention(cell, of_same_step, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
-    has_other_rates = full is not None and not _same_pilots(cell, full)
+    has_other_rates = full is not None and not _has_same_sweep(cell, full)
     minutes = ' + '.join(_minutes(seconds) for seconds in (cell['seconds'], cell.get('pilot_seconds')) if seconds)
     rate = f'{cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
-    return [name, shown, _score(cell, dev), speed, memory, parameters, minutes, rate]
+    return [name, shown, _format_score(cell, dev), speed, memory, parameters, minutes, rate]
 
 
 def _minutes(seconds: float) -> str:
     return f'{seconds / 60:.{0 if seconds >= 600 else 1}f}'
 
 
-def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
+def _has_same_sweep(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
     """Returns whether both cells chose their rates from the same rates after equally many steps."""
     rates = [one.get('pilots', {}).keys() for one in (cell, full)]
     return rates[0] == rates[1] and (not rates[0] or cell['pilot_steps'] == full['pilot_steps'])
 
 
-def _have_same_step(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
+def _has_same_step_fields(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
     """Returns whether both cells divide a batch and recompute layers in the same way; unrecorded counts as equal."""
     return cell.get('step_fields') == full.get('step_fields')
 
 
-def _is_share(cell: Mapping[str, Any]) -> bool:
+def _is_percentage(cell: Mapping[str, Any]) -> bool:
     """Returns whether the metric is a share of 1, shown in percent; a loss, where lower is better, is not."""
     return cell.get('mode', 'max') == 'max'
 
 
-def _score(cell: Mapping[str, Any], value: float) -> str:
-    return f'{100 * value:.1f}' if _is_share(cell) else f'{value:.3f}'
+def _format_score(cell: Mapping[str, Any], value: float) -> str:
+    return f'{100 * value:.1f}' if _is_percentage(cell) else f'{value:.3f}'
 
 
-def _from_worst(columns: Mapping[str, Any], metric: str) -> list[str]:
-    return sorted(columns, key=lambda name: (1 if _is_share(columns[name]) else -1) * columns[name]['mean'][metric])
+def _sorted_worst_first(columns: Mapping[str, Any], metric: str) -> list[str]:
+    return sorted(
+        columns, key=lambda name: (1 if _is_percentage(columns[name]) else -1) * columns[name]['mean'][metric]
+    )
 
 
-def _share(cell: Mapping[str, Any], full: Mapping[str, Any] | None, name: str) -> str:
+def _ratio_to_full_attention(cell: Mapping[str, Any], full: Mapping[str, Any] | None, name: str) -> str:
     return '' if full is None or not full[name] else f', {cell[name] / full[name]:.2f}'
 
 
@@ -178,13 +180,13 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
         panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={'height_ratios': heights})[:, 0]
         for axes, (row, columns) in zip(panels, rows.items(), strict=False):
             _draw_row(axes, row, columns, yardsticks.get(row, {}))
-        _settle(figure, panels)
+        _freeze_layout(figure, panels)
         text = io.StringIO()
         figure.savefig(text, format='svg', metadata={'Date': None})
     return text.getvalue()
 
 
-def _settle(figure: Any, panels: Any) -> None:
+def _freeze_layout(figure: Any, panels: Any) -> None:
     """Lays out the panels and rounds their positions, so that the file is the same in every process.
 
     Names in the file depend on the positions, and the solver's last bits differ between processes.
@@ -197,8 +199,8 @@ def _settle(figure: Any, panels: Any) -> None:
 
 def _draw_row(axes: Any, row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float]) -> None:
     metric = next(iter(columns.values()))['metric']
-    order = _from_worst(columns, metric)
-    scale, unit = (100, ', %') if all(map(_is_share, columns.values())) else (1, '')
+    order = _sorted_worst_first(columns, metric)
+    scale, unit = (100, ', %') if all(map(_is_percentage, columns.values())) else (1, '')
     means = [scale * columns[name]['mean'][metric] for name in order]
     axes.barh(order, means, color=['#2563eb' if name != FULL else '#64748b' for name in order], height=0.7)
     for place, name in enumerate(order):

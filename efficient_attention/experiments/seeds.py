@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
+from efficient_attention.atomic_files import write_atomically, write_failed_error
 from efficient_attention.config.train import MOST_SEED
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
-from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.checkpoint_reader import best_evaluation
-from efficient_attention.workdir.folder_kind import SEEDS, SEEDS_SUMMARY, check_kind
+from efficient_attention.workdir.folder_kind import SEEDS, SEEDS_SUMMARY, check_folder_kind
 
 # Shared by the seeds. JAX runs the programs in this folder, so it is never in a workdir, which another user may have
 # written.
@@ -42,18 +42,18 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         RunStopped: a stop signal ended a run; the same call resumes.
     """
     check_seeds(seeds)
-    check_kind(workdir, SEEDS)
+    check_folder_kind(workdir, SEEDS)
     config, examples, pretrained = fill_config(values)
     if not config.has_held_out:
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
-    share_programs()
+    enable_compilation_cache()
     runs: dict[str, dict[str, float]] = {}
     for seed in seeds:
         folder = workdir / f'seed_{seed}'
         seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=int(seed)))
         train(seeded, folder, examples=examples, pretrained=pretrained)
         runs[seed] = best_evaluation(folder, config.checkpoint)
-    summary = {'seeds': runs, **spread(list(runs.values()))}
+    summary = {'seeds': runs, **mean_and_deviation(list(runs.values()))}
     if jax.process_index() == 0:
         write_atomically(workdir / SEEDS_SUMMARY, json.dumps(summary, indent=2) + '\n')
     return summary
@@ -68,7 +68,7 @@ def check_seeds(seeds: Sequence[str]) -> None:
         )
 
 
-def refuse_a_seed(overrides: Mapping[str, Any]) -> None:
+def check_no_seed_override(overrides: Mapping[str, Any]) -> None:
     """Raises InputError if an override sets the seed, which --seeds sets."""
     if 'train.seed' in overrides:
         raise InputError(f'--config.train.seed is {overrides["train.seed"]}, which --seeds names; leave it out')
@@ -80,7 +80,7 @@ def is_seed(text: str) -> bool:
     return is_short and text.isdecimal() and text == str(int(text)) and int(text) <= MOST_SEED
 
 
-def share_programs() -> None:
+def enable_compilation_cache() -> None:
     """Makes JAX cache compiled programs in a folder that only this user can write to, unless a cache is already set.
 
     Raises:
@@ -93,11 +93,11 @@ def share_programs() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
     except OSError as error:
-        raise cannot_be_written(folder, error) from None
+        raise write_failed_error(folder, error) from None
     jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def mean_and_deviation(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Returns 'mean' and 'deviation' of each metric over runs; the deviation is the sample's, 0 for one run."""
     names = [name for name in runs[0] if name != 'step' and all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
@@ -107,7 +107,7 @@ def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     }
 
 
-def table(summary: Mapping[str, Any]) -> str:
+def seeds_table(summary: Mapping[str, Any]) -> str:
     """Returns a text table with a line per metric: its value per seed, mean and deviation."""
     seeds = list(summary['seeds'])
     rows = [['metric', *(f'seed {seed}' for seed in seeds), 'mean', 'deviation']]

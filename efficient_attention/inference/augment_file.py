@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.atomic_files import atomic_file
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.augmented_table import TextTable, written
+from efficient_attention.data.examples.text_table import TextTable, format_table_lines
 from efficient_attention.data.sources.tables import TableRow
 from efficient_attention.errors import InputError
-from efficient_attention.inference.word_replacement import WordReplacer, new_texts
-from efficient_attention.whole_files import whole_file
+from efficient_attention.inference.word_replacement import WordReplacer, augmented_texts
 
 AT_ONCE = 256  # rows whose words are looked up together
 
@@ -58,18 +58,19 @@ def augment_file(
         for some in batched(table.rows(faults), AT_ONCE):
             columns = [table.columns(row) for row in some]
             texts = [
-                [row.text(column, may_be_empty=True) for column in one] for row, one in zip(some, columns, strict=True)
+                [row.column_text(column, may_be_empty=True) for column in one]
+                for row, one in zip(some, columns, strict=True)
             ]
-            words = iter(replacer.proposals([text for one in texts for text in one]))
+            words = iter(replacer.propose_replacements([text for one in texts for text in one]))
             for row, names, one in zip(some, columns, texts, strict=True):
                 found = [next(words) for _ in one]
                 yield dict(row.values)
-                for made in new_texts(one, found, copies=copies, share=share, seed=seed, row=counts['rows']):
+                for made in augmented_texts(one, found, copies=copies, share=share, seed=seed, row=counts['rows']):
                     yield dict(row.values) | dict(zip(names, made, strict=True))
                 counts['rows'] += 1
 
-    with whole_file(output) as partial, partial.open('w', encoding='utf-8', newline='') as file:
-        for row in written(rows(), table.suffix, has_header=table.has_header()):
+    with atomic_file(output) as partial, partial.open('w', encoding='utf-8', newline='') as file:
+        for row in format_table_lines(rows(), table.suffix, has_header=table.has_header()):
             file.write(row)
             counts['written'] += 1
     header = int(table.has_header() and table.suffix != '.jsonl')

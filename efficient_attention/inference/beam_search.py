@@ -21,17 +21,17 @@ from jax import Array
 
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.errors import InputError
-from efficient_attention.inference.search import Limits, Search
-from efficient_attention.inference.token_scores import is_there, next_log_probs, next_tokens, read_of
+from efficient_attention.inference.search_settings import SearchSettings, TokenLimits
+from efficient_attention.inference.token_scores import choose_next_tokens, is_not_masked, next_log_probs, token_history
+from efficient_attention.models.cached_decoding import PIECE, CachedDecoder, DecodeState, read_prompt_but_last
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, read_but_last
-from efficient_attention.modules.context import OtherSequence
+from efficient_attention.modules.context import EncodedSource
 
 # Smallest and largest block of `highest`, in sums. `highest` uses the largest size in this range that divides a row.
 BLOCK_SIZES = (32, 128)
 
 
-class Start(NamedTuple):
+class PromptState(NamedTuple):
     """Texts to continue: the decoder state before the newest token of each row, and that token, int32 [B].
 
     `before_BP` has all tokens read so far, for the rules of a search: int32, -1 before shorter prompts; None = none.
@@ -75,7 +75,7 @@ class Candidates(NamedTuple):
     tokens_BcT: Array
 
 
-def cached_for(decoder: Decoder, prompt: int, search: Search) -> CachedDecoder:
+def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -> CachedDecoder:
     """Returns the decoder with caches for `prompt` prompt tokens and the tokens that `search` may add.
 
     Raises:
@@ -89,11 +89,13 @@ def cached_for(decoder: Decoder, prompt: int, search: Search) -> CachedDecoder:
     return CachedDecoder(decoder, needed)
 
 
-def start(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence | None = None) -> Start:
+def read_prompts(
+    cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource | None = None
+) -> PromptState:
     """Returns the search's start: the decoder state after all prompt tokens except each row's last.
 
     Args:
-        cached: the decoder from `cached_for`.
+        cached: the decoder from `make_cached_decoder`.
         tokens_BL: at least one token per row: a text, or the start symbol of an encoder-decoder.
         segments_BL: 1, and 0 after the end of shorter prompts.
         other: the sequence that cross-attention reads.
@@ -104,10 +106,12 @@ def start(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: Ot
     places_BP = jnp.arange(length)[None] - (length - segments_BL.sum(axis=1, keepdims=True))
     before_BP = jnp.take_along_axis(tokens_BL, jnp.maximum(places_BP, 0), axis=1)
     before_BP = jnp.where(places_BP >= 0, before_BP, -1)
-    return Start(*read_but_last(cached, state, tokens_BL, segments_BL, piece), before_BP)
+    return PromptState(*read_prompt_but_last(cached, state, tokens_BL, segments_BL, piece), before_BP)
 
 
-def find_best(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
+def find_best_texts(
+    cached: CachedDecoder, start: PromptState, search: SearchSettings, limits: TokenLimits
+) -> tuple[Hypotheses, Array]:
     """Returns the best texts and the number of steps: from greedy decoding with one beam, else from a beam search.
 
     A row with `most_B` 0 gets no text, and no step waits for it.
@@ -119,26 +123,28 @@ def find_best(cached: CachedDecoder, start: Start, search: Search, limits: Limit
     return (greedy if search.beams == 1 else beam_search)(cached, start, search, limits)
 
 
-def beam_search(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
-    """Returns the best texts and the number of steps, as `find_best`, for any number of beams.
+def beam_search(
+    cached: CachedDecoder, start: PromptState, search: SearchSettings, limits: TokenLimits
+) -> tuple[Hypotheses, Array]:
+    """Returns the best texts and the number of steps, as `find_best_texts`, for any number of beams.
 
     With one beam the result can differ from greedy decoding: after a text ends, the second best extension continues.
     """
 
     def is_under_way(beams: Beams) -> Array:
-        return (beams.made < search.max_tokens) & is_open(beams, search, limits).any()
+        return (beams.made < search.max_tokens) & can_beat_finished(beams, search, limits).any()
 
     def step(beams: Beams) -> Beams:
-        return extended(cached, beams, start.before_BP, search, limits)
+        return extend_beams(cached, beams, start.before_BP, search, limits)
 
     beams = jax.lax.while_loop(is_under_way, step, first_beams(start, search, limits))
     return jax.tree.map(lambda x_Bn: x_Bn[:, : search.best], beams.finished), beams.made
 
 
-def first_beams(start: Start, search: Search, limits: Limits) -> Beams:
+def first_beams(start: PromptState, search: SearchSettings, limits: TokenLimits) -> Beams:
     """Returns the search before its first step, with one open beam per row."""
     rows, count, length = len(start.newest_B), search.beams, search.max_tokens
-    state = start.state.with_hypotheses(count)
+    state = start.state.expand_to_beams(count)
     is_there_BK = (jnp.arange(count)[None] == 0) & (limits.most_B > 0)[:, None]
     log_probs_BK = jnp.where(is_there_BK, 0.0, MASKED)
     newest_BK = jnp.repeat(start.newest_B[:, None], count, axis=1)
@@ -146,35 +152,37 @@ def first_beams(start: Start, search: Search, limits: Limits) -> Beams:
     return Beams(state, newest_BK, log_probs_BK, tokens_BKT, no_hypotheses(rows, search), jnp.int32(0))
 
 
-def no_hypotheses(rows: int, search: Search) -> Hypotheses:
+def no_hypotheses(rows: int, search: SearchSettings) -> Hypotheses:
     """Returns the finished texts at the start of a search: none, with every score `MASKED`."""
-    shape = rows, search.kept
+    shape = rows, search.max_finished_hypotheses
     missing_Bn = jnp.full(shape, MASKED, jnp.float32)
     return Hypotheses(
         jnp.zeros((*shape, search.max_tokens), jnp.int32), jnp.zeros(shape, jnp.int32), missing_Bn, missing_Bn
     )
 
 
-def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
+def can_beat_finished(beams: Beams, search: SearchSettings, limits: TokenLimits) -> Array:
     """Returns bool [B]: whether a row still has an open beam that may beat its lowest kept score.
 
     'early': an open beam must beat that score if it ends now. 'first': fewer texts than beams must have ended.
     """
     highest_B = beams.log_probs_BK.max(axis=1)
     if search.stop == 'first':
-        return is_there(highest_B) & ~is_there(beams.finished.scores_Bn.min(axis=1))
+        return is_not_masked(highest_B) & ~is_not_masked(beams.finished.scores_Bn.min(axis=1))
     if search.stop == 'early':
         length_B = jnp.full_like(limits.most_B, beams.made)
     else:
         length_B = limits.most_B if search.alpha > 0 else jnp.full_like(limits.most_B, beams.made + 1)
-    reach_B = highest_B / search.divisor(jnp.maximum(length_B, 1))
-    return is_there(highest_B) & (reach_B > beams.finished.scores_Bn.min(axis=1))
+    reach_B = highest_B / search.length_penalty_divisor(jnp.maximum(length_B, 1))
+    return is_not_masked(highest_B) & (reach_B > beams.finished.scores_Bn.min(axis=1))
 
 
-def extended(cached: CachedDecoder, beams: Beams, before_BP: Array | None, search: Search, limits: Limits) -> Beams:
-    """Returns the search after one more step; `before_BP` is the field of `Start`."""
+def extend_beams(
+    cached: CachedDecoder, beams: Beams, before_BP: Array | None, search: SearchSettings, limits: TokenLimits
+) -> Beams:
+    """Returns the search after one more step; `before_BP` is the field of `PromptState`."""
     logits_b1V, state = cached(beams.state, beams.newest_BK.reshape(-1, 1))
-    read = read_of(before_BP, beams.tokens_BKT.reshape(-1, search.max_tokens), beams.made)
+    read = token_history(before_BP, beams.tokens_BKT.reshape(-1, search.max_tokens), beams.made)
     token_log_probs_bV = next_log_probs(logits_b1V[:, 0], read, search, limits)
     found = best_candidates(beams, token_log_probs_bV, search)
     is_last_B = beams.made + 1 >= limits.most_B
@@ -183,19 +191,19 @@ def extended(cached: CachedDecoder, beams: Beams, before_BP: Array | None, searc
     log_probs_BK, places_BK = jax.lax.top_k(jnp.where(is_end_Bc, MASKED, found.log_probs_Bc), search.beams)
     newest_BK, parents_BK = (jnp.take_along_axis(x, places_BK, axis=1) for x in (found.newest_Bc, found.parents_Bc))
     tokens_BKT = jnp.take_along_axis(found.tokens_BcT, places_BK[..., None], axis=1)
-    state = state.go_on_from(parents_BK)
+    state = state.reorder_beams(parents_BK)
     beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
     # A closed row must stay closed: at a later length its open beams could pass the test of `is_open` again.
-    log_probs_BK = jnp.where(is_open(beams, search, limits)[:, None], log_probs_BK, MASKED)
+    log_probs_BK = jnp.where(can_beat_finished(beams, search, limits)[:, None], log_probs_BK, MASKED)
     return beams if search.stop == 'exact' else beams._replace(log_probs_BK=log_probs_BK)
 
 
-def is_end(tokens_Bc: Array, search: Search) -> Array:
+def is_end(tokens_Bc: Array, search: SearchSettings) -> Array:
     """Returns bool [B, c]: whether a token ends a text."""
-    return (tokens_Bc[..., None] == jnp.asarray(search.ends, jnp.int32)[None, None]).any(axis=2)
+    return (tokens_Bc[..., None] == jnp.asarray(search.end_token_ids, jnp.int32)[None, None]).any(axis=2)
 
 
-def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> Candidates:
+def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSettings) -> Candidates:
     """Returns the 2 K best extensions of a row's open beams; at most K of them end, so at least K continue.
 
     If e > 1 ids end a text, the (1 + e) K best are returned, because up to e K of them may end.
@@ -203,10 +211,10 @@ def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> 
     rows, count = beams.log_probs_BK.shape
     token_log_probs_BKV = token_log_probs_bV.reshape(rows, count, -1)
     size = token_log_probs_BKV.shape[2]
-    is_there_BKV = is_there(token_log_probs_BKV) & is_there(beams.log_probs_BK)[..., None]
+    is_there_BKV = is_not_masked(token_log_probs_BKV) & is_not_masked(beams.log_probs_BK)[..., None]
     sums_BKV = jnp.where(is_there_BKV, beams.log_probs_BK[..., None] + token_log_probs_BKV, MASKED)
-    log_probs_Bc, places_Bc = highest(
-        sums_BKV.reshape(rows, -1), min(max(2, 1 + len(search.ends)) * count, count * size)
+    log_probs_Bc, places_Bc = blockwise_top_k(
+        sums_BKV.reshape(rows, -1), min(max(2, 1 + len(search.end_token_ids)) * count, count * size)
     )
     parents_Bc, newest_Bc = places_Bc // size, places_Bc % size
     tokens_BcT = jnp.take_along_axis(beams.tokens_BKT, parents_Bc[..., None], axis=1)
@@ -214,7 +222,7 @@ def best_candidates(beams: Beams, token_log_probs_bV: Array, search: Search) -> 
     return Candidates(log_probs_Bc, parents_Bc, newest_Bc, tokens_BcT)
 
 
-def highest(sums_Bs: Array, count: int) -> tuple[Array, Array]:
+def blockwise_top_k(sums_Bs: Array, count: int) -> tuple[Array, Array]:
     """Returns the same as `top_k`, faster on long rows: it searches only the `count` blocks with the highest maxima."""
     rows, size = sums_Bs.shape
     least, most = BLOCK_SIZES
@@ -238,19 +246,21 @@ def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
     return best_Bc, places_Bc
 
 
-def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Search) -> Hypotheses:
+def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: SearchSettings) -> Hypotheses:
     """Returns the best finished texts: the earlier ones, and the first K candidates that end now."""
     count, length = search.beams, beams.made + 1
     log_probs_BK = found.log_probs_Bc[:, :count]
-    scores_BK = jnp.where(is_end_Bc[:, :count] & is_there(log_probs_BK), log_probs_BK / search.divisor(length), MASKED)
+    scores_BK = jnp.where(
+        is_end_Bc[:, :count] & is_not_masked(log_probs_BK), log_probs_BK / search.length_penalty_divisor(length), MASKED
+    )
     new = Hypotheses(
         found.tokens_BcT[:, :count], jnp.full_like(found.newest_Bc[:, :count], length), log_probs_BK, scores_BK
     )
     both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), beams.finished, new)
-    scores_Bn, places_Bn = jax.lax.top_k(both.scores_Bn, search.kept)
+    scores_Bn, places_Bn = jax.lax.top_k(both.scores_Bn, search.max_finished_hypotheses)
     tokens_BnT = jnp.take_along_axis(both.tokens_BnT, places_Bn[..., None], axis=1)
     lengths_Bn, log_probs_Bn = (jnp.take_along_axis(x, places_Bn, axis=1) for x in both[1:3])
-    is_text_Bn = is_there(scores_Bn)
+    is_text_Bn = is_not_masked(scores_Bn)
     return Hypotheses(
         jnp.where(is_text_Bn[..., None], tokens_BnT, 0),
         jnp.where(is_text_Bn, lengths_Bn, 0),
@@ -259,7 +269,7 @@ def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Sea
     )
 
 
-class Greedy(NamedTuple):
+class GreedyState(NamedTuple):
     """The state of greedy decoding: each row's newest token, its tokens so far, and whether it continues."""
 
     state: DecodeState
@@ -271,38 +281,46 @@ class Greedy(NamedTuple):
     made: Array
 
 
-def greedy(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
+def greedy(
+    cached: CachedDecoder, start: PromptState, search: SearchSettings, limits: TokenLimits
+) -> tuple[Hypotheses, Array]:
     """Returns the text of the most probable or sampled token at each step, and the number of steps."""
     rows = len(start.newest_B)
     zeros_B, is_open_B = jnp.zeros(rows, jnp.int32), limits.most_B > 0
     tokens_BT = jnp.zeros((rows, search.max_tokens), jnp.int32)
-    text = Greedy(
+    text = GreedyState(
         start.state, start.newest_B, jnp.zeros(rows, jnp.float32), tokens_BT, zeros_B, is_open_B, jnp.int32(0)
     )
 
-    def is_under_way(text: Greedy) -> Array:
+    def is_under_way(text: GreedyState) -> Array:
         return (text.made < search.max_tokens) & text.is_open_B.any()
 
-    def step(text: Greedy) -> Greedy:
-        return with_next(cached, text, start.before_BP, search, limits)
+    def step(text: GreedyState) -> GreedyState:
+        return append_next_token(cached, text, start.before_BP, search, limits)
 
     text = jax.lax.while_loop(is_under_way, step, text)
-    is_text_B = (text.lengths_B > 0) & is_there(text.log_probs_B)
-    scores_B = jnp.where(is_text_B, text.log_probs_B / search.divisor(jnp.maximum(text.lengths_B, 1)), MASKED)
+    is_text_B = (text.lengths_B > 0) & is_not_masked(text.log_probs_B)
+    scores_B = jnp.where(
+        is_text_B, text.log_probs_B / search.length_penalty_divisor(jnp.maximum(text.lengths_B, 1)), MASKED
+    )
     log_probs_B, lengths_B = jnp.where(is_text_B, text.log_probs_B, MASKED), jnp.where(is_text_B, text.lengths_B, 0)
     tokens_BT = jnp.where(is_text_B[:, None], text.tokens_BT, 0)
     found = Hypotheses(*(x[:, None] for x in (tokens_BT, lengths_B, log_probs_B, scores_B)))
     return found, text.made
 
 
-def with_next(cached: CachedDecoder, text: Greedy, before_BP: Array | None, search: Search, limits: Limits) -> Greedy:
-    """Returns the texts, each open one with its next token; `before_BP` is the field of `Start`."""
+def append_next_token(
+    cached: CachedDecoder, text: GreedyState, before_BP: Array | None, search: SearchSettings, limits: TokenLimits
+) -> GreedyState:
+    """Returns the texts, each open one with its next token; `before_BP` is the field of `PromptState`."""
     logits_B1V, state = cached(text.state, text.newest_B[:, None])
-    read = read_of(before_BP, text.tokens_BT, text.made)
-    newest_B, log_probs_B = next_tokens(logits_B1V[:, 0], read, search, limits)
+    read = token_history(before_BP, text.tokens_BT, text.made)
+    newest_B, log_probs_B = choose_next_tokens(logits_B1V[:, 0], read, search, limits)
     is_open_B, length = text.is_open_B, text.made + 1
     tokens_BT = text.tokens_BT.at[:, text.made].set(jnp.where(is_open_B, newest_B, 0))
     sums_B = jnp.where(is_open_B, text.log_probs_B + log_probs_B, text.log_probs_B)
     lengths_B = jnp.where(is_open_B, length, text.lengths_B)
-    goes_on_B = is_open_B & ~is_end(newest_B[:, None], search)[:, 0] & is_there(log_probs_B) & (length < limits.most_B)
-    return Greedy(state, newest_B, sums_B, tokens_BT, lengths_B, goes_on_B, length)
+    goes_on_B = (
+        is_open_B & ~is_end(newest_B[:, None], search)[:, 0] & is_not_masked(log_probs_B) & (length < limits.most_B)
+    )
+    return GreedyState(state, newest_B, sums_B, tokens_BT, lengths_B, goes_on_B, length)

@@ -18,7 +18,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes
 from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
-from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, separate
+from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, split_trainable_parts
 from efficient_attention.tasks.task import HostBatch, Task
 
 RUN_AHEAD = 2  # batches in flight on the device, so that the host builds the next batch meanwhile
@@ -26,7 +26,7 @@ EvalStep = Callable[..., tuple]  # see `make_eval_step`
 ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # arrays of ids that a model embeds or predicts
 
 
-class Joined(NamedTuple):
+class ExtendedObjective(NamedTuple):
     """An objective that needs arrays besides a task's batches, and the function that adds them on the devices."""
 
     objective: Objective
@@ -41,7 +41,7 @@ class Evaluation:
     mesh: Mesh
     batch_size: int  # rows at a time, over all devices
     model: ModelConfig
-    joined: Joined | None = None  # set in training with a teacher; None = the task's objective and batches
+    joined: ExtendedObjective | None = None  # set in training with a teacher; None = the task's objective and batches
 
     @property
     def objective(self) -> Objective:
@@ -50,13 +50,13 @@ class Evaluation:
 
     def step(self) -> EvalStep:
         """Returns the jitted step, from parameters and a batch to sums, weights and the task's outputs."""
-        return self.step_of(self.graph())
+        return self.make_jitted_step(self.graph())
 
     def graph(self) -> nnx.GraphDef:
         """Returns the graph of the evaluated model."""
         return nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))[0]
 
-    def step_of(self, graph: nnx.GraphDef) -> EvalStep:
+    def make_jitted_step(self, graph: nnx.GraphDef) -> EvalStep:
         """Returns the jitted step of a model with this graph."""
         objective = self.objective
         if self.task.token_outputs is not None:
@@ -68,11 +68,11 @@ class Evaluation:
 
     def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Returns the held-out metrics of `params`; calls `on_batch` before each batch and after the last."""
-        batches = announced(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
+        batches = with_batch_callback(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
         if self.task.token_outputs is not None:
-            means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
-            return self.finished(means) | self.task.scores(outputs)
-        return self.finished(evaluate(step, params, batches, self.on_devices, self.initial_carry()))
+            means, outputs = evaluate_outputs(step, params, batches, self.put_batch_on_devices, self.task.token_outputs)
+            return self.metrics_from_means(means) | self.task.scores(outputs)
+        return self.metrics_from_means(evaluate(step, params, batches, self.put_batch_on_devices, self.initial_carry()))
 
     @property
     def metric_names(self) -> frozenset[str]:
@@ -80,14 +80,14 @@ class Evaluation:
         names = self.task.held_out_metrics
         return names if self.joined is None else self.joined.objective.metric_names(names) | {'loss'}
 
-    def finished(self, means: dict[str, float]) -> dict[str, float]:
+    def metrics_from_means(self, means: dict[str, float]) -> dict[str, float]:
         """Returns the metrics to report from the terms' means; with a teacher also 'loss', their weighted sum."""
         metrics = self.task.finish_metrics(means)
         if self.joined is None:
             return metrics
         ending = '_weight'
         terms = [name.removesuffix(ending) for name in means if name.endswith(ending)]
-        return metrics | {'loss': sum(self.objective.factor(term) * means[f'{term}_loss'] for term in terms)}
+        return metrics | {'loss': sum(self.objective.loss_factor(term) * means[f'{term}_loss'] for term in terms)}
 
     def initial_carry(self) -> Any:
         """Returns the state before the first batch, if the objective passes state between batches; else None."""
@@ -98,7 +98,7 @@ class Evaluation:
 
         return jax.tree_util.tree_map_with_path(empty, shapes)
 
-    def on_devices(self, batch: HostBatch) -> Batch:
+    def put_batch_on_devices(self, batch: HostBatch) -> Batch:
         """Returns the global batch of this process's rows; raises InputError if an id is outside the vocabulary."""
         rows = self.task_batch(batch)
         return rows if self.joined is None else self.joined.add(rows)
@@ -109,7 +109,7 @@ class Evaluation:
         return to_devices(batch, self.mesh)
 
 
-def make_evaluation(config: RunConfig, task: Task, mesh: Mesh, joined: Joined | None = None) -> Evaluation:
+def make_evaluation(config: RunConfig, task: Task, mesh: Mesh, joined: ExtendedObjective | None = None) -> Evaluation:
     """Returns the evaluation of a config's task; raises InputError if its batch does not fit the mesh."""
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
@@ -136,10 +136,12 @@ def evaluate(
         to_devices: makes the global batch from these rows.
         carry: the state before the first batch, for steps that pass state on; None = no state.
     """
-    totals = Totals()
-    for batch_sums, batch_weights in finished(steps(eval_step, params, map(to_devices, batches), carry)):
-        totals.add(batch_sums, batch_weights)
-    return totals.means()
+    totals = MetricTotals()
+    for batch_sums, batch_weights in results_to_host(
+        run_eval_steps(eval_step, params, map(to_devices, batches), carry)
+    ):
+        totals.add_batch(batch_sums, batch_weights)
+    return totals.weighted_means()
 
 
 def evaluate_outputs(
@@ -160,7 +162,7 @@ def evaluate_outputs(
         to_devices: makes the global batch from these rows.
         token_outputs: names of outputs [B, L, ...], which are cut to each row's number of tokens.
     """
-    totals = Totals()
+    totals = MetricTotals()
     found: dict[int, dict[str, np.ndarray]] = {}
 
     def results() -> Iterator[tuple]:
@@ -168,46 +170,50 @@ def evaluate_outputs(
             rows = to_devices(batch)
             yield *eval_step(params, rows), rows['index'], rows['segments']
 
-    for sums, weights, outputs, index, segments in map(on_host, ahead(results())):
-        totals.add(sums, weights)
+    for sums, weights, outputs, index, segments in map(to_host_arrays, run_ahead(results())):
+        totals.add_batch(sums, weights)
         lengths = (segments > 0).reshape(len(index), -1).sum(axis=1)
         for place in np.flatnonzero(index >= 0):
             found[int(index[place])] = {
                 name: output[place][: lengths[place]] if name in token_outputs else output[place]
                 for name, output in outputs.items()
             }
-    return totals.means(), [found[number] for number in sorted(found)]
+    return totals.weighted_means(), [found[number] for number in sorted(found)]
 
 
-class Totals:
+class MetricTotals:
     """Sums and weights over batches, added in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
         self._weights: dict[str, float] = defaultdict(float)
 
-    def add(self, sums: Sums, weights: dict[str, Any]) -> None:
+    def add_batch(self, sums: Sums, weights: dict[str, Any]) -> None:
         """Adds the sums and weights of one batch."""
         for term, metrics in sums.items():
             self._weights[term] += float(np.asarray(weights[term], np.float64))
             for metric, value in metrics.items():
                 self._sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
 
-    def means(self) -> dict[str, float]:
+    def weighted_means(self) -> dict[str, float]:
         """Returns each sum divided by its term's weight, and the weights."""
         weights = self._weights
-        means = {name: value / (weights[_term(name, weights)] or 1.0) for name, value in self._sums.items()}
+        means = {
+            name: value / (weights[_loss_term_of_metric(name, weights)] or 1.0) for name, value in self._sums.items()
+        }
         return means | {f'{term}_weight': weight for term, weight in weights.items()}
 
 
-def on_host(result: Any) -> Any:
+def to_host_arrays(result: Any) -> Any:
     """Returns the whole result as NumPy arrays, gathered from all processes."""
     if jax.process_count() > 1:
         return multihost_utils.process_allgather(result, tiled=True)
     return jax.device_get(result)
 
 
-def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any) -> Iterator[tuple[Sums, Any]]:
+def run_eval_steps(
+    eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
+) -> Iterator[tuple[Sums, Any]]:
     """Yields the sums and weights of each batch, and passes the state from each batch to the next."""
     for batch in batches:
         if carry is None:
@@ -217,7 +223,7 @@ def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
             yield sums, weights
 
 
-def announced(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Iterator[HostBatch]:
+def with_batch_callback(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Iterator[HostBatch]:
     """Yields the batches in order; calls `on_batch` before each batch and after the last."""
     on_batch()
     for batch in batches:
@@ -225,12 +231,12 @@ def announced(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Ite
         on_batch()
 
 
-def finished(results: Iterable[Any]) -> Iterator[Any]:
+def results_to_host(results: Iterable[Any]) -> Iterator[Any]:
     """Returns an iterator over the results in order, copied to the host."""
-    return map(jax.device_get, ahead(results))
+    return map(jax.device_get, run_ahead(results))
 
 
-def ahead(results: Iterable[Any]) -> Iterator[Any]:
+def run_ahead(results: Iterable[Any]) -> Iterator[Any]:
     """Yields the results in order, but keeps up to `RUN_AHEAD` later ones in flight on the device."""
     running: deque[Any] = deque()
     for result in results:
@@ -240,7 +246,7 @@ def ahead(results: Iterable[Any]) -> Iterator[Any]:
     yield from running
 
 
-def _term(name: str, terms: Iterable[str]) -> str:
+def _loss_term_of_metric(name: str, terms: Iterable[str]) -> str:
     return max((term for term in terms if name.startswith(f'{term}_')), key=len)
 
 
@@ -251,8 +257,8 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
     """
 
     def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
-        params, beside, _ = separate(params)
-        sums, carry = objective.with_beside(beside).sums(nnx.merge(graph, params), batch, carry, None)
+        params, beside, _ = split_trainable_parts(params)
+        sums, carry = objective.with_auxiliary_params(beside).sums(nnx.merge(graph, params), batch, carry, None)
         result = sums, objective.weights(batch)
         return result if carry is None else (*result, carry)
 
@@ -266,11 +272,11 @@ def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = No
     """
 
     def output_step(params: Any, batch: Batch) -> tuple:
-        params, beside, _ = separate(params)
+        params, beside, _ = split_trainable_parts(params)
         model = nnx.merge(graph, params)
         if objective is None:
             return {}, {}, model.outputs(batch)
-        outputs, sums = objective.with_beside(beside).outputs_and_sums(model, batch)
+        outputs, sums = objective.with_auxiliary_params(beside).outputs_and_sums(model, batch)
         return sums, objective.weights(batch), outputs
 
     return output_step

@@ -15,10 +15,10 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.options import EvalOptions
 from efficient_attention.inference.restore import restore
-from efficient_attention.inference.transducer import why_unsearchable
+from efficient_attention.inference.seq2seq_generator import unsearchable_reason
 from efficient_attention.inference.translator import generation_scores
 from efficient_attention.interop.from_workdir import checkpoint_thresholds, wanted_checkpoint
-from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.processes.peers import compare_with_peers
 from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from efficient_attention.tasks.fine_tuning import FineTuningTask
@@ -63,7 +63,7 @@ def evaluate_workdir(
         eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
     )
     if not config.has_held_out:
-        raise InputError(f'{workdir}: {nothing_held_out(config)}')
+        raise InputError(f'{workdir}: {no_validation_set_message(config)}')
     compare_with_peers({'config': to_dict(config)})
     evaluation, params, step, averaged = restore(workdir, wanted=wanted, config=config)
     compare_with_peers({'checkpoint': averaged or step})
@@ -71,24 +71,24 @@ def evaluate_workdir(
         evaluation.task.use_thresholds(checkpoint_thresholds(workdir, config, checkpoint if averaged else str(step)))
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
-    graph, params = for_inference(evaluation.graph(), params)
-    eval_step = evaluation.step_of(graph)
+    graph, params = lay_out_for_inference(evaluation.graph(), params)
+    eval_step = evaluation.make_jitted_step(graph)
     task = evaluation.task
     with Watchdog(config.train.stall_seconds, workdir) as watchdog:
-        on_batch = functools.partial(watchdog.note, step, EVALUATING)
+        on_batch = functools.partial(watchdog.note_progress, step, EVALUATING)
         metrics = evaluation.metrics(eval_step, params, on_batch=on_batch)
         steps = {'averaged_steps': ', '.join(map(str, averaged))} if averaged else {}
-        found = {'step': step, **steps, **task.protocol, **metrics}
+        found = {'step': step, **steps, **task.evaluation_protocol, **metrics}
         if not isinstance(task, TextToTextTask):
             return found
-        if reason := why_unsearchable(config.model):
+        if reason := unsearchable_reason(config.model):
             logging.getLogger(__name__).warning('no text is generated: %s', reason)
             return found
         before_search(found)
         return found | generation_scores(task, graph, params, on_batch)
 
 
-def nothing_held_out(config: RunConfig) -> str:
+def no_validation_set_message(config: RunConfig) -> str:
     """Returns the error message for a run that has no held-out data."""
     if config.task == 'text_to_text' and not config.has_noise:
         split = 'test' if config.eval.split == 'test' else 'held_out'

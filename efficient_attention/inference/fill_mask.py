@@ -12,10 +12,10 @@ from jax import Array
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
-from efficient_attention.data.tokenizers.vocabulary import readable, vocabulary_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
+from efficient_attention.data.tokenizers.vocabulary import readable_token, vocabulary_of
 from efficient_attention.errors import InputError
-from efficient_attention.inference.items import check_text, for_each
+from efficient_attention.inference.input_items import check_text, map_items
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
@@ -49,7 +49,7 @@ class MaskFiller:
             raise InputError(f'{path}: no tokenizer there')
         self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
         self.vocabulary = vocabulary_of(self.tokenizer, str(pretrained.tokenizer))
-        self.reader = reader_of(self.tokenizer, (self.token(self.vocabulary.mask),))
+        self.reader = make_plain_text_tokenizer(self.tokenizer, (self.token_text(self.vocabulary.mask),))
         self.length = row_length(pretrained)
         config = pretrained.model
         self.model = pretrained_module(lambda rngs: PretrainingModel(config, has_pairs=False, rngs=rngs), pretrained)
@@ -62,23 +62,23 @@ class MaskFiller:
         Raises:
             InputError: `top` is below 1, or the text has no [MASK].
         """
-        return self.fill([text], top)[0]
+        return self.fill_masks([text], top)[0]
 
-    def fill(self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32) -> list[list[list[Candidate]]]:
+    def fill_masks(self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32) -> list[list[list[Candidate]]]:
         """Returns the candidates for each [MASK] of several texts, computed `batch_size` rows at a time."""
         if top < 1:
             raise InputError(f'top is {top}; it must be at least 1')
-        rows_of_text = for_each(texts, self.rows)
+        rows_of_text = map_items(texts, self.masked_rows)
         rows = [row for one_text in rows_of_text for row in one_text]
         logits = [
             logits_PV
             for start in range(0, len(rows), batch_size)
-            for logits_PV in self.logits(rows[start : start + batch_size])
+            for logits_PV in self.mask_logits(rows[start : start + batch_size])
         ]
         found = (self.candidates(logits_V, top) for logits_PV in logits for logits_V in logits_PV)
         return [[next(found) for _, places in one_text for _ in places] for one_text in rows_of_text]
 
-    def rows(self, text: str) -> list[Row]:
+    def masked_rows(self, text: str) -> list[Row]:
         """Returns a text as one row with the positions of its masks; a too long text gives a window around each mask.
 
         Raises:
@@ -86,7 +86,7 @@ class MaskFiller:
         """
         check_text(text)
         vocabulary, room = self.vocabulary, self.length - 2
-        text = text.replace('[MASK]', self.token(vocabulary.mask))
+        text = text.replace('[MASK]', self.token_text(vocabulary.mask))
         ids = self.reader.encode(text, add_special_tokens=False).ids
         places = [place for place, id in enumerate(ids) if id == vocabulary.mask]
         if not places:
@@ -107,17 +107,17 @@ class MaskFiller:
         logits_V[self.vocabulary.size :] = -np.inf  # padding rows of the table, without a token
         probabilities_V = np.asarray(jax.nn.softmax(logits_V))
         best = np.argsort(-probabilities_V, kind='stable')[:top]
-        return [Candidate(self.readable(int(id)), float(probabilities_V[id])) for id in best]
+        return [Candidate(self.readable_token(int(id)), float(probabilities_V[id])) for id in best]
 
-    def token(self, id: int) -> str:
+    def token_text(self, id: int) -> str:
         """Returns a token's text in the tokenizer's spelling."""
         return self.tokenizer.id_to_token(id) or ''
 
-    def readable(self, id: int) -> str:
+    def readable_token(self, id: int) -> str:
         """Returns a token's text in readable form, without the tokenizer's markers."""
-        return readable(self.tokenizer, self.vocabulary, id)
+        return readable_token(self.tokenizer, self.vocabulary, id)
 
-    def logits(self, rows: Sequence[Row]) -> list[np.ndarray]:
+    def mask_logits(self, rows: Sequence[Row]) -> list[np.ndarray]:
         """Returns float32 logits [P, V] at the mask positions of each row; rows are padded to the longest."""
         length, count = max(len(ids) for ids, _ in rows), max(len(places) for _, places in rows)
         tokens_BL = np.full((len(rows), length), self.vocabulary.pad, np.int32)

@@ -14,23 +14,29 @@ from jax import Array
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.text.units import Units, load_units
+from efficient_attention.data.text.units import TextUnits, load_units
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Hypotheses, cached_for, find_best
-from efficient_attention.inference.beam_search import start as begin_search
+from efficient_attention.inference.beam_search import Hypotheses, find_best_texts, make_cached_decoder
+from efficient_attention.inference.beam_search import read_prompts as begin_search
 from efficient_attention.inference.restore import restore_for_inference
-from efficient_attention.inference.sampling import Draw, Sampling, sample
-from efficient_attention.inference.search import Limits, Search
+from efficient_attention.inference.sampling import Sampling, SamplingInputs, sample
+from efficient_attention.inference.search_settings import SearchSettings, TokenLimits
 from efficient_attention.inference.text_stream import open_stream
+from efficient_attention.models.cached_decoding import (
+    PIECE,
+    CachedDecoder,
+    DecodeState,
+    cache_specs,
+    read_prompt_but_last,
+)
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_but_last
 from efficient_attention.workdir.checkpoint_reader import LAST
 from efficient_attention.workdir.config_file import read_config
 
 STREAMED = 8  # tokens generated on the device before the host prints them
 
 
-class Text(NamedTuple):
+class GenerationState(NamedTuple):
     """Texts in progress: the state before each row's newest token, that token, and the number of generated tokens."""
 
     state: DecodeState
@@ -45,36 +51,36 @@ class Continuation(NamedTuple):
     log_prob: float
 
 
-def start_text(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array) -> Text:
+def read_prompts(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array) -> GenerationState:
     """Returns the prompts, read except for each row's last token.
 
     `segments_BL` is 1, and 0 after the end of shorter prompts.
     """
     piece = min(PIECE, tokens_BL.shape[1])
-    state, newest_B = read_but_last(cached, cached.init_state(len(tokens_BL)), tokens_BL, segments_BL, piece)
-    return Text(state, newest_B, jnp.int32(0))
+    state, newest_B = read_prompt_but_last(cached, cached.init_state(len(tokens_BL)), tokens_BL, segments_BL, piece)
+    return GenerationState(state, newest_B, jnp.int32(0))
 
 
-def continue_text(
+def generate_tokens(
     cached: CachedDecoder,
-    text: Text,
+    text: GenerationState,
     count: Array | int,
     sampling: Sampling,
-    draw: Draw,
+    draw: SamplingInputs,
     *,
     most: int = STREAMED,
-) -> tuple[Array, Text]:
+) -> tuple[Array, GenerationState]:
     """Returns the next `count` <= `most` tokens, int32 [B, most] padded with zeros, and the texts after them.
 
     A token is sampled from (seed, its number in the text, row), so `count` does not change the text.
     """
 
-    def step(index: Array, carry: tuple[Array, Text]) -> tuple[Array, Text]:
+    def step(index: Array, carry: tuple[Array, GenerationState]) -> tuple[Array, GenerationState]:
         made_Bn, text = carry
         logits_B1V, state = cached(text.state, text.newest_B[:, None])
         logits_BV = jnp.where(draw.may_follow_V[None], logits_B1V[:, 0], MASKED)
         token_B = sample(logits_BV, sampling, draw.seed, text.made)
-        return made_Bn.at[:, index].set(token_B), Text(state, token_B, text.made + 1)
+        return made_Bn.at[:, index].set(token_B), GenerationState(state, token_B, text.made + 1)
 
     made_Bn = jnp.zeros((len(text.newest_B), most), jnp.int32)
     return jax.lax.fori_loop(0, count, step, (made_Bn, text))
@@ -99,11 +105,11 @@ class TextGenerator:
         if self.config.data.units == 'pixels':
             raise InputError(f'{workdir} holds a model of images; only text can be generated')
         cache_specs(self.config.model, 1)  # raises before anything is read
-        self.units = read_units(self.config.data.units, workdir)
+        self.units = read_vocabulary(self.config.data.units, workdir)
         self.graph, self.params = restore_for_inference(
             workdir, self.config, checkpoint, lambda: Decoder(self.config.model, rngs=nnx.Rngs(0))
         )
-        self.may_follow_V = drawable(self.units, self.config.model.vocab_size)
+        self.may_follow_V = allowed_token_mask(self.units, self.config.model.vocab_size)
 
     def __call__(
         self, prompt: str, *, max_tokens: int = 200, sampling: Sampling | None = None, seed: int = 0
@@ -117,10 +123,10 @@ class TextGenerator:
         check_within('max_tokens', max_tokens, 1)
         check_within('seed', seed, 0, 2**31 - 1)
         ids = prompt_ids(prompt, self.units)
-        self.check_room(len(ids), max_tokens)
+        self.check_max_length(len(ids), max_tokens)
         return self.stream(ids, max_tokens, sampling or Sampling(), seed)
 
-    def best(self, prompt: str, *, max_tokens: int = 200, beams: int = 4, best: int = 1) -> list[Continuation]:
+    def beam_search(self, prompt: str, *, max_tokens: int = 200, beams: int = 4, best: int = 1) -> list[Continuation]:
         """Returns the most probable texts of a beam search, best first: the prompt and `max_tokens` more tokens.
 
         All texts are equally long, so summed log-probabilities are the scores. One beam is greedy decoding.
@@ -129,20 +135,20 @@ class TextGenerator:
             InputError: as `__call__`.
         """
         check_within('max_tokens', max_tokens, 1)
-        search = Search(beams=beams, best=best, alpha=0.0, max_tokens=max_tokens, end=-1)
+        search = SearchSettings(beams=beams, best=best, alpha=0.0, max_tokens=max_tokens, end=-1)
         ids = prompt_ids(prompt, self.units)
-        self.check_room(len(ids), max_tokens)
+        self.check_max_length(len(ids), max_tokens)
         tokens_1L = jnp.asarray(ids[None], jnp.int32)
-        found = jax.device_get(search_text(self.graph, self.params, tokens_1L, self.may_follow_V, search=search))
+        found = jax.device_get(beam_search_text(self.graph, self.params, tokens_1L, self.may_follow_V, search=search))
         made = zip(found.tokens_BnT[0], found.lengths_Bn[0], found.log_probs_Bn[0], strict=True)
         return [Continuation(self.text_of(ids, tokens), float(total)) for tokens, length, total in made if length]
 
     def text_of(self, *parts: np.ndarray) -> str:
         """Returns the text of the ids in `parts`."""
         stream = open_stream(self.units)
-        return ''.join([*(stream.feed(ids) for ids in parts), stream.finish()])
+        return ''.join([*(stream.feed_ids(ids) for ids in parts), stream.flush_text()])
 
-    def check_room(self, prompt: int, more: int) -> None:
+    def check_max_length(self, prompt: int, more: int) -> None:
         """Raises InputError if prompt and continuation exceed the model's positions; the last token needs none."""
         limit = self.config.model.position_limit
         room = more if limit is None else limit + 1 - prompt
@@ -155,52 +161,52 @@ class TextGenerator:
     ) -> Iterator[str]:
         """Yields the text as `__call__`; `at_once` <= `STREAMED` tokens are generated per transfer to the host."""
         stream = open_stream(self.units)
-        yield stream.feed(ids)
+        yield stream.feed_ids(ids)
         tokens_1L = jnp.asarray(ids[None], jnp.int32)
-        max_length, draw = len(ids) + max_tokens, Draw(jnp.int32(seed), self.may_follow_V)
-        text = start(self.graph, self.params, tokens_1L, max_length=max_length)
+        max_length, draw = len(ids) + max_tokens, SamplingInputs(jnp.int32(seed), self.may_follow_V)
+        text = read_prompt_jitted(self.graph, self.params, tokens_1L, max_length=max_length)
         for first in range(0, max_tokens, at_once):
             count = min(at_once, max_tokens - first)
-            made_1n, text = proceed(
+            made_1n, text = generate_tokens_jitted(
                 self.graph, self.params, text, jnp.int32(count), draw, sampling=sampling, max_length=max_length
             )
-            yield stream.feed(np.asarray(made_1n)[0, :count])
-        yield stream.finish()
+            yield stream.feed_ids(np.asarray(made_1n)[0, :count])
+        yield stream.flush_text()
 
 
 @functools.partial(jax.jit, static_argnames=('graph', 'max_length'))
-def start(graph: nnx.GraphDef, params: Any, tokens_1L: Array, *, max_length: int) -> Text:
-    """Compiled `start_text` for one prompt."""
-    return start_text(CachedDecoder(nnx.merge(graph, params), max_length), tokens_1L, jnp.ones_like(tokens_1L))
+def read_prompt_jitted(graph: nnx.GraphDef, params: Any, tokens_1L: Array, *, max_length: int) -> GenerationState:
+    """Compiled `read_prompts` for one prompt."""
+    return read_prompts(CachedDecoder(nnx.merge(graph, params), max_length), tokens_1L, jnp.ones_like(tokens_1L))
 
 
 @functools.partial(jax.jit, static_argnames=('graph', 'sampling', 'max_length'), donate_argnames='text')
-def proceed(
+def generate_tokens_jitted(
     graph: nnx.GraphDef,
     params: Any,
-    text: Text,
+    text: GenerationState,
     count: Array,
-    draw: Draw,
+    draw: SamplingInputs,
     *,
     sampling: Sampling,
     max_length: int,
-) -> tuple[Array, Text]:
-    """Compiled `continue_text`."""
+) -> tuple[Array, GenerationState]:
+    """Compiled `generate_tokens`."""
     cached = CachedDecoder(nnx.merge(graph, params), max_length)
-    return continue_text(cached, text, count, sampling, draw)
+    return generate_tokens(cached, text, count, sampling, draw)
 
 
 @functools.partial(jax.jit, static_argnames=('graph', 'search'))
-def search_text(
-    graph: nnx.GraphDef, params: Any, tokens_1L: Array, may_follow_V: Array, *, search: Search
+def beam_search_text(
+    graph: nnx.GraphDef, params: Any, tokens_1L: Array, may_follow_V: Array, *, search: SearchSettings
 ) -> Hypotheses:
     """Returns the texts that a beam search finds after one prompt."""
-    cached = cached_for(nnx.merge(graph, params), tokens_1L.shape[1], search)
-    limits = Limits(may_follow_V, jnp.full(1, search.max_tokens, jnp.int32))
-    return find_best(cached, begin_search(cached, tokens_1L, jnp.ones_like(tokens_1L)), search, limits)[0]
+    cached = make_cached_decoder(nnx.merge(graph, params), tokens_1L.shape[1], search)
+    limits = TokenLimits(may_follow_V, jnp.full(1, search.max_tokens, jnp.int32))
+    return find_best_texts(cached, begin_search(cached, tokens_1L, jnp.ones_like(tokens_1L)), search, limits)[0]
 
 
-def read_units(kind: str, workdir: Path) -> Units:
+def read_vocabulary(kind: str, workdir: Path) -> TextUnits:
     """Returns the run's vocabulary from its workdir; raises InputError if the files are missing or damaged."""
     try:
         return load_units(kind, workdir)
@@ -209,7 +215,7 @@ def read_units(kind: str, workdir: Path) -> Units:
         raise InputError(f'{workdir}: its vocabulary of {kind} cannot be read ({line})') from None
 
 
-def prompt_ids(prompt: str, units: Units) -> np.ndarray:
+def prompt_ids(prompt: str, units: TextUnits) -> np.ndarray:
     """Returns the prompt's ids; raises InputError if the prompt is empty or has something that the vocabulary lacks."""
     try:
         prompt.encode()
@@ -219,18 +225,18 @@ def prompt_ids(prompt: str, units: Units) -> np.ndarray:
     if not len(ids):
         raise InputError('the prompt is empty; a language model goes on with at least one token')
     if units.unknown >= 0 and (ids == units.unknown).any():
-        raise InputError(f'the prompt has {unknown_parts(prompt, units)}, which the vocabulary of the run lacks')
+        raise InputError(f'the prompt has {unknown_prompt_parts(prompt, units)}, which the vocabulary of the run lacks')
     return ids
 
 
-def unknown_parts(prompt: str, units: Units) -> str:
+def unknown_prompt_parts(prompt: str, units: TextUnits) -> str:
     """Returns at most five characters or words of the prompt that the vocabulary lacks, for a message."""
-    parts = dict.fromkeys(units.written_parts(prompt))
+    parts = dict.fromkeys(units.split_for_messages(prompt))
     unknown = [part for part in parts if (units.encode(part) == units.unknown).any()]
     return ', '.join(map(repr, unknown[:5])) + (f' and {len(unknown) - 5} more' if len(unknown) > 5 else '')
 
 
-def drawable(units: Units, size: int) -> Array:
+def allowed_token_mask(units: TextUnits, size: int) -> Array:
     """Returns bool [V]: the ids that may be generated, which are ids with a text and the document separator."""
     may_follow_V = np.arange(size) < units.size
     if units.unknown >= 0:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError, is_number, require, require_at_least
+from efficient_attention.inference.decoding_options import DecodingOptions, pretrained_decoding_options
 from efficient_attention.inference.generate import TextGenerator
-from efficient_attention.inference.items import check_text, for_each
+from efficient_attention.inference.input_items import check_text, map_items
 from efficient_attention.inference.sampling import Sampling
-from efficient_attention.inference.search_options import Decoding, decoding_of
-from efficient_attention.inference.translator import Translation, translator_of
-from efficient_attention.interop.config_in import read_values
+from efficient_attention.inference.translator import Translation, make_pretrained_translator
+from efficient_attention.interop.config_import import read_config_json
 from efficient_attention.interop.pretrained import Pretrained
 
 
@@ -56,18 +56,18 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
     return GenerationOptions(**given)
 
 
-def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) -> Decoding:
+def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) -> DecodingOptions:
     """Returns the search options of an encoder-decoder: the given options, else the settings in its folder's files.
 
     Raises:
         InputError: an option is unknown or out of range.
     """
-    known = [field.name for field in dataclasses.fields(Decoding)]
+    known = [field.name for field in dataclasses.fields(DecodingOptions)]
     if unknown := sorted(given.keys() - set(known)):
         raise InputError(
             f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", "length", *known])}'
         )
-    return decoding_of(pretrained, path, given)
+    return pretrained_decoding_options(pretrained, path, given)
 
 
 class TextToTextPipeline:
@@ -89,14 +89,14 @@ class TextToTextPipeline:
         self,
         pretrained: Pretrained,
         path: Path,
-        decoding: Decoding,
+        decoding: DecodingOptions,
         *,
         prefix: str | None = None,
         alignments: bool = False,
         length: int = 0,
     ) -> None:
         self.best, self.alignments = decoding.best, alignments
-        self.translator = translator_of(pretrained, path, decoding, prefix, length=length)
+        self.translator = make_pretrained_translator(pretrained, path, decoding, prefix, length=length)
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
         """Returns the target of a text; a list of targets if `best` is above 1; a list of either if `texts` is a list.
@@ -107,23 +107,23 @@ class TextToTextPipeline:
             InputError: a text is empty, or an entry is not a text.
         """
         given: list[Any] = list(texts) if isinstance(texts, list | tuple) else [texts]
-        for_each(given, check_text)
+        map_items(given, check_text)
         before = self.translator.cut_sources
-        found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]
+        found = [self.to_plain_python(some) for some in self.translator(given, alignments=self.alignments)]
         if cut := self.translator.cut_sources - before:
             most = self.translator.encoder.source.length
             warnings.warn(f'{cut} of {len(given)} texts have more than {most} tokens and were cut', stacklevel=2)
-        if line := self.translator.unknown.take():
+        if line := self.translator.unknown.summarize_and_reset():
             warnings.warn(line, stacklevel=2)
         return found[0] if isinstance(texts, str) else found
 
-    def shown(self, found: list[Translation]) -> Any:
+    def to_plain_python(self, found: list[Translation]) -> Any:
         """Returns the targets of one text as plain Python values."""
         known = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
-        rows = [row | self.aligned(one) for row, one in zip(known, found, strict=True)]
+        rows = [row | self.alignment_to_plain_python(one) for row, one in zip(known, found, strict=True)]
         return rows[0] if self.best == 1 else rows
 
-    def aligned(self, one: Translation) -> dict[str, Any]:
+    def alignment_to_plain_python(self, one: Translation) -> dict[str, Any]:
         """Returns the pieces of both sides and their alignment, or {} if alignments were not requested."""
         if one.alignment is None:
             return {}
@@ -145,7 +145,7 @@ class TextGenerationPipeline:
 
     def __init__(self, path: Path, options: GenerationOptions, *, checkpoint: str = '') -> None:
         self.options, self.sampling = options, options.sampling
-        if 'task' not in read_values(path):
+        if 'task' not in read_config_json(path):
             raise InputError(f'{path} is no workdir; text-generation needs a language model that train.py trained')
         self.generator = TextGenerator(path, checkpoint=checkpoint)
 
@@ -157,16 +157,16 @@ class TextGenerationPipeline:
         Raises:
             InputError: a prompt is not a text, is empty, is too long, or has characters outside the vocabulary.
         """
-        found = for_each(prompts if isinstance(prompts, list) else [prompts], self.written)
+        found = map_items(prompts if isinstance(prompts, list) else [prompts], self.generate_text)
         return found if isinstance(prompts, list) else found[0]
 
-    def written(self, prompt: str) -> Any:
+    def generate_text(self, prompt: str) -> Any:
         """Returns the generated text for one prompt, or the texts of a beam search."""
         check_text(prompt)
         options, most = self.options, self.options.max_tokens
         if not options.beams:
             parts = self.generator(prompt, max_tokens=most, sampling=self.sampling, seed=options.seed)
             return {'text': ''.join(parts)}
-        found = self.generator.best(prompt, max_tokens=most, beams=options.beams, best=options.best)
+        found = self.generator.beam_search(prompt, max_tokens=most, beams=options.beams, best=options.best)
         rows = [{'text': one.text, 'score': one.log_prob} for one in found]
         return rows[0] if options.best == 1 else rows

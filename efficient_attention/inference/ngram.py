@@ -17,7 +17,7 @@ CHUNK = 2**20  # held-out tokens at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Order:
+class NgramCounts:
     """Counts of k-grams for one k.
 
     The context of a token is the (k - 1)-gram before it, given by its number; 0 for k = 1.
@@ -29,7 +29,7 @@ class Order:
     kinds: np.ndarray  # T(h) per context
 
 
-def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[Order]:
+def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[NgramCounts]:
     """Returns the counts of 1-grams to `order`-grams of a text, ids [N] below `vocab_size`."""
     ids = np.asarray(ids, np.int64)
     contexts, size, orders = np.zeros(len(ids), np.int64), 1, []
@@ -37,30 +37,30 @@ def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[Order]:
         keys, grams, counts = np.unique(contexts * vocab_size + ids[k - 1 :], return_inverse=True, return_counts=True)
         totals = np.bincount(contexts, minlength=size)
         kinds = np.bincount(keys // vocab_size, minlength=size)
-        orders.append(Order(keys, counts, totals, kinds))
+        orders.append(NgramCounts(keys, counts, totals, kinds))
         contexts, size = grams[:-1], len(keys)  # the k-gram before each token is the next order's context
     return orders
 
 
-def token_bits(orders: list[Order], ids: np.ndarray, vocab_size: int, *, chunk: int = CHUNK) -> np.ndarray:
+def token_bits(orders: list[NgramCounts], ids: np.ndarray, vocab_size: int, *, chunk: int = CHUNK) -> np.ndarray:
     """Returns -log2 p of every token except the first, given the tokens before it; float64 [N - 1]."""
     context = len(orders) - 1
     parts = []
     for start in range(1, len(ids), chunk):
         first = max(0, start - context)
-        probabilities = _probabilities(orders, np.asarray(ids[first : start + chunk], np.int64), vocab_size)
+        probabilities = _ngram_probabilities(orders, np.asarray(ids[first : start + chunk], np.int64), vocab_size)
         parts.append(-np.log2(probabilities[start - first :]))
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _probabilities(orders: list[Order], ids: np.ndarray, vocab_size: int) -> np.ndarray:
+def _ngram_probabilities(orders: list[NgramCounts], ids: np.ndarray, vocab_size: int) -> np.ndarray:
     """Returns p of each token given the tokens before it in `ids`, float64 [n]."""
     probabilities = np.full(len(ids), 1.0 / vocab_size)
     contexts = np.zeros(len(ids), np.int64)  # -1: the context was not seen in training, or there is none
     for order in orders:
         is_known = contexts >= 0
         known = contexts[is_known]
-        places, is_seen = _find(order.keys, known * vocab_size + ids[is_known])
+        places, is_seen = _find_in_sorted_keys(order.keys, known * vocab_size + ids[is_known])
         counts = np.where(is_seen, order.counts[places], 0)
         kinds, totals = order.kinds[known], order.totals[known]
         # The context at the training text's very end has no successor: its total is 0, and p_(k-1) stays.
@@ -72,7 +72,7 @@ def _probabilities(orders: list[Order], ids: np.ndarray, vocab_size: int) -> np.
     return probabilities
 
 
-def _find(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_in_sorted_keys(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the index of each wanted key in ascending `keys`, and whether the key is there."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return places, keys[places] == wanted

@@ -56,7 +56,7 @@ class ExampleOptions(TypedDict, total=False):
 
 
 class SearchOptions(TypedDict, total=False):
-    """Fields of `Decoding`, except `batch_size`."""
+    """Fields of `DecodingOptions`, except `batch_size`."""
 
     beams: int
     best: int

@@ -17,8 +17,14 @@ from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_task
 from efficient_attention.data.examples.labelled_text import ARENA
-from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder, unknown_words
+from efficient_attention.data.examples.text_encoder import (
+    TextEncoder,
+    encoding_to_arrays,
+    text_encoder,
+    unknown_words_note,
+)
 from efficient_attention.errors import InputError, require_at_least
+from efficient_attention.inference.decoding_options import log_settings
 from efficient_attention.inference.evaluate import evaluate_outputs, make_output_step
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.generation_pipelines import (
@@ -27,21 +33,20 @@ from efficient_attention.inference.generation_pipelines import (
     decoding_options,
     generation_options,
 )
-from efficient_attention.inference.items import check_text, for_each
+from efficient_attention.inference.input_items import check_text, map_items
 from efficient_attention.inference.options import PipelineOptions
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
-from efficient_attention.inference.search_options import say
 from efficient_attention.interop.config_fields import MULTI_LABEL, SEVERAL
-from efficient_attention.interop.config_in import default_labels
+from efficient_attention.interop.config_import import default_labels
 from efficient_attention.interop.generation_config import task_prefixes, task_settings
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.tasks.fine_tuning import check_global, check_outputs
-from efficient_attention.tasks.problems.one_label import first_set
+from efficient_attention.tasks.fine_tuning import check_global_token_count, check_head_output_count
+from efficient_attention.tasks.problems.multi_output import MultiOutputProblem
+from efficient_attention.tasks.problems.one_label import first_arena_dataset
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
-from efficient_attention.tasks.problems.several_outputs import SeveralOutputs
 
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # the model's inputs in a feature; no labels
 POOLING = ('none', 'first', 'mean')
@@ -93,7 +98,7 @@ def pipeline(
         length: most tokens per row; 0 = the model's position limit, else its training length, else 512. For
             'text2text-generation' the most tokens per source, see `open_translator`.
         options: 'fill-mask' has `top`, 'feature-extraction' has `pooling`. 'text2text-generation' has `prefix`,
-            `alignments` and the fields of `Decoding` (inference/search_options.py), such as `beams`, `best` and
+            `alignments` and the fields of `DecodingOptions` (inference/decoding_options.py), such as `beams`, `best` and
             `alpha`. 'text-generation' has `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and `best`.
             The others have the fields of a config's `examples` group.
 
@@ -121,7 +126,9 @@ def make_pipeline(
         searched = {**options, 'batch_size': batch_size}
         prefix, alignments = searched.pop('prefix', None), searched.pop('alignments', False)
         prefix = task_prefixes(pretrained.extra).get(task) if prefix is None else prefix
-        say(path, f'settings of {task} in its config.json that are not used', task_settings(pretrained.extra, task))
+        log_settings(
+            path, f'settings of {task} in its config.json that are not used', task_settings(pretrained.extra, task)
+        )
         decoding = decoding_options(pretrained, path, searched)
         return TextToTextPipeline(pretrained, path, decoding, prefix=prefix, alignments=alignments, length=length)
     check_encoder(path, pretrained)
@@ -140,10 +147,10 @@ def make_pipeline(
         return VectorPipeline(pretrained, encoder, **size, **options)
     if pretrained.problem not in PROBLEMS[task]:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
-    return TextPipeline(pretrained, encoder, examples_of(pretrained, options), **size)
+    return TextPipeline(pretrained, encoder, trained_examples_config(pretrained, options), **size)
 
 
-def examples_of(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesConfig:
+def trained_examples_config(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesConfig:
     """Returns the examples group that a checkpoint was trained with, without its files."""
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
@@ -153,7 +160,7 @@ def examples_of(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesC
     fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # a tower reads exactly one row
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'cache': 'cache'}
     is_glue_pair = trained.format == 'glue' and len(glue_task(trained.name).texts) == 2
-    if is_glue_pair or (trained.format == ARENA and first_set(trained).texts == 2):
+    if is_glue_pair or (trained.format == ARENA and first_arena_dataset(trained).texts == 2):
         unread['text_pair'] = 'text_pair'
     unread['format'] = FORMATS.get(pretrained.problem, 'table')
     try:
@@ -163,7 +170,7 @@ def examples_of(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesC
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
 
 
-def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
+def with_default_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
     """Returns the examples with labels 'LABEL_0', 'LABEL_1', ... if the head predicts classes without names."""
     is_named = examples.labels or examples.train or examples.format == 'glue'
     has_labels = head.kind == 'token' or (head.kind in OF_ROWS and head.outputs > 1)
@@ -194,35 +201,35 @@ class TextPipeline:
             length=length,
             pad=encoder.pad,
             batch_size=batch_size,
-            is_row_alone=config.reads_length,
+            is_row_alone=config.is_affected_by_padding,
             sentences=examples.sentences,
         )
 
-    def rows(self, task: Problem[Any, Any], examples: Sequence[Any]) -> list[Feature]:
+    def encode_rows(self, task: Problem[Any, Any], examples: Sequence[Any]) -> list[Feature]:
         """Returns the rows of examples; raises InputError if a text or its global tokens do not fit the model."""
         features = task.encode(examples)
-        check_global(features, self.config)
+        check_global_token_count(features, self.config)
         return features
 
     def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
         """Returns the model's outputs per row; raises InputError if a row has too many global tokens."""
-        check_global(features, self.config)
+        check_global_token_count(features, self.config)
         return self.predict(features)
 
-    def task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
+    def make_task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
         """Returns the problem of these examples; raises InputError if its number of labels differs from the model's."""
-        task = self._problem(examples)
-        check_outputs(task, self.head)
+        task = self._make_problem(examples)
+        check_head_output_count(task, self.head)
         for name in task.thresholds:
             task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])
             task.chooses_thresholds = task.chooses_thresholds and name not in self.thresholds
         return task
 
-    def _problem(self, examples: ExamplesConfig) -> Problem[Any, Any]:
+    def _make_problem(self, examples: ExamplesConfig) -> Problem[Any, Any]:
         if self.problem not in SEVERAL:
-            return make_problem(with_labels(examples, self.head), self.encoder, self.length)
+            return make_problem(with_default_labels(examples, self.head), self.encoder, self.length)
         named = dataclasses.replace(examples, labels=examples.labels or default_labels(self.head.outputs))
-        return SeveralOutputs(named, self.encoder, self.length, is_multi_label=self.problem == MULTI_LABEL)
+        return MultiOutputProblem(named, self.encoder, self.length, is_multi_label=self.problem == MULTI_LABEL)
 
     def __call__(self, inputs: Any) -> Any:
         """Returns the answer to an input, or a list of answers to a list; warns about cut or left out text."""
@@ -235,17 +242,19 @@ class TextPipeline:
         """Returns the answers, and one line per kind of cut or left out text."""
         is_pair = self.takes_any and bool(inputs) and 'text_pair' in pair_fields(inputs[0])
         column = self.examples.text_pair or ('text_pair' if is_pair else '')
-        task = self.task(dataclasses.replace(self.examples, text_pair=column))
-        examples = for_each(inputs, task.example)
+        task = self.make_task(dataclasses.replace(self.examples, text_pair=column))
+        examples = map_items(inputs, task.example_from_python)
         try:
-            features = self.rows(task, examples)
+            features = self.encode_rows(task, examples)
         except InputError:
-            for_each(examples, lambda example: self.rows(task, [example]))  # adds the bad example's number to the error
+            map_items(
+                examples, lambda example: self.encode_rows(task, [example])
+            )  # adds the bad example's number to the error
             raise
-        predictions = task.decode(examples, features, self.outputs(features))
-        return [task.answer(prediction) for prediction in predictions], task.losses + unknown_words(
-            self.encoder, features
-        )
+        predictions = task.predict_from_outputs(examples, features, self.outputs(features))
+        return [
+            task.prediction_to_python(prediction) for prediction in predictions
+        ], task.dropped_data_notes + unknown_words_note(self.encoder, features)
 
 
 def pair_fields(value: Any) -> tuple[str, ...]:
@@ -265,25 +274,25 @@ class VectorPipeline:
             raise InputError(f'pooling is {pooling!r}; known: {", ".join(POOLING)}')
         self.encoder, self.length, self.pooling = encoder, length, pooling
         model = pretrained_encoder(pretrained)
-        alone = pretrained.model.reads_length
+        alone = pretrained.model.is_affected_by_padding
         self.predict = Predictor(model, length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone)
 
     def __call__(self, inputs: str | list[str]) -> Any:
         """Returns a text's vectors, float32 [tokens, D] with special tokens, or [D] if pooled; a list for a list."""
         if not isinstance(inputs, list):
             return self([inputs])[0]
-        for_each(inputs, check_text)
+        map_items(inputs, check_text)
         features = [self.features(text) for text in inputs]
         outputs = iter(self.predict([feature for rows in features for feature in rows]))
-        return [self.pooled([next(outputs)['vectors'] for _ in rows]) for rows in features]
+        return [self.pool_windows([next(outputs)['vectors'] for _ in rows]) for rows in features]
 
     def features(self, text: str) -> list[Feature]:
         """Returns the rows of a text: adjacent windows if the text is longer than one row."""
         [encoding] = self.encoder.encode([text])
-        encoding.truncate(self.length - self.encoder.added(is_pair=False))
-        return [arrays_of(self.encoder.row(window)) for window in (encoding, *encoding.overflowing)]
+        encoding.truncate(self.length - self.encoder.special_token_count(is_pair=False))
+        return [encoding_to_arrays(self.encoder.row(window)) for window in (encoding, *encoding.overflowing)]
 
-    def pooled(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+    def pool_windows(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
         """Returns a text's vectors, or their pooled vector, from the vectors of its windows."""
         if self.pooling == 'first':
             return vectors[0][0]
@@ -304,7 +313,7 @@ class MaskPipeline:
             return self([inputs])[0]
         return [
             [[{'token': one.token, 'score': one.probability} for one in candidates] for candidates in masks]
-            for masks in self.filler.fill(inputs, self.top, batch_size=self.batch_size)
+            for masks in self.filler.fill_masks(inputs, self.top, batch_size=self.batch_size)
         ]
 
 
@@ -341,4 +350,6 @@ class Predictor:
         sizes = BUCKETS, self.length, size, self.pad
         batches = FeatureBatches(rows, *sizes, is_row_alone=self.is_row_alone, sentences=self.sentences)
         to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
-        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]
+        return evaluate_outputs(
+            self.step, self.params, batches.evaluation_batches(0, 1), to_devices, self.token_outputs
+        )[1]

@@ -4,13 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Unpack
 
-from efficient_attention.data.examples.text_encoder import unknown_words
+from efficient_attention.atomic_files import atomic_folder
+from efficient_attention.data.examples.text_encoder import unknown_words_note
 from efficient_attention.errors import InputError
 from efficient_attention.inference.options import ExampleOptions
 from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.problems.problem import Problem
-from efficient_attention.whole_files import whole_folder
 
 SPLITS = ('dev', 'test')
 
@@ -49,13 +49,13 @@ def predict_files(
     pretrained = open_pretrained(path, checkpoint)
     trained = pretrained.run
     size = {'batch_size': batch_size, 'length': length or (trained.data.length if trained else 0)}
-    run: TextPipeline = make_pipeline(kind_of(path, pretrained.problem), path, pretrained, {}, **size)
+    run: TextPipeline = make_pipeline(pipeline_kind(path, pretrained.problem), path, pretrained, {}, **size)
     examples = trained.examples if trained else run.examples
-    task = run.task(dataclasses.replace(examples, **fields))
+    task = run.make_task(dataclasses.replace(examples, **fields))
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
     found: dict[str, Any] = {'files': [], 'notes': [], 'metrics': {}}
-    with whole_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         for name in task.dev_splits if split == 'dev' else (split,):
             predict_split(task, run, name, partial, found)
     found['files'] = [str(folder / Path(file).relative_to(partial)) for file in found['files']]
@@ -67,20 +67,20 @@ def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder
 
     Metrics need labels for all rows. If only some rows have labels, a note says so.
     """
-    examples = task.read(split)
+    examples = task.read_examples(split)
     features = task.encode(examples)
-    predictions = task.decode(examples, features, run.outputs(features))
+    predictions = task.predict_from_outputs(examples, features, run.outputs(features))
     labelled = sum(map(task.is_labelled, examples))
     if split in task.dev_splits or labelled == len(examples):
         found['metrics'] |= task.score(examples, predictions, split)
     elif labelled:
         note = f'{labelled} of {len(examples)} examples of examples.{split} have labels; scores need labels for all'
         found['notes'].append(note)
-    found['notes'] += unknown_words(run.encoder, features)
-    found['files'] += map(str, task.write(examples, predictions, split, folder))
+    found['notes'] += unknown_words_note(run.encoder, features)
+    found['files'] += map(str, task.write_predictions(examples, predictions, split, folder))
 
 
-def kind_of(path: Path, problem: str) -> str:
+def pipeline_kind(path: Path, problem: str) -> str:
     """Returns the name of the pipeline for checkpoints of this problem; `path` is for the message.
 
     Raises:

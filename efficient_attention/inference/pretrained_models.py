@@ -10,8 +10,8 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.inference_layout import for_inference
-from efficient_attention.models.quantized import store_codes
+from efficient_attention.models.inference_layout import lay_out_for_inference
+from efficient_attention.models.quantized import store_int8_codes
 
 DEFAULT_LENGTH = 512  # tokens per row, for an imported model without a position table
 Module = TypeVar('Module', bound=nnx.Module)
@@ -27,17 +27,17 @@ def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained
     def module() -> Module:
         made = make(nnx.Rngs(0))
         if pretrained.codes is not None:
-            store_codes(made)
+            store_int8_codes(made)
         return made
 
     graph, state = nnx.split(nnx.eval_shape(module))
     found = pretrained.params() if pretrained.codes is None else pretrained.codes()
-    params = matched(nnx.to_pure_dict(state), found, '')
-    graph, params = for_inference(graph, params)
+    params = match_tree_structure(nnx.to_pure_dict(state), found, '')
+    graph, params = lay_out_for_inference(graph, params)
     return nnx.merge(graph, jax.device_put(params, jax.devices()[0]))
 
 
-class EncoderAlone(nnx.Module):
+class EncoderWrapper(nnx.Module):
     """An encoder as the attribute `encoder`, so that its parameter paths match a checkpoint's."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -46,16 +46,18 @@ class EncoderAlone(nnx.Module):
 
 def pretrained_encoder(pretrained: Pretrained) -> Encoder:
     """Returns a checkpoint's encoder without its head; raises InputError as `pretrained_module` does."""
-    return pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
+    return pretrained_module(lambda rngs: EncoderWrapper(pretrained.model, rngs=rngs), pretrained).encoder
 
 
-def matched(wanted: Any, found: Any, path: str) -> Any:
+def match_tree_structure(wanted: Any, found: Any, path: str) -> Any:
     """Returns the arrays of `found` in the nested structure of `wanted`.
 
     `path` is the part of the structure in hand, for messages. Raises InputError if an array is missing.
     """
     if isinstance(wanted, dict):
-        return {name: matched(part, (found or {}).get(name), f'{path}/{name}') for name, part in wanted.items()}
+        return {
+            name: match_tree_structure(part, (found or {}).get(name), f'{path}/{name}') for name, part in wanted.items()
+        }
     if found is None:
         raise InputError(f'the checkpoint has no {path.removeprefix("/")}')
     return found

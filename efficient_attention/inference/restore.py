@@ -15,18 +15,18 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
 from efficient_attention.interop.from_workdir import wanted_checkpoint
 from efficient_attention.models.device_memory import check_fits, state_bytes
-from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
-from efficient_attention.workdir.checkpoint_average import AVERAGED, Average
+from efficient_attention.workdir.checkpoint_average import AVERAGED, AverageChoice
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Wanted
-from efficient_attention.workdir.config_file import fields_of_a_run, read_config, with_new_fields
+from efficient_attention.workdir.config_file import marked_run_fields, read_config, with_new_field_defaults
 from efficient_attention.workdir.fingerprint import TEACHER, compare_fingerprints
 from efficient_attention.workdir.model_params import restore_params
 
 
-class Trained(NamedTuple):
+class RestoredRun(NamedTuple):
     """A run's evaluation, and the parameters of one step or the mean of several steps up to it."""
 
     evaluation: Evaluation
@@ -35,7 +35,7 @@ class Trained(NamedTuple):
     averaged: tuple[int, ...] = ()  # the averaged steps; () = no averaging
 
 
-def restore(workdir: Path, *, wanted: Wanted | Average = None, config: RunConfig | None = None) -> Trained:
+def restore(workdir: Path, *, wanted: Wanted | AverageChoice = None, config: RunConfig | None = None) -> RestoredRun:
     """Returns a checkpoint's parameters on this machine's devices, and the run's evaluation.
 
     Args:
@@ -56,13 +56,13 @@ def restore(workdir: Path, *, wanted: Wanted | Average = None, config: RunConfig
     lay_out = functools.partial(abstract_arrays, mesh=mesh)
     restored = restore_params(CheckpointReader(workdir), config, params, wanted, lay_out)
     compare_fingerprints(
-        with_new_fields(restored.record.get('fingerprint', {})),
+        with_new_field_defaults(restored.record.get('fingerprint', {})),
         {'config': to_dict(config)} | task.fingerprint,
         where=str(workdir),
-        changeable=(*fields_of_a_run(CHANGEABLE), *fields_of_a_run(TRAINING_ONLY), TEACHER),
+        changeable=(*marked_run_fields(CHANGEABLE), *marked_run_fields(TRAINING_ONLY), TEACHER),
         advice='put back what was changed since',
     )
-    return Trained(evaluation, restored.state, restored.step, tuple(restored.record.get(AVERAGED, ())))
+    return RestoredRun(evaluation, restored.state, restored.step, tuple(restored.record.get(AVERAGED, ())))
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Any:
@@ -91,4 +91,4 @@ def restore_for_inference(
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
 
     abstract = lay_out(nnx.to_pure_dict(state))
-    return for_inference(graph, restore_params(reader, config, abstract, wanted, lay_out).state)
+    return lay_out_for_inference(graph, restore_params(reader, config, abstract, wanted, lay_out).state)

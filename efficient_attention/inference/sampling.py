@@ -35,7 +35,7 @@ class Sampling:
         check_within('top_p', self.top_p, 0, 1, low_is_open=True)
 
 
-class Draw(NamedTuple):
+class SamplingInputs(NamedTuple):
     """A seed and the allowed ids, for sampling the tokens of a text."""
 
     seed: Array | int

@@ -11,10 +11,10 @@ from jax import Array
 
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.inference.sampling import sample
-from efficient_attention.inference.search import Limits, Search
+from efficient_attention.inference.search_settings import SearchSettings, TokenLimits
 
 
-class Read(NamedTuple):
+class TokenHistory(NamedTuple):
     """The tokens that the decoder has read of each text, at N positions; -1 stands before a shorter prompt.
 
     The first `length` positions are in use; the search added the last `made` of them.
@@ -25,23 +25,25 @@ class Read(NamedTuple):
     made: Array
 
 
-def read_of(before_BP: Array | None, tokens_bT: Array, made: Array) -> Read:
+def token_history(before_BP: Array | None, tokens_bT: Array, made: Array) -> TokenHistory:
     """Returns the prompts, followed by the first `made` tokens of `tokens_bT`; b is B, or B K in a beam search."""
     if before_BP is None:
-        return Read(tokens_bT, made, made)
+        return TokenHistory(tokens_bT, made, made)
     before_bP = jnp.repeat(before_BP, len(tokens_bT) // len(before_BP), axis=0)
-    return Read(jnp.concatenate([before_bP, tokens_bT], axis=1), before_BP.shape[1] + made, made)
+    return TokenHistory(jnp.concatenate([before_bP, tokens_bT], axis=1), before_BP.shape[1] + made, made)
 
 
-def next_log_probs(logits_bV: Array, read: Read, search: Search, limits: Limits) -> Array:
+def next_log_probs(logits_bV: Array, read: TokenHistory, search: SearchSettings, limits: TokenLimits) -> Array:
     """Returns float32 log-probabilities of each row's next token, `MASKED` for tokens that may not follow.
 
     They are the model's, changed by the repetition penalty. Masking some tokens does not renormalise the others.
     """
-    return ruled(log_softmax(logits_bV.astype(jnp.float32)), read, search, limits)
+    return apply_token_rules(log_softmax(logits_bV.astype(jnp.float32)), read, search, limits)
 
 
-def next_tokens(logits_bV: Array, read: Read, search: Search, limits: Limits) -> tuple[Array, Array]:
+def choose_next_tokens(
+    logits_bV: Array, read: TokenHistory, search: SearchSettings, limits: TokenLimits
+) -> tuple[Array, Array]:
     """Returns the next token of each text, the best or a sampled one, and the model's log-probability of it.
 
     The log-probability is `MASKED` if no token may follow.
@@ -50,18 +52,18 @@ def next_tokens(logits_bV: Array, read: Read, search: Search, limits: Limits) ->
         log_probs_bV = next_log_probs(logits_bV, read, search, limits)
         return log_probs_bV.argmax(axis=1).astype(jnp.int32), log_probs_bV.max(axis=1)
     logits_bV = logits_bV.astype(jnp.float32)
-    scores_bV = ruled(logits_bV, read, search, limits)
+    scores_bV = apply_token_rules(logits_bV, read, search, limits)
     if search.sampling is None:
         token_b = scores_bV.argmax(axis=1).astype(jnp.int32)
     else:
         assert limits.draws is not None
         token_b = sample(scores_bV, search.sampling, limits.draws.seed, read.made, jnp.asarray(limits.draws.number_B))
-    log_probs_bV = forced(log_softmax(logits_bV), read.made, search, limits)
+    log_probs_bV = force_tokens(log_softmax(logits_bV), read.made, search, limits)
     score_b1, log_prob_b1 = (jnp.take_along_axis(x, token_b[:, None], axis=1) for x in (scores_bV, log_probs_bV))
-    return token_b, jnp.where(is_there(score_b1), log_prob_b1, MASKED)[:, 0]
+    return token_b, jnp.where(is_not_masked(score_b1), log_prob_b1, MASKED)[:, 0]
 
 
-def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array:
+def apply_token_rules(scores_bV: Array, read: TokenHistory, search: SearchSettings, limits: TokenLimits) -> Array:
     """Returns the scores under the search's rules: `MASKED` for forbidden tokens, 0 for a forced token."""
     rules, made = search.rules, read.made
     ids_V = jnp.arange(scores_bV.shape[1])
@@ -69,19 +71,21 @@ def ruled(scores_bV: Array, read: Read, search: Search, limits: Limits) -> Array
         worse_bV = jnp.where(scores_bV < 0, scores_bV * rules.repetition_penalty, scores_bV / rules.repetition_penalty)
         scores_bV = jnp.where(is_in_text(read, len(ids_V)), worse_bV, scores_bV)
     if rules.no_repeat_ngram_size:
-        scores_bV = jnp.where(repeats(read, rules.no_repeat_ngram_size, len(ids_V)), MASKED, scores_bV)
+        scores_bV = jnp.where(is_repeated_ngram_end(read, rules.no_repeat_ngram_size, len(ids_V)), MASKED, scores_bV)
     # As in transformers, a bad word that is only an end id is ignored; `suppress_tokens` can forbid the end.
-    if words := [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.ends]:
-        scores_bV = jnp.where(ends_word(read, words, len(ids_V)), MASKED, scores_bV)
-    may_end_V = ~among(ids_V, search.ends) | (made >= search.min_tokens)
+    if words := [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.end_token_ids]:
+        scores_bV = jnp.where(is_bad_sequence_end(read, words, len(ids_V)), MASKED, scores_bV)
+    may_end_V = ~is_id_among(ids_V, search.end_token_ids) | (made >= search.min_tokens)
     scores_bV = jnp.where((limits.may_follow_V & may_end_V)[None], scores_bV, MASKED)
-    scores_bV = forced(scores_bV, made, search, limits)
+    scores_bV = force_tokens(scores_bV, made, search, limits)
     begin = 1 if search.first >= 0 else 0
-    is_out_V = among(ids_V, rules.suppress_tokens) | among(ids_V, rules.begin_suppress_tokens) & (made == begin)
+    is_out_V = is_id_among(ids_V, rules.suppress_tokens) | is_id_among(ids_V, rules.begin_suppress_tokens) & (
+        made == begin
+    )
     return jnp.where(is_out_V[None], MASKED, scores_bV)
 
 
-def forced(scores_bV: Array, made: Array, search: Search, limits: Limits) -> Array:
+def force_tokens(scores_bV: Array, made: Array, search: SearchSettings, limits: TokenLimits) -> Array:
     """Returns the scores; a forced token has score 0, and all other tokens of that step are `MASKED`."""
     ids_1V = jnp.arange(scores_bV.shape[1])[None]
     if search.first >= 0:
@@ -93,14 +97,14 @@ def forced(scores_bV: Array, made: Array, search: Search, limits: Limits) -> Arr
     return scores_bV
 
 
-def is_in_text(read: Read, size: int) -> Array:
+def is_in_text(read: TokenHistory, size: int) -> Array:
     """Returns bool [b, V]: whether the text already contains the token."""
     places_N = jnp.arange(read.tokens_bN.shape[1])
     is_token_bN = (places_N < read.length)[None] & (read.tokens_bN >= 0)
-    return marked(read.tokens_bN, is_token_bN, size)
+    return token_mask(read.tokens_bN, is_token_bN, size)
 
 
-def repeats(read: Read, length: int, size: int) -> Array:
+def is_repeated_ngram_end(read: TokenHistory, length: int, size: int) -> Array:
     """Returns bool [b, V]: whether the token would complete an n-gram of `length` tokens already in the text."""
     windows = read.tokens_bN.shape[1] - length + 1
     if windows < 1:
@@ -110,10 +114,10 @@ def repeats(read: Read, length: int, size: int) -> Array:
     is_same_bN = jnp.broadcast_to((ends_N < read.length)[None], (len(last_bn), windows)) & (read.length >= length - 1)
     for place in range(length - 1):
         is_same_bN &= read.tokens_bN[:, place : place + windows] == last_bn[:, place, None]
-    return marked(read.tokens_bN[:, length - 1 :], is_same_bN, size)
+    return token_mask(read.tokens_bN[:, length - 1 :], is_same_bN, size)
 
 
-def ends_word(read: Read, words: list[tuple[int, ...]], size: int) -> Array:
+def is_bad_sequence_end(read: TokenHistory, words: list[tuple[int, ...]], size: int) -> Array:
     """Returns bool [b, V]: whether the token would end one of the sequences in `words`."""
     is_end_bV = jnp.zeros((len(read.tokens_bN), size), bool)
     for length in sorted({len(word) for word in words}):
@@ -124,24 +128,24 @@ def ends_word(read: Read, words: list[tuple[int, ...]], size: int) -> Array:
     return is_end_bV
 
 
-def last_tokens(read: Read, count: int) -> Array:
+def last_tokens(read: TokenHistory, count: int) -> Array:
     """Returns the last `count` tokens of each text, int32 [b, count]; invalid for a text with fewer tokens."""
     return jnp.take(read.tokens_bN, jnp.maximum(read.length - count + jnp.arange(count), 0), axis=1, mode='clip')
 
 
-def marked(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
+def token_mask(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
     """Returns bool [b, V]: which tokens of each row are marked."""
     rows_b1 = jnp.arange(len(tokens_bN))[:, None]
     places_bN = jnp.where(is_marked_bN, tokens_bN, size)  # an id past the end, which is dropped
     return jnp.zeros((len(tokens_bN), size), bool).at[rows_b1, places_bN].set(True, mode='drop')
 
 
-def among(ids_V: Array, some: tuple[int, ...]) -> Array:
+def is_id_among(ids_V: Array, some: tuple[int, ...]) -> Array:
     """Returns bool [V]: whether each id is in `some`."""
     return jnp.isin(ids_V, jnp.asarray(some, jnp.int32)) if some else jnp.zeros(ids_V.shape, bool)
 
 
-def is_there(log_probs: Array) -> Array:
+def is_not_masked(log_probs: Array) -> Array:
     """Returns whether values are real log-probabilities or scores, not `MASKED`."""
     return log_probs > MASKED / 2
 

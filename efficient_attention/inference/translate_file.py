@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from efficient_attention.atomic_files import flush, write_atomically
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.data.sources.text_files import decode, digest_files, read_lines
-from efficient_attention.errors import InputError, write_at_once
+from efficient_attention.data.sources.text_files import decode_utf8, digest_files, read_lines
+from efficient_attention.errors import InputError, write_stderr_unlocked
 from efficient_attention.inference.translator import Translation, Translator
-from efficient_attention.processes.stopping import stop_watch
+from efficient_attention.processes.signal_thread import current_signal_thread
 from efficient_attention.tasks.metrics.translation import translation_scores
-from efficient_attention.whole_files import flush, write_atomically
 
 OBJECT = '{"best": ['
 CHUNK = 4  # batches of lines that are sorted by length and written together
@@ -44,18 +44,20 @@ def translate_file(
     lines = [line for _, line in read_lines(source)]
     partial, note = output.with_name(f'{output.name}.partial'), output.with_name(f'{output.name}.partial.json')
     begun = json.dumps({**(identity or {}), 'form': form, 'source': digest_files([source])}, sort_keys=True)
-    done = lines_done(partial, note, begun)
+    done = resume_finished_lines(partial, note, begun)
     if done:
         print(f'{done:,} of {len(lines):,} lines are done; continuing after them', file=sys.stderr, flush=True)
     started, first = time.monotonic(), done
-    with partial.open('ab') as file, saying_what_is_done(partial):
+    with partial.open('ab') as file, report_progress_when_stopped(partial):
         for some in chunks(translator, lines[done:]):
-            file.write(''.join(written(one, form) for one in translated(translator, some, done)).encode())
+            file.write(
+                ''.join(format_output_line(one, form) for one in translate_chunk(translator, some, done)).encode()
+            )
             file.flush()
             done += len(some)
             rate = (done - first) / max(time.monotonic() - started, 1e-9)
             print(f'{done:,} of {len(lines):,} lines, {rate:.1f} lines/s', file=sys.stderr, flush=True)
-    say_limits(translator)
+    log_truncations(translator)
     flush(partial)
     partial.rename(output)
     note.unlink(missing_ok=True)
@@ -66,10 +68,10 @@ def translate_lines(translator: Translator, source: Path, output: TextIO, *, for
     """Writes the translation of each line of a file to a stream; raises InputError if the file cannot be read."""
     done = 0
     for some in chunks(translator, [line for _, line in read_lines(source)]):
-        output.writelines(written(one, form) for one in translated(translator, some, done))
+        output.writelines(format_output_line(one, form) for one in translate_chunk(translator, some, done))
         output.flush()
         done += len(some)
-    say_limits(translator)
+    log_truncations(translator)
 
 
 def chunks(translator: Translator, lines: list[str]) -> Iterator[list[str]]:
@@ -79,30 +81,30 @@ def chunks(translator: Translator, lines: list[str]) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def saying_what_is_done(partial: Path) -> Iterator[None]:
+def report_progress_when_stopped(partial: Path) -> Iterator[None]:
     """Reports after an interruption that finished lines are kept, in place of a message that nothing was saved."""
     try:
         yield
     except KeyboardInterrupt:
         done = partial.read_bytes().count(b'\n')
         line = f'stopped; {partial} has {done:,} lines, and the same command continues after them'
-        watch = stop_watch()
-        (watch.say if watch else write_at_once)(line)
+        watch = current_signal_thread()
+        (watch.print_once if watch else write_stderr_unlocked)(line)
         raise
 
 
-def say_limits(translator: Translator) -> None:
+def log_truncations(translator: Translator) -> None:
     """Reports the number of sources that were cut, unknown words, and texts that reached the token limit, if any."""
     if translator.cut_sources:
         most = translator.encoder.source.length
         print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
-    if said := translator.unknown.take():
+    if said := translator.unknown.summarize_and_reset():
         print(said, file=sys.stderr)
     if translator.unended:
         print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
 
 
-def lines_done(partial: Path, note: Path, begun: str) -> int:
+def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
     """Returns the number of complete lines that an interrupted call wrote; cuts off an incomplete line.
 
     `note` is the file that records which call began `partial`; a first call writes it.
@@ -138,21 +140,21 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
     """
     cut, offset = translator.cut_sources, 0
     for number, line in enumerate(source, start=1):
-        text = decode(line, 'standard input', offset).rstrip('\r\n')
+        text = decode_utf8(line, 'standard input', offset).rstrip('\r\n')
         offset += len(line)
-        for found in translated(translator, [text], number - 1):
-            output.write(written(found, form))
+        for found in translate_chunk(translator, [text], number - 1):
+            output.write(format_output_line(found, form))
             output.flush()
         if translator.cut_sources > cut:
             cut = translator.cut_sources
             print(f'line {number} has more than {translator.encoder.source.length} tokens and was cut', file=sys.stderr)
-        if said := translator.unknown.take():
+        if said := translator.unknown.summarize_and_reset():
             print(f'line {number}: {said}', file=sys.stderr)
     if translator.unended:
         print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
 
 
-def translated(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:
+def translate_chunk(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:
     """Returns the translations of each line, in order; [] for an empty line.
 
     `before` is the number of lines of the file before `lines`.
@@ -163,7 +165,7 @@ def translated(translator: Translator, lines: list[str], before: int) -> Iterato
     return (found.get(number, []) for number in range(len(lines)))
 
 
-def written(found: list[Translation], form: str) -> str:
+def format_output_line(found: list[Translation], form: str) -> str:
     """Returns the output line for the translations of one input line."""
     if form == 'text':
         return f'{found[0].text if found else ""}\n'

@@ -14,25 +14,25 @@ from tokenizers import Tokenizer
 
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
-from efficient_attention.data.tokenizers.marian import TARGET, MarianReader, is_marian
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, special_ids_of_tokenizer
+from efficient_attention.data.tokenizers.marian import TARGET, MarianTokenizer, is_marian
 from efficient_attention.data.tokenizers.special_tokens import role_names, structural_tokens
-from efficient_attention.data.tokenizers.text_to_text import Symbols
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
-from efficient_attention.inference.evaluate import on_host
+from efficient_attention.inference.decoding_options import DecodingOptions, pretrained_decoding_options
+from efficient_attention.inference.evaluate import to_host_arrays
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
-from efficient_attention.inference.search import Draws
-from efficient_attention.inference.search_options import Decoding, decoding_of
-from efficient_attention.inference.transducer import Target, Transducer
+from efficient_attention.inference.search_settings import SamplingSeeds
+from efficient_attention.inference.seq2seq_generator import GeneratedTarget, Seq2SeqGenerator
 from efficient_attention.interop.config_fields import TEXT_TO_TEXT
-from efficient_attention.interop.generation_config import Forced, task_prefixes
+from efficient_attention.interop.generation_config import ForcedTokens, task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.interop.target_ids import begin_of, forced_of, trained_ids
-from efficient_attention.interop.tokenizer_files import vocabulary_of_pieces
+from efficient_attention.interop.target_ids import target_forced_tokens, target_start_piece, trained_token_ids
+from efficient_attention.interop.tokenizer_files import load_piece_tokenizer
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.tasks.as_text.sets import written_scores
-from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
+from efficient_attention.tasks.as_text.dataset_parsing import score_generated_texts
+from efficient_attention.tasks.text_to_text import TextToTextTask, source_padded_lengths
 
 NAMED = 5  # unknown words listed in a message
 
@@ -74,12 +74,16 @@ class Translator:
     origin = ''  # the checkpoint and its step, as text
 
     def __init__(
-        self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', decoding: Decoding | None = None
+        self,
+        transducer: Seq2SeqGenerator,
+        encoder: PairEncoder,
+        prefix: str = '',
+        decoding: DecodingOptions | None = None,
     ) -> None:
         self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
-        self.decoding = decoding or Decoding()
+        self.decoding = decoding or DecodingOptions()
         self.cut_sources = 0  # sources so far with more tokens than allowed
-        self.unknown = UnknownTokens(encoder.source.parts, encoder.source.tokenizer)
+        self.unknown = UnknownTokens(encoder.source.pieces_with_text, encoder.source.tokenizer)
         self.unended = 0  # texts so far whose best target reached the token limit without an end
         # Left out of texts. Sentinels stay, because each names the span that follows it.
         self.unwritten = structural_ids(encoder.target.tokenizer)
@@ -88,10 +92,10 @@ class Translator:
         self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
     ) -> list[list[Translation]]:
         """Returns the best targets of each text, best first, in the order of the texts; see `each`."""
-        found = dict(self.each(texts, alignments=alignments, places=places))
+        found = dict(self.iterate_targets(texts, alignments=alignments, places=places))
         return [found[number] for number in range(len(texts))]
 
-    def each(
+    def iterate_targets(
         self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
     ) -> Iterator[tuple[int, list[Translation]]]:
         """Yields each text's number and its best targets as they are found, shortest texts first.
@@ -101,17 +105,17 @@ class Translator:
         encoder = self.encoder.source
         texts = [self.prefix + text for text in texts]
         sources = encoder.ids(texts)
-        self.unknown.note(texts, [ids[encoder.symbols.count - 1 : -1] for ids in sources])
+        self.unknown.count_unknown_tokens(texts, [ids[encoder.symbols.special_id_count - 1 : -1] for ids in sources])
         self.cut_sources += sum(len(ids) > encoder.length for ids in sources)
-        sources = [encoder.cut(ids) for ids in sources]
-        draws = Draws(self.decoding.seed, np.arange(len(texts)) if places is None else np.asarray(places))
-        for number, targets in self.transducer.each(sources, alignments=alignments, draws=draws):
+        sources = [encoder.truncate_ids(ids) for ids in sources]
+        draws = SamplingSeeds(self.decoding.seed, np.arange(len(texts)) if places is None else np.asarray(places))
+        for number, targets in self.transducer.iterate_targets(sources, alignments=alignments, draws=draws):
             self.unended += bool(targets) and not targets[0].is_ended
-            yield number, [self.translation(sources[number], target) for target in targets]
+            yield number, [self.make_translation(sources[number], target) for target in targets]
 
-    def translation(self, source: np.ndarray, target: Target) -> Translation:
+    def make_translation(self, source: np.ndarray, target: GeneratedTarget) -> Translation:
         """Returns a target as text; source pieces and alignment weights are in the source text's order."""
-        places, alignment = self.encoder.source.places(len(source)), target.alignment
+        places, alignment = self.encoder.source.reversed_positions(len(source)), target.alignment
         source, alignment = source[places], None if alignment is None else alignment[:, places]
         tokenizer = self.encoder.target.tokenizer
         pieces, source_pieces = (
@@ -127,10 +131,10 @@ def make_translator(
     graph: nnx.GraphDef,
     params: Any,
     encoder: PairEncoder,
-    decoding: Decoding,
+    decoding: DecodingOptions,
     prefix: str = '',
     run: RunConfig | None = None,
-    forced: Forced | None = None,
+    forced: ForcedTokens | None = None,
 ) -> Translator:
     """Returns a translator with these parameters, laid out for inference.
 
@@ -139,20 +143,24 @@ def make_translator(
     """
     target, model = encoder.target, nnx.merge(graph, params).config
     symbols = target.symbols
-    search = decoding.search(symbols.end, Forced(symbols.begin) if forced is None else forced)
+    search = decoding.search_settings(symbols.end, ForcedTokens(symbols.begin) if forced is None else forced)
     search.check_ids(model.decoder.vocab_size)
-    transducer = Transducer(
+    transducer = Seq2SeqGenerator(
         graph,
         params,
         search,
         prompt=(symbols.start,),
-        batching=decoding.batching(source_rows(run) if run and model.encoder.reads_length else ()),
-        may_follow=may_follow(target.tokenizer, symbols, model.decoder.vocab_size, search.more_ends),
+        batching=decoding.source_batching(
+            source_padded_lengths(run) if run and model.encoder.is_affected_by_padding else ()
+        ),
+        may_follow=allowed_token_mask(target.tokenizer, symbols, model.decoder.vocab_size, search.more_ends),
     )
     return Translator(transducer, encoder, prefix, decoding)
 
 
-def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int, more_ends: Sequence[int] = ()) -> np.ndarray:
+def allowed_token_mask(
+    tokenizer: Tokenizer, symbols: SequenceSpecialIds, size: int, more_ends: Sequence[int] = ()
+) -> np.ndarray:
     """Returns bool [V], the ids that a target may contain: non-structural pieces, begin and end symbols.
 
     This excludes padding, the unknown piece, masks, pieces that only fill up a vocabulary, and ids without a piece.
@@ -173,7 +181,7 @@ def open_translator(
     path: Path,
     *,
     checkpoint: str = '',
-    decoding: Decoding | Mapping[str, Any] | None = None,
+    decoding: DecodingOptions | Mapping[str, Any] | None = None,
     prefix: str | None = None,
     length: int = 0,
 ) -> Translator:
@@ -182,7 +190,7 @@ def open_translator(
     Args:
         path: a folder that train.py wrote, or a Hugging Face folder.
         checkpoint: a run's checkpoint: 'last', 'best' or a step's number; '' = the best if one is known, else the last.
-        decoding: the search options, or a mapping with some fields of `Decoding`. With a mapping, the files of a
+        decoding: the search options, or a mapping with some fields of `DecodingOptions`. With a mapping, the files of a
             Hugging Face folder decide the other fields that they state.
         prefix: text put before each source; by default the run's prefix, if it has only one.
         length: most tokens of a source; 0 = the run's length, else the model's position limit, else 512.
@@ -191,13 +199,13 @@ def open_translator(
         InputError: there is no encoder-decoder, checkpoint or tokenizer, the run has several prefixes, or `length`
             exceeds the model's positions.
     """
-    return translator_of(open_pretrained(path, checkpoint), path, decoding, prefix, length=length)
+    return make_pretrained_translator(open_pretrained(path, checkpoint), path, decoding, prefix, length=length)
 
 
-def translator_of(
+def make_pretrained_translator(
     pretrained: Pretrained,
     path: Path,
-    decoding: Decoding | Mapping[str, Any] | None = None,
+    decoding: DecodingOptions | Mapping[str, Any] | None = None,
     prefix: str | None = None,
     *,
     length: int = 0,
@@ -216,21 +224,21 @@ def translator_of(
     lengths = (run.data.length, run.pairs.target_length) if run else (rows, rows)
     limit = pretrained.model.source_limit
     check_within('length', length, 0, math.inf if limit is None else limit)
-    source = side_encoder(pretrained, pretrained.tokenizer, length or lengths[0])
+    source = make_side_encoder(pretrained, pretrained.tokenizer, length or lengths[0])
     target = dataclasses.replace(source, length=lengths[1])
     if source.marian is not None:
-        target = side_encoder(pretrained, pretrained.tokenizer.with_name(TARGET), lengths[1])
+        target = make_side_encoder(pretrained, pretrained.tokenizer.with_name(TARGET), lengths[1])
     source = dataclasses.replace(source, is_reversed=run.pairs.reverse_source if run else False)
     if pretrained.target_tokenizer is not None:
-        target = side_encoder(pretrained, pretrained.target_tokenizer, lengths[1])
+        target = make_side_encoder(pretrained, pretrained.target_tokenizer, lengths[1])
     module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
     graph, state = nnx.split(module)
     if prefix is None:
-        prefix = one_prefix(run, path) if run else ''
+        prefix = single_task_prefix(run, path) if run else ''
     encoder = PairEncoder(source, target)
-    forced = forced_of(pretrained, pretrained.target_tokenizer or pretrained.tokenizer)
-    if not isinstance(decoding, Decoding):
-        decoding = decoding_of(pretrained, path, decoding or {})
+    forced = target_forced_tokens(pretrained, pretrained.target_tokenizer or pretrained.tokenizer)
+    if not isinstance(decoding, DecodingOptions):
+        decoding = pretrained_decoding_options(pretrained, path, decoding or {})
     translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding, prefix, run, forced)
     translator.origin = pretrained.origin()
     if not prefix and (known := task_prefixes(pretrained.extra)):
@@ -239,18 +247,18 @@ def translator_of(
     return translator
 
 
-def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
+def make_side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
     """Returns the encoder of a checkpoint's sources or targets, from the tokenizer's file."""
-    ids = trained_ids(pretrained, tokenizer)
-    loaded = vocabulary_of_pieces(tokenizer, lowercase=pretrained.lowercase)
-    begin = symbols_of(loaded, begin=begin_of(pretrained, loaded)).begin
-    symbols = Symbols(ids.pad, ids.end, ids.start, begin)
+    ids = trained_token_ids(pretrained, tokenizer)
+    loaded = load_piece_tokenizer(tokenizer, lowercase=pretrained.lowercase)
+    begin = special_ids_of_tokenizer(loaded, begin=target_start_piece(pretrained, loaded)).begin
+    symbols = SequenceSpecialIds(ids.pad, ids.end, ids.start, begin)
     return SideEncoder(
-        loaded, symbols, length, marian=MarianReader(tokenizer, loaded) if is_marian(tokenizer) else None
+        loaded, symbols, length, marian=MarianTokenizer(tokenizer, loaded) if is_marian(tokenizer) else None
     )
 
 
-def one_prefix(config: RunConfig, workdir: Path) -> str:
+def single_task_prefix(config: RunConfig, workdir: Path) -> str:
     """Returns the prefix of a run; raises InputError if the run has several."""
     prefixes = sorted(set(config.pairs.prefix)) or ['']
     if len(prefixes) > 1:
@@ -262,7 +270,7 @@ def one_prefix(config: RunConfig, workdir: Path) -> str:
 def generation_scores(
     task: TextToTextTask, graph: nnx.GraphDef, params: Any, on_text: Callable[[], None] = lambda: None
 ) -> dict[str, float | str]:
-    """Returns scores of the model's texts for the evaluated split, as `written_scores`, and the search options.
+    """Returns scores of the model's texts for the evaluated split, as `score_generated_texts`, and the search options.
 
     Pairs that `pairs.overlong` skips are not scored; 'left_out' counts them. Sources that it cuts are read as cut and
     scored against the whole target. 'unended' counts texts that reached the token limit.
@@ -276,27 +284,27 @@ def generation_scores(
     config, split = task.config, task.config.eval.split
     fields = {name: getattr(config.eval, name) for name in SEARCHED}
     most = config.pairs.target_length
-    decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
+    decoding = DecodingOptions(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
     written: list[dict[int, str]] = []
     unended = 0
-    params = on_host(params)  # each process generates all targets, on one of its devices
-    sets, prefixes, encoded = task.sets[split], task.prefixes(split), task.encoded(split)
+    params = to_host_arrays(params)  # each process generates all targets, on one of its devices
+    sets, prefixes, encoded = task.sets[split], task.source_prefixes(split), task.encoded(split)
     with jax.default_device(jax.local_devices()[0]):
         for one, prefix, kept in zip(sets, prefixes, encoded, strict=True):
             translator = make_translator(graph, params, task.encoder, decoding, prefix, config)
-            pairs, numbers = task.pairs_of_set(one), [pair.number for pair in kept]
+            pairs, numbers = task.pairs_of_dataset(one), [pair.number for pair in kept]
             found: dict[int, str] = {}
-            for place, best in translator.each([pairs[number].source for number in numbers]):
+            for place, best in translator.iterate_targets([pairs[number].source for number in numbers]):
                 found[numbers[place]] = best[0].text if best else ''
                 on_text()
             unended += translator.unended
-            if line := translator.unknown.take():
+            if line := translator.unknown.summarize_and_reset():
                 logging.getLogger(__name__).warning('%s', line)
             written.append(dict(sorted(found.items())))
-    scores = written_scores(sets, [task.pairs_of_set(one) for one in sets], written)
+    scores = score_generated_texts(sets, [task.pairs_of_dataset(one) for one in sets], written)
     if task.pairs.overlong == 'skip':
         scores['left_out'] = task.overlong[split].count
-    return {**scores, 'unended': unended, **decoding.shown()}
+    return {**scores, 'unended': unended, **decoding.reported_options()}
 
 
 class UnknownTokens:
@@ -314,22 +322,22 @@ class UnknownTokens:
         self.count = self.total = 0
         self.words: dict[str, None] = {}  # the first unknown words, each once
 
-    def note(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
+    def count_unknown_tokens(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
         """Counts the unknown tokens of texts; `tokens` are the ids of each text, without special tokens."""
         self.total += sum(map(len, tokens))
         for text, ids in zip(texts, tokens, strict=True):
             found = int((ids == self.id).sum())
             self.count += found
             if found and len(self.words) < NAMED:
-                self.name(text)
+                self.record_unknown_words(text)
 
-    def name(self, text: str) -> None:
+    def record_unknown_words(self, text: str) -> None:
         """Adds the unknown words of a text to `words`, up to `NAMED` words in all."""
         for piece, part in self.parts(text):
             if self.vocabulary.token_to_id(piece) in (None, self.id) and len(self.words) < NAMED:
                 self.words[part.strip()] = None
 
-    def take(self) -> str:
+    def summarize_and_reset(self) -> str:
         """Returns a line about unknown tokens since the last call, or '' if there were none; resets the counts."""
         count, total, words = self.count, self.total, ', '.join(map(repr, self.words))
         such = f'such as {words}' if count > NAMED == len(self.words) else words

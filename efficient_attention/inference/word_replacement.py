@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from efficient_attention.config.checks import check_within
-from efficient_attention.data.batching.random_streams import Stream, random_stream
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.inference.fill_mask import MaskFiller
-from efficient_attention.inference.word_vectors import TokenTable, WordVectors, words_among_tokens
+from efficient_attention.inference.word_vectors import TokenTableVectors, WordVectors, words_among_tokens
 
 # A run of letters that no apostrophe joins to other letters: no part of "don't" or "n't" may be replaced.
 WHOLE_WORD = re.compile(r"(?<![^\W\d_])(?<!\w['’])[^\W\d_]+(?![^\W\d_])(?!['’]\w)")
@@ -35,7 +35,7 @@ FUNCTION_WORDS = frozenset(
 )
 
 
-class Word(NamedTuple):
+class ReplaceableWord(NamedTuple):
     """A replaceable word: its position among the words of a text, and the proposed replacements."""
 
     place: int
@@ -56,13 +56,13 @@ class WordReplacer:
 
     def __init__(self, filler: MaskFiller, vectors: WordVectors | None = None, *, candidates: int = 15) -> None:
         check_within('candidates', candidates, 1)
-        self.filler, self.count, self.reader = filler, candidates, reader_of(filler.tokenizer)
+        self.filler, self.count, self.reader = filler, candidates, make_plain_text_tokenizer(filler.tokenizer)
         self.tokens, self.is_word = words_among_tokens(filler.tokenizer, filler.vocabulary)
-        self.vectors = vectors or TokenTable(filler.tokenizer, filler.vocabulary, filler.model.encoder)
+        self.vectors = vectors or TokenTableVectors(filler.tokenizer, filler.vocabulary, filler.model.encoder)
 
-    def proposals(self, texts: Sequence[str]) -> list[list[Word]]:
+    def propose_replacements(self, texts: Sequence[str]) -> list[list[ReplaceableWord]]:
         """Returns the replaceable words of each text with their proposed replacements."""
-        found: list[list[Word]] = [[] for _ in texts]
+        found: list[list[ReplaceableWord]] = [[] for _ in texts]
         asked: list[tuple[int, int, str, list[int], int]] = []  # text, position, word, ids, position of the mask
         for number, text in enumerate(texts):
             markers = [marker.span() for marker in MARKER.finditer(text)]
@@ -75,16 +75,16 @@ class WordReplacer:
                 if len(ids) == 1 and ids[0] not in self.filler.vocabulary.special:
                     row = self.masked_row(text, match)
                     asked += [(number, place, word, *row)] if row else []
-                elif near := self.nearest(word):
-                    found[number].append(Word(place, near))
-        for (number, place, word, _, _), proposed in zip(asked, self.most_probable(asked), strict=True):
+                elif near := self.nearest_words(word):
+                    found[number].append(ReplaceableWord(place, near))
+        for (number, place, word, _, _), proposed in zip(asked, self.most_probable_words(asked), strict=True):
             others = tuple(other for other in proposed if other.lower() != word.lower())[: self.count]
-            found[number] += [Word(place, others)] if others else []
+            found[number] += [ReplaceableWord(place, others)] if others else []
         return [sorted(words) for words in found]
 
-    def nearest(self, word: str) -> tuple[str, ...]:
+    def nearest_words(self, word: str) -> tuple[str, ...]:
         """Returns the nearest neighbours of a word of several pieces; () if the vectors lack the word."""
-        vector_E = self.vectors.of_word(word)
+        vector_E = self.vectors.vector_of_word(word)
         return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())
 
     def masked_row(self, text: str, match: re.Match[str]) -> tuple[list[int], int] | None:
@@ -100,21 +100,21 @@ class WordReplacer:
         row = next((row for row in (both, masked) if len(row) <= self.filler.length), None)
         return None if row is None else (row, 1 + len(before))
 
-    def most_probable(self, asked: Sequence[tuple[int, int, str, list[int], int]]) -> list[list[str]]:
+    def most_probable_words(self, asked: Sequence[tuple[int, int, str, list[int], int]]) -> list[list[str]]:
         """Returns the `count` + 1 most probable words for each mask; one may equal the masked word."""
         order = sorted(range(len(asked)), key=lambda number: len(asked[number][3]))
         found: list[list[str]] = [[] for _ in asked]
         for start in range(0, len(order), ROWS):
             some = order[start : start + ROWS]
             rows = [(asked[number][3], asked[number][4]) for number in some]
-            for number, logits_V in zip(some, self.logits(rows), strict=True):
+            for number, logits_V in zip(some, self.mask_logits(rows), strict=True):
                 logits_V = np.where(self.is_word, logits_V[: len(self.is_word)], -np.inf)
                 best = np.argpartition(-logits_V, min(self.count + 1, len(logits_V) - 1))[: self.count + 1]
                 best = best[np.argsort(-logits_V[best], kind='stable')]
                 found[number] = [self.tokens[id] for id in best if np.isfinite(logits_V[id])]
         return found
 
-    def logits(self, rows: Sequence[tuple[list[int], int]]) -> np.ndarray:
+    def mask_logits(self, rows: Sequence[tuple[list[int], int]]) -> np.ndarray:
         """Returns float32 logits [B, V] at each row's mask; rounded shapes limit the number of compiled programs."""
         longest = max(len(ids) for ids, _ in rows)
         length = min(-(-longest // STEP) * STEP, self.filler.length)
@@ -127,8 +127,8 @@ class WordReplacer:
         return np.asarray(logits_BPV)[: len(rows), 0]
 
 
-def new_texts(
-    texts: Sequence[str], words: Sequence[Sequence[Word]], *, copies: int, share: float, seed: int, row: int
+def augmented_texts(
+    texts: Sequence[str], words: Sequence[Sequence[ReplaceableWord]], *, copies: int, share: float, seed: int, row: int
 ) -> Iterator[tuple[str, ...]]:
     """Yields up to `copies` different variants of a row's text or texts, none equal to the row itself.
 
@@ -140,16 +140,16 @@ def new_texts(
         seed: seed of the whole file.
         row: number of the row; the row's random numbers depend only on `seed` and `row`.
     """
-    rng = random_stream(seed, Stream.REPLACED_WORDS, 0, row)
+    rng = random_stream(seed, RandomStreamId.REPLACED_WORDS, 0, row)
     seen = {tuple(texts)}
     for _ in range(copies):
-        made = tuple(replaced(text, some, share, rng) for text, some in zip(texts, words, strict=True))
+        made = tuple(replace_words(text, some, share, rng) for text, some in zip(texts, words, strict=True))
         if made not in seen:
             seen.add(made)
             yield made
 
 
-def replaced(text: str, words: Sequence[Word], share: float, rng: np.random.Generator) -> str:
+def replace_words(text: str, words: Sequence[ReplaceableWord], share: float, rng: np.random.Generator) -> str:
     """Returns the text with a random share of its words replaced; an initial capital stays."""
     chosen: dict[int, str] = {}
     for place, candidates in words:

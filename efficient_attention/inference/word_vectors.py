@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
-from efficient_attention.data.tokenizers.vocabulary import Vocabulary, readable, vocabulary_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary, readable_token, vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_encoder
 from efficient_attention.interop.pretrained import open_encoder
@@ -26,7 +26,7 @@ MOST_VECTORS = 100_000  # words read from a vectors file, most frequent first
 class WordVectors(Protocol):
     """A source of nearest neighbours for words."""
 
-    def of_word(self, word: str) -> np.ndarray | None:
+    def vector_of_word(self, word: str) -> np.ndarray | None:
         """Returns the word's vector, float32 [E]; None if the word is unknown."""
         ...
 
@@ -36,7 +36,7 @@ class WordVectors(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Vectors:
+class UnitWordVectors:
     """Unit vectors of words, searched for a word's nearest neighbours."""
 
     words: tuple[str, ...]
@@ -49,18 +49,18 @@ class Vectors:
         best = best[np.argsort(-cosines_V[best], kind='stable')]
         return tuple(self.words[place] for place in best if self.words[place] != word)[:count]
 
-    def of_word(self, word: str) -> np.ndarray | None:
+    def vector_of_word(self, word: str) -> np.ndarray | None:
         """Returns the vector of a word as written, else in lower case, else None."""
-        place = self.places.get(word, self.places.get(word.lower()))
+        place = self.word_rows.get(word, self.word_rows.get(word.lower()))
         return None if place is None else self.unit_VE[place]
 
     @functools.cached_property
-    def places(self) -> Mapping[str, int]:
+    def word_rows(self) -> Mapping[str, int]:
         """The row of each word."""
         return {word: place for place, word in enumerate(self.words)}
 
 
-def read_vectors(path: Path) -> Vectors:
+def read_vectors(path: Path) -> UnitWordVectors:
     """Returns the vectors of a text file with a word and its numbers on each line, as in GloVe and word2vec.
 
     Raises:
@@ -73,7 +73,7 @@ def read_vectors(path: Path) -> Vectors:
         if number == 1 and len(fields) == 2:
             continue  # word2vec's header: number of words and vector size
         wanted = len(rows[0]) if rows else len(fields) - 1
-        word, numbers = word_and_numbers(fields, wanted)
+        word, numbers = parse_vector_line(fields, wanted)
         if not numbers:
             raise InputError(f'{path}: line {number}: {len(fields) - 1} numbers; line 1 has {wanted}')
         try:
@@ -89,7 +89,7 @@ def read_vectors(path: Path) -> Vectors:
     return unit_vectors(words, np.stack(rows))
 
 
-def word_and_numbers(fields: Sequence[str], count: int) -> tuple[str, Sequence[str]]:
+def parse_vector_line(fields: Sequence[str], count: int) -> tuple[str, Sequence[str]]:
     """Returns a line's word and its last `count` fields as strings; ('', ()) if the line has another count of numbers.
 
     A few of GloVe's words contain spaces, but none of their later parts is a number.
@@ -100,24 +100,24 @@ def word_and_numbers(fields: Sequence[str], count: int) -> tuple[str, Sequence[s
     return ' '.join(parts), numbers
 
 
-def unit_vectors(words: Sequence[str], vectors_VE: np.ndarray) -> Vectors:
+def unit_vectors(words: Sequence[str], vectors_VE: np.ndarray) -> UnitWordVectors:
     """Returns the vectors, each divided by its length."""
     lengths_V = np.linalg.norm(vectors_VE, axis=-1, keepdims=True)
-    return Vectors(tuple(words), (vectors_VE / np.maximum(lengths_V, 1e-12)).astype(np.float32))
+    return UnitWordVectors(tuple(words), (vectors_VE / np.maximum(lengths_V, 1e-12)).astype(np.float32))
 
 
-class TokenTable:
+class TokenTableVectors:
     """A model's token table as word vectors: a word of several pieces is their mean, and neighbours are whole words."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, encoder: Encoder) -> None:
-        self.tokenizer, self.reader = tokenizer, reader_of(tokenizer)
+        self.tokenizer, self.reader = tokenizer, make_plain_text_tokenizer(tokenizer)
         self.special = frozenset(vocabulary.special)
         self.table_VE = np.asarray(encoder.embeddings.token.vectors(np.float32))
         tokens, is_word = words_among_tokens(tokenizer, vocabulary)
         ids = np.flatnonzero(is_word)
         self.words = unit_vectors([tokens[id] for id in ids], self.table_VE[ids])
 
-    def of_word(self, word: str) -> np.ndarray | None:
+    def vector_of_word(self, word: str) -> np.ndarray | None:
         """Returns the mean vector of the word's pieces; None if all pieces are unknown."""
         ids = self.reader.encode(f' {word}', add_special_tokens=False).ids
         known = [id for id in ids if id not in self.special]
@@ -130,7 +130,7 @@ class TokenTable:
 
 def words_among_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> tuple[list[str], np.ndarray]:
     """Returns each token's readable form, and bool [V]: which tokens are whole words of letters."""
-    tokens = [readable(tokenizer, vocabulary, id) for id in range(vocabulary.size)]
+    tokens = [readable_token(tokenizer, vocabulary, id) for id in range(vocabulary.size)]
     is_word = np.array([WORD.fullmatch(token) is not None for token in tokens])
     is_word[list(vocabulary.special)] = False
     return tokens, is_word
@@ -149,4 +149,4 @@ def open_vectors(path: Path) -> WordVectors:
         raise InputError(f'{path}: no tokenizer there')
     tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
     vocabulary = vocabulary_of(tokenizer, str(pretrained.tokenizer))
-    return TokenTable(tokenizer, vocabulary, pretrained_encoder(pretrained))
+    return TokenTableVectors(tokenizer, vocabulary, pretrained_encoder(pretrained))

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from efficient_attention.config.layer_numbers import layer_list
+from efficient_attention.config.layer_numbers import parse_layer_list
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.nested_dicts import check_size
+from efficient_attention.config.nested_dicts import check_integer_not_too_large
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.device_memory import check_host_fits
@@ -35,10 +35,10 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
             form two stacks.
     """
     model = pretrained.model
-    numbers = layer_list(FIELD, layers, model.layers)
+    numbers = parse_layer_list(FIELD, layers, model.layers)
     if model.decoder_layers:
         raise InputError(f'{FIELD} is {layers!r}; layers of an encoder-decoder cannot be picked')
-    if model.is_uneven:
+    if model.has_layer_specific_sizes:
         raise InputError(f'{FIELD} is {layers!r}; layers of different sizes cannot be picked')
     if model.sharing == 'all':
         raise InputError(f"{FIELD} is {layers!r}; model.sharing 'all' has no separate layers; set model.layers instead")
@@ -59,7 +59,7 @@ def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str,
     return params | {'encoder': encoder | {'stack': stack | {'layers': layers}}}
 
 
-def lengthen(
+def extend_positions(
     pretrained: Pretrained, *, length: int | None = None, attention: str | None = None, global_tokens: int | None = None
 ) -> Pretrained:
     """Returns the encoder with `length` positions, this attention and projections for global tokens.
@@ -89,7 +89,7 @@ def lengthen(
     if attention is not None:
         fields['attention'] = attention
     if global_tokens is not None:
-        check_size(global_tokens, 'global_tokens')
+        check_integer_not_too_large(global_tokens, 'global_tokens')
         fields['global_tokens'] = global_tokens
     longer = dataclasses.replace(model, **fields)
     if longer == model:
@@ -116,7 +116,7 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
     embeddings, stack = encoder['embeddings'], encoder['stack']
     if before.max_length != after.max_length:
         table_LE = embeddings['position']['embedding']
-        longer_LE = tiled(table_LE, before.position_offset, after.max_length)
+        longer_LE = tile_position_table(table_LE, before.position_offset, after.max_length)
         embeddings = embeddings | {'position': {'embedding': longer_LE}}
     # Layers of different sizes always return here: they cannot have global tokens.
     if bool(after.global_tokens) == bool(before.global_tokens):
@@ -130,7 +130,7 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
     return params | {'encoder': encoder | {'embeddings': embeddings, 'stack': stack | {'layers': layers}}}
 
 
-def tiled(table_LE: np.ndarray, offset: int, rows: int) -> np.ndarray:
+def tile_position_table(table_LE: np.ndarray, offset: int, rows: int) -> np.ndarray:
     """Returns `rows` rows: the first `offset` rows, then repeated copies of the others; the last copy may be cut."""
     own_LE = table_LE[offset:]
     copies = -(-(rows - offset) // len(own_LE))

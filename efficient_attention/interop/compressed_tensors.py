@@ -12,10 +12,15 @@ import numpy as np
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.codes import SCALE, Flat, as_flat, as_tree, rounded_paths
-from efficient_attention.interop.config_out import QUANTIZED
+from efficient_attention.interop.config_export import QUANTIZED
 from efficient_attention.interop.families import Family
-from efficient_attention.interop.parameters import Tensor, copies_of, plain_names, written_name
+from efficient_attention.interop.int8_codes import SCALE, Flat, flatten_by_path, quantized_paths, unflatten_paths
+from efficient_attention.interop.parameters import (
+    ParameterTensors,
+    tensor_names_by_plain_name,
+    tied_copy_names,
+    written_name,
+)
 from efficient_attention.interop.safetensors_files import TensorFolder
 
 METHOD = 'compressed-tensors'
@@ -31,21 +36,21 @@ def check_compressible(model: ModelConfig, head: HeadConfig) -> None:
             f'model.quantization is {model.quantization!r}; the format compressed-tensors (--compressed) needs '
             "'int8' (--quantize int8)"
         )
-    if model.ranks or model.is_uneven:
+    if model.ranks or model.has_layer_specific_sizes:
         raise InputError(
             'factored kernels and layers of different sizes have an 8-bit form only in the compact export, '
             'without --compressed'
         )
-    if not kernels_of(model, head):
+    if not quantized_kernel_paths(model, head):
         raise InputError(
             f'model.float_layers {", ".join(model.float_layers)} leaves no kernel to round, and {METHOD} rounds no '
             'other layers: name fewer layers'
         )
 
 
-def kernels_of(model: ModelConfig, head: HeadConfig) -> set[str]:
+def quantized_kernel_paths(model: ModelConfig, head: HeadConfig) -> set[str]:
     """Returns the paths of the kernels that are rounded."""
-    return {path for path in rounded_paths(model, head) if path.endswith('/kernel')}
+    return {path for path in quantized_paths(model, head) if path.endswith('/kernel')}
 
 
 def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
@@ -54,7 +59,7 @@ def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
     Raises:
         InputError: a table has numbers beyond float16.
     """
-    found = as_flat(params)
+    found = flatten_by_path(params)
     for path, array in found.items():
         if path + SCALE in codes and path.endswith('/kernel'):
             found[path] = codes[path]
@@ -62,10 +67,10 @@ def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
             if np.abs(array).max(initial=0.0) > np.finfo(np.float16).max:
                 raise InputError(f'{path} has numbers beyond float16, the type of tables in the format of {METHOD}')
             found[path] = array.astype(np.float16)
-    return as_tree(found)
+    return unflatten_paths(found)
 
 
-def scales(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: bool) -> Flat:
+def weight_scales(codes: Flat, family: Family, tensors: Iterable[ParameterTensors], *, is_bare: bool) -> Flat:
     """Returns `weight_scale` [out, 1] of each layer whose kernel has codes, by its name in a file."""
     found: Flat = {}
     for tensor in tensors:
@@ -76,11 +81,13 @@ def scales(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: b
     return found
 
 
-def quantization_config(codes: Flat, family: Family, tensors: Iterable[Tensor], *, is_bare: bool) -> dict[str, Any]:
+def quantization_config(
+    codes: Flat, family: Family, tensors: Iterable[ParameterTensors], *, is_bare: bool
+) -> dict[str, Any]:
     """Returns the `quantization_config` of config.json: how layers are rounded, and which linear layers are not."""
     floats = [one for one in tensors if one.path.endswith('/kernel') and one.path + SCALE not in codes]
     names = [written_name(family, name, is_bare=is_bare) for tensor in floats for name in tensor.names]
-    names += [name for name in copies_of(family) if name.endswith('.weight')]
+    names += [name for name in tied_copy_names(family) if name.endswith('.weight')]
     group = {
         'targets': ['Linear'],
         'weights': CODES | {'strategy': 'channel', 'dynamic': False},
@@ -112,7 +119,9 @@ def check_readable(values: Mapping[str, Any], model: ModelConfig) -> None:
         )
 
 
-def read_codes(flat: Flat, kernels: set[str], tensors: Iterable[Tensor], folder: TensorFolder, family: Family) -> Flat:
+def read_int8_codes(
+    flat: Flat, kernels: set[str], tensors: Iterable[ParameterTensors], folder: TensorFolder, family: Family
+) -> Flat:
     """Returns a folder's parameters by path, with the stored int8 codes and scales for its kernels.
 
     Args:
@@ -122,10 +131,10 @@ def read_codes(flat: Flat, kernels: set[str], tensors: Iterable[Tensor], folder:
         folder: the files.
         family: the family whose names the files use.
     """
-    found, codes = plain_names(family, folder.shapes), dict(flat)
+    found, codes = tensor_names_by_plain_name(family, folder.shapes), dict(flat)
     for tensor in tensors:
         if tensor.path in kernels:
-            pairs = [folder.read_codes(found[name.lstrip('.')]) for name in tensor.names]
+            pairs = [folder.read_int8_codes(found[name.lstrip('.')]) for name in tensor.names]
             for path, arrays in zip((tensor.path, tensor.path + SCALE), zip(*pairs, strict=True), strict=True):
                 rows = [array.T for array in arrays]
                 codes[path] = np.stack(rows) if tensor.is_stacked else rows[0]

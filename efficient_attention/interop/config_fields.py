@@ -193,11 +193,11 @@ OUR_PAIRS = marked_fields(PairsConfig, EXPORTED)
 GLOBAL_TOKENS = 128  # most global tokens per row, for a Longformer whose config does not say
 
 
-def text_of(attention: list[str]) -> str:
+def mechanism_text(attention: list[str]) -> str:
     """Returns one text form if all layers agree, else one per layer."""
     return attention[0] if len(set(attention)) == 1 else '; '.join(attention)
 
 
-def our_fields(kind: str) -> tuple[str, ...]:
+def custom_key_fields(kind: str) -> tuple[str, ...]:
     """Returns the model fields that a family's exports keep under OUR_KEY."""
     return (*OUR_FIELDS, *OUR_FIELDS_OF.get(kind, ()))

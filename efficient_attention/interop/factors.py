@@ -11,16 +11,18 @@ LEAST_WEIGHT = 0.01  # added to weights of mean 1, so that no row is ignored
 LEAVES = {'left': 'kernel', 'right': 'kernel', 'table': 'embedding', 'projection': 'kernel'}
 
 
-def products(params: Mapping[Any, Any]) -> Tree:
+def multiply_factors(params: Mapping[Any, Any]) -> Tree:
     """Returns the parameters with each pair of factors replaced by its product."""
     for whole, (first, second) in PAIRS.items():
         if set(params) == {first, second}:
             product = np.matmul(params[first][LEAVES[first]], params[second][LEAVES[second]])
             return {whole: product} | {name: leaf for name, leaf in params[second].items() if name != LEAVES[second]}
-    return {key: products(node) if isinstance(node, Mapping) else node for key, node in params.items()}
+    return {key: multiply_factors(node) if isinstance(node, Mapping) else node for key, node in params.items()}
 
 
-def factored(params: Mapping[Any, Any], wanted: Mapping[Any, Any], weights: Mapping[Any, Any] | None = None) -> Tree:
+def factor_params(
+    params: Mapping[Any, Any], wanted: Mapping[Any, Any], weights: Mapping[Any, Any] | None = None
+) -> Tree:
     """Returns the parameters with factors at the paths where `wanted`, a model's parameter shapes, has factors.
 
     Both factors of a pair get the square roots of the singular values, so that neither is larger than the other.
@@ -34,15 +36,15 @@ def factored(params: Mapping[Any, Any], wanted: Mapping[Any, Any], weights: Mapp
         inner = wanted.get(key)
         pair = next((pair for pair in PAIRS.values() if isinstance(inner, Mapping) and set(pair) == set(inner)), None)
         if pair is not None and inner is not None:
-            found[key] = pair_of(node, pair, inner[pair[1]][LEAVES[pair[1]]].shape[-2], weights.get(key))
+            found[key] = factor_matrix(node, pair, inner[pair[1]][LEAVES[pair[1]]].shape[-2], weights.get(key))
         elif isinstance(node, Mapping):
-            found[key] = factored(node, inner or {}, weights.get(key))
+            found[key] = factor_params(node, inner or {}, weights.get(key))
         else:
             found[key] = node
     return found
 
 
-def pair_of(
+def factor_matrix(
     dense: Mapping[str, np.ndarray], pair: tuple[str, str], rank: int, weights: Mapping[str, np.ndarray] | None = None
 ) -> Tree:
     """Returns the two factors of a kernel or table, [..., I, r] and [..., r, O]; a bias goes to the second."""

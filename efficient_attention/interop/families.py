@@ -11,14 +11,14 @@ Names = Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Pooled:
+class PooledHeadNames:
     """A head on the first token's vector: names of 'pooler/dense' and 'head/out', and the activation between them."""
 
     names: Names
     activation: str  # as `HeadConfig.transform`; '' = the model's activation
 
 
-NO_HEAD = Pooled({}, '')
+NO_HEAD = PooledHeadNames({}, '')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Family:
     prefix: str  # of the names of the base model's tensors in a model with a head
     encoder: Names
     masked_lm: Names = dataclasses.field(default_factory=dict)
-    sequence: Pooled = NO_HEAD
-    choice: Pooled = NO_HEAD
+    sequence: PooledHeadNames = NO_HEAD
+    choice: PooledHeadNames = NO_HEAD
     span: Names = dataclasses.field(default_factory=dict)
     token: Names = dataclasses.field(default_factory=lambda: {'head/out': 'classifier'})
     pooler: str = ''  # '' = the family has none
@@ -108,13 +108,13 @@ ROBERTA_MASKED_LM = {
 TWO_LAYERS = {'pooler/dense': 'classifier.dense', 'head/out': 'classifier.out_proj'}
 
 
-def _with_pooler(name: str) -> Pooled:
-    return Pooled({'pooler/dense': name, 'head/out': 'classifier'}, 'tanh')
+def _tanh_pooled_head_names(name: str) -> PooledHeadNames:
+    return PooledHeadNames({'pooler/dense': name, 'head/out': 'classifier'}, 'tanh')
 
 
 SPAN = {'head/out': 'qa_outputs'}
 BERT_POOLER = '.pooler.dense'
-_BEFORE_CLASSIFIER = Pooled({'pooler/dense': 'pre_classifier', 'head/out': 'classifier'}, 'relu')
+_BEFORE_CLASSIFIER = PooledHeadNames({'pooler/dense': 'pre_classifier', 'head/out': 'classifier'}, 'relu')
 
 # ---- encoder-decoders ----
 
@@ -211,8 +211,8 @@ FAMILIES = {
             'bert',
             encoder=EMBEDDINGS | BERT_LAYERS,
             masked_lm=BERT_MASKED_LM,
-            sequence=_with_pooler(BERT_POOLER),
-            choice=_with_pooler(BERT_POOLER),
+            sequence=_tanh_pooled_head_names(BERT_POOLER),
+            choice=_tanh_pooled_head_names(BERT_POOLER),
             span=SPAN,
             pooler=BERT_POOLER,
             pair='cls.seq_relationship',
@@ -223,8 +223,8 @@ FAMILIES = {
             'roberta',
             encoder=EMBEDDINGS | BERT_LAYERS,
             masked_lm=ROBERTA_MASKED_LM,
-            sequence=Pooled(TWO_LAYERS, 'tanh'),
-            choice=_with_pooler(BERT_POOLER),
+            sequence=PooledHeadNames(TWO_LAYERS, 'tanh'),
+            choice=_tanh_pooled_head_names(BERT_POOLER),
             span=SPAN,
             pooler=BERT_POOLER,
             is_masked_lm_erf=True,
@@ -253,8 +253,8 @@ FAMILIES = {
                 'masked_lm/transform': 'generator_predictions.dense',
                 'masked_lm/norm': 'generator_predictions.LayerNorm',
             },
-            sequence=Pooled(TWO_LAYERS, 'gelu_erf'),
-            choice=Pooled({'pooler/dense': 'sequence_summary.summary', 'head/out': 'classifier'}, 'gelu_erf'),
+            sequence=PooledHeadNames(TWO_LAYERS, 'gelu_erf'),
+            choice=PooledHeadNames({'pooler/dense': 'sequence_summary.summary', 'head/out': 'classifier'}, 'gelu_erf'),
             span=SPAN,
             detector={
                 'detector/dense': 'discriminator_predictions.dense',
@@ -274,8 +274,8 @@ FAMILIES = {
                 'masked_lm/transform': 'predictions.dense',
                 'masked_lm/norm': 'predictions.LayerNorm',
             },
-            sequence=_with_pooler('.pooler'),
-            choice=_with_pooler('.pooler'),
+            sequence=_tanh_pooled_head_names('.pooler'),
+            choice=_tanh_pooled_head_names('.pooler'),
             span=SPAN,
             pooler='.pooler',
             pair='sop_classifier.classifier',
@@ -286,8 +286,8 @@ FAMILIES = {
             'bert',
             encoder=EMBEDDINGS | BERT_LAYERS,
             masked_lm=BERT_MASKED_LM,
-            sequence=Pooled(TWO_LAYERS, ''),
-            choice=_with_pooler('.pooler'),
+            sequence=PooledHeadNames(TWO_LAYERS, ''),
+            choice=_tanh_pooled_head_names('.pooler'),
             span={
                 'head/inner': 'qa_classifier.intermediate.dense',
                 'head/outer': 'qa_classifier.output.dense',
@@ -303,8 +303,8 @@ FAMILIES = {
             'longformer',
             encoder=EMBEDDINGS | BERT_LAYERS,
             masked_lm=ROBERTA_MASKED_LM,
-            sequence=Pooled(TWO_LAYERS, 'tanh'),
-            choice=_with_pooler(BERT_POOLER),
+            sequence=PooledHeadNames(TWO_LAYERS, 'tanh'),
+            choice=_tanh_pooled_head_names(BERT_POOLER),
             span=SPAN,
             pooler=BERT_POOLER,
             is_masked_lm_erf=True,

@@ -15,10 +15,10 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, TEXT_TO_TEXT
-from efficient_attention.interop.parameters import Parts, parameter_shapes
+from efficient_attention.interop.parameters import CheckpointHeads, parameter_shapes
 from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.models.device_memory import check_host_fits
-from efficient_attention.workdir.checkpoint_average import Average, chosen, last_steps
+from efficient_attention.workdir.checkpoint_average import AverageChoice, last_complete_steps, parse_checkpoint_choice
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.model_params import restore_params
@@ -47,32 +47,32 @@ def encoder_run(workdir: Path) -> RunConfig:
     return config
 
 
-def parts_of(config: RunConfig) -> Parts:
+def heads_of_run(config: RunConfig) -> CheckpointHeads:
     """Returns the parts of the run's model besides its encoder."""
     if config.task == 'fine_tuning':
-        return Parts(config.head)
+        return CheckpointHeads(config.head)
     if config.task == 'text_to_text':
-        return Parts(has_decoder=True)
+        return CheckpointHeads(has_decoder=True)
     if config.task == 'language_modelling':
-        return Parts(has_two_ways=True)
+        return CheckpointHeads(has_two_ways=True)
     has_pairs = config.data.pairs != 'none'
-    return Parts(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
+    return CheckpointHeads(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
 
 
-def wanted_checkpoint(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> Wanted | Average:
+def wanted_checkpoint(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> Wanted | AverageChoice:
     """Returns the step or average that `checkpoint` names, for the reader; arguments and errors as `workdir_params`."""
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     has_best = bool(metric) and reader.best_step(metric, mode) is not None
-    return chosen(reader, checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
+    return parse_checkpoint_choice(reader, checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
 
 
-def checkpoint_words(workdir: Path, config: RunConfig, checkpoint: str = '') -> str:
+def describe_checkpoint(workdir: Path, config: RunConfig, checkpoint: str = '') -> str:
     """Returns the restored step or steps as a short text; arguments and errors as `workdir_params`."""
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)
-    if isinstance(wanted, Average):
-        return f'mean of steps {", ".join(map(str, last_steps(reader, wanted.checkpoints)))}'
-    return f'step {reader.step_of(wanted)}'
+    if isinstance(wanted, AverageChoice):
+        return f'mean of steps {", ".join(map(str, last_complete_steps(reader, wanted.checkpoints)))}'
+    return f'step {reader.resolve_step(wanted)}'
 
 
 def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
@@ -83,9 +83,9 @@ def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = ''
     """
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)
-    metrics = reader.metrics(reader.step_of(None if isinstance(wanted, Average) else wanted))
+    metrics = reader.metrics_of_step(reader.resolve_step(None if isinstance(wanted, AverageChoice) else wanted))
     found = {name: value for name, value in metrics.items() if name.endswith(THRESHOLD)}
-    if found and isinstance(wanted, Average):
+    if found and isinstance(wanted, AverageChoice):
         raise InputError(
             f'{workdir}: {", ".join(found)} was chosen for each checkpoint by itself, and a mean of checkpoints has '
             'none; choose one checkpoint (--checkpoint)'
@@ -107,7 +107,7 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     """
     reader = CheckpointReader(workdir)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = parameter_shapes(config.model, parts_of(config))
+    shapes = parameter_shapes(config.model, heads_of_run(config))
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     check_host_fits(needed, f'{workdir}: its parameters')
 
@@ -142,7 +142,7 @@ def read_workdir(path: Path, checkpoint: str) -> Pretrained:
         },
         pairs={name: getattr(config.pairs, name) for name in OUR_PAIRS} if config.task == TEXT_TO_TEXT else {},
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
-        origin=lambda: f'{path} {checkpoint_words(path, config, checkpoint)}',
+        origin=lambda: f'{path} {describe_checkpoint(path, config, checkpoint)}',
         run=config,
         target_tokenizer=path / TARGET_TOKENIZER if config.pairs.target_tokenizer else None,
     )

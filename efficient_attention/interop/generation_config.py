@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from efficient_attention.data.tokenizers.added_tokens import object_in
+from efficient_attention.data.tokenizers.added_tokens import read_json_object
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
 from efficient_attention.errors import InputError
 
@@ -20,10 +20,10 @@ READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_imple
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
 TASKS = 'task_specific_params'
 
-# Search settings: transformers' names, and the fields of `Decoding`.
+# Search settings: transformers' names, and the fields of `DecodingOptions`.
 STOPS = {True: 'first', False: 'early', 'never': 'exact'}  # by value of `early_stopping`
 WHOLE, NUMBER = 'a whole number', 'a number'
-# transformers' name -> (the field of `Decoding`, what the value must be).
+# transformers' name -> (the field of `DecodingOptions`, what the value must be).
 SAME = {
     'num_beams': ('beams', WHOLE),
     'length_penalty': ('alpha', NUMBER),
@@ -52,7 +52,7 @@ BEAM_DEFAULTS = {
 DEFAULT_TOP_K = 50  # the default of transformers for sampling
 
 
-class Forced(NamedTuple):
+class ForcedTokens(NamedTuple):
     """Tokens that every target has with probability 1: the first token, and the end at the token limit.
 
     `first` is -1 if any token may come first. `end_ids` are all ids that end a target; the first is the one that may be
@@ -66,7 +66,7 @@ class Forced(NamedTuple):
 
 def generation_values(folder: Path) -> dict[str, Any]:
     """Returns the keys of generation_config.json, or {} if there is no such file."""
-    return object_in(folder / GENERATION)
+    return read_json_object(folder / GENERATION)
 
 
 def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
@@ -85,7 +85,9 @@ def task_settings(extra: Mapping[str, Any], task: str) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != 'prefix'} if isinstance(settings, dict) else {}
 
 
-def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> TextToTextIds:
+def with_trained_token_ids(
+    ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]
+) -> TextToTextIds:
     """Returns the ids, replaced by those stated in the checkpoint's files.
 
     Args:
@@ -122,7 +124,7 @@ def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
 
 
 def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns all ids that end a target if the files name several, else (); arguments as in `ids_as_trained`."""
+    """Returns all ids that end a target if the files name several, else (); arguments as in `with_trained_token_ids`."""
     value = next((one[KEYS['end']] for one in (generation, extra) if one.get(KEYS['end']) is not None), None)
     if not isinstance(value, list) or len(value) < 2:
         return ()
@@ -130,11 +132,11 @@ def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[st
     return tuple(dict.fromkeys(value))
 
 
-def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> Forced:
+def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> ForcedTokens:
     """Returns the tokens that are forced in a checkpoint's targets.
 
     Args:
-        ids: the ids it was trained with, see `ids_as_trained`.
+        ids: the ids it was trained with, see `with_trained_token_ids`.
         extra: the keys of its config.json, used only if there is no generation_config.json, as in transformers.
         generation: the keys of its generation_config.json.
 
@@ -152,16 +154,16 @@ def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapp
         raise InputError(f'{FORCED_END} is {end!r}; it must be {allowed}, the id of the end, or null')
     if end is not None and ends:
         ends = (end, *(id for id in ends if id != end))
-    return Forced(-1 if first is None else first, end is not None, ends)
+    return ForcedTokens(-1 if first is None else first, end is not None, ends)
 
 
-def generation_of_run(ids: TextToTextIds, first: int) -> dict[str, Any]:
+def run_generation_config(ids: TextToTextIds, first: int) -> dict[str, Any]:
     """Returns the keys of a generation_config.json for these ids; all targets begin with `first` (-1: any)."""
     values = {key: getattr(ids, field) for field, key in KEYS.items()}
     return values | ({FORCED_FIRST: first} if first >= 0 else {})
 
 
-def with_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
+def with_token_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
     """Returns the keys of a config.json with these ids.
 
     Keys of `UNSAID` without a value become null, because transformers has defaults for missing keys.
@@ -169,14 +171,14 @@ def with_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
     return dict.fromkeys(UNSAID) | dict(values) | {key: getattr(ids, field) for field, key in KEYS.items()}
 
 
-class Settings(NamedTuple):
-    """The search settings in a checkpoint's files: fields of `Decoding`, and settings that are not supported."""
+class StatedSearchSettings(NamedTuple):
+    """The search settings in a checkpoint's files: fields of `DecodingOptions`, and settings that are not supported."""
 
     options: dict[str, Any]
     unserved: dict[str, Any]
 
 
-def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> Settings:
+def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> StatedSearchSettings:
     """Returns the search settings in a checkpoint's files.
 
     Args:
@@ -188,7 +190,7 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
     """
     values = generation or {key: value for key, value in extra.items() if key in SERVED | OLDER}
     stated = {key: value for key, value in values.items() if value is not None and key not in READ}
-    options = {own: checked(key, stated[key], kind) for key, (own, kind) in SAME.items() if key in stated}
+    options = {own: check_setting_type(key, stated[key], kind) for key, (own, kind) in SAME.items() if key in stated}
     if options.get('beams', 1) > 1:
         options = BEAM_DEFAULTS | options
     if 'alpha' in options:
@@ -200,7 +202,7 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
         options['stop'] = STOPS[stop]
     # Every config.json of older models states a `max_length` of 20, which nobody chose.
     unset: set[str] = set() if generation or stated.get('max_length') != OLD_MOST else {'max_length'}
-    options |= lengths({key: value for key, value in stated.items() if key not in unset}) | sampling(stated)
+    options |= length_limits({key: value for key, value in stated.items() if key not in unset}) | sampling(stated)
     draws = stated.get('do_sample') is True
     others = {key: value for key, value in stated.items() if key not in SERVED and value not in NOTHING}
     unserved = {
@@ -210,12 +212,12 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
     }
     if draws and 'do_sample' not in options:
         unserved['do_sample'] = True
-    return Settings(options, unserved)
+    return StatedSearchSettings(options, unserved)
 
 
-def lengths(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the most and fewest tokens; `max_length` and `min_length` count the start symbol, `Decoding` does not."""
-    whole = {key: checked(key, stated[key], WHOLE) for key in LENGTHS if key in stated}
+def length_limits(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the most and fewest tokens; `max_length` and `min_length` count the start symbol, `DecodingOptions` does not."""
+    whole = {key: check_setting_type(key, stated[key], WHOLE) for key in LENGTHS if key in stated}
     most, found = whole.get('max_new_tokens'), dict[str, Any]()
     if most is None and 'max_length' in whole:
         most = whole['max_length'] - 1
@@ -233,11 +235,11 @@ def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f'do_sample is {draws!r}; it must be true or false')
     if not draws or stated.get('num_beams', 1) != 1:
         return {}
-    found = {key: checked(key, stated[key], kind) for key, kind in SAMPLING.items() if key in stated}
+    found = {key: check_setting_type(key, stated[key], kind) for key, kind in SAMPLING.items() if key in stated}
     return {'do_sample': True, 'top_k': DEFAULT_TOP_K} | found
 
 
-def checked(key: str, value: Any, kind: str) -> Any:
+def check_setting_type(key: str, value: Any, kind: str) -> Any:
     """Returns the value; raises InputError if its type is wrong."""
     types: tuple[type, ...] = {WHOLE: (int,), NUMBER: (int, float)}.get(kind, (list,))
     if isinstance(value, bool) or not isinstance(value, types):

@@ -12,10 +12,10 @@ import numpy as np
 
 from efficient_attention.config.model import RANK_KINDS, ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.factors import factored
+from efficient_attention.interop.compact_import import heads_by_parameter_names
+from efficient_attention.interop.factors import factor_params
 from efficient_attention.interop.parameters import parameter_shapes
-from efficient_attention.interop.pretrained import Pretrained, check_no_codes
-from efficient_attention.interop.small_folder import parts_of_names
+from efficient_attention.interop.pretrained import Pretrained, check_not_quantized
 
 
 def low_rank(
@@ -33,7 +33,7 @@ def low_rank(
             share in all layers. The sums ignore `weights`: weighted sums may lie in the few table rows that occur in
             every text, so rank 1 would keep most of them.
         ranks: entries of `model.ranks`; kinds that they do not name stay whole.
-        weights: importance of each kernel input and table row, from `input_weights`; None = equal.
+        weights: importance of each kernel input and table row, from `input_importance`; None = equal.
 
     Raises:
         InputError: no matrix gets smaller as a product, or the share or a rank is invalid.
@@ -41,15 +41,15 @@ def low_rank(
     check_can_factor(pretrained, share)
     model, params = pretrained.model, pretrained.params()
     if share is not None:
-        ranks = tuple(f'{kind}={rank}' for kind, rank in ranks_of(params['encoder'], share).items())
+        ranks = tuple(f'{kind}={rank}' for kind, rank in ranks_for_energy(params['encoder'], share).items())
     smaller = dataclasses.replace(model, ranks=ranks)
-    useless = whole_anyway(params['encoder'], smaller)
+    useless = ranks_without_saving(params['encoder'], smaller)
     if useless and share is None:
         raise InputError(f'--ranks {useless[0]}: no matrix of this kind has fewer numbers as a product of that rank')
     smaller = dataclasses.replace(model, ranks=tuple(entry for entry in ranks if entry not in useless))
-    parts = parts_of_names(frozenset(params), pretrained.head)
-    found = factored(params, parameter_shapes(smaller, parts), weights)
-    if sum(one.size for one in leaves(found)) >= sum(one.size for one in leaves(params)):
+    parts = heads_by_parameter_names(frozenset(params), pretrained.head)
+    found = factor_params(params, parameter_shapes(smaller, parts), weights)
+    if sum(one.size for one in nested_dict_arrays(found)) >= sum(one.size for one in nested_dict_arrays(params)):
         raise InputError('no matrix has fewer numbers as a product of two; name smaller ranks or a smaller share')
     return dataclasses.replace(pretrained, model=smaller, params=lambda: found, codes=None)
 
@@ -61,45 +61,45 @@ def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
         raise InputError('the kernels of an encoder-decoder cannot be factored; only those of encoders can')
     if model.ranks:
         raise InputError(f'its kernels are factored already, with model.ranks {", ".join(model.ranks)}')
-    check_no_codes(pretrained)
+    check_not_quantized(pretrained)
     if share is not None and not 0.0 < share < 1.0:
         raise InputError(
             f'the share of squared singular values that is kept (--low_rank) is {share}; it must be above 0 and below 1'
         )
 
 
-def whole_anyway(params: Mapping[Any, Any], model: ModelConfig) -> tuple[str, ...]:
+def ranks_without_saving(params: Mapping[Any, Any], model: ModelConfig) -> tuple[str, ...]:
     """Returns the entries of `model.ranks` that leave every matrix whole, because no product would be smaller."""
-    shapes = {(kind, *matrix.shape) for kind, matrix in matrices(params)}
-    taken_apart = {kind for kind, *sides in shapes if model.rank_of(kind, *sides)}
+    shapes = {(kind, *matrix.shape) for kind, matrix in factorable_matrices(params)}
+    taken_apart = {kind for kind, *sides in shapes if model.kernel_rank(kind, *sides)}
     return tuple(f'{kind}={rank}' for kind, rank in model.ranks_by_kind if kind not in taken_apart)
 
 
-def ranks_of(params: Mapping[Any, Any], share: float) -> dict[str, int]:
+def ranks_for_energy(params: Mapping[Any, Any], share: float) -> dict[str, int]:
     """Returns, per kind, the least rank that keeps the share of the energy in each of an encoder's matrices."""
     ranks: dict[str, int] = {}
-    for kind, matrix in matrices(params):
+    for kind, matrix in factorable_matrices(params):
         energy = np.cumsum(np.square(np.linalg.svd(matrix, compute_uv=False)))
         least = int(np.searchsorted(energy, share * energy[-1]) + 1) if energy[-1] > 0.0 else 1
         ranks[kind] = max(ranks.get(kind, 1), least)
     return ranks
 
 
-def matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.ndarray]]:
+def factorable_matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.ndarray]]:
     """Yields the kernels and the token table with their kinds; stacked layers are yielded one by one."""
     for key, node in tree.items():
         if isinstance(node, Mapping):
-            yield from matrices(node, str(key))
+            yield from factorable_matrices(node, str(key))
         elif name in RANK_KINDS and key in ('kernel', 'embedding'):
             for matrix in node.reshape(-1, *node.shape[-2:]):
                 if matrix.size:
                     yield name, matrix
 
 
-def leaves(tree: Mapping[Any, Any]) -> Iterator[np.ndarray]:
+def nested_dict_arrays(tree: Mapping[Any, Any]) -> Iterator[np.ndarray]:
     """Yields the arrays of nested dicts."""
     for node in tree.values():
         if isinstance(node, Mapping):
-            yield from leaves(node)
+            yield from nested_dict_arrays(node)
         else:
             yield node

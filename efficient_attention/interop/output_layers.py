@@ -13,9 +13,9 @@ import numpy as np
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_in import Description
+from efficient_attention.interop.config_import import ModelDescription
 from efficient_attention.interop.families import SINUSOIDS
-from efficient_attention.interop.parameters import copies_of, plain_names, table_name
+from efficient_attention.interop.parameters import table_name, tensor_names_by_plain_name, tied_copy_names
 from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.interop.text_to_text_config import SCALE, T5_KINDS, TIED
 from efficient_attention.modules.positions import sinusoid
@@ -23,7 +23,7 @@ from efficient_attention.modules.positions import sinusoid
 HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
 
 
-def with_output(path: Path, known: Description, values: dict[str, Any]) -> Description:
+def with_output_layer_fields(path: Path, known: ModelDescription, values: dict[str, Any]) -> ModelDescription:
     """Returns the description with the fields of `Family.output_fields`, taken from the tensors.
 
     Args:
@@ -39,20 +39,20 @@ def with_output(path: Path, known: Description, values: dict[str, Any]) -> Descr
             check_own_table(path, known)
         return known
     folder = TensorFolder(path)
-    found = plain_names(known.family, folder.shapes)
+    found = tensor_names_by_plain_name(known.family, folder.shapes)
     if 'output_bias' in known.family.output_fields:
         has_bias = BIAS in found and bool(np.any(folder.read(found[BIAS])))
-        return with_fields(known, output_bias=has_bias)
+        return with_model_fields(known, output_bias=has_bias)
     if known.model.output_scale:
         return known  # a head that differs from the table is refused later, by `read_tensors`
-    if HEAD not in found and (known.ending == 'Model' or not is_tied_by(values)):
+    if HEAD not in found and (known.ending == 'Model' or not is_output_tied(values)):
         raise InputError(f'{path}: the head {HEAD} is missing; a model with unscaled outputs needs it')
-    table = copies_of(known.family)[HEAD]
-    is_tied = HEAD not in found or (table in found and is_copy(folder, found[HEAD], found[table]))
-    return with_fields(known, tied_output=is_tied, dense_output_bias=is_tied)
+    table = tied_copy_names(known.family)[HEAD]
+    is_tied = HEAD not in found or (table in found and is_same_tensor(folder, found[HEAD], found[table]))
+    return with_model_fields(known, tied_output=is_tied, dense_output_bias=is_tied)
 
 
-def is_tied_by(values: Mapping[str, Any]) -> bool:
+def is_output_tied(values: Mapping[str, Any]) -> bool:
     """Returns whether config.json ties the outputs of a T5 to the token table.
 
     The question arises for a T5 file that has no head and leaves outputs unscaled.
@@ -62,27 +62,27 @@ def is_tied_by(values: Mapping[str, Any]) -> bool:
     return values.get(SCALE) is not None
 
 
-def check_own_table(path: Path, known: Description) -> None:
+def check_own_table(path: Path, known: ModelDescription) -> None:
     """Raises InputError if an encoder with untied outputs has a head but no token table."""
     table = table_name(known.family)
-    found = plain_names(known.family, TensorFolder(path).shapes).get(table)
+    found = tensor_names_by_plain_name(known.family, TensorFolder(path).shapes).get(table)
     if found is not None and not found.endswith(table):
         raise InputError(f'{path}: {table} is missing; {TIED} is False, so {found} cannot stand for it')
 
 
-def with_fields(known: Description, **fields: bool) -> Description:
+def with_model_fields(known: ModelDescription, **fields: bool) -> ModelDescription:
     """Returns the description with changed fields of the model."""
     changed: dict[str, Any] = dict(fields)
     return dataclasses.replace(known, model=dataclasses.replace(known.model, **changed))
 
 
-def is_copy(folder: TensorFolder, first: str, second: str) -> bool:
+def is_same_tensor(folder: TensorFolder, first: str, second: str) -> bool:
     """Returns whether two tensors of a folder hold the same numbers."""
     is_alike = folder.shapes[first] == folder.shapes[second]
     return is_alike and np.array_equal(folder.read(first), folder.read(second))
 
 
-def with_repeated(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def with_duplicate_tensors(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns a file's tensors with the further tensors that readers of the family's files expect.
 
     A T5 with tied, unscaled outputs gets its table a second time as the head. Before transformers 5, such a file

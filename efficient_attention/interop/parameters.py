@@ -16,11 +16,11 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.families import Family, Names
 from efficient_attention.interop.safetensors_files import TensorFolder
+from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import MaskedLMHead, PairHead
-from efficient_attention.models.two_way import TwoWayLanguageModel
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.pooling import Pooler
 
@@ -35,7 +35,7 @@ Flat = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tensor:
+class ParameterTensors:
     """A parameter, `path`, and the tensors it consists of: one per layer, or one in all."""
 
     path: str
@@ -47,7 +47,7 @@ class Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
+class CheckpointHeads:
     """The parts of a checkpoint besides its encoder."""
 
     head: HeadConfig = HeadConfig()
@@ -59,24 +59,24 @@ class Parts:
     has_decoder: bool = False  # the encoder is part of an encoder-decoder
 
 
-def tensors_of(family: Family, model: ModelConfig, parts: Parts) -> list[Tensor]:
+def tensors_of(family: Family, model: ModelConfig, parts: CheckpointHeads) -> list[ParameterTensors]:
     """Returns all tensors of a checkpoint.
 
     Raises:
         InputError: the family has no name for a parameter of the model; the message names the parameter.
     """
-    names = names_of(family, parts) | dict(family.gated if model.feed_forward_gate else {})
+    names = module_names(family, parts) | dict(family.gated if model.feed_forward_gate else {})
     tensors = []
     for path, leaf in flatten_dict(parameter_shapes(model, parts), sep='/').items():
         module, _, kind = path.rpartition('/')
         if module not in names:
             raise InputError(f'{family.model_type} checkpoints have no place for {path}')
         name = names[module] if path == OUTPUT_BIAS else f'{names[module]}.{LEAVES[kind]}'
-        tensors.append(_tensor(path, name, leaf.shape, model))
+        tensors.append(_parameter_tensors(path, name, leaf.shape, model))
     return tensors
 
 
-def names_of(family: Family, parts: Parts) -> dict[str, str]:
+def module_names(family: Family, parts: CheckpointHeads) -> dict[str, str]:
     """Returns the Hugging Face name of each module that these parts may have."""
     if parts.has_decoder:
         return dict(family.encoder) | dict(family.decoder)
@@ -97,7 +97,7 @@ def names_of(family: Family, parts: Parts) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=8)
-def parameter_shapes(model: ModelConfig, parts: Parts) -> dict[str, Any]:
+def parameter_shapes(model: ModelConfig, parts: CheckpointHeads) -> dict[str, Any]:
     """Returns the shapes of this project's parameters as nested dicts."""
 
     def make() -> dict[str, Any]:
@@ -127,7 +127,7 @@ def parameter_shapes(model: ModelConfig, parts: Parts) -> dict[str, Any]:
     return jax.eval_shape(make)
 
 
-def _tensor(path: str, name: str, shape: tuple[int, ...], model: ModelConfig) -> Tensor:
+def _parameter_tensors(path: str, name: str, shape: tuple[int, ...], model: ModelConfig) -> ParameterTensors:
     is_layer = path.startswith(LAYERS)
     is_stacked = is_layer and model.is_stacked
     inner = model.inner_layers if model.sharing == 'all' else 1
@@ -139,21 +139,21 @@ def _tensor(path: str, name: str, shape: tuple[int, ...], model: ModelConfig) ->
         names = [name.format(group=group, layer=layer) for group, layer in numbers]
     shape = shape[1:] if is_stacked else shape
     if path == OUTPUT_BIAS:
-        return Tensor(path, tuple(names), (1, *shape), is_stacked, is_transposed=False, is_row=True)
+        return ParameterTensors(path, tuple(names), (1, *shape), is_stacked, is_transposed=False, is_row=True)
     is_transposed = path.endswith('/kernel')
-    return Tensor(path, tuple(names), shape[::-1] if is_transposed else shape, is_stacked, is_transposed)
+    return ParameterTensors(path, tuple(names), shape[::-1] if is_transposed else shape, is_stacked, is_transposed)
 
 
-def read_tensors(family: Family, tensors: Iterable[Tensor], folder: TensorFolder) -> dict[str, Any]:
+def read_tensors(family: Family, tensors: Iterable[ParameterTensors], folder: TensorFolder) -> dict[str, Any]:
     """Returns this project's parameters as nested dicts of float32 arrays.
 
     Raises:
         InputError: a tensor is missing, unexpected or of another shape; the message lists them all.
     """
     tensors = list(tensors)
-    found = plain_names(family, folder.shapes)
-    faults = faults_of(family, tensors, found, folder)
-    lines = [f'{kind}: {listed(names)}' for kind, names in faults.items() if names]
+    found = tensor_names_by_plain_name(family, folder.shapes)
+    faults = tensor_mismatches(family, tensors, found, folder)
+    lines = [f'{kind}: {format_name_list(names)}' for kind, names in faults.items() if names]
     if lines:
         raise InputError(f'{folder.folder}: its tensors do not match its config.json; {"; ".join(lines)}')
     arrays = {}
@@ -164,14 +164,14 @@ def read_tensors(family: Family, tensors: Iterable[Tensor], folder: TensorFolder
     return unflatten_dict(arrays, sep='/')
 
 
-def faults_of(
-    family: Family, tensors: list[Tensor], found: Mapping[str, str], folder: TensorFolder
+def tensor_mismatches(
+    family: Family, tensors: list[ParameterTensors], found: Mapping[str, str], folder: TensorFolder
 ) -> dict[str, list[str]]:
     """Returns the names of tensors that are missing, of another shape, and unexpected."""
     wanted = {name.lstrip('.'): tensor.shape for tensor in tensors for name in tensor.names}
     shapes = {name: folder.shapes[tensor] for name, tensor in found.items()}
     others = [name for name, shape in wanted.items() if name in found and shapes[name] != shape]
-    left = {name for name in found if name not in wanted and not is_harmless(name, family.harmless)}
+    left = {name for name in found if name not in wanted and not is_ignorable_tensor(name, family.harmless)}
     left -= check_tied(family, left, found, folder)
     return {
         'missing': [name for name in wanted if name not in found],
@@ -180,7 +180,9 @@ def faults_of(
     }
 
 
-def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[str, Any], *, is_bare: bool) -> Flat:
+def written_tensors(
+    family: Family, tensors: Iterable[ParameterTensors], params: Mapping[str, Any], *, is_bare: bool
+) -> Flat:
     """Returns the tensors of `params` by their names in a file; `is_bare` = a base model, whose names have no prefix.
 
     Raises:
@@ -200,7 +202,7 @@ def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[s
             written[written_name(family, name, is_bare=is_bare)] = row
     faults += [f'{path} has no name in a {family.model_type} checkpoint' for path in arrays]
     if faults:
-        raise InputError(f'the parameters do not fit: {listed(faults)}')
+        raise InputError(f'the parameters do not fit: {format_name_list(faults)}')
     return written
 
 
@@ -211,7 +213,7 @@ def written_name(family: Family, name: str, *, is_bare: bool) -> str:
     return name.lstrip('.') if is_bare else f'{family.prefix}{name}'
 
 
-def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
+def tensor_names_by_plain_name(family: Family, names: Iterable[str]) -> dict[str, str]:
     """Returns a dict from each tensor's name without prefix, in current wording, to its name in the file."""
     plain: dict[str, str] = {}
     for name in names:
@@ -221,13 +223,15 @@ def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
         if short in plain:
             raise InputError(f'{name} and {plain[short]} are the same tensor under two names')
         plain[short] = name
-    for copy, original in copies_of(family).items():  # a file may store a shared tensor under any one of its names
+    for copy, original in tied_copy_names(
+        family
+    ).items():  # a file may store a shared tensor under any one of its names
         if copy in plain and original not in plain:
             plain[original] = plain.pop(copy)
     return plain
 
 
-def is_harmless(name: str, more: tuple[str, ...] = ()) -> bool:
+def is_ignorable_tensor(name: str, more: tuple[str, ...] = ()) -> bool:
     """Returns whether a file may contain this tensor although no parameter uses it; `more` are a family's patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*HARMLESS, *more))
 
@@ -239,7 +243,7 @@ def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder:
         InputError: a copy differs from its original.
     """
     tied = set()
-    for copy, original in copies_of(family).items():
+    for copy, original in tied_copy_names(family).items():
         if copy in left and original in found:
             tied.add(copy)
             if not np.array_equal(folder.read(found[copy]), folder.read(found[original])):
@@ -247,7 +251,7 @@ def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder:
     return tied
 
 
-def copies_of(family: Family) -> dict[str, str]:
+def tied_copy_names(family: Family) -> dict[str, str]:
     """Returns a dict from the names of copies that a file may contain to the names of their originals."""
     table = table_name(family)
     if family.decoder:
@@ -262,14 +266,14 @@ def table_name(family: Family) -> str:
     return (names.get('decoder/embeddings/token') or names['encoder/embeddings/token']).lstrip('.') + '.weight'
 
 
-def has_all(family: Family, names: Names, found: Mapping[str, str]) -> bool:
+def has_all_weights(family: Family, names: Names, found: Mapping[str, str]) -> bool:
     """Returns whether a file has the weight of every module in `names`, so that the head can be read."""
     stem = family.masked_lm.get('masked_lm')
     modules = [name.lstrip('.') for name in names.values() if name and name != stem]
     return bool(modules) and all(f'{name}.weight' in found for name in modules)
 
 
-def listed(names: list[str]) -> str:
+def format_name_list(names: list[str]) -> str:
     """Returns the names joined with commas; names past the first `MOST_NAMED` are only counted."""
     more = f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''
     return ', '.join(names[:MOST_NAMED]) + more

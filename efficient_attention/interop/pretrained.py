@@ -20,22 +20,22 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
             raises InputError if tensors are missing, unexpected or of another shape.
     """
     # Imported here, so that a run that starts from no checkpoint loads none of these readers.
-    from efficient_attention.interop.config_in import read_values
-    from efficient_attention.interop.export_seal import check_export
-    from efficient_attention.interop.folder_in import read_folder
+    from efficient_attention.interop.compact_import import is_compact_folder, read_compact_folder
+    from efficient_attention.interop.config_import import read_config_json
+    from efficient_attention.interop.export_checksums import verify_export_checksums
     from efficient_attention.interop.from_workdir import read_workdir
+    from efficient_attention.interop.huggingface_import import read_folder
     from efficient_attention.interop.safetensors_files import check_tensor_files
-    from efficient_attention.interop.small_folder import is_small, read_small_folder
 
-    check_export(path)
-    values = read_values(path)
+    verify_export_checksums(path)
+    values = read_config_json(path)
     if 'task' in values:
         return read_workdir(path, checkpoint)
     if checkpoint:
         raise InputError(f'{path} has one set of parameters and no checkpoint {checkpoint!r}: it is no workdir')
-    if is_small(values):
+    if is_compact_folder(values):
         check_tensor_files(path)
-        return read_small_folder(path, values)
+        return read_compact_folder(path, values)
     return read_folder(path, values)
 
 
@@ -52,7 +52,7 @@ def check_encoder(path: Path, pretrained: Pretrained) -> None:
         raise InputError(f'{path} holds an encoder-decoder; a model with only an encoder is needed')
 
 
-def check_no_codes(pretrained: Pretrained) -> None:
+def check_not_quantized(pretrained: Pretrained) -> None:
     """Raises InputError if a model holds int8 codes, which the caller's conversion would undo."""
     if pretrained.codes is not None and pretrained.model.quantization != 'none':
         raise InputError(

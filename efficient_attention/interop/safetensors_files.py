@@ -46,7 +46,7 @@ class TensorFolder:
         self.shapes: dict[str, tuple[int, ...]] = {}
         listed = {} if (folder / SINGLE).is_file() else shards_of(folder)  # the same choice as in transformers
         for path in sorted({*listed.values()}) if listed else [single_file(folder)]:
-            with opened(path) as file:
+            with open_safetensors(path) as file:
                 for name in file.keys():  # noqa: SIM118  not a mapping
                     self.files[name], self.shapes[name] = path, tuple(file.get_slice(name).get_shape())
         # A scale is part of its layer's `weight`, not a tensor by itself (interop/compressed_tensors.py).
@@ -67,9 +67,9 @@ class TensorFolder:
         """
         path = self.files[name]
         if name + SCALE in self.scales:
-            codes, scale = self.read_codes(name)
+            codes, scale = self.read_int8_codes(name)
             return codes.astype(np.float32) * scale
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             kind = file.get_slice(name).get_dtype()
             if kind not in FLOATS:
                 more = f' and no {name}{SCALE}' if kind == 'I8' else ''
@@ -79,7 +79,7 @@ class TensorFolder:
             raise InputError(f'{path}: {name} holds numbers that are not finite')
         return tensor
 
-    def read_codes(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    def read_int8_codes(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns a layer's codes, int8 [out, in], and their scales, float32 [out, 1].
 
         Raises:
@@ -88,7 +88,7 @@ class TensorFolder:
         path = self.files[name]
         if name + SCALE not in self.scales:
             raise InputError(f'{path}: {name} has no {name}{SCALE}')
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             kind = file.get_slice(name).get_dtype()
             codes = np.asarray(file.get_tensor(name))
         scale = TensorFolder.read(self, name + SCALE)
@@ -97,14 +97,14 @@ class TensorFolder:
             raise InputError(f'{path}: {name} holds {fault}; read here: I8 with [{len(codes)}, 1]')
         return codes, scale
 
-    def read_stored(self, name: str) -> np.ndarray:
+    def read_raw_tensor(self, name: str) -> np.ndarray:
         """Returns a tensor of a compact export as stored: float32, int8 or uint8.
 
         Raises:
             InputError: the tensor has another type, or numbers that are not finite.
         """
         path = self.files[name]
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             kind = file.get_slice(name).get_dtype()
             if kind not in INTEGERS:
                 return self.read(name)
@@ -154,7 +154,7 @@ def single_file(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_safetensors(path: Path) -> Iterator[Any]:
     """Opens a safetensors file; turns reading errors into one-line InputErrors."""
     try:
         with safe_open(path, framework='np') as file:

@@ -15,16 +15,16 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.sparsemax.definition import Sparsemax
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.pretrained import Pretrained, check_no_codes
-from efficient_attention.interop.uneven_layers import joined, with_stack
-from efficient_attention.models.uneven import stretches
+from efficient_attention.interop.pretrained import Pretrained, check_not_quantized
+from efficient_attention.interop.uneven_layers import stack_layers, with_encoder_stack
+from efficient_attention.models.uneven_stack import equal_layer_groups
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
 SUM_TO_ONE = (Softmax, Sparsemax, Entmax)  # mechanisms whose weights per query sum to 1, if it has any key
 Layer = dict[str, Any]
 
 
-class Kept(NamedTuple):
+class ShrunkLayer(NamedTuple):
     """A layer without its masked parts, and the numbers of remaining heads and units."""
 
     layer: Layer
@@ -42,25 +42,25 @@ def shrink(pretrained: Pretrained) -> Pretrained:
         InputError: no whole head or unit is masked, or heads cannot be removed from these layers.
     """
     model = pretrained.model
-    if model.is_uneven:
+    if model.has_layer_specific_sizes:
         raise InputError('the model is shrunk already; its layers differ in heads or units')
     check_can_shrink(model)
-    check_no_codes(pretrained)
+    check_not_quantized(pretrained)
     params = pretrained.params()
     stack = params['encoder']['stack']['layers']
-    count = len(set(model.layer_numbers))
+    count = len(set(model.layer_to_param_index))
     layers = [jax.tree.map(lambda leaf, i=i: leaf[i], stack) for i in range(count)] if model.is_stacked else [stack]
     kept = [shrunk_layer(model, layer) for layer in layers]
     heads, units = tuple(one.heads for one in kept), tuple(one.units for one in kept)
     if min(heads) == model.heads and (min(units) == model.feed_forward_width or not model.feed_forward):
         raise InputError('nothing to shrink: in no layer is a whole head or feed-forward unit zero')
-    smaller = with_own_sizes(model, heads, units)
+    smaller = with_layer_sizes(model, heads, units)
     parts, rest = [], [one.layer for one in kept]
-    for stretch in stretches(smaller):
+    for stretch in equal_layer_groups(smaller):
         number = stretch.config.layers if model.is_stacked else 1
-        parts.append({'layers': joined(smaller, rest[:number])})
+        parts.append({'layers': stack_layers(smaller, rest[:number])})
         rest = rest[number:]
-    found = with_stack(params, {'stretches': dict(enumerate(parts))})
+    found = with_encoder_stack(params, {'stretches': dict(enumerate(parts))})
     return dataclasses.replace(pretrained, model=smaller, params=lambda: found, codes=None)
 
 
@@ -78,17 +78,17 @@ def check_can_shrink(model: ModelConfig) -> None:
     """Raises InputError if kernels are factored, or heads and units cannot be removed from the model's layers."""
     if model.ranks:
         raise InputError('heads and units cannot be removed from factored kernels; shrink first, then factor')
-    if model.sharing == 'all' and len(set(model.layer_numbers)) > 1:
+    if model.sharing == 'all' and len(set(model.layer_to_param_index)) > 1:
         raise InputError(
             'heads and units cannot be removed from several shared layers (model.layer_groups, model.inner_layers)'
         )
     less = {'units': model.feed_forward_width - 1} if model.feed_forward else {'heads': model.heads - 1}
     sizes = {'heads': model.heads, 'units': model.feed_forward_width} | less
-    count = len(set(model.layer_numbers))
-    with_own_sizes(model, (sizes['heads'],) * count, (sizes['units'],) * count)
+    count = len(set(model.layer_to_param_index))
+    with_layer_sizes(model, (sizes['heads'],) * count, (sizes['units'],) * count)
 
 
-def with_own_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int, ...]) -> ModelConfig:
+def with_layer_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int, ...]) -> ModelConfig:
     """Returns the model with these numbers of heads and units per layer; unchanged numbers stay one number for all.
 
     Raises:
@@ -102,14 +102,14 @@ def with_own_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int,
         raise InputError(f'heads and units cannot be removed: {error}') from None
 
 
-def shrunk_layer(model: ModelConfig, layer: Layer) -> Kept:
+def shrunk_layer(model: ModelConfig, layer: Layer) -> ShrunkLayer:
     """Returns one layer without its masked heads and units."""
     attention, heads = shrunk_attention(model, layer['attention'])
     found = layer | {'attention': attention}
     if not model.feed_forward:
-        return Kept(found, heads, 0)
+        return ShrunkLayer(found, heads, 0)
     feed_forward, units = shrunk_feed_forward(model, layer['feed_forward'])
-    return Kept(found | {'feed_forward': feed_forward}, heads, units)
+    return ShrunkLayer(found | {'feed_forward': feed_forward}, heads, units)
 
 
 def shrunk_attention(model: ModelConfig, attention: Layer) -> tuple[Layer, int]:
@@ -124,7 +124,7 @@ def shrunk_attention(model: ModelConfig, attention: Layer) -> tuple[Layer, int]:
     is_kept = ~(has_no_output | is_constant)
     columns = np.repeat(is_kept, model.head_width)
     added_D = constant_HD[is_constant & ~has_no_output].sum(axis=0)
-    return without(attention, columns, 'out', added_D), int(is_kept.sum())
+    return remove_masked_columns(attention, columns, 'out', added_D), int(is_kept.sum())
 
 
 def shrunk_feed_forward(model: ModelConfig, feed_forward: Layer) -> tuple[Layer, int]:
@@ -141,7 +141,7 @@ def shrunk_feed_forward(model: ModelConfig, feed_forward: Layer) -> tuple[Layer,
     is_constant &= model.feed_forward_bias | ~np.any(constant_FD, axis=1)
     is_kept = ~(has_no_output | is_constant)
     added_D = constant_FD[is_constant & ~has_no_output].sum(axis=0)
-    return without(feed_forward, is_kept, 'down', added_D), int(is_kept.sum())
+    return remove_masked_columns(feed_forward, is_kept, 'down', added_D), int(is_kept.sum())
 
 
 def bias_of(dense: Layer) -> np.ndarray:
@@ -154,7 +154,7 @@ def activated(model: ModelConfig, x_F: np.ndarray) -> np.ndarray:
     return np.asarray(ACTIVATION_FUNCTIONS[model.activation](jnp.asarray(x_F)))
 
 
-def without(sub: Layer, is_kept: np.ndarray, last: str, added_D: np.ndarray) -> Layer:
+def remove_masked_columns(sub: Layer, is_kept: np.ndarray, last: str, added_D: np.ndarray) -> Layer:
     """Returns a sub-layer with only the kept columns, or rows of its `last` kernel; only a bias if none is kept."""
     bias_D = sub[last].get('bias', np.zeros_like(added_D)) + added_D
     if not is_kept.any():

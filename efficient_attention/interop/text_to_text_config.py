@@ -16,7 +16,7 @@ BART_ROWS = 2  # rows of the position table before position 0
 THEIR_PROJECTIONS = {ours: theirs for theirs, ours in reversed(PROJECTIONS.items())}
 
 
-def check_followed(values: Values, kind: str) -> None:
+def check_supported_settings(values: Values, kind: str) -> None:
     """Raises InputError for an unsupported setting of an encoder-decoder."""
     for key, inert in TEXT_TO_TEXT_INERT.items():
         is_followed = key == TIED and kind in T5_KINDS
@@ -27,7 +27,7 @@ def check_followed(values: Values, kind: str) -> None:
             raise InputError(f'{key} is {values[key]!r}; it must be {values.get(twin)!r}, as {twin} is')
 
 
-def completed(values: Values, kind: str) -> Values:
+def with_default_keys(values: Values, kind: str) -> Values:
     """Returns the keys with the defaults that a T5 may leave out: equally many decoder layers, and mT5's gates."""
     if kind == 'mt5':
         values = {PROJECTION: 'gated-gelu', **values}
@@ -49,16 +49,16 @@ def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) ->
     if kind not in T5_KINDS:
         return {}
     rates = dict.fromkeys(('attention_dropout_rate', 'feed_forward_dropout_rate'), fields['dropout_rate'])
-    scaled = kind == 't5' and is_scaled(values)  # transformers never scales an mT5, whatever its keys say
+    scaled = kind == 't5' and is_output_scaled(values)  # transformers never scales an mT5, whatever its keys say
     return rates | {
-        'feed_forward_gate': projection_of(values)[1],
+        'feed_forward_gate': feed_forward_activation(values)[1],
         'output_scale': scaled,
         'tied_output': scaled,
         'dense_output_bias': scaled,
     }
 
 
-def projection_of(values: Values) -> tuple[str, bool]:
+def feed_forward_activation(values: Values) -> tuple[str, bool]:
     """Returns this project's name of a T5's activation, and whether its layers have gates."""
     name = values.get(PROJECTION, 'relu')
     if not isinstance(name, str) or name not in PROJECTIONS:
@@ -66,7 +66,7 @@ def projection_of(values: Values) -> tuple[str, bool]:
     return PROJECTIONS[name]
 
 
-def is_scaled(values: Values) -> bool:
+def is_output_scaled(values: Values) -> bool:
     """Returns whether a T5 multiplies the input of its output projection by 1 / sqrt(width).
 
     transformers 5 has a key for it; in earlier versions, only tied outputs are scaled.

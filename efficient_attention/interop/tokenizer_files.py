@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.tokenizers.added_tokens import ADDED, SETTINGS, SPECIAL_MAP, settings_of
 from efficient_attention.data.tokenizers.byte_level import PAIR
-from efficient_attention.data.tokenizers.fixed import fixed_name
+from efficient_attention.data.tokenizers.fixed_vocabulary import fixed_name
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.marian import FILES as MARIAN
 from efficient_attention.data.tokenizers.marian import is_marian, marian_vocabulary
@@ -47,7 +47,7 @@ def is_lowercase(folder: Path, model_type: str = '') -> bool:
     return bool(settings_of(folder).get('do_lower_case', not is_cased))
 
 
-def check_numbered(family: str, tokenizer: Path) -> None:
+def check_piece_ids(family: str, tokenizer: Path) -> None:
     """Raises InputError if a family's models use other ids than the SentencePiece file."""
     if family in RENUMBERED and tokenizer.suffix == PIECES[1:]:
         released = f', or the released {", ".join(MARIAN)}' if family == 'marian' else ''
@@ -57,14 +57,14 @@ def check_numbered(family: str, tokenizer: Path) -> None:
         )
 
 
-def vocabulary_of_pieces(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
+def load_piece_tokenizer(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
     """Returns the tokenizer with an encoder-decoder's piece ids; raises InputError as `load_tokenizer`."""
     if is_marian(tokenizer):
         return marian_vocabulary(tokenizer.parent)
     return load_tokenizer(tokenizer, lowercase=lowercase, is_text_to_text=True)
 
 
-def carry_tokenizer(
+def copy_tokenizer(
     source: Path | None, folder: Path, longest: int, *, has_types: bool = True, written: str = ''
 ) -> None:
     """Copies a tokenizer and the files next to it; for a lone file, writes the settings that transformers needs.
@@ -79,7 +79,7 @@ def carry_tokenizer(
     if source is None:
         return
     for path in (source, source.parent / MAIN[0], source.parent / SETTINGS):
-        check_whole(path)  # before copying, so that an error names the original file
+        check_tokenizer_json(path)  # before copying, so that an error names the original file
     names = [source.parent / name for name in CARRIED] + list(source.parent.glob(PIECES))
     for path in names:
         if path.is_file() and path.parent != folder:
@@ -94,13 +94,13 @@ def carry_tokenizer(
     if not settings and (folder / MAIN[0]).is_file():
         inputs = ['input_ids', *(['token_type_ids'] if has_types else []), 'attention_mask']
         settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': inputs}
-        settings |= special_names(main_of(source) or folder / MAIN[0])
+        settings |= special_names(main_tokenizer_json(source) or folder / MAIN[0])
     if settings:
         settings['model_max_length'] = longest
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
-def main_of(source: Path) -> Path | None:
+def main_tokenizer_json(source: Path) -> Path | None:
     """Returns the tokenizer.json, under this or another name, that a copy is made from; None for other kinds."""
     beside = source.parent / MAIN[0]
     if beside.is_file():
@@ -108,7 +108,7 @@ def main_of(source: Path) -> Path | None:
     return source if source.suffix == '.json' and source.name != PAIR[0] else None
 
 
-def check_whole(path: Path) -> None:
+def check_tokenizer_json(path: Path) -> None:
     """Raises InputError if a JSON file of a tokenizer is truncated or not JSON."""
     if path.suffix == '.json' and path.is_file():
         try:

@@ -14,7 +14,7 @@ import numpy as np
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
-from efficient_attention.models.uneven import Stretch, layer_sizes, stretches
+from efficient_attention.models.uneven_stack import EqualLayerGroup, equal_layer_groups, layer_sizes
 
 COLUMNS = ('query', 'key', 'value', 'up', 'gate')  # kernels whose outputs are heads or units
 ROWS = ('out', 'down')  # kernels whose inputs are heads or units
@@ -22,65 +22,65 @@ LAST = {'attention': 'out', 'feed_forward': 'down'}
 Layer = dict[str, Any]
 
 
-def even(config: ModelConfig) -> ModelConfig:
+def padded_config(config: ModelConfig) -> ModelConfig:
     """Returns the config of the padded model, with full matrices instead of factors."""
     return dataclasses.replace(config, layer_heads=(), layer_units=(), ranks=())
 
 
-def padded(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
+def pad_layers(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters of the equivalent `even` model; other models' parameters are returned unchanged."""
-    if not config.is_uneven:
+    if not config.has_layer_specific_sizes:
         return dict(params)
     layers = []
-    for number, stretch in enumerate(stretches(config)):
+    for number, stretch in enumerate(equal_layer_groups(config)):
         found = params['encoder']['stack']['stretches'][number]['layers']
         own = stretch.config
         each = (
             [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(own.layers)] if own.is_stacked else [found]
         )
         layers += [padded_layer(config, stretch, one) for one in each]
-    return with_stack(params, {'layers': joined(config, layers)})
+    return with_encoder_stack(params, {'layers': stack_layers(config, layers)})
 
 
-def unpadded(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
+def unpad_layers(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the inverse of `padded`; raises InputError if a removed number is not zero."""
-    if not config.is_uneven:
+    if not config.has_layer_specific_sizes:
         return dict(params)
     whole, sizes, parts = params['encoder']['stack']['layers'], layer_sizes(config), []
     each = [jax.tree.map(lambda leaf, i=i: leaf[i], whole) for i in range(len(sizes))] if config.is_stacked else [whole]
-    for stretch in stretches(config):
+    for stretch in equal_layer_groups(config):
         count = stretch.config.layers if config.is_stacked else 1
         layers = [unpadded_layer(config, stretch, each.pop(0)) for _ in range(count)]
-        parts.append({'layers': joined(config, layers)})
-    return with_stack(params, {'stretches': dict(enumerate(parts))})
+        parts.append({'layers': stack_layers(config, layers)})
+    return with_encoder_stack(params, {'stretches': dict(enumerate(parts))})
 
 
-def with_stack(params: Mapping[str, Any], stack: dict[str, Any]) -> dict[str, Any]:
+def with_encoder_stack(params: Mapping[str, Any], stack: dict[str, Any]) -> dict[str, Any]:
     """Returns the parameters with the encoder's stack replaced."""
     return dict(params) | {'encoder': dict(params['encoder']) | {'stack': stack}}
 
 
-def joined(config: ModelConfig, layers: list[Layer]) -> Layer:
+def stack_layers(config: ModelConfig, layers: list[Layer]) -> Layer:
     """Returns layers of one size as one tree, stacked along a leading axis if the config is stacked."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *layers) if config.is_stacked else layers[0]
 
 
-def wide_of(config: ModelConfig, sub: str) -> int:
+def full_width(config: ModelConfig, sub: str) -> int:
     """Returns the number of columns of all heads, or the number of feed-forward units."""
     return config.heads * config.head_width if sub == 'attention' else config.feed_forward_width
 
 
-def padded_layer(config: ModelConfig, stretch: Stretch, layer: Layer) -> Layer:
+def padded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) -> Layer:
     """Returns one layer with zeros for the heads and units that it lacks."""
     found = dict(layer)
     for sub in stretch.sub_layers:
-        wide = wide_of(config, sub.name)
-        kernels = whole_of(config, sub.name, layer[sub.name]) if sub.is_constant else layer[sub.name]
-        found[sub.name] = {name: resized(name, one, wide) for name, one in kernels.items()}
+        wide = full_width(config, sub.name)
+        kernels = constant_to_sub_layer(config, sub.name, layer[sub.name]) if sub.is_constant else layer[sub.name]
+        found[sub.name] = {name: resize_dense(name, one, wide) for name, one in kernels.items()}
     return found
 
 
-def whole_of(config: ModelConfig, sub: str, constant: Layer) -> Layer:
+def constant_to_sub_layer(config: ModelConfig, sub: str, constant: Layer) -> Layer:
     """Returns the empty kernels of a sub-layer without heads or units, and its remaining output bias."""
     has_bias = config.attention_bias if sub == 'attention' else config.feed_forward_bias
     if not has_bias and np.any(constant['bias']):
@@ -96,13 +96,13 @@ def whole_of(config: ModelConfig, sub: str, constant: Layer) -> Layer:
     return kernels | {LAST[sub]: {'kernel': np.zeros((0, config.width), np.float32)} | bias}
 
 
-def resized(name: str, dense: Layer, wide: int) -> Layer:
+def resize_dense(name: str, dense: Layer, wide: int) -> Layer:
     """Returns a dense layer resized to `wide` columns or rows of heads or units: padded with zeros, or cut."""
     axes = {'kernel': -1, 'bias': -1} if name in COLUMNS else {'kernel': -2} if name in ROWS else {}
-    return {leaf: fitted(array, axes[leaf], wide) if leaf in axes else array for leaf, array in dense.items()}
+    return {leaf: pad_or_cut_axis(array, axes[leaf], wide) if leaf in axes else array for leaf, array in dense.items()}
 
 
-def fitted(array: np.ndarray, axis: int, size: int) -> np.ndarray:
+def pad_or_cut_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
     """Returns the array padded with zeros, or cut, to `size` along an axis."""
     missing = size - array.shape[axis]
     if missing <= 0:
@@ -112,15 +112,15 @@ def fitted(array: np.ndarray, axis: int, size: int) -> np.ndarray:
     return np.pad(array, widths)
 
 
-def unpadded_layer(config: ModelConfig, stretch: Stretch, layer: Layer) -> Layer:
+def unpadded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) -> Layer:
     """Returns one layer cut to its own numbers of heads and units."""
     found = dict(layer)
     for sub in stretch.sub_layers:
-        wide = 0 if sub.is_constant else wide_of(stretch.config, sub.name)
-        kernels = {name: resized(name, one, wide) for name, one in layer[sub.name].items()}
-        whole = {name: resized(name, one, wide_of(config, sub.name)) for name, one in kernels.items()}
+        wide = 0 if sub.is_constant else full_width(stretch.config, sub.name)
+        kernels = {name: resize_dense(name, one, wide) for name, one in layer[sub.name].items()}
+        whole = {name: resize_dense(name, one, full_width(config, sub.name)) for name, one in kernels.items()}
         for path, left in jax.tree_util.tree_leaves_with_path(whole):
-            before = dict(by_name(layer[sub.name]))[path_name(path)]
+            before = dict(named_arrays(layer[sub.name]))[path_name(path)]
             if not np.array_equal(left, before):
                 raise InputError(f'{sub.name}/{path_name(path)} has numbers in heads or units that are removed')
         found[sub.name] = kernels
@@ -130,6 +130,6 @@ def unpadded_layer(config: ModelConfig, stretch: Stretch, layer: Layer) -> Layer
     return found
 
 
-def by_name(tree: Layer) -> list[tuple[str, np.ndarray]]:
+def named_arrays(tree: Layer) -> list[tuple[str, np.ndarray]]:
     """Returns the arrays of a tree with their paths."""
     return [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

@@ -4,18 +4,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.attend import weights_with_options
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
-from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.context import Context, EncodedSource, fold_into_key
 from efficient_attention.modules.cross_attention import cross_options
 from efficient_attention.modules.layer import CROSS_ATTENTION
 
 
 def cross_weights(
-    decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence, *, layer: int = -1
+    decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource, *, layer: int = -1
 ) -> Array:
     """Returns the float32 cross-attention weights [B, H, L, M] of one layer.
 
@@ -34,26 +34,26 @@ def cross_weights(
     """
     config = decoder.config
     if config.source_reading != 'layers':
-        return apart_weights(decoder, tokens_BL, segments_BL, other)
+        return source_reader_weights(decoder, tokens_BL, segments_BL, other)
     _, context = decoder.embedded(tokens_BL, segments_BL, other=other)
-    _, taps = decoder.tapped(tokens_BL, segments_BL, other=other)
+    _, taps = decoder.with_layer_activations(tokens_BL, segments_BL, other=other)
     number = range(config.layers)[layer]
-    rng = fold(mechanism_rng(config, 0), number)
+    rng = fold_into_key(mechanism_rng(config, 0), number)
     context = context._replace(mechanism_rng=rng)
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
     options = operands.beside(cross_options(config.cross_mechanism, context, CallOptions()))
-    return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
+    return weights_with_options(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 
 
-def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence) -> Array:
+def source_reader_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource) -> Array:
     """Returns `cross_weights` of a decoder with one attention to the source outside its layers."""
-    config, operands = decoder.config, decoder.reading_source(tokens_BL, segments_BL, other=other)[1]
+    config, operands = decoder.config, decoder.hidden_and_source_operands(tokens_BL, segments_BL, other=other)[1]
     if operands is None:
         raise InputError(
             f'model.source_reading is {config.source_reading!r}: the decoder does not attend to the source'
         )
     positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
-    rng = fold(mechanism_rng(config, 0), config.layers)
+    rng = fold_into_key(mechanism_rng(config, 0), config.layers)
     context = Context(segments_BL, positions_BL, mechanism_rng=rng, other=other)
-    options = operands.beside(cross_options(config.cross_mechanism, context, CallOptions()))
-    return weights_with(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
+    options = operands.add_to_options(cross_options(config.cross_mechanism, context, CallOptions()))
+    return weights_with_options(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)

@@ -6,22 +6,22 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.config.model import ModelConfig, check_keeps_memory, check_memory
 from efficient_attention.errors import InputError, require
-from efficient_attention.models.adaptive import AdaptiveHead, Cluster, TokenTable, WholeTable
+from efficient_attention.models.adaptive_softmax import AdaptiveHead, Cluster, TokenTable, WholeTable
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import last_norm, mechanism_rng
-from efficient_attention.models.memory import AnyMemory
+from efficient_attention.models.layer_activations import LayerActivations
+from efficient_attention.models.segment_memory import AnyMemory
 from efficient_attention.models.source_reader import SourceReader, has_reader
 from efficient_attention.models.stack import Stack
-from efficient_attention.models.taps import Taps
 from efficient_attention.modules.attention import AttentionOperands
-from efficient_attention.modules.compression import Told
-from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.context import Context, EncodedSource, fold_into_key
+from efficient_attention.modules.embedding_table import table_logits
 from efficient_attention.modules.layer import SubLayer
+from efficient_attention.modules.memory_compression import Told
 from efficient_attention.modules.parameters import linear, make_norm
-from efficient_attention.modules.table import table_logits
 
 
 class DecoderOptions(TypedDict, total=False):
@@ -30,7 +30,7 @@ class DecoderOptions(TypedDict, total=False):
     positions_BL: Array | None
     rng: Array | None
     step: Array | int
-    other: OtherSequence | None
+    other: EncodedSource | None
 
 
 class Decoder(nnx.Module):
@@ -65,9 +65,9 @@ class Decoder(nnx.Module):
 
         Hidden states at position t depend on tokens 0 ... t. Arguments as of `embedded`.
         """
-        return self.reading_source(tokens_BL, segments_BL, **options)[0]
+        return self.hidden_and_source_operands(tokens_BL, segments_BL, **options)[0]
 
-    def reading_source(
+    def hidden_and_source_operands(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, AttentionOperands | None]:
         """Returns the hidden states, and the queries and keys of an attention to the source outside the layers.
@@ -79,15 +79,17 @@ class Decoder(nnx.Module):
             return self.normed(self.stack(x_BLD, context), options.get('rng')), None
         return self.source(self.stack, self.normed, x_BLD, context)
 
-    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> tuple[Array, Taps]:
+    def with_layer_activations(
+        self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]
+    ) -> tuple[Array, LayerActivations]:
         """Returns the hidden states and the layer activations: outputs, queries and keys of all layers.
 
         Raises:
             InputError: the decoder reads its source outside its layers.
         """
-        check_taps(self)
+        check_layer_activations(self)
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
-        x_BLD, taps = self.stack.tapped(x_BLD, context)
+        x_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), taps
 
     def embedded(
@@ -98,7 +100,7 @@ class Decoder(nnx.Module):
         positions_BL: Array | None = None,
         rng: Array | None = None,
         step: Array | int = 0,
-        other: OtherSequence | None = None,
+        other: EncodedSource | None = None,
     ) -> tuple[Array, Context]:
         """Returns the embedded tokens, and the context that the stack reads besides them.
 
@@ -112,8 +114,8 @@ class Decoder(nnx.Module):
         """
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
-        x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
-        draws = fold(rng, 1), mechanism_rng(self.config, step)
+        x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
+        draws = fold_into_key(rng, 1), mechanism_rng(self.config, step)
         return x_BLD, Context(segments_BL, positions_BL, *draws, other=other)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
@@ -123,17 +125,17 @@ class Decoder(nnx.Module):
         """
         return last_norm(self.config, self.norm, x_BLD, rng)
 
-    def continued(
+    def continue_from_memory(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory]:
         """Returns the hidden states of the segment that follows `memory`, and the memory after it.
 
         Arguments as of `telling`.
         """
-        hidden_BLD, memory, _ = self.telling(tokens_BL, segments_BL, memory, rng=rng)
+        hidden_BLD, memory, _ = self.continue_with_aux_losses(tokens_BL, segments_BL, memory, rng=rng)
         return hidden_BLD, memory
 
-    def telling(
+    def continue_with_aux_losses(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, Told]:
         """Returns the results of `continued` and the auxiliary layer losses: named sums over rows, tokens and layers.
@@ -151,8 +153,8 @@ class Decoder(nnx.Module):
         """
         check_keeps_memory(self.config)
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
-        x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
-        x_BLD, memory, told = self.stack.continued(x_BLD, segments_BL, memory, rng=fold(rng, 1))
+        x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
+        x_BLD, memory, told = self.stack.continue_from_memory(x_BLD, segments_BL, memory, rng=fold_into_key(rng, 1))
         return self.normed(x_BLD, rng), memory, told
 
     def logits(self, hidden_BLD: Array) -> Array:
@@ -170,7 +172,7 @@ class OutputHead(Protocol):
         """Returns float32 logits [B, L, V], or log-probabilities if the vocabulary is in clusters."""
         ...
 
-    def clustered(self, x_BLD: Array, table: Any) -> tuple[tuple[Cluster, ...], Array] | None:
+    def clusters_and_inputs(self, x_BLD: Array, table: Any) -> tuple[tuple[Cluster, ...], Array] | None:
         """Returns the word clusters and their input vectors [B, L, E]; None if one softmax covers all words."""
         ...
 
@@ -195,11 +197,11 @@ class TiedHead(nnx.Module):
         """Returns float32 logits [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         x_BLE = x_BLE * self.scale if self.scale != 1.0 else x_BLE
-        table_VE = table.vectors(x_BLE.dtype)
-        logits_BLV = spread(table_logits(x_BLE, table_VE), 'BLV')
+        table_VE = table.table_vectors(x_BLE.dtype)
+        logits_BLV = shard_activations(table_logits(x_BLE, table_VE), 'BLV')
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 
-    def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
+    def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
         """Returns None, because one softmax covers all words."""
 
 
@@ -212,9 +214,9 @@ class UntiedHead(nnx.Module):
 
     def __call__(self, x_BLD: Array, table: TokenTable) -> Array:  # noqa: ARG002  the tied head's signature
         """Returns float32 logits [B, L, V]."""
-        return spread(self.dense(x_BLD), 'BLV')
+        return shard_activations(self.dense(x_BLD), 'BLV')
 
-    def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
+    def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
         """Returns None, because one softmax covers all words."""
 
 
@@ -223,11 +225,11 @@ def check_causal(config: ModelConfig) -> None:
     require(not config.bidirectional, 'model.bidirectional', True, 'False in a decoder, which reads no later token')
     for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
         if not mechanism.is_causal:
-            advice = mechanism.causal_form(text.strip())
+            advice = mechanism.causal_text(text.strip())
             raise InputError(f'model.attention {text.strip()!r} is not causal, as a decoder needs it; write {advice}')
 
 
-def check_taps(decoder: Decoder) -> None:
+def check_layer_activations(decoder: Decoder) -> None:
     """Raises InputError if the decoder reads its source outside its layers.
 
     The layer activations of such a decoder would lack the attention to the source.

@@ -18,7 +18,7 @@ from efficient_attention.host_memory import host_memory
 UNITS = ('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')
 
 
-def memory_of(device: jax.Device) -> int:
+def device_memory_bytes(device: jax.Device) -> int:
     """Returns the usable bytes of a device.
 
     For a CPU, the result is the host's memory divided by its number of devices.
@@ -58,11 +58,11 @@ def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
         needed: purpose, in words -> bytes per device.
     """
     own = [device for device in mesh.devices.flat if device in jax.local_devices()]
-    total, there_is = sum(needed.values()), min(map(memory_of, own), default=None)
+    total, there_is = sum(needed.values()), min(map(device_memory_bytes, own), default=None)
     if there_is is not None and total > there_is:
-        parts = ', '.join(f'{what} {in_units(count)}' for what, count in needed.items())
+        parts = ', '.join(f'{what} {format_bytes(count)}' for what, count in needed.items())
         raise InputError(
-            f'the run needs at least {in_units(total)} on each device ({parts}), but a device has {in_units(there_is)}'
+            f'the run needs at least {format_bytes(total)} on each device ({parts}), but a device has {format_bytes(there_is)}'
         )
 
 
@@ -73,10 +73,10 @@ def check_host_fits(needed: int, what: str) -> None:
     """
     there_is = host_memory()
     if needed > there_is:
-        raise InputError(f'{what} take {in_units(needed)}, but this host has {in_units(there_is)}')
+        raise InputError(f'{what} take {format_bytes(needed)}, but this host has {format_bytes(there_is)}')
 
 
-def in_units(count: int, *, decimals: int = 1) -> str:
+def format_bytes(count: int, *, decimals: int = 1) -> str:
     """Returns a number of bytes as text such as '15.6 GiB', with at most four digits before the point."""
     power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
     return f'{count / 1024**power:,.{decimals}f} {UNITS[power]}' if power else f'{count} bytes'

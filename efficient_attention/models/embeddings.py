@@ -6,10 +6,10 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.adaptive import token_table
+from efficient_attention.models.adaptive_softmax import token_table
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import embedding, linear, make_norm
 from efficient_attention.modules.positions import AxialPositions, sinusoid
@@ -36,7 +36,7 @@ class Embeddings(nnx.Module):
         self, tokens_BL: Array, token_types_BL: Array, positions_BL: Array, *, rng: Array | None = None
     ) -> Array:
         """Returns a vector per token, [B, L, D]; `rng` (a PRNG key, or one per row) enables dropout."""
-        x_BLE = spread(self.token(tokens_BL), 'BLE')
+        x_BLE = shard_activations(self.token(tokens_BL), 'BLE')
         if self.config.embedding_scale:
             x_BLE = x_BLE * math.sqrt(self.config.width)
         if self.position is not None:
@@ -46,7 +46,7 @@ class Embeddings(nnx.Module):
         if self.token_type is not None:
             x_BLE = x_BLE + self.token_type(token_types_BL)
         x_BLE = dropout(x_BLE if self.norm is None else self.norm(x_BLE), self.config.dropout_rate, rng)
-        return x_BLE if self.projection is None else spread(self.projection(x_BLE), 'BLD')
+        return x_BLE if self.projection is None else shard_activations(self.projection(x_BLE), 'BLD')
 
 
 def learned_positions(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Embed | AxialPositions | None:

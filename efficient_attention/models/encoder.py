@@ -10,14 +10,14 @@ from jaxtyping import Int
 
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.directions import DirectionNorms, DirectionStacks, direction_config
+from efficient_attention.models.bidirectional_stacks import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
-from efficient_attention.models.memory import StateMemory
+from efficient_attention.models.layer_activations import HiddenStates, LayerActivations
 from efficient_attention.models.quantized import set_quantization
+from efficient_attention.models.segment_memory import StateMemory
 from efficient_attention.models.stack import Stack
-from efficient_attention.models.taps import Inside, Taps
-from efficient_attention.models.uneven import UnevenStack
-from efficient_attention.modules.context import Context, fold
+from efficient_attention.models.uneven_stack import UnevenStack
+from efficient_attention.modules.context import Context, fold_into_key
 from efficient_attention.modules.parameters import make_norm
 
 
@@ -73,10 +73,10 @@ class Encoder(nnx.Module):
         token_types_BL = jnp.zeros_like(tokens_BL) if token_types_BL is None else token_types_BL
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
-        x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold(rng, 0))
+        x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold_into_key(rng, 0))
         if self.config.directions_apart:  # both directions start from the same vectors
             x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)
-        draws = fold(rng, 1), mechanism_rng(self.config, step)
+        draws = fold_into_key(rng, 1), mechanism_rng(self.config, step)
         return x_BLD, Context(segments_BL, positions_BL, *draws, is_global_BL)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
@@ -86,7 +86,7 @@ class Encoder(nnx.Module):
         """
         return last_norm(self.config, self.norm, x_BLD, rng)
 
-    def with_states(
+    def with_recurrent_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, StateMemory]:
         """Returns the hidden states and the final states of the recurrent layers.
@@ -95,7 +95,7 @@ class Encoder(nnx.Module):
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         assert isinstance(self.stack, Stack)  # the config of an encoder-decoder excludes `directions_apart`
-        x_BLD, states = self.stack.with_states(x_BLD, context)
+        x_BLD, states = self.stack.with_recurrent_states(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), states
 
     token_outputs = frozenset({'vectors'})  # outputs with a token axis
@@ -108,32 +108,34 @@ class Encoder(nnx.Module):
         types_BL = batch['token_types'] if self.config.token_types > 1 else None
         return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
 
-    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> tuple[Array, Taps]:
+    def with_layer_activations(
+        self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
+    ) -> tuple[Array, LayerActivations]:
         """Returns the hidden states and the layer activations: outputs, queries and keys of all layers."""
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
-        x_BLD, taps = self.stack.tapped(x_BLD, context)
+        x_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), taps
 
-    def with_inside(
+    def with_hidden_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
-    ) -> tuple[Array, Inside]:
+    ) -> tuple[Array, HiddenStates]:
         """Returns the hidden states and the activations by which distillation compares two models.
 
         The activations include the embeddings and the N layers' outputs, [N + 1, B, L, D], with the final norm. A
         reversible stack stores them here; otherwise it would recompute them.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
-        last_BLD, taps = self.stack.tapped(x_BLD, context)
+        last_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
         states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
         states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
-        return self.normed(last_BLD, options.get('rng')), Inside(states_NBLD, taps.attention.get('attention'))
+        return self.normed(last_BLD, options.get('rng')), HiddenStates(states_NBLD, taps.attention.get('attention'))
 
 
 def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:
     """Returns the layer stack of an encoder."""
     if config.directions_apart:
         return DirectionStacks(config, rngs=rngs)
-    return UnevenStack(config, rngs=rngs) if config.is_uneven else Stack(config, rngs=rngs)
+    return UnevenStack(config, rngs=rngs) if config.has_layer_specific_sizes else Stack(config, rngs=rngs)
 
 
 def row_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:
@@ -144,7 +146,7 @@ def row_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:
 def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
     """Returns a stack's output after the final norm, if there is one, and dropout if `final_dropout` is set."""
     x_BLD = x_BLD if norm is None else norm(x_BLD)
-    return dropout(x_BLD, config.dropout_rate, fold(rng, 2)) if config.final_dropout else x_BLD
+    return dropout(x_BLD, config.dropout_rate, fold_into_key(rng, 2)) if config.final_dropout else x_BLD
 
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
@@ -152,7 +154,7 @@ def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
 
     It depends only on (seed, step).
     """
-    if not any(mechanism.draws.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
+    if not any(mechanism.randomness.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)
 

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import gathered
+from efficient_attention.attention.device_mesh import gather_parameter
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder, DecoderOptions
 from efficient_attention.models.encoder import Encoder, EncoderOptions
-from efficient_attention.models.memory import StateMemory
-from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.models.segment_memory import StateMemory
+from efficient_attention.modules.context import EncodedSource, fold_into_key
 from efficient_attention.modules.layer import CROSS_ATTENTION, sub_layers_of
 from efficient_attention.modules.parameters import kernel_init
 from efficient_attention.recurrence.cell import States
@@ -78,7 +78,7 @@ class EncoderDecoder(nnx.Module):
             step: training step, which determines the samples of random mechanisms; 0 outside training.
         """
         source = source_BM, source_segments_BM
-        return self.decoder.hidden(tokens_BL, segments_BL, **self.read(source, positions, rng, step))
+        return self.decoder.hidden(tokens_BL, segments_BL, **self.decoder_options(source, positions, rng, step))
 
     def hidden_and_draws(
         self,
@@ -95,19 +95,19 @@ class EncoderDecoder(nnx.Module):
 
         The log-probability is None if nothing is sampled: the cross-attention samples no keys, or `rng` is None.
         """
-        read = self.read((source_BM, source_segments_BM), positions, rng, step)
-        if rng is None or not self.config.cross_mechanism.draws.in_training:
+        read = self.decoder_options((source_BM, source_segments_BM), positions, rng, step)
+        if rng is None or not self.config.cross_mechanism.randomness.in_training:
             return self.decoder.hidden(tokens_BL, segments_BL, **read), None
         if self.config.source_reading != 'layers':
-            hidden_BLD, operands = self.decoder.reading_source(tokens_BL, segments_BL, **read)
+            hidden_BLD, operands = self.decoder.hidden_and_source_operands(tokens_BL, segments_BL, **read)
             assert operands is not None and operands.drawn_BHL is not None
             return hidden_BLD, operands.drawn_BHL.sum(axis=1)
-        hidden_BLD, taps = self.decoder.tapped(tokens_BL, segments_BL, **read)
+        hidden_BLD, taps = self.decoder.with_layer_activations(tokens_BL, segments_BL, **read)
         drawn_NBHL = taps.attention[CROSS_ATTENTION.name].drawn_BHL
         assert drawn_NBHL is not None
         return hidden_BLD, drawn_NBHL.sum(axis=(0, 2))
 
-    def read(
+    def decoder_options(
         self,
         source: tuple[Array, Array],
         positions: tuple[Array | None, Array | None],
@@ -115,8 +115,8 @@ class EncoderDecoder(nnx.Module):
         step: Array | int,
     ) -> DecoderOptions:
         """Returns the decoder's inputs besides its tokens; `source` has ids and segments, the rest as of `hidden`."""
-        other = self.encode(*source, rng=fold(rng, 0), step=step, positions_BM=positions[0])
-        return {'other': other, 'positions_BL': positions[1], 'rng': fold(rng, 1), 'step': step}
+        other = self.encode(*source, rng=fold_into_key(rng, 0), step=step, positions_BM=positions[0])
+        return {'other': other, 'positions_BL': positions[1], 'rng': fold_into_key(rng, 1), 'step': step}
 
     def encode(
         self,
@@ -126,16 +126,16 @@ class EncoderDecoder(nnx.Module):
         positions_BM: Array | None = None,
         rng: Array | None = None,
         step: Array | int = 0,
-    ) -> OtherSequence:
+    ) -> EncodedSource:
         """Returns the encoded source for cross-attention; arguments as of `hidden`.
 
         One encoded source can be used for all of its targets.
         """
         read: EncoderOptions = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
         if self.initial is None:
-            return OtherSequence(self.encoder(source_BM, segments_BM, **read), segments_BM, positions_BM)
-        states_BMD, last = self.encoder.with_states(source_BM, segments_BM, **read)
-        return OtherSequence(states_BMD, segments_BM, positions_BM, self.initial(last))
+            return EncodedSource(self.encoder(source_BM, segments_BM, **read), segments_BM, positions_BM)
+        states_BMD, last = self.encoder.with_recurrent_states(source_BM, segments_BM, **read)
+        return EncodedSource(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:
         """Returns float32 logits [B, L, V] from hidden states, or from a part of their positions."""
@@ -156,13 +156,18 @@ class InitialState(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.form, self.layers = config.initial_state, config.layers
-        self.kernel = None if self.form == 'copy' else self.drawn(config, rngs)
+        self.kernel = None if self.form == 'copy' else self.initial_values(config, rngs)
 
-    def drawn(self, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Param:
+    def initial_values(self, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Param:
         """Returns the initial values of the mapping matrices W."""
         encoder, decoder = config.encoder, config.decoder
-        read = encoder.units * (1 + (self.form == 'map' and encoder.bidirectional))
-        shape = (cell_of(decoder.cell, decoder.width, decoder.units).states, config.layers, read, decoder.units)
+        read = encoder.recurrent_state_width * (1 + (self.form == 'map' and encoder.bidirectional))
+        shape = (
+            cell_of(decoder.cell, decoder.width, decoder.recurrent_state_width).states,
+            config.layers,
+            read,
+            decoder.recurrent_state_width,
+        )
         return nnx.Param(kernel_init(config, 1.0 / math.sqrt(read))(rngs.params(), shape, jnp.float32))
 
     def __call__(self, last: StateMemory) -> States:
@@ -171,10 +176,10 @@ class InitialState(nnx.Module):
         if self.kernel is None:
             return directions[0]
         joined = [jnp.concatenate(arrays, axis=-1) for arrays in zip(*directions, strict=True)]
-        kernel = gathered(jnp.asarray(self.kernel[...]), 'DE')
-        return tuple(jnp.tanh(mapped(x_BNI, one)) for x_BNI, one in zip(joined, kernel, strict=True))
+        kernel = gather_parameter(jnp.asarray(self.kernel[...]), 'DE')
+        return tuple(jnp.tanh(project_layer_states(x_BNI, one)) for x_BNI, one in zip(joined, kernel, strict=True))
 
 
-def mapped(x_BNI: Array, kernel_NIU: Array) -> Array:
+def project_layer_states(x_BNI: Array, kernel_NIU: Array) -> Array:
     """Returns each layer's vectors times its matrix, [B, N, U]."""
     return jnp.einsum('bni,niu->bnu', x_BNI, kernel_NIU, preferred_element_type=jnp.float32)

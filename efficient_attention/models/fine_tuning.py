@@ -10,10 +10,10 @@ from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
+from efficient_attention.models.layer_activations import HiddenStates
 from efficient_attention.models.quantized import set_quantization
-from efficient_attention.models.sentences import SentenceLevel, folded
-from efficient_attention.models.taps import Inside
-from efficient_attention.modules.context import fold
+from efficient_attention.models.sentences import SentenceLevel, flatten_sentences
+from efficient_attention.modules.context import fold_into_key
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooler, Pooling
@@ -66,51 +66,51 @@ class FineTuningModel(nnx.Module):
         """
         if self.sentences is not None:
             x_BD = self.text_vectors(batch, rng, step)
-            return self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(rng, 1))
-        rows, keys = self.rows_of(batch, rng)
-        return self.of_vectors(self.encode(rows, fold(keys, 0), step), batch, keys)
+            return self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold_into_key(rng, 1))
+        rows, keys = self.encoder_rows(batch, rng)
+        return self.head_outputs(self.encode(rows, fold_into_key(keys, 0), step), batch, keys)
 
-    def rows_of(self, batch: dict[str, Array], rng: Array | None) -> tuple[dict[str, Array], Array | None]:
+    def encoder_rows(self, batch: dict[str, Array], rng: Array | None) -> tuple[dict[str, Array], Array | None]:
         """Returns the encoder's rows and their PRNG keys; each choice, and each of two towers, is a separate row."""
-        return folded(batch, rng, READ) if self.head.config.kind in OF_SEVERAL else (batch, rng)
+        return flatten_sentences(batch, rng, READ) if self.head.config.kind in OF_SEVERAL else (batch, rng)
 
-    def of_vectors(self, x_BLD: Array, batch: dict[str, Array], keys_B: Array | None) -> dict[str, Array]:
+    def head_outputs(self, x_BLD: Array, batch: dict[str, Array], keys_B: Array | None) -> dict[str, Array]:
         """Returns the head's outputs from the encoder's features of all rows; the keys `keys_B` enable dropout."""
         kind = self.head.config.kind
         if kind not in POOLED:
-            return self.head(x_BLD, rng=fold(keys_B, 1))
+            return self.head(x_BLD, rng=fold_into_key(keys_B, 1))
         x_BD = self.pooling(x_BLD, batch['segments'].reshape(x_BLD.shape[:2]))
         if kind == 'towers':
-            x_BD = joined_vectors(x_BD)
+            x_BD = pair_features(x_BD)
             keys_B = None if keys_B is None else keys_B[::2]
-        outputs = self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(keys_B, 1))
+        outputs = self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold_into_key(keys_B, 1))
         return outputs if kind != 'choice' else {'logits': outputs['logits'].reshape(batch['tokens'].shape[:2])}
 
     @property
-    def token_outputs(self) -> frozenset[str]:
+    def token_output_names(self) -> frozenset[str]:
         """The names of the outputs with a token axis."""
-        return token_outputs(self.head.config)
+        return token_output_names(self.head.config)
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
         """Returns the model's outputs with the logits of padding masked, for losses and predictions."""
-        return self.without_padding(self(batch, rng=rng, step=step), batch)
+        return self.mask_padding_logits(self(batch, rng=rng, step=step), batch)
 
-    def with_inside(
+    def with_hidden_states(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
-    ) -> tuple[dict[str, Array], Inside]:
+    ) -> tuple[dict[str, Array], HiddenStates]:
         """Returns the masked outputs and the activations by which distillation compares two models.
 
         Rows of sentences are not supported.
         """
-        rows, keys = self.rows_of(batch, rng)
-        x_BLD, inside = self.encoder.with_inside(
-            rows['tokens'], rows['segments'], **self.read(rows, fold(keys, 0), step)
+        rows, keys = self.encoder_rows(batch, rng)
+        x_BLD, inside = self.encoder.with_hidden_states(
+            rows['tokens'], rows['segments'], **self.encoder_options(rows, fold_into_key(keys, 0), step)
         )
         if self.mix is not None:
             x_BLD = self.mix(inside.states_NBLD)
-        return self.without_padding(self.of_vectors(x_BLD, batch, keys), batch), inside
+        return self.mask_padding_logits(self.head_outputs(x_BLD, batch, keys), batch), inside
 
-    def without_padding(self, outputs: dict[str, Array], batch: dict[str, Array]) -> dict[str, Array]:
+    def mask_padding_logits(self, outputs: dict[str, Array], batch: dict[str, Array]) -> dict[str, Array]:
         """Returns the given outputs with the logits of padding masked."""
         kind = self.head.config.kind
         if kind in ('span', 'multi_hop'):
@@ -125,13 +125,13 @@ class FineTuningModel(nnx.Module):
 
         Token types are ignored if the model has none.
         """
-        read = self.read(batch, rng, step)
+        read = self.encoder_options(batch, rng, step)
         if self.mix is None:
             return self.encoder(batch['tokens'], batch['segments'], **read)
-        _, inside = self.encoder.with_inside(batch['tokens'], batch['segments'], **read)
+        _, inside = self.encoder.with_hidden_states(batch['tokens'], batch['segments'], **read)
         return self.mix(inside.states_NBLD)
 
-    def read(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
+    def encoder_options(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
         """Returns the encoder's inputs besides tokens and segments."""
         types_BL = batch['token_types'] if self.encoder.config.token_types > 1 else None
         return {'token_types_BL': types_BL, 'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}
@@ -140,12 +140,12 @@ class FineTuningModel(nnx.Module):
         """Returns one vector per row [B, D], pooled from its sentences."""
         assert self.sentences is not None
         x_BSD = self.sentence_vectors(batch, rng, step)
-        return self.sentences(x_BSD, sentence_segments(batch), rng=fold(rng, 2))
+        return self.sentences(x_BSD, sentence_mask(batch), rng=fold_into_key(rng, 2))
 
     def sentence_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
         """Returns one vector per sentence [B, S, D], pooled from its tokens."""
-        flat, keys = folded(batch, rng, READ)
-        x_BD = self.pooling(self.encode(flat, fold(keys, 0), step), flat['segments'])
+        flat, keys = flatten_sentences(batch, rng, READ)
+        x_BD = self.pooling(self.encode(flat, fold_into_key(keys, 0), step), flat['segments'])
         return x_BD.reshape(*batch['tokens'].shape[:2], -1)
 
     def pooling_weights(self, batch: dict[str, Array]) -> dict[str, Array]:
@@ -155,26 +155,26 @@ class FineTuningModel(nnx.Module):
         [B, S], the weight of each sentence in the text's vector.
         """
         if self.sentences is None:
-            return {'words': self.pooling.weights(self.encode(batch), batch['segments'])}
-        flat, segments_BS = folded(batch, None, READ)[0], sentence_segments(batch)
-        words_BL = self.pooling.weights(self.encode(flat), flat['segments'])
+            return {'words': self.pooling.pooling_weights(self.encode(batch), batch['segments'])}
+        flat, segments_BS = flatten_sentences(batch, None, READ)[0], sentence_mask(batch)
+        words_BL = self.pooling.pooling_weights(self.encode(flat), flat['segments'])
         x_BSD = self.sentences.encode(self.sentence_vectors(batch), segments_BS)
-        sentences_BS = self.sentences.pooling.weights(x_BSD, segments_BS)
+        sentences_BS = self.sentences.pooling.pooling_weights(x_BSD, segments_BS)
         return {'words': words_BL.reshape(batch['tokens'].shape), 'sentences': sentences_BS}
 
 
-def sentence_segments(batch: dict[str, Array]) -> Array:
+def sentence_mask(batch: dict[str, Array]) -> Array:
     """Returns int32 [B, S]: 1 for a sentence, 0 if all its positions are padding."""
     return (batch['segments'] > 0).any(axis=-1).astype(jnp.int32)
 
 
-def joined_vectors(x_BD: Array) -> Array:
+def pair_features(x_BD: Array) -> Array:
     """Returns [a, b, a * b, a - b] [B, 4 D] for each pair of consecutive vectors a and b in [2 B, D]."""
     a_BD, b_BD = x_BD[::2], x_BD[1::2]
     return jnp.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1)
 
 
-def token_outputs(head: HeadConfig) -> frozenset[str]:
+def token_output_names(head: HeadConfig) -> frozenset[str]:
     """Returns the names of a head's outputs with a token axis."""
     return TOKEN_OUTPUTS.get(head.kind, frozenset())
 

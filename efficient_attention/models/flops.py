@@ -3,8 +3,8 @@
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import multiply_adds
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.directions import direction_config
-from efficient_attention.models.uneven import layer_sizes
+from efficient_attention.models.bidirectional_stacks import direction_config
+from efficient_attention.models.uneven_stack import layer_sizes
 from efficient_attention.recurrence.cells import cell_of
 
 
@@ -25,44 +25,48 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     if config.cell == 'none':
         # Queries and keys may share one projection.
         mixing = (4 - config.shared_qk) * config.width * inner
-        mixing += general_of_layer(config) - unread_keys_of_layer(config)
+        mixing += general_score_multiply_adds(config) - omitted_key_multiply_adds(config)
         turns = config.mechanisms
-        mixing -= (2 - turns[0].reads.queries - turns[0].reads.keys) * config.width * inner
-        scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
+        mixing -= (2 - turns[0].key_access.queries - turns[0].key_access.keys) * config.width * inner
+        scores = (config.layers // len(turns)) * sum(
+            attention_multiply_adds(config, mechanism, length) for mechanism in turns
+        )
     else:
-        mixing, scores = cell_of_layer(config), 0
+        mixing, scores = recurrent_cell_multiply_adds(config), 0
     projections = mixing + wide
     # Keys and values of the memory. The projection of distances is computed once for all rows and is not counted.
-    memory = 2 * slots_of(config) * config.layers * config.width * inner * (config.cell == 'none')
-    memory += config.layers * compression_of_layer(config, length)
+    memory = 2 * memory_slot_counts(config) * config.layers * config.width * inner * (config.cell == 'none')
+    memory += config.layers * compression_multiply_adds(config, length)
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
     head = config.width * config.embedding_width + config.embedding_width * config.vocab_size
-    all_projections = config.layers * (projections - saved_by_ranks(config, config.heads, config.feed_forward_width))
-    if config.is_uneven:
-        all_projections, scores = uneven_layers(config, length)
+    all_projections = config.layers * (
+        projections - low_rank_saved_multiply_adds(config, config.heads, config.feed_forward_width)
+    )
+    if config.has_layer_specific_sizes:
+        all_projections, scores = uneven_layer_multiply_adds(config, length)
     return 2.0 * (length * (all_projections + factorised) + scores + memory + predictions * head)
 
 
-def uneven_layers(config: ModelConfig, length: int) -> tuple[int, float]:
+def uneven_layer_multiply_adds(config: ModelConfig, length: int) -> tuple[int, float]:
     """Returns the multiply-adds of all matrices per token and of all attention, for layers of different sizes."""
     projections, scores, rounds = 0, 0.0, config.layers if config.sharing == 'all' else 1
     [mechanism] = config.mechanisms
     for heads, units in layer_sizes(config):
         projections += (4 - config.shared_qk) * config.width * heads * config.head_width
         projections += (2 + config.feed_forward_gate) * config.width * units * config.feed_forward
-        projections -= saved_by_ranks(config, heads, units)
+        projections -= low_rank_saved_multiply_adds(config, heads, units)
         scores += multiply_adds(mechanism, length, heads, config.head_width) if heads else 0.0
     return rounds * projections, rounds * scores
 
 
-def saved_by_ranks(config: ModelConfig, heads: int, units: int) -> int:
+def low_rank_saved_multiply_adds(config: ModelConfig, heads: int, units: int) -> int:
     """Returns the multiply-adds per token that low-rank kernels save in one layer of this size."""
     saved = 0
     for kind in ('query', 'key', 'value', 'out', 'gate', 'up', 'down') if config.ranks else ():
         wide = units if kind in ('gate', 'up', 'down') else heads * config.head_width
         inputs, outputs = (wide, config.width) if kind in ('out', 'down') else (config.width, wide)
         is_there = kind != 'gate' or config.feed_forward_gate
-        rank = config.rank_of(kind, inputs, outputs) if is_there else 0
+        rank = config.kernel_rank(kind, inputs, outputs) if is_there else 0
         saved += inputs * outputs - rank * (inputs + outputs) if rank else 0
     return saved
 
@@ -76,52 +80,59 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     encoder, decoder = config.encoder, config.decoder
     inner = config.heads * config.head_width
     projected = 2 * (target_length + source_length) * config.width * inner
-    projected += target_length * general_of_layer(config) - source_length * unread_keys_of_layer(config)
-    projected += target_length * (config.width + 1) * inner * config.cross_mechanism.needs.centres
+    projected += target_length * general_score_multiply_adds(config) - source_length * omitted_key_multiply_adds(config)
+    projected += target_length * (config.width + 1) * inner * config.cross_mechanism.requirements.centres
     readings = {'layers': decoder.layers, 'state': 0}.get(config.source_reading, 1)
-    cross = readings * (projected + 2 * target_length * source_length * inner) + apart(config) * target_length
+    cross = (
+        readings * (projected + 2 * target_length * source_length * inner)
+        + source_reader_multiply_adds(config) * target_length
+    )
     stacks = encoder_flops(encoder, source_length, predictions=0)
     stacks += encoder_flops(decoder, target_length, predictions=0)
     return stacks + 2.0 * (cross + target_length * config.width * decoder.vocab_size)
 
 
-def cell_of_layer(config: ModelConfig) -> int:
+def recurrent_cell_multiply_adds(config: ModelConfig) -> int:
     """Returns the multiply-adds of one layer's recurrent cells per token."""
     if config.directions_apart:
-        return 2 * cell_of_layer(direction_config(config))
-    cell = cell_of(config.cell, config.width, config.units)
-    states = 0 if cell.is_diagonal else cell.recurrent * config.units
-    wide = (1 + config.bidirectional) * config.units
-    return wide * (cell.gates * config.width + states + (wide != config.width) * config.width)
+        return 2 * recurrent_cell_multiply_adds(direction_config(config))
+    cell = cell_of(config.cell, config.width, config.recurrent_state_width)
+    states = 0 if cell.is_diagonal else cell.recurrent * config.recurrent_state_width
+    wide = (1 + config.bidirectional) * config.recurrent_state_width
+    return wide * (cell.gate_count * config.width + states + (wide != config.width) * config.width)
 
 
-def apart(config: ModelConfig) -> int:
+def source_reader_multiply_adds(config: ModelConfig) -> int:
     """Returns the multiply-adds per token of the decoder's matrices outside its layers, from source to output layer."""
     if config.cell == 'none':
         return 0
     decoder, square = config.decoder, config.width**2
-    fed = cell_of(decoder.cell, decoder.width, decoder.units).gates * decoder.units * config.width
+    fed = (
+        cell_of(decoder.cell, decoder.width, decoder.recurrent_state_width).gate_count
+        * decoder.recurrent_state_width
+        * config.width
+    )
     read = 2 + (config.source_reading == 'before')
     readout = 2 * read * square if config.readout != 'none' else 0
-    return config.is_stepwise * fed + (config.source_reading == 'after') * 2 * square + readout
+    return config.has_sequential_decoder * fed + (config.source_reading == 'after') * 2 * square + readout
 
 
-def general_of_layer(config: ModelConfig) -> int:
+def general_score_multiply_adds(config: ModelConfig) -> int:
     """Returns the multiply-adds of the 'general' score matrices per query in one layer."""
     return config.heads * config.head_width**2 * (config.score == 'general')
 
 
-def unread_keys_of_layer(config: ModelConfig) -> int:
+def omitted_key_multiply_adds(config: ModelConfig) -> int:
     """Returns the multiply-adds of one key's projection if scores by location omit it; otherwise 0."""
     return config.width * config.heads * config.head_width * (config.score == 'location')
 
 
-def slots_of(config: ModelConfig) -> int:
+def memory_slot_counts(config: ModelConfig) -> int:
     """Returns the number of memory positions: recent tokens and compressed positions."""
     return config.memory_length + config.compressed_length
 
 
-def compression_of_layer(config: ModelConfig, length: int) -> int:
+def compression_multiply_adds(config: ModelConfig, length: int) -> int:
     """Returns the multiply-adds of one layer's convolution over `length` evicted tokens, and of its loss.
 
     The loss computes keys and values of the tokens and of the compressed positions. It also computes two products per
@@ -133,7 +144,7 @@ def compression_of_layer(config: ModelConfig, length: int) -> int:
     return length * config.width**2 + 2 * read * inner * (config.width + length)
 
 
-def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
+def attention_multiply_adds(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
     """Returns the multiply-adds of one layer's attention over `length` tokens that follow the config's memory.
 
     The result is the count for memory and tokens, minus the count for queries in the memory. Relative attention has a
@@ -141,6 +152,6 @@ def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> floa
     """
     whole, before = (
         multiply_adds(mechanism, count, config.heads, config.head_width) if count else 0
-        for count in (slots_of(config) + length, slots_of(config))
+        for count in (memory_slot_counts(config) + length, memory_slot_counts(config))
     )
     return (whole - before) * (1.5 if config.relative == 'transformer_xl' else 1.0)

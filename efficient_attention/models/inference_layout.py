@@ -12,7 +12,7 @@ from flax import nnx
 from efficient_attention.models.stack import Stack
 
 
-def for_inference(graph: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
+def lay_out_for_inference(graph: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
     """Returns the same model with separate arrays per layer, whose stacks run their layers without a scan.
 
     Results are equal up to rounding, and program size grows with depth. A layer shared by all is not copied and stays
@@ -26,6 +26,6 @@ def for_inference(graph: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
     model = nnx.merge(graph, params)
     for stack in [module for _, module in nnx.iter_graph(model) if isinstance(module, Stack)]:
         if stack.config.is_stacked and not stack.is_separate:
-            stack.lay_out_separately()
+            stack.unstack_layers()
     graph, state = nnx.split(model)
     return graph, nnx.to_pure_dict(state)

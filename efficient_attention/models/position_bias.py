@@ -18,11 +18,11 @@ from jax.tree_util import Partial
 from jaxtyping import Int, Shaped
 
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.softmax.serve import may_hold_all_pairs
+from efficient_attention.attention.softmax.backend_choice import may_hold_all_pairs
 from efficient_attention.config.layer import BUCKETED, UNTIED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.modules.context import Terms
+from efficient_attention.modules.context import SharedTerms
 from efficient_attention.modules.parameters import embedding, kernel_init, linear, make_norm
 
 
@@ -57,17 +57,17 @@ class PositionBias(nnx.Module):
         """
         length, config = positions_BL.shape[1], self.config
         if config.relative == 't5' and may_hold_all_pairs(config.attention_backend, length, length):
-            return all_differences(self.by_difference(), length)
+            return all_pairs_bias(self.by_difference(), length)
         if self.untied is not None and length > config.max_length:
             table = f'the position table, model.max_length {config.max_length}'
             raise InputError(f'a row of {length} positions is beyond {table}')
-        return self.function(positions_BL)
+        return self.bias_function(positions_BL)
 
-    def terms(self, positions_BL: Array | None) -> Terms:
+    def shared_terms(self, positions_BL: Array | None) -> SharedTerms:
         """Returns the bias for all layers; without `positions_BL`, positions are the indices in the row."""
-        return Terms(bias=self.function() if positions_BL is None else self(positions_BL))
+        return SharedTerms(bias=self.bias_function() if positions_BL is None else self(positions_BL))
 
-    def function(self, positions_BL: Array | None = None) -> Partial:
+    def bias_function(self, positions_BL: Array | None = None) -> Partial:
         """Returns the bias as a function of query and key indices.
 
         Without `positions_BL`, indices are positions below `max_length`.
@@ -75,13 +75,13 @@ class PositionBias(nnx.Module):
         if self.config.relative == 'alibi':
             return Partial(Alibi(self.config.heads))
         if self.untied is None:
-            return Partial(of_differences, self.by_difference())
+            return Partial(bias_of_differences, self.by_difference())
         query_BLHK, key_BLHK = self.untied(positions_BL)
         by_difference = None if self.table is None else self.by_difference()
         if self.resets is None or positions_BL is None:
-            return Partial(of_places, Places(query_BLHK, key_BLHK, by_difference))
+            return Partial(untied_bias, UntiedBiasInputs(query_BLHK, key_BLHK, by_difference))
         is_first_BL = (positions_BL == 0).astype(jnp.float32)
-        return Partial(of_places, Places(query_BLHK, key_BLHK, by_difference, is_first_BL, self.reset_values()))
+        return Partial(untied_bias, UntiedBiasInputs(query_BLHK, key_BLHK, by_difference, is_first_BL, self.cls_bias()))
 
     def by_difference(self) -> Array:
         """Returns the bias per index difference, float32 [2 d + 1, H].
@@ -92,7 +92,7 @@ class PositionBias(nnx.Module):
         count, most = self.config.relative_buckets, self.config.relative_max_distance
         return self.table[...][bucket_numbers(np.arange(-most, most + 1), count, most, causal=self.causal)]
 
-    def reset_values(self) -> Array:
+    def cls_bias(self) -> Array:
         """Returns the biases of [CLS], float32 [2, H]: from [CLS] to any key, and from any other query to [CLS].
 
         In a bidirectional bucket table, no difference falls into the first row for later keys. That row is used for
@@ -122,7 +122,7 @@ class UntiedPositions(nnx.Module):
 
     def __call__(self, positions_BL: Array | None) -> tuple[Array, Array]:
         """Returns scaled queries and keys [B, L, H, K] of these positions, or [1, max_length, H, K] of all."""
-        table_LD = self.norm(self.position.vectors(jnp.float32))
+        table_LD = self.norm(self.position.table_vectors(jnp.float32))
         query_LI, key_LI = self.query(table_LD), self.key(table_LD)
         scale = 1.0 / math.sqrt(2.0 * query_LI.shape[1] / self.heads)
 
@@ -133,7 +133,7 @@ class UntiedPositions(nnx.Module):
         return rows(query_LI * scale), rows(key_LI)
 
 
-class Places(NamedTuple):
+class UntiedBiasInputs(NamedTuple):
     """The arrays of TUPE's bias, per position, per index difference and for [CLS].
 
     All of them are floats, because all get gradients.
@@ -187,7 +187,7 @@ def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, ca
     return numbers if causal else numbers + np.where(differences > 0, buckets, 0)
 
 
-def of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) -> Array:
+def bias_of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) -> Array:
     """Returns the bias [b, H, L, M], looked up in a table by the difference key - query.
 
     Larger differences use the outermost rows.
@@ -197,8 +197,8 @@ def of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) 
     return jnp.moveaxis(by_difference_dH.at[rows_bLM].get(mode='promise_in_bounds'), -1, 1)
 
 
-def all_differences(by_difference_dH: Array, length: int) -> Array:
-    """Returns `of_differences` for indices 0 ... L - 1, [1, H, L, L], without a gather over all pairs.
+def all_pairs_bias(by_difference_dH: Array, length: int) -> Array:
+    """Returns `bias_of_differences` for indices 0 ... L - 1, [1, H, L, L], without a gather over all pairs.
 
     Each row is the row before it, shifted by one. So [H, L, 2 L - 1] is cut from repetitions of 2 L values.
     """
@@ -209,12 +209,12 @@ def all_differences(by_difference_dH: Array, length: int) -> Array:
     return repeated.reshape(-1, length, 2 * length - 1)[None, :, :, length - 1 :]
 
 
-def of_places(places: Places, query_b1L1: Array, key_b11M: Array) -> Array:
+def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) -> Array:
     """Returns the float32 bias [B, H, L, M]: the untied product plus the difference term; [CLS] values replace both."""
     at_queries, at_keys = (functools.partial(rows_at, places=side) for side in (query_b1L1, key_b11M))
     values_BHLM = float32_einsum('BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK))
     if places.by_difference_dH is not None:
-        values_BHLM = values_BHLM + of_differences(places.by_difference_dH, query_b1L1, key_b11M)
+        values_BHLM = values_BHLM + bias_of_differences(places.by_difference_dH, query_b1L1, key_b11M)
     if places.is_first_BL is None or places.resets_2H is None:
         return values_BHLM
     from_first, to_first = places.resets_2H[:, None, :, None, None]

@@ -4,14 +4,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import is_split, shard_count, spread
+from efficient_attention.attention.device_mesh import is_axis_sharded, shard_activations, shard_count
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
-from efficient_attention.models.taps import Inside
+from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.modules.embedding_table import EmbeddingTable, table_logits
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooler
-from efficient_attention.modules.table import Table, table_logits
 
 PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')  # arrays [B, P] of a batch
 
@@ -25,11 +25,11 @@ class MaskedLMHead(nnx.Module):
         self.norm = make_norm(config, config.embedding_width, rngs)
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
 
-    def __call__(self, x_BPD: Array, table: Table) -> Array:
+    def __call__(self, x_BPD: Array, table: EmbeddingTable) -> Array:
         """Returns float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
-        table_VE = table.vectors(x_BPE.dtype)
-        logits_BPV = spread(table_logits(x_BPE, table_VE), 'BLV')
+        table_VE = table.table_vectors(x_BPE.dtype)
+        logits_BPV = shard_activations(table_logits(x_BPE, table_VE), 'BLV')
         return logits_BPV + self.bias[...][None, None]
 
 
@@ -55,19 +55,21 @@ class PretrainingModel(nnx.Module):
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
         """Returns float32 logits of a batch: 'masked_lm' [B, P, V] and, if there is a pair head, 'pair' [B, 2]."""
-        x_BLD = self.encoder(batch['tokens'], batch['segments'], **read(batch, rng, step))
-        return self.of_vectors(x_BLD, batch)
+        x_BLD = self.encoder(batch['tokens'], batch['segments'], **encoder_options(batch, rng, step))
+        return self.head_outputs(x_BLD, batch)
 
-    def with_inside(
+    def with_hidden_states(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
-    ) -> tuple[dict[str, Array], Inside]:
+    ) -> tuple[dict[str, Array], HiddenStates]:
         """Returns the logits and the activations by which distillation compares two models."""
-        x_BLD, inside = self.encoder.with_inside(batch['tokens'], batch['segments'], **read(batch, rng, step))
-        return self.of_vectors(x_BLD, batch), inside
+        x_BLD, inside = self.encoder.with_hidden_states(
+            batch['tokens'], batch['segments'], **encoder_options(batch, rng, step)
+        )
+        return self.head_outputs(x_BLD, batch), inside
 
-    def of_vectors(self, x_BLD: Array, batch: dict[str, Array]) -> dict[str, Array]:
+    def head_outputs(self, x_BLD: Array, batch: dict[str, Array]) -> dict[str, Array]:
         """Returns the logits of all pretraining heads from the encoder's hidden states."""
-        logits_BPV = self.masked_logits(x_BLD, in_equal_shares(batch)['masked_positions'])
+        logits_BPV = self.masked_logits(x_BLD, pad_predictions_to_devices(batch)['masked_positions'])
         return {'masked_lm': logits_BPV} | ({} if self.pair is None else {'pair': self.pair_logits(x_BLD)})
 
     def masked_logits(self, x_BLD: Array, masked_positions_BP: Array) -> Array:
@@ -76,9 +78,9 @@ class PretrainingModel(nnx.Module):
         If a mesh shards the positions of a row, each device selects the masked positions in its shard; their sum gives
         all P vectors. Then each device computes the head for its share of P, if P divides evenly.
         """
-        x_BPD = spread(jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1), 'BPD')
-        if is_split('L'):
-            x_BPD = spread(x_BPD, 'BLD')  # predictions are sharded like tokens
+        x_BPD = shard_activations(jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1), 'BPD')
+        if is_axis_sharded('L'):
+            x_BPD = shard_activations(x_BPD, 'BLD')  # predictions are sharded like tokens
         return self.masked_lm(x_BPD, self.encoder.embeddings.token)
 
     def pair_logits(self, x_BLD: Array) -> Array:
@@ -88,7 +90,7 @@ class PretrainingModel(nnx.Module):
         return self.pair(self.pooler(x_BLD[:, 0]))
 
 
-def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
+def encoder_options(batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
     """Returns the encoder's inputs besides tokens and segments."""
     return {
         'token_types_BL': batch['token_types'],
@@ -98,7 +100,7 @@ def read(batch: dict[str, Array], rng: Array | None, step: Array | int) -> Encod
     }
 
 
-def in_equal_shares(batch: dict[str, Array]) -> dict[str, Array]:
+def pad_predictions_to_devices(batch: dict[str, Array]) -> dict[str, Array]:
     """Returns the batch with extra predictions of weight 0, so that devices that share a row get equally many."""
     missing = -batch['masked_positions'].shape[1] % shard_count('L')
     if not missing:

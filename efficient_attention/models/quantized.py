@@ -9,9 +9,9 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.modules.dense_layer import Dense
-from efficient_attention.modules.table import Table
+from efficient_attention.modules.embedding_table import EmbeddingTable
 
-Layer = Dense | Table
+Layer = Dense | EmbeddingTable
 
 
 def quantized_layers(module: nnx.Module) -> list[tuple[str, Layer]]:
@@ -60,7 +60,7 @@ def check_some_rounded(patterns: tuple[str, ...], rounded: Collection[Any]) -> N
         raise InputError(f'model.float_layers {", ".join(patterns)} leaves no layer to round: name fewer layers')
 
 
-def store_codes(module: nnx.Module) -> None:
+def store_int8_codes(module: nnx.Module) -> None:
     """Replaces the parameters of quantized layers by int8 codes and scales, after which training is impossible."""
     for _, layer in quantized_layers(module):
-        layer.store_codes()
+        layer.store_int8_codes()

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.modules.layer import Streams, begin, end, residual_sum
+from efficient_attention.modules.layer import Streams, initial_streams, merge_streams, residual_sum
 
 # ((parameters of one layer, parameters shared by all layers), context, layer number, x [B, L, D]) -> f(x), of any float
 # dtype
@@ -42,7 +42,7 @@ class Plan:
     layers: int
     unroll: int = 1
 
-    def numbers(self) -> Array:
+    def layer_numbers(self) -> Array:
         """Returns the layers' numbers, int32 [steps, turns]."""
         return jnp.arange(self.layers).reshape(-1, len(self.branches))
 
@@ -60,10 +60,12 @@ def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Arra
         context: arrays and PRNG keys that all layers read, without gradients.
         x_BLD: the input.
     """
-    return end(run(plan, separate, shared, context, begin(x_BLD, is_reversible=True)), x_BLD.dtype)
+    return merge_streams(
+        run_reversible_streams(plan, separate, shared, context, initial_streams(x_BLD, is_reversible=True)), x_BLD.dtype
+    )
 
 
-def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
+def reversible_forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
     """Returns the last layer's streams of a reversible stack.
 
     Differentiating this function directly would store every layer's activations.
@@ -77,10 +79,10 @@ def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Strea
                 streams = (*streams[1:], residual_sum(streams, branch(*arguments, streams[-1])))
         return streams, None
 
-    return jax.lax.scan(step, streams, (separate, plan.numbers()), unroll=plan.unroll)[0]
+    return jax.lax.scan(step, streams, (separate, plan.layer_numbers()), unroll=plan.unroll)[0]
 
 
-def backward(
+def reversible_backward(
     plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, tuple[Any, Any]]:
     """Returns the input streams of the first layer, their cotangents, and the parameters' gradients.
@@ -94,19 +96,19 @@ def backward(
         gradients: list[Any] = []
         for turn in reversed(range(len(plan.branches))):
             arguments = (jax.tree.map(lambda leaf, turn=turn: leaf[turn], separate), shared), context, numbers[turn]
-            streams, cotangents, gradient = undo(plan.branches[turn], arguments, streams, cotangents)
+            streams, cotangents, gradient = invert_layer(plan.branches[turn], arguments, streams, cotangents)
             gradients.insert(0, gradient[0])
             total = jax.tree.map(jnp.add, total, gradient[1])
         return (streams, cotangents, total), jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
 
     start = streams, cotangents, jax.tree.map(jnp.zeros_like, shared)
     (streams, cotangents, total), stacked = jax.lax.scan(
-        step, start, (separate, plan.numbers()), reverse=True, unroll=plan.unroll
+        step, start, (separate, plan.layer_numbers()), reverse=True, unroll=plan.unroll
     )
     return streams, cotangents, (stacked, total)
 
 
-def undo(
+def invert_layer(
     branches: tuple[Branch, ...], arguments: tuple[Any, Any, Array], streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, Any]:
     """Returns one layer's input streams, their cotangents, and the gradient of its parameters."""
@@ -132,23 +134,25 @@ def add_trees(left: Any, right: Any) -> Any:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def run(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
+def run_reversible_streams(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
     """Returns the last layer's streams of a reversible stack, differentiable without stored activations."""
-    return forward(plan, separate, shared, context, streams)
+    return reversible_forward(plan, separate, shared, context, streams)
 
 
 def _run_forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> tuple[Streams, Any]:
-    out = forward(plan, separate, shared, context, streams)
+    out = reversible_forward(plan, separate, shared, context, streams)
     return out, (separate, shared, context, out)
 
 
 def _run_backward(plan: Plan, residuals: Any, cotangents: Streams) -> tuple[Any, Any, None, Streams]:
     separate, shared, context, streams = residuals
-    _, cotangents, (separate_gradient, shared_gradient) = backward(plan, separate, shared, context, streams, cotangents)
+    _, cotangents, (separate_gradient, shared_gradient) = reversible_backward(
+        plan, separate, shared, context, streams, cotangents
+    )
     return separate_gradient, shared_gradient, None, cotangents
 
 
-run.defvjp(_run_forward, _run_backward)
+run_reversible_streams.defvjp(_run_forward, _run_backward)
 
 
 def inverse_error(
@@ -159,7 +163,9 @@ def inverse_error(
     `dtype` is the dtype of the streams; training uses float32.
     """
     x_BLD = x_BLD.astype(dtype)
-    streams = forward(plan, separate, shared, context, (x_BLD, x_BLD))
-    recovered, _, _ = backward(plan, separate, shared, context, streams, jax.tree.map(jnp.zeros_like, streams))
+    streams = reversible_forward(plan, separate, shared, context, (x_BLD, x_BLD))
+    recovered, _, _ = reversible_backward(
+        plan, separate, shared, context, streams, jax.tree.map(jnp.zeros_like, streams)
+    )
     errors = [jnp.abs(stream.astype(jnp.float32) - x_BLD.astype(jnp.float32)).max() for stream in recovered]
     return jnp.maximum(*errors) / jnp.abs(x_BLD).max().astype(jnp.float32)

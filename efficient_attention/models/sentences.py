@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import last_norm
 from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context, fold
+from efficient_attention.modules.context import Context, fold_into_key
 from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.pooling import Pooling
 from efficient_attention.modules.positions import sinusoid
@@ -46,7 +46,7 @@ class SentenceLevel(nnx.Module):
         places_BS = jnp.broadcast_to(jnp.arange(x_BSD.shape[1]), x_BSD.shape[:2])
         if self.config.positions != 'none':
             x_BSD = x_BSD + sinusoid(places_BS, self.config.width).astype(x_BSD.dtype)
-        x_BSD = self.stack(spread(x_BSD, 'BLD'), Context(segments_BS, places_BS, fold(rng, 1)))
+        x_BSD = self.stack(shard_activations(x_BSD, 'BLD'), Context(segments_BS, places_BS, fold_into_key(rng, 1)))
         return last_norm(self.config, self.norm, x_BSD, rng)
 
 
@@ -71,7 +71,9 @@ def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
     )
 
 
-def folded(batch: dict[str, Array], rng: Array | None, names: tuple[str, ...]) -> tuple[dict[str, Array], Array | None]:
+def flatten_sentences(
+    batch: dict[str, Array], rng: Array | None, names: tuple[str, ...]
+) -> tuple[dict[str, Array], Array | None]:
     """Returns a batch [B, S, L] as rows [B S, L], with a PRNG key per row derived from the keys [B]."""
     flat = {name: jax.lax.collapse(batch[name], 0, 2) for name in names if name in batch}
     if rng is None:

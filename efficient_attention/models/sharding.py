@@ -104,7 +104,7 @@ def path_names(tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), tree)
 
 
-def letters_of(name: str) -> str:
+def dimension_letters(name: str) -> str:
     """Returns the letters of the trailing dimensions of parameter `name`; '' for a replicated parameter."""
     return '' if WHOLE.search(name) else next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
 
@@ -114,7 +114,7 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
     A dimension stays unsharded if its mesh axis does not divide it, which is logged.
     """
-    letters = letters_of(name)
+    letters = dimension_letters(name)
     if len(letters) > len(shape):
         return PartitionSpec()
     spec = partition(letters, shape, mesh, PARAMETERS)

@@ -20,14 +20,14 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Int
 
+from efficient_attention.attention.cross_attention_cache import CrossAttentionKeys
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.features.fixed_sums import FixedSums
-from efficient_attention.attention.fixed_keys import FixedKeys
+from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.memory import empty_states, first_memory
+from efficient_attention.models.segment_memory import empty_states, first_memory
 from efficient_attention.models.stack import Stack, rematerialised
 from efficient_attention.modules.attention import AttentionOperands
-from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.context import Context, EncodedSource, fold_into_key
 from efficient_attention.modules.cross_attention import CrossAttention
 from efficient_attention.modules.layer import RECURRENT, Streams
 from efficient_attention.modules.parameters import linear
@@ -38,14 +38,14 @@ Norm = Callable[[Array, Array | None], Array]  # final norm and dropout of a sta
 JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # constants folded into the decoder's dropout key
 
 
-class Kept(NamedTuple):
+class SourceReaderState(NamedTuple):
     """Cached values of the earlier tokens: each layer's state, and the vector for input feeding."""
 
     states: tuple[State, ...]
     fed_BD: Array
 
 
-class Position(NamedTuple):
+class PositionInputs(NamedTuple):
     """The inputs of one decoding position; for a scan, each array has a leading axis of positions."""
 
     x_B1D: Array
@@ -55,7 +55,7 @@ class Position(NamedTuple):
     number: Int[Array, '']
 
 
-class Given(NamedTuple):
+class PositionOutputs(NamedTuple):
     """The results of one decoding position: vectors for the output layer and the attention's inputs and outputs.
 
     Args:
@@ -86,10 +86,10 @@ class SourceReader(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config, width, reading = config, config.width, config.source_reading
-        gates = cell_of(config.cell, width, config.units).gates * config.units
+        gates = cell_of(config.cell, width, config.recurrent_state_width).gate_count * config.recurrent_state_width
         self.attention = CrossAttention(config, rngs=rngs) if reading != 'state' else None
         self.joined = linear(config, 2 * width, width, rngs, use_bias=False) if reading == 'after' else None
-        self.fed = linear(config, width, gates, rngs, use_bias=False) if config.is_stepwise else None
+        self.fed = linear(config, width, gates, rngs, use_bias=False) if config.has_sequential_decoder else None
         read = width * (2 + (reading == 'before'))
         self.readout = linear(config, read, 2 * width, rngs) if config.readout == 'maxout' else None
 
@@ -104,97 +104,103 @@ class SourceReader(nnx.Module):
             x_BLD: the embedded tokens.
             context: inputs of the stack, with the source as `other`.
         """
-        if not self.config.is_stepwise:
+        if not self.config.has_sequential_decoder:
             hidden_BLD = norm(stack(x_BLD, context), context.rng)
-            given, operands = self.all_at_once(hidden_BLD, context)
+            given, operands = self.read_all_positions(hidden_BLD, context)
             return self.read_out(given, x_BLD, context.rng), operands
-        context, other = context.with_terms(stack.terms(context.positions_BL)), context.other
+        context, other = context.with_shared_terms(stack.shared_terms(context.positions_BL)), context.other
         assert other is not None
         fixed = self.fixed_keys(other, context.mechanism_rng)
-        kept = self.first(len(x_BLD), x_BLD.dtype, other)
-        given, _ = self.go_on(stack, norm, x_BLD, context, kept, fixed)
+        kept = self.initial_reader_state(len(x_BLD), x_BLD.dtype, other)
+        given, _ = self.run_with_cache(stack, norm, x_BLD, context, kept, fixed)
         assert self.attention is not None and given.asked_B1D is not None
-        query, keys = self.attention.scaled_query(given.asked_B1D), self.attention.keys(other).key
-        operands = self.attention.operands(given.asked_B1D, query, keys)._replace(drawn_BHL=given.drawn_BH1)
+        query, keys = self.attention.scaled_query(given.asked_B1D), self.attention.project_source(other).key
+        operands = self.attention.attention_operands(given.asked_B1D, query, keys)._replace(drawn_BHL=given.drawn_BH1)
         return self.read_out(given, x_BLD, context.rng), operands
 
-    def all_at_once(self, hidden_BLD: Array, context: Context) -> tuple[Given, AttentionOperands | None]:
+    def read_all_positions(
+        self, hidden_BLD: Array, context: Context
+    ) -> tuple[PositionOutputs, AttentionOperands | None]:
         """Returns the decoding results of all positions, computed in parallel from the last layer's vectors.
 
         Only if no state depends on an attention output.
         """
         if self.attention is None:
-            return Given(hidden_BLD), None
-        drawn_from = self.drawn_from(context.mechanism_rng)
-        asked = context._replace(rng=fold(context.rng, WEIGHTS), mechanism_rng=drawn_from)
+            return PositionOutputs(hidden_BLD), None
+        drawn_from = self.attention_draw_key(context.mechanism_rng)
+        asked = context._replace(rng=fold_into_key(context.rng, WEIGHTS), mechanism_rng=drawn_from)
         read_BLD, operands = self.attention.run(hidden_BLD, asked)
-        return Given(self.join(read_BLD, hidden_BLD, context.rng)), operands
+        return PositionOutputs(self.attentional_hidden_state(read_BLD, hidden_BLD, context.rng)), operands
 
     # ---- one position after another ----
 
-    def first(self, rows: int, dtype: jnp.dtype, other: OtherSequence | None) -> Kept:
+    def initial_reader_state(self, rows: int, dtype: jnp.dtype, other: EncodedSource | None) -> SourceReaderState:
         """Returns the cached states and vector before the first token."""
         memory = None if other is None else first_memory(other)
         memory = empty_states(self.config, rows) if memory is None else memory
-        of_layers = memory.by_layer()
+        of_layers = memory.per_layer_arrays()
         states = [
-            memory.of_layer(jax.tree.map(lambda x, number=number: x[number], of_layers))[0]
+            memory.layer_memory(jax.tree.map(lambda x, number=number: x[number], of_layers))[0]
             for number in range(self.config.layers)
         ]
-        return Kept(tuple(states), jnp.zeros((rows, self.config.width), dtype))
+        return SourceReaderState(tuple(states), jnp.zeros((rows, self.config.width), dtype))
 
-    def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None) -> FixedKeys | FixedSums | None:
+    def fixed_keys(
+        self, other: EncodedSource, mechanism_rng: Array | None
+    ) -> CrossAttentionKeys | CrossAttentionSums | None:
         """Returns the cross-attention keys of the source, computed once; None without attention."""
         if self.attention is None:
             return None
-        return self.attention.fixed_keys(other, self.drawn_from(mechanism_rng))
+        return self.attention.fixed_keys(other, self.attention_draw_key(mechanism_rng))
 
-    def drawn_from(self, mechanism_rng: Array | None) -> Array | None:
+    def attention_draw_key(self, mechanism_rng: Array | None) -> Array | None:
         """Returns the attention's PRNG key for samples; its fold number follows the numbers of the layers."""
-        return fold(mechanism_rng, self.config.layers)
+        return fold_into_key(mechanism_rng, self.config.layers)
 
-    def go_on(
+    def run_with_cache(
         self,
         stack: Stack,
         norm: Norm,
         x_BnD: Array,
         context: Context,
-        kept: Kept,
-        fixed: FixedKeys | FixedSums | None,
-    ) -> tuple[Given, Kept]:
+        kept: SourceReaderState,
+        fixed: CrossAttentionKeys | CrossAttentionSums | None,
+    ) -> tuple[PositionOutputs, SourceReaderState]:
         """Returns the decoding results [B, n, D] of n new tokens, and the cached values after them.
 
         The product of the layer input depends on no state, so it is computed for all tokens at once.
         """
         layers = stack.parameter_layers()
-        layers = tuple(layers[number] for number in self.config.layer_numbers)
+        layers = tuple(layers[number] for number in self.config.layer_to_param_index)
 
-        def step(kept: Kept, at: Position) -> tuple[Kept, Given]:
-            rng = fold(context.rng, at.number)
+        def step(kept: SourceReaderState, at: PositionInputs) -> tuple[SourceReaderState, PositionOutputs]:
+            rng = fold_into_key(context.rng, at.number)
             here = context._replace(rng=rng, segments_BL=at.segments_B1, positions_BL=at.positions_B1)
             here = here._replace(state_rng=context.rng)
-            before = self.before(kept, at)
-            product_B1X, given = at.product_B1X, Given(at.x_B1D)
+            before = self.previous_output(kept, at)
+            product_B1X, given = at.product_B1X, PositionOutputs(at.x_B1D)
             if self.config.source_reading == 'before':
-                read_B1D, drawn_BH1 = self.ask(before, here, fixed)
-                given = Given(at.x_B1D, read_B1D, before, drawn_BH1)
+                read_B1D, drawn_BH1 = self.attend_to_source(before, here, fixed)
+                given = PositionOutputs(at.x_B1D, read_B1D, before, drawn_BH1)
             if self.fed is not None:
                 read_B1D = before if given.context_B1D is None else given.context_B1D
                 product_B1X = product_B1X + self.fed(read_B1D)
             streams: Streams = (at.x_B1D,)
             states: list[State] = []
             for number, layer in enumerate(layers):
-                of_layer = here.of_layer(number, (kept.states[number],))
+                of_layer = here.layer_context(number, (kept.states[number],))
                 of_layer = of_layer._replace(product_BLX=product_B1X) if number == 0 else of_layer
                 streams, handed_out = layer.run(streams, of_layer)
                 states.append(handed_out[RECURRENT.name][0])
-            given = self.given(norm(streams[0], rng), given, here, fixed)
+            given = self.position_outputs(norm(streams[0], rng), given, here, fixed)
             is_padding_B1 = at.segments_B1 == 0
             fed_BD = jnp.where(is_padding_B1, kept.fed_BD, given.hidden_B1D[:, 0])
-            return Kept(tuple(states), fed_BD), given
+            return SourceReaderState(tuple(states), fed_BD), given
 
         numbers_n = jnp.arange(x_BnD.shape[1])
-        each = Position(x_BnD, layers[0].input_product(x_BnD), context.segments_BL, context.positions_BL, numbers_n)
+        each = PositionInputs(
+            x_BnD, layers[0].input_product(x_BnD), context.segments_BL, context.positions_BL, numbers_n
+        )
         if x_BnD.shape[1] == 1:
             kept, given = step(kept, each._replace(number=numbers_n[0]))
             return given, kept
@@ -205,7 +211,7 @@ class SourceReader(nnx.Module):
         given = jax.tree.map(lambda x_nB1D: x_nB1D[:, :, 0].swapaxes(0, 1), given._replace(drawn_BH1=None))
         return given._replace(drawn_BH1=drawn_BHn), kept
 
-    def before(self, kept: Kept, at: Position) -> Array:
+    def previous_output(self, kept: SourceReaderState, at: PositionInputs) -> Array:
         """Returns the previous position's vector as this position's input, [B, 1, D]; zeros where a text begins.
 
         It is the newest state ('before') or the vector for input feeding ('after').
@@ -215,34 +221,42 @@ class SourceReader(nnx.Module):
         begins_B1 = ((segments_B != newest.segments_B) & (segments_B != 0))[:, None]
         return jnp.where(begins_B1, 0.0, vector_BD).astype(at.x_B1D.dtype)[:, None]
 
-    def ask(
-        self, asked_BnD: Array, context: Context, fixed: FixedKeys | FixedSums | None
+    def attend_to_source(
+        self, asked_BnD: Array, context: Context, fixed: CrossAttentionKeys | CrossAttentionSums | None
     ) -> tuple[Array, Array | None]:
         """Returns the attention output for these query inputs, and the log-probability of the sampled keys."""
         assert self.attention is not None and fixed is not None
-        context = context._replace(rng=fold(context.rng, WEIGHTS))
+        context = context._replace(rng=fold_into_key(context.rng, WEIGHTS))
         out, operands = self.attention.go_on(asked_BnD, context, fixed)
         return out, None if operands is None else operands.drawn_BHL
 
-    def given(self, hidden_BnD: Array, given: Given, context: Context, fixed: FixedKeys | FixedSums | None) -> Given:
+    def position_outputs(
+        self,
+        hidden_BnD: Array,
+        given: PositionOutputs,
+        context: Context,
+        fixed: CrossAttentionKeys | CrossAttentionSums | None,
+    ) -> PositionOutputs:
         """Returns the decoding results from the last layer's vectors and any earlier attention output."""
         if self.joined is None:
             return given._replace(hidden_B1D=hidden_BnD)
-        read_BnD, drawn_BHn = self.ask(hidden_BnD, context, fixed)
-        return Given(self.join(read_BnD, hidden_BnD, context.rng), None, hidden_BnD, drawn_BHn)
+        read_BnD, drawn_BHn = self.attend_to_source(hidden_BnD, context, fixed)
+        return PositionOutputs(
+            self.attentional_hidden_state(read_BnD, hidden_BnD, context.rng), None, hidden_BnD, drawn_BHn
+        )
 
     # ---- the input of the output layer ----
 
-    def join(self, read_BLD: Array, hidden_BLD: Array, rng: Array | None) -> Array:
+    def attentional_hidden_state(self, read_BLD: Array, hidden_BLD: Array, rng: Array | None) -> Array:
         """Returns h~: the last layer's vectors combined with their attention output."""
         assert self.joined is not None
         joined_BLD = jnp.tanh(self.joined(jnp.concatenate([read_BLD, hidden_BLD], axis=-1)))
-        return dropout(joined_BLD, self.config.dropout_rate, fold(rng, JOINED))
+        return dropout(joined_BLD, self.config.dropout_rate, fold_into_key(rng, JOINED))
 
-    def read_out(self, given: Given, x_BLD: Array, rng: Array | None) -> Array:
+    def read_out(self, given: PositionOutputs, x_BLD: Array, rng: Array | None) -> Array:
         """Returns the output layer's input for all positions."""
         if self.readout is None:
             return given.hidden_B1D
         read = [given.hidden_B1D, x_BLD, *([] if given.context_B1D is None else [given.context_B1D])]
         pairs_BLD2 = self.readout(jnp.concatenate(read, axis=-1)).reshape(*x_BLD.shape, 2)
-        return dropout(pairs_BLD2.max(axis=-1), self.config.dropout_rate, fold(rng, READ_OUT))
+        return dropout(pairs_BLD2.max(axis=-1), self.config.dropout_rate, fold_into_key(rng, READ_OUT))

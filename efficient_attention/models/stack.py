@@ -18,27 +18,27 @@ from jaxtyping import Int
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.memory import AnyMemory, StateMemory, empty_states, first_memory
+from efficient_attention.models.layer_activations import LayerActivations, LayerTap, stack_layer_activations
 from efficient_attention.models.position_bias import PositionBias
 from efficient_attention.models.reversible import Plan, reversible
-from efficient_attention.models.taps import LayerTap, Taps, taps_of
-from efficient_attention.modules.compression import Told, over_layers
-from efficient_attention.modules.context import AttentionMemory, Context, Terms
+from efficient_attention.models.segment_memory import AnyMemory, StateMemory, empty_states, first_memory
+from efficient_attention.modules.context import AttentionMemory, Context, SharedTerms
 from efficient_attention.modules.distances import DistanceBiases
-from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, begin, end
-from efficient_attention.modules.learned import make_learned
+from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, initial_streams, merge_streams
+from efficient_attention.modules.learned_operands import make_learned
+from efficient_attention.modules.memory_compression import Told, sum_over_layers
 from efficient_attention.recurrence.recur import State
 
 
-class Shared(NamedTuple):
+class SharedLayerInputs(NamedTuple):
     """The differentiable inputs of all layers: shared parameters, terms of the logits, and another sequence."""
 
     layer: nnx.State | None
-    terms: Terms
+    terms: SharedTerms
     other_BMD: Any  # None if there is no other sequence
 
 
-class HandedOut(NamedTuple):
+class LayerOutputs(NamedTuple):
     """The extra outputs of layers besides their streams, stacked over the N layers.
 
     Args:
@@ -55,7 +55,7 @@ class HandedOut(NamedTuple):
 BeforeLayer = AttentionMemory | tuple[State, ...] | None
 
 
-class Turns(NamedTuple):
+class ScanGroups(NamedTuple):
     """The mechanisms and parameters of the scan over a stack's layers.
 
     Each step of the scan runs one layer per mechanism. A turn is the index of a layer in its step. Exactly one of
@@ -98,11 +98,11 @@ class Stack(nnx.Module):
         self.learned = make_learned(config, config.mechanisms[0], is_shared=True, rngs=rngs)
         make = functools.partial(Layer, config, sub_layers=sub_layers)
         self.layers: Any = (
-            stacked_layers(make, len(set(config.layer_numbers)), rngs) if config.is_stacked else make(rngs=rngs)
+            stacked_layers(make, len(set(config.layer_to_param_index)), rngs) if config.is_stacked else make(rngs=rngs)
         )
         self.is_separate, self.is_stacked = False, config.is_stacked
 
-    def lay_out_separately(self) -> None:
+    def unstack_layers(self) -> None:
         """Replaces the stacked parameter arrays by separate arrays per layer (inference_layout.py)."""
         self.layers, self.is_separate = nnx.List(self.parameter_layers()), True
 
@@ -114,7 +114,7 @@ class Stack(nnx.Module):
             context: inputs of all layers. Layer i folds its number into `rng` and `mechanism_rng`. Recurrent layers
                 start with the initial states of the other sequence, if it has some.
         """
-        context = context.with_terms(self.terms(context.positions_BL))
+        context = context.with_shared_terms(self.shared_terms(context.positions_BL))
         if self.config.stack == 'reversible' and not self.is_separate:
             return reversible(*self.reversible_parts(context), x_BLD)
         memory = None if context.other is None else first_memory(context.other)
@@ -122,7 +122,7 @@ class Stack(nnx.Module):
 
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
-    ) -> tuple[Array, HandedOut]:
+    ) -> tuple[Array, LayerOutputs]:
         """Returns the last layer's output, and the extra outputs of all layers with a leading axis N.
 
         Args:
@@ -131,64 +131,64 @@ class Stack(nnx.Module):
             memory: of earlier segments; None in most models.
             is_tapped: whether to return the layer activations.
         """
-        streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
+        streams = initial_streams(x_BLD, is_reversible=self.config.stack == 'reversible')
         if self.is_separate:
-            streams, handed_out = self.walk(streams, context, memory, is_tapped)
-            return end(streams, x_BLD.dtype), handed_out
+            streams, handed_out = self.run_unrolled_layers(streams, context, memory, is_tapped)
+            return merge_streams(streams, x_BLD.dtype), handed_out
         # Layers run under a scan. A step holds one layer, or one layer per mechanism if layers alternate mechanisms.
-        graph, turns = nnx.split(self.layers)[0], self.turns()
+        graph, turns = nnx.split(self.layers)[0], self.scan_groups()
         calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in turns.mechanisms]
         calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
         numbers = (self.first + jnp.arange(self.config.layers)).reshape(-1, len(calls))
-        memories = None if memory is None else memory.by_layer()
+        memories = None if memory is None else memory.per_layer_arrays()
         memories = jax.tree.map(lambda leaf: leaf.reshape(*numbers.shape, *leaf.shape[1:]), memories)
 
         def step(streams: Streams, layers: tuple[nnx.State | None, Array, Any]) -> tuple[Streams, list[Any]]:
             separate, numbers, memories = layers
             each = []
             for turn, call in enumerate(calls):
-                before = None if memory is None else memory.of_layer(part_of(memories, turn))
-                parameters = turns.shared if separate is None else part_of(separate, turn)
+                before = None if memory is None else memory.layer_memory(layer_slice(memories, turn))
+                parameters = turns.shared if separate is None else layer_slice(separate, turn)
                 streams, handed = call(parameters, numbers[turn], before, streams)
                 each.append(handed)
             return streams, each
 
         streams, each = jax.lax.scan(step, streams, (turns.separate, numbers, memories), unroll=turns.unroll)
         handed_out = jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
-        return end(streams, x_BLD.dtype), handed_out
+        return merge_streams(streams, x_BLD.dtype), handed_out
 
-    def walk(
+    def run_unrolled_layers(
         self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
-    ) -> tuple[Streams, HandedOut]:
+    ) -> tuple[Streams, LayerOutputs]:
         """Returns the results of `run` from separate arrays per layer; program size grows with the number of layers."""
         layers, each = self.parameter_layers(), []
         for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
-            before = None if memory is None else memory.of_layer(part_of(memory.by_layer(), number))
-            graph, parameters = nnx.split(layers[self.config.layer_numbers[number]])
+            before = None if memory is None else memory.layer_memory(layer_slice(memory.per_layer_arrays(), number))
+            graph, parameters = nnx.split(layers[self.config.layer_to_param_index[number]])
             call = LayerCall(mechanism, context, is_tapped, graph)
             streams, handed = call.apply(parameters, self.first + number, before, streams)
             each.append(handed)
         return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
-    def tapped(self, x_BLD: Array, context: Context) -> tuple[Array, Taps]:
+    def with_layer_activations(self, x_BLD: Array, context: Context) -> tuple[Array, LayerActivations]:
         """Returns the last layer's output and the layer activations.
 
         A reversible stack is differentiated here like a plain one, because the activations are stored anyway.
         """
-        context = context.with_terms(self.terms(context.positions_BL))
+        context = context.with_shared_terms(self.shared_terms(context.positions_BL))
         memory = None if context.other is None else first_memory(context.other)
         x_BLD, handed_out = self.run(x_BLD, context, memory, is_tapped=True)
         assert handed_out.tap is not None
-        return x_BLD, taps_of(handed_out.tap, x_BLD.dtype)
+        return x_BLD, stack_layer_activations(handed_out.tap, x_BLD.dtype)
 
-    def with_states(self, x_BLD: Array, context: Context) -> tuple[Array, StateMemory]:
+    def with_recurrent_states(self, x_BLD: Array, context: Context) -> tuple[Array, StateMemory]:
         """Returns the last layer's output and the final states of the recurrent layers."""
-        context = context.with_terms(self.terms(context.positions_BL))
+        context = context.with_shared_terms(self.shared_terms(context.positions_BL))
         memory = empty_states(self.config, len(x_BLD))
         x_BLD, handed_out = self.run(x_BLD, context, memory)
-        return x_BLD, memory.after(handed_out.kept, context.segments_BL)
+        return x_BLD, memory.next_memory(handed_out.kept, context.segments_BL)
 
-    def continued(
+    def continue_from_memory(
         self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, Told]:
         """Returns the output for the segment after `memory`, the memory after it, and the auxiliary layer losses.
@@ -196,18 +196,18 @@ class Stack(nnx.Module):
         Only for plain stacks.
         """
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
-        context = Context(segments_BL, positions_BL, rng).with_terms(self.terms())
+        context = Context(segments_BL, positions_BL, rng).with_shared_terms(self.shared_terms())
         memory = jax.lax.stop_gradient(memory)
         x_BLD, handed_out = self.run(x_BLD, context, memory)
-        return x_BLD, memory.after(handed_out.kept, segments_BL), over_layers(handed_out.told)
+        return x_BLD, memory.next_memory(handed_out.kept, segments_BL), sum_over_layers(handed_out.told)
 
-    def terms(self, positions_BL: Array | None = None) -> Terms:
+    def shared_terms(self, positions_BL: Array | None = None) -> SharedTerms:
         """Returns the terms that all layers share: position biases, and arrays that their mechanism learns.
 
         Args:
             positions_BL: of the tokens in their texts; by default the indices in the row.
         """
-        terms = Terms() if self.position_bias is None else self.position_bias.terms(positions_BL)
+        terms = SharedTerms() if self.position_bias is None else self.position_bias.shared_terms(positions_BL)
         return terms._replace(learned=None if self.learned is None else self.learned())
 
     def parameter_layers(self) -> tuple[Layer, ...]:
@@ -217,40 +217,40 @@ class Stack(nnx.Module):
         if not self.is_stacked:
             return (self.layers,)
         graph, stacked = nnx.split(self.layers)
-        count = len(set(self.config.layer_numbers))
-        return tuple(nnx.merge(graph, part_of(stacked, number)) for number in range(count))
+        count = len(set(self.config.layer_to_param_index))
+        return tuple(nnx.merge(graph, layer_slice(stacked, number)) for number in range(count))
 
-    def turns(self) -> Turns:
+    def scan_groups(self) -> ScanGroups:
         """Returns the parameters and mechanisms of the scan over the layers."""
         config = self.config
         mechanisms = layer_mechanisms(config, self.first)
-        mechanisms = mechanisms[: period(mechanisms)]
+        mechanisms = mechanisms[: mechanism_period(mechanisms)]
         count = len(mechanisms)
         unroll = max(1, min(config.scan_unroll // count, config.layers // count))
         parameters = nnx.state(self.layers)
         if not self.is_stacked:
-            return Turns(mechanisms, None, parameters, unroll)
+            return ScanGroups(mechanisms, None, parameters, unroll)
         if config.sharing == 'all':  # layer groups: each layer gets a copy of its group's, gradients are summed
-            numbers = np.asarray(config.layer_numbers)
+            numbers = np.asarray(config.layer_to_param_index)
             parameters = jax.tree.map(lambda leaf: leaf[numbers], parameters)
         separate = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters)
-        return Turns(mechanisms, separate, None, unroll)
+        return ScanGroups(mechanisms, separate, None, unroll)
 
-    def reversible_parts(self, context: Context) -> tuple[Plan, nnx.State | None, Shared, Context]:
+    def reversible_parts(self, context: Context) -> tuple[Plan, nnx.State | None, SharedLayerInputs, Context]:
         """Returns the first arguments of the functions of models/reversible.py."""
-        graph, turns = nnx.split(self.layers)[0], self.turns()
+        graph, turns = nnx.split(self.layers)[0], self.scan_groups()
         branches = tuple(
-            tuple(functools.partial(layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
+            tuple(functools.partial(reversible_layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
             for mechanism in turns.mechanisms
         )
         plan = Plan(branches, self.config.layers, turns.unroll)
-        terms, other_BMD = Terms(context.bias, context.distance_biases, context.learned), None
+        terms, other_BMD = SharedTerms(context.bias, context.distance_biases, context.learned), None
         nothing: Any = None
-        context = context.with_terms(Terms())
+        context = context.with_shared_terms(SharedTerms())
         if context.other is not None:
             other_BMD = context.other.states_BMD
             context = context._replace(other=context.other._replace(states_BMD=nothing, first_BNU=None))
-        return plan, turns.separate, Shared(turns.shared, terms, other_BMD), context
+        return plan, turns.separate, SharedLayerInputs(turns.shared, terms, other_BMD), context
 
 
 class LayerCall(NamedTuple):
@@ -263,38 +263,38 @@ class LayerCall(NamedTuple):
 
     def apply(
         self, parameters: Any, number: Array | int, memory: BeforeLayer, streams: Streams
-    ) -> tuple[Streams, HandedOut]:
+    ) -> tuple[Streams, LayerOutputs]:
         """Returns the streams after layer `number` with these parameters, and the layer's extra outputs."""
         layer: Layer = nnx.merge(self.graph, parameters)
-        context = self.context.of_layer(number, memory)
+        context = self.context.layer_context(number, memory)
         after, operands = layer.run(streams, context, self.mechanism)
         kept: Any = operands.pop(RECURRENT.name, None)
         told: Told = {}
         if isinstance(memory, AttentionMemory):
-            kept, told = layer.remembered(streams[0], context, self.mechanism)
+            kept, told = layer.memory_and_aux_losses(streams[0], context, self.mechanism)
         tap = (after, operands) if self.is_tapped else None
-        return after, HandedOut(None if memory is None else kept, tap, told)
+        return after, LayerOutputs(None if memory is None else kept, tap, told)
 
 
-def layer_branch(
+def reversible_layer_branch(
     graph: nnx.GraphDef,
     mechanism: Mechanism,
     sub: SubLayer,
-    parameters: tuple[nnx.State | None, Shared],
+    parameters: tuple[nnx.State | None, SharedLayerInputs],
     context: Context,
     number: Int[Array, ''],
     x_BLD: Array,
 ) -> Array:
     """Returns the output of one sub-layer of layer `number`: a branch of a reversible layer."""
     separate, read = parameters
-    context = context.with_terms(read.terms)
+    context = context.with_shared_terms(read.terms)
     if context.other is not None:
         context = context._replace(other=context.other._replace(states_BMD=read.other_BMD))
     layer = nnx.merge(graph, read.layer if separate is None else separate)
-    return layer.added(sub, x_BLD, context.of_layer(number), mechanism)
+    return layer.added(sub, x_BLD, context.layer_context(number), mechanism)
 
 
-def part_of(arrays: Any, number: int) -> Any:
+def layer_slice(arrays: Any, number: int) -> Any:
     """Returns one layer's part of arrays with a leading layer axis."""
     return jax.tree.map(lambda leaf: leaf[number], arrays)
 
@@ -308,7 +308,7 @@ def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ..
     return tuple(turns[layer % len(turns)].for_layer(first + layer) for layer in range(config.layers))
 
 
-def period(mechanisms: tuple[Mechanism, ...]) -> int:
+def mechanism_period(mechanisms: tuple[Mechanism, ...]) -> int:
     """Returns the smallest period p of the mechanisms that divides their number: the layers per scan step."""
     count = len(mechanisms)
     divisors = (number for number in range(1, count + 1) if count % number == 0)

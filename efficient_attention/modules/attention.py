@@ -9,20 +9,20 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend_with
+from efficient_attention.attention.attend import attend_with_options
 from efficient_attention.attention.cache import Cache, decode
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, ContextOptions, LayerMemory, fold
+from efficient_attention.modules.context import Context, ContextOptions, LayerMemory, fold_into_key
 from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalProjections, GlobalTokens, attend_with_global
-from efficient_attention.modules.learned import LearnedOperands, make_learned
+from efficient_attention.modules.learned_operands import LearnedOperands, make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import embedding, kernel_init, linear
 from efficient_attention.modules.positions import rotate
@@ -43,7 +43,7 @@ class AttentionOperands(NamedTuple):
     value_BMHK: Array | None = None  # for self-attention; weights do not depend on it
     learned: dict[str, Array] | None = None  # by name
 
-    def beside(self, options: CallOptions) -> CallOptions:
+    def add_to_options(self, options: CallOptions) -> CallOptions:
         """Returns `options` with these operands' relative term, additive vector, centres and learned arrays."""
         return dataclasses.replace(
             options,
@@ -64,11 +64,11 @@ class Projections(nnx.Module):
         """Creates the query, key and value projections that the mechanism reads, and the output projection."""
         config = self.config
         inner, use_bias = config.heads * config.head_width, config.attention_bias
-        has_query = mechanism.reads.queries
+        has_query = mechanism.key_access.queries
         self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_query else None
         if self.query is not None and config.kernel_init == 'fan_in' and not config.scaled_logits:
             self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
-        has_key = has_key and config.score != 'location' and mechanism.reads.keys
+        has_key = has_key and config.score != 'location' and mechanism.key_access.keys
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
         self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
@@ -76,9 +76,9 @@ class Projections(nnx.Module):
     def make_scores(self, rngs: nnx.Rngs) -> None:
         """Creates the parameters of scores other than the dot product."""
         config = self.config
-        self.general = General(config, rngs=rngs) if config.score == 'general' else None
-        self.additive = Additive(config, rngs=rngs) if config.score == 'additive' else None
-        self.location = Location(config, rngs=rngs) if config.score == 'location' else None
+        self.general = GeneralScore(config, rngs=rngs) if config.score == 'general' else None
+        self.additive = AdditiveScore(config, rngs=rngs) if config.score == 'additive' else None
+        self.location = LocationScore(config, rngs=rngs) if config.score == 'location' else None
 
     def query_of(self, x_BLD: Array) -> Array:
         """Returns the queries [B, L, H, K]; for 'general' scores, multiplied by the score matrix."""
@@ -101,18 +101,18 @@ class Projections(nnx.Module):
         """Returns the vector v [H, K] of additive scores; None for other scores."""
         return None if self.additive is None else self.additive()
 
-    def options(self, rng: Array | None) -> CallOptions:
+    def attend_options(self, rng: Array | None) -> CallOptions:
         """Returns the options of `attend` that follow from the config; `rng` enables dropout of the weights."""
         rate = 0.0 if rng is None else self.config.attention_dropout_rate
         return CallOptions(dropout_rate=rate, dropout_rng=rng, backend=self.config.attention_backend)
 
     def split_heads(self, x_BLI: Array) -> Array:
         """Reshapes [B, L, H x K] to [B, L, H, K]."""
-        return spread(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
+        return shard_activations(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
 
-    def join_heads(self, out_BLHK: Array) -> Array:
+    def merge_and_project_heads(self, out_BLHK: Array) -> Array:
         """Returns the output projection of the heads' results, [B, L, H, K] -> [B, L, D]."""
-        return spread(self.out(jax.lax.collapse(spread(out_BLHK, 'BLHK'), 2)), 'BLD')
+        return shard_activations(self.out(jax.lax.collapse(shard_activations(out_BLHK, 'BLHK'), 2)), 'BLD')
 
 
 class Attention(Projections):
@@ -156,23 +156,23 @@ class Attention(Projections):
         config, segments_BL, memory = self.config, context.segments_BL, context.memory
         assert memory is None or isinstance(memory, LayerMemory)
         mechanism = config.mechanisms[0] if mechanism is None else mechanism
-        q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
-        draws = fold(context.rng, DRAW_STREAM) if mechanism.draws.noise else context.mechanism_rng
-        options = dataclasses.replace(self.options(context.rng), rng=draws)
+        q_BLHK, k_BMHK, v_BMHK = self.project_with_memory(x_BLD, context.positions_BL, mechanism, memory)
+        draws = fold_into_key(context.rng, DRAW_STREAM) if mechanism.randomness.noise else context.mechanism_rng
+        options = dataclasses.replace(self.attend_options(context.rng), rng=draws)
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
                 raise ValueError('is_global and bias do not go together: global tokens support no bias on the logits')
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
-            return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
+            return self.merge_and_project_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
         options = dataclasses.replace(options, bias=context.bias, query_segments=segments_BL, key_segments=segments_BL)
         if memory is not None:
-            options = memory.before(options, segments_BL)
-            mechanism = same_length(mechanism, memory) if config.same_length else mechanism
-        operands = self.operands(q_BLHK, k_BMHK, v_BMHK, context, distances=k_BMHK.shape[1])
+            options = memory.memory_attend_options(options, segments_BL)
+            mechanism = match_memory_length(mechanism, memory) if config.same_length else mechanism
+        operands = self.attention_operands(q_BLHK, k_BMHK, v_BMHK, context, distances=k_BMHK.shape[1])
         q_BLHK = operands.query_BLHK
-        out_BLHK, _ = attend_with(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.beside(options))
-        return self.join_heads(out_BLHK), operands
+        out_BLHK, _ = attend_with_options(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.add_to_options(options))
+        return self.merge_and_project_heads(out_BLHK), operands
 
     def go_on(
         self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache
@@ -187,9 +187,9 @@ class Attention(Projections):
             spec: specification of the cache.
             cache: of all earlier tokens.
         """
-        query, key, value = self.project(x_BnD, context.positions_BL, spec.mechanism)
-        distances = spec.mechanism.keys_back(spec.max_length) if self.distances is not None else 0
-        operands = self.operands(query, key, None, context, distances=distances)
+        query, key, value = self.project_with_memory(x_BnD, context.positions_BL, spec.mechanism)
+        distances = spec.mechanism.causal_window_size(spec.max_length) if self.distances is not None else 0
+        operands = self.attention_operands(query, key, None, context, distances=distances)
         new = NewTokens(operands.query_BLHK, key, value, context.positions_BL, context.segments_BL)
         out_BnHK, cache = decode(
             spec,
@@ -200,9 +200,9 @@ class Attention(Projections):
             additive=operands.additive_HK,
             learned=operands.learned,
         )
-        return self.join_heads(out_BnHK), cache, operands
+        return self.merge_and_project_heads(out_BnHK), cache, operands
 
-    def operands(
+    def attention_operands(
         self, q_BLHK: Array, k_BMHK: Array, v_BMHK: Array | None, context: Context, *, distances: int
     ) -> AttentionOperands:
         """Returns the queries and keys as they enter the scores, the values, and the other operands of the scores."""
@@ -222,7 +222,7 @@ class Attention(Projections):
         q_BLHK, k_BLHK, v_BLHK = (self.split_heads(x_BLI) for x_BLI in self.global_projections(x_BLD))
         return GlobalTokens(is_global_BL, q_BLHK, k_BLHK, v_BLHK, self.config.global_tokens)
 
-    def project(
+    def project_with_memory(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None
     ) -> tuple[Array, Array, Array]:
         """Returns query [B, L, H, K], key and value [B, M, H, K], after rotary positions if configured.
@@ -231,12 +231,12 @@ class Attention(Projections):
         """
         read_BMD, key_positions_BM = x_BLD, positions_BL
         if memory is not None:
-            read_BMD = spread(jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1), 'BMD')
+            read_BMD = shard_activations(jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1), 'BMD')
             key_positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
             positions_BL = key_positions_BM[:, -x_BLD.shape[1] :]
-        return self.compared(x_BLD, read_BMD, mechanism, (positions_BL, key_positions_BM))
+        return self.project_query_key_value(x_BLD, read_BMD, mechanism, (positions_BL, key_positions_BM))
 
-    def compared(
+    def project_query_key_value(
         self, x_BLD: Array, read_BMD: Array, mechanism: Mechanism, places: tuple[Array, Array] | None = None
     ) -> tuple[Array, Array, Array]:
         """Returns query [B, L, H, K] of `x_BLD`, key and value [B, M, H, K] of `read_BMD`.
@@ -245,7 +245,7 @@ class Attention(Projections):
         positions are off.
         """
         v_BMHK = self.split_heads(self.value(read_BMD))
-        if not mechanism.reads.keys:  # the mechanism compares no keys: values are placeholders
+        if not mechanism.key_access.keys:  # the mechanism compares no keys: values are placeholders
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
         q_BLHK = self.query_of(x_BLD)
         has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
@@ -256,13 +256,13 @@ class Attention(Projections):
             is_one = k_BMHK is q_BLHK
             q_BLHK = rotate(q_BLHK, places[0])
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, places[1])
-        if not has_keys and not mechanism.needs.shared_qk:
-            k_BMHK = keys_of_queries(k_BMHK)
+        if not has_keys and not mechanism.requirements.shared_qk:
+            k_BMHK = shared_qk_keys(k_BMHK)
         q_BLHK = q_BLHK * self.query_scale if self.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
 
 
-def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
+def match_memory_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
     """Returns the mechanism with a window of as many keys per query as the memory is long, including the query.
 
     The released code of Transformer-XL evaluates like this (`same_length`), so that all queries of a segment have
@@ -271,10 +271,10 @@ def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
     length = memory.segments_BM.shape[1]
     if not length:
         return mechanism
-    return mechanism.within(Window(length - 1))
+    return mechanism.restrict_to_pattern(Window(length - 1))
 
 
-def keys_of_queries(q_BLHK: Array) -> Array:
+def shared_qk_keys(q_BLHK: Array) -> Array:
     """Returns the keys of shared-QK attention from its queries: sqrt(K) q / |q|, for softmax over q k^T / sqrt(K).
 
     So the logits equal LSH's. Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|. This function
@@ -286,7 +286,7 @@ def keys_of_queries(q_BLHK: Array) -> Array:
     return (q32 / norm * math.sqrt(q_BLHK.shape[-1])).astype(q_BLHK.dtype)
 
 
-class General(nnx.Module):
+class GeneralScore(nnx.Module):
     """The score matrices W of scores q W k: they multiply the queries, [B, L, H, K] -> [B, L, H, K].
 
     There is one matrix per head. Source: Luong et al. 2015, arXiv 1508.04025, equation 8, "general".
@@ -303,7 +303,7 @@ class General(nnx.Module):
         return float32_einsum('BLHK,HKJ->BLHJ', q_BLHK, matrix_HKJ).astype(q_BLHK.dtype)
 
 
-class Additive(nnx.Module):
+class AdditiveScore(nnx.Module):
     """The vector v of additive scores v tanh(q + k), one per head: [H, K] (Bahdanau et al. 2014, arXiv 1409.0473)."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -315,7 +315,7 @@ class Additive(nnx.Module):
         return jnp.asarray(self.vector[...])
 
 
-class Location(nnx.Module):
+class LocationScore(nnx.Module):
     """The keys of scores that depend only on query and key position: a learned vector per position and head.
 
     Source: Luong et al. 2015, arXiv 1508.04025, equation 9: softmax(W h); these vectors are the rows of W.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.recurrence.cell import States
 from efficient_attention.recurrence.recur import State
@@ -21,7 +21,7 @@ class Biases(NamedTuple):
     distance_HK: Array
 
 
-class Terms(NamedTuple):
+class SharedTerms(NamedTuple):
     """Differentiable inputs that all layers of a stack share; `Context` has fields of the same names."""
 
     bias: Any = None
@@ -35,7 +35,7 @@ class LayerMemory(NamedTuple):
     states_BMD: Array
     segments_BM: Array
 
-    def before(self, options: CallOptions, segments_BL: Array) -> CallOptions:
+    def memory_attend_options(self, options: CallOptions, segments_BL: Array) -> CallOptions:
         """Returns the options of `attend` for a segment's queries, with keys of the memory and of the segment."""
         before, new = self.segments_BM.shape[1], segments_BL.shape[1]
         places = np.arange(before + new, dtype=np.int32)[None]
@@ -51,25 +51,25 @@ class CompressedLayerMemory(NamedTuple):
     compressed: LayerMemory
     recent: LayerMemory
 
-    def joined(self) -> LayerMemory:
+    def all_memory_slots(self) -> LayerMemory:
         """Returns compressed vectors and recent tokens as one memory, in which each is a position."""
         states_BMD = jnp.concatenate([self.compressed.states_BMD, self.recent.states_BMD], axis=1)
         segments_BM = jnp.concatenate([self.compressed.segments_BM, self.recent.segments_BM], axis=1)
-        return LayerMemory(spread(states_BMD, 'BMD'), segments_BM)
+        return LayerMemory(shard_activations(states_BMD, 'BMD'), segments_BM)
 
-    def leaving(self, x_BLD: Array, segments_BL: Array) -> LayerMemory:
+    def evicted_tokens(self, x_BLD: Array, segments_BL: Array) -> LayerMemory:
         """Returns the L tokens that the segment evicts: the oldest tokens of the recent memory and the segment."""
         (states_BMD, segments_BM), count = self.recent, segments_BL.shape[1]
         if segments_BM.shape[1] < count:
             states_BMD = jnp.concatenate([states_BMD, x_BLD.astype(states_BMD.dtype)], axis=1)
             segments_BM = jnp.concatenate([segments_BM, segments_BL.astype(segments_BM.dtype)], axis=1)
-        return LayerMemory(spread(states_BMD[:, :count], 'BLD'), segments_BM[:, :count])
+        return LayerMemory(shard_activations(states_BMD[:, :count], 'BLD'), segments_BM[:, :count])
 
 
 AttentionMemory = LayerMemory | CompressedLayerMemory
 
 
-class OtherSequence(NamedTuple):
+class EncodedSource(NamedTuple):
     """The sequence that a cross-attention reads, such as an encoder's output [B, M, D] with segments [B, M].
 
     A query reads only vectors of its segment; segment 0 is padding. Windows use positions, by default 0, 1, ...
@@ -112,17 +112,19 @@ class Context(NamedTuple):
     distance_biases: Biases | None = None
     learned: dict[str, Array] | None = None
     memory: AttentionMemory | tuple[State, ...] | None = None
-    other: OtherSequence | None = None
+    other: EncodedSource | None = None
     state_rng: Array | None = None
     product_BLX: Array | None = None
 
-    def of_layer(self, number: int | Array, memory: AttentionMemory | tuple[State, ...] | None = None) -> 'Context':
+    def layer_context(
+        self, number: int | Array, memory: AttentionMemory | tuple[State, ...] | None = None
+    ) -> 'Context':
         """Returns the context of layer `number`, with its memory and its number folded into the PRNG keys."""
-        rngs = (fold(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
+        rngs = (fold_into_key(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
         rng, mechanism_rng, state_rng = rngs
         return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory)
 
-    def with_terms(self, terms: Terms) -> 'Context':
+    def with_shared_terms(self, terms: SharedTerms) -> 'Context':
         """Returns the context with a stack's shared terms."""
         return self._replace(bias=terms.bias, distance_biases=terms.distance_biases, learned=terms.learned)
 
@@ -137,19 +139,19 @@ class ContextOptions(TypedDict, total=False):
     distance_biases: Biases | None
     learned: dict[str, Array] | None
     memory: AttentionMemory | tuple[State, ...] | None
-    other: OtherSequence | None
+    other: EncodedSource | None
     state_rng: Array | None
     product_BLX: Array | None
 
 
-def given(other: OtherSequence | None, reader: str) -> OtherSequence:
+def require_source(other: EncodedSource | None, reader: str) -> EncodedSource:
     """Returns `other`; raises ValueError with the name of its `reader` if it is None."""
     if other is None:
         raise ValueError(f'{reader} reads another sequence; give it as `other`')
     return other
 
 
-def fold(rng: Array | None, number: int | Array) -> Array | None:
+def fold_into_key(rng: Array | None, number: int | Array) -> Array | None:
     """Returns an independent PRNG key, or one per row for keys [B]; None (no dropout) stays None."""
     if rng is None:
         return None

@@ -9,15 +9,21 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend_with
-from efficient_attention.attention.features.fixed_sums import FixedSums
-from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
+from efficient_attention.attention.attend import attend_with_options
+from efficient_attention.attention.cross_attention_cache import (
+    CrossAttentionKeys,
+    KeySequence,
+    NewQueries,
+    attend_cross_cached,
+    cache_cross_keys,
+)
+from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import DRAW_STREAM, AttentionOperands, Projections
-from efficient_attention.modules.context import Context, ContextOptions, OtherSequence, fold, given
-from efficient_attention.modules.learned import make_learned
+from efficient_attention.modules.context import Context, ContextOptions, EncodedSource, fold_into_key, require_source
+from efficient_attention.modules.learned_operands import make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import kernel_init, linear
 
@@ -31,7 +37,7 @@ class CrossAttention(Projections):
         self.config, mechanism = config, config.cross_mechanism
         self.make_projections(mechanism, has_key=True, rngs=rngs)
         self.make_scores(rngs)
-        self.centres = Centres(config, rngs=rngs) if mechanism.needs.centres else None
+        self.centres = LocalAttentionCentres(config, rngs=rngs) if mechanism.requirements.centres else None
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
@@ -46,25 +52,29 @@ class CrossAttention(Projections):
 
         `context.rng` enables dropout of the weights; `context.mechanism_rng` is the layer's.
         """
-        other, mechanism = given(context.other, 'cross_attention'), self.config.cross_mechanism
-        q_BLHK, keys = self.scaled_query(x_BLD), self.keys(other)
-        operands = self.operands(x_BLD, q_BLHK, keys.key)
-        options = operands.beside(cross_options(mechanism, context, self.options(context.rng)))
-        if mechanism.draws.in_training and context.rng is not None:
-            options = dataclasses.replace(options, rng=fold(context.rng, DRAW_STREAM), return_lse=True)
-        out_BLHK, drawn_BHL = attend_with(q_BLHK, keys.key, keys.value, mechanism, options)
-        return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
+        other, mechanism = require_source(context.other, 'cross_attention'), self.config.cross_mechanism
+        q_BLHK, keys = self.scaled_query(x_BLD), self.project_source(other)
+        operands = self.attention_operands(x_BLD, q_BLHK, keys.key)
+        options = operands.add_to_options(cross_options(mechanism, context, self.attend_options(context.rng)))
+        if mechanism.randomness.in_training and context.rng is not None:
+            options = dataclasses.replace(options, rng=fold_into_key(context.rng, DRAW_STREAM), return_lse=True)
+        out_BLHK, drawn_BHL = attend_with_options(q_BLHK, keys.key, keys.value, mechanism, options)
+        return self.merge_and_project_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
 
-    def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None = None) -> FixedKeys | FixedSums:
+    def fixed_keys(
+        self, other: EncodedSource, mechanism_rng: Array | None = None
+    ) -> CrossAttentionKeys | CrossAttentionSums:
         """Returns the cross-attention keys of another sequence for decoding, computed once.
 
         `mechanism_rng` is the layer's.
         """
         learned = None if self.learned is None else self.learned()
-        return fix_keys(self.config.cross_mechanism, self.keys(other), cross_rng(mechanism_rng), learned)
+        return cache_cross_keys(
+            self.config.cross_mechanism, self.project_source(other), cross_rng(mechanism_rng), learned
+        )
 
     def go_on(
-        self, x_BnD: Array, context: Context, fixed: FixedKeys | FixedSums
+        self, x_BnD: Array, context: Context, fixed: CrossAttentionKeys | CrossAttentionSums
     ) -> tuple[Array, AttentionOperands | None]:
         """Returns the results of `run` for new tokens during incremental decoding, from the result of `fixed_keys`.
 
@@ -72,18 +82,20 @@ class CrossAttention(Projections):
         cache holds only sums over the keys.
         """
         q_BnHK, mechanism, rng = self.scaled_query(x_BnD), self.config.cross_mechanism, context.rng
-        keys = None if isinstance(fixed, FixedSums) else fixed.key_BGMK.swapaxes(1, 2)
-        operands = None if keys is None else self.operands(x_BnD, q_BnHK, keys)
+        keys = None if isinstance(fixed, CrossAttentionSums) else fixed.key_BGMK.swapaxes(1, 2)
+        operands = None if keys is None else self.attention_operands(x_BnD, q_BnHK, keys)
         centres_BnH, additive_HK = (None, None) if operands is None else (operands.centres_BLH, operands.additive_HK)
         new = NewQueries(q_BnHK, context.segments_BL, context.positions_BL, centres_BnH)
         learned = None if self.learned is None else self.learned()
-        options = dataclasses.replace(self.options(rng), additive=additive_HK, learned=learned)
-        if mechanism.draws.in_training and rng is not None:
-            options = dataclasses.replace(options, rng=fold(rng, DRAW_STREAM), return_lse=True)
-        out_BnHK, drawn_BHn = attend_fixed(mechanism, fixed, new, options)
-        return self.join_heads(out_BnHK), None if operands is None else operands._replace(drawn_BHL=drawn_BHn)
+        options = dataclasses.replace(self.attend_options(rng), additive=additive_HK, learned=learned)
+        if mechanism.randomness.in_training and rng is not None:
+            options = dataclasses.replace(options, rng=fold_into_key(rng, DRAW_STREAM), return_lse=True)
+        out_BnHK, drawn_BHn = attend_cross_cached(mechanism, fixed, new, options)
+        return self.merge_and_project_heads(out_BnHK), None if operands is None else operands._replace(
+            drawn_BHL=drawn_BHn
+        )
 
-    def operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
+    def attention_operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
         """Returns the queries and keys with the other operands of the scores."""
         centres_BLH = None if self.centres is None else self.centres(x_BLD)
         learned = None if self.learned is None else self.learned()
@@ -94,7 +106,7 @@ class CrossAttention(Projections):
         q_BLHK = self.query_of(x_BLD)
         return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
 
-    def keys(self, other: OtherSequence) -> KeySequence:
+    def project_source(self, other: EncodedSource) -> KeySequence:
         """Returns the keys and values [B, M, H, K] of another sequence, without positions."""
         key_BMHK = self.keys_of(other.states_BMD, other.positions_BM)
         assert key_BMHK is not None
@@ -107,20 +119,20 @@ def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) 
 
     Positions are omitted if the mechanism does not compare positions, because array positions rule out some backends.
     """
-    other = given(context.other, 'cross_attention')
-    rng = cross_rng(context.mechanism_rng) if mechanism.draws.always else None
+    other = require_source(context.other, 'cross_attention')
+    rng = cross_rng(context.mechanism_rng) if mechanism.randomness.always else None
     options = dataclasses.replace(options, rng=rng, query_segments=context.segments_BL, key_segments=other.segments_BM)
-    if not mechanism.needs.positions:
+    if not mechanism.requirements.positions:
         return options
     return dataclasses.replace(options, query_positions=context.positions_BL, key_positions=other.positions_BM)
 
 
 def cross_rng(mechanism_rng: Array | None) -> Array | None:
     """Returns the PRNG key for a cross-attention's samples, different from the key of the layer's self-attention."""
-    return fold(mechanism_rng, CROSS_STREAM)
+    return fold_into_key(mechanism_rng, CROSS_STREAM)
 
 
-class Centres(nnx.Module):
+class LocalAttentionCentres(nnx.Module):
     """The relative position that each query attends to: sigmoid(v tanh(W h)), [B, L, D] -> [B, L, H].
 
     It is a share of the other sequence's length. Source: Luong et al. 2015, arXiv 1508.04025, equation 9; here each

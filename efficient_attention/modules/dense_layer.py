@@ -17,10 +17,10 @@ from flax import nnx
 from jax import Array, lax
 from jaxtyping import Float
 
-from efficient_attention.attention.device_mesh import PARAMETERS, gathered, is_gathering, lay
-from efficient_attention.attention.devices import device_forms
-from efficient_attention.modules.input_squares import weighing_product
-from efficient_attention.modules.int8 import codes_of, int8_product, numbers_of, rounded, scale_of
+from efficient_attention.attention.device_mesh import PARAMETERS, constrain_sharding, gather_parameter, has_fsdp_axis
+from efficient_attention.attention.devices import device_tuning
+from efficient_attention.modules.input_importance_gradients import input_squares_matmul
+from efficient_attention.modules.int8 import dequantize_int8, fake_quantize, int8_product, int8_scale, quantize_to_int8
 
 Saved = tuple[Array, Array, Array | None]
 
@@ -31,9 +31,9 @@ class Dense(nnx.Linear):
     Attributes:
         axes: letters of the kernel's axes, by which it is sharded over a mesh (attention/device_mesh.py).
         quantization: 'none'; 'int8' = inputs and kernel are rounded to int8; 'int8_weights' = only the kernel. The
-            kernel is float32 and rounded in each call, as in training. After `store_codes` it is int8, with scales in
+            kernel is float32 and rounded in each call, as in training. After `store_int8_codes` it is int8, with scales in
             `kernel_scale`.
-        weighs_inputs: whether the kernel's gradient measures the use of its inputs (modules/input_squares.py); only in
+        weighs_inputs: whether the kernel's gradient measures the use of its inputs (modules/input_importance_gradients.py); only in
             float32.
         preferred_element_type: dtype of the result; None = `dtype`.
     """
@@ -46,92 +46,92 @@ class Dense(nnx.Linear):
     def __call__(self, inputs: Float[Array, '... I'], out_sharding: Any = None) -> Float[Array, '... O']:
         """Returns the product with the kernel, plus the bias if there is one."""
         if self.quantization != 'none':
-            return self.quantized(inputs)
+            return self.quantized_product(inputs)
         if self.weighs_inputs:
-            return self.with_bias(weighing_product(inputs, jnp.asarray(self.kernel[...])))
+            return self.with_bias(input_squares_matmul(inputs, jnp.asarray(self.kernel[...])))
         is_rounded_later = self.dtype == jnp.bfloat16 and (
-            self.preferred_element_type is not None or device_forms().dense_sums_in_float32
+            self.preferred_element_type is not None or device_tuning().dense_sums_in_float32
         )
-        if out_sharding is not None or not (is_rounded_later or is_gathering()):
+        if out_sharding is not None or not (is_rounded_later or has_fsdp_axis()):
             return super().__call__(inputs, out_sharding)
         bias_O = None if self.bias is None else jnp.asarray(self.bias[...])
         if not is_rounded_later:
-            return self.gathering(inputs, bias_O)
+            return self.product_of_gathered_kernel(inputs, bias_O)
         out = bfloat16_dense(self.axes, inputs.astype(self.dtype), jnp.asarray(self.kernel[...]), bias_O)
         return out.astype(self.preferred_element_type or self.dtype)
 
-    def quantized(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
+    def quantized_product(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
         """Returns the quantized product with the kernel, plus the bias if there is one.
 
         It is computed in float32, except for int8 inputs times a stored int8 kernel.
         """
         x, has_inputs = inputs.astype(jnp.float32), self.quantization == 'int8'
         if self.kernel_scale is None:
-            out = plain_sums(rounded(x, -1) if has_inputs else x, self.weights())
+            out = plain_matmul(fake_quantize(x, -1) if has_inputs else x, self.float32_kernel())
         elif has_inputs:
             out = int8_product(x, self.kernel[...], self.kernel_scale[...])
         else:
-            out = plain_sums(x, numbers_of(self.kernel[...], self.kernel_scale[...]))
+            out = plain_matmul(x, dequantize_int8(self.kernel[...], self.kernel_scale[...]))
         return self.with_bias(out).astype(self.preferred_element_type or self.dtype or jnp.float32)
 
     def with_bias(self, out: Float[Array, '... O']) -> Float[Array, '... O']:
         """Returns `out` plus the bias if there is one."""
         return out if self.bias is None else out + jnp.broadcast_to(jnp.asarray(self.bias[...]), out.shape)
 
-    def store_codes(self) -> None:
+    def store_int8_codes(self) -> None:
         """Replaces the kernel by int8 codes and scales, after which training is impossible."""
         kernel = jnp.asarray(self.kernel[...])  # [I, O], or [N, I, O] in stacked layers
-        scale = scale_of(kernel, -2)
-        self.kernel, self.kernel_scale = nnx.Param(codes_of(kernel, scale)), nnx.Param(scale)
+        scale = int8_scale(kernel, -2)
+        self.kernel, self.kernel_scale = nnx.Param(quantize_to_int8(kernel, scale)), nnx.Param(scale)
 
-    def weights(self) -> Array:
+    def float32_kernel(self) -> Array:
         """Returns the float32 kernel that products use, gathered and rounded if necessary."""
         if self.kernel_scale is not None:
-            return numbers_of(self.kernel[...], self.kernel_scale[...])
-        kernel_IO = gathered(jnp.asarray(self.kernel[...]), self.axes)
-        return kernel_IO if self.quantization == 'none' else rounded(kernel_IO, 0)
+            return dequantize_int8(self.kernel[...], self.kernel_scale[...])
+        kernel_IO = gather_parameter(jnp.asarray(self.kernel[...]), self.axes)
+        return kernel_IO if self.quantization == 'none' else fake_quantize(kernel_IO, 0)
 
-    def gathering(self, inputs: Float[Array, '... I'], bias_O: Array | None) -> Float[Array, '... O']:
+    def product_of_gathered_kernel(self, inputs: Float[Array, '... I'], bias_O: Array | None) -> Float[Array, '... O']:
         """Returns the result of Flax's layer, with a kernel that is gathered per product."""
         inputs, kernel_IO, bias_O = self.promote_dtype((inputs, self.kernel[...], bias_O), dtype=self.dtype)
         out = gathering_product(self.axes, self.preferred_element_type, inputs, kernel_IO)
         return out if bias_O is None else out + jnp.broadcast_to(bias_O, out.shape).astype(out.dtype)
 
 
-def plain_sums(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
+def plain_matmul(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
     """Returns x [..., I] times kernel [I, O], without any conversion."""
     return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
 
 
-def plain_product(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
+def gathered_matmul(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
     """Returns x [..., I] times kernel [I, O], with the kernel gathered from its shards."""
     contracted = ((x.ndim - 1,), (0,)), ((), ())
-    return lax.dot_general(x, gathered(kernel_IO, axes), contracted, preferred_element_type=dtype)
+    return lax.dot_general(x, gather_parameter(kernel_IO, axes), contracted, preferred_element_type=dtype)
 
 
-# `plain_product` with a backward pass that stores only the local shard of each kernel and gathers it again.
-gathering_product = jax.custom_vjp(plain_product, nondiff_argnums=(0, 1))
+# `gathered_matmul` with a backward pass that stores only the local shard of each kernel and gathers it again.
+gathering_product = jax.custom_vjp(gathered_matmul, nondiff_argnums=(0, 1))
 
 
 def _gathering_forward(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> tuple[Array, Any]:
-    return plain_product(axes, dtype, x, kernel_IO), (x, kernel_IO)
+    return gathered_matmul(axes, dtype, x, kernel_IO), (x, kernel_IO)
 
 
 def _gathering_backward(axes: str, dtype: Any, saved: Any, gradient: Float[Array, '... O']) -> tuple[Array, Array]:
     x, kernel_IO = saved
-    kernel_IO, gradient = once_more(kernel_IO, gradient)
-    return jax.vjp(functools.partial(plain_product, axes, dtype), x, kernel_IO)[1](gradient)
+    kernel_IO, gradient = regather_kernel(kernel_IO, gradient)
+    return jax.vjp(functools.partial(gathered_matmul, axes, dtype), x, kernel_IO)[1](gradient)
 
 
 gathering_product.defvjp(_gathering_forward, _gathering_backward)
 
 
-def once_more(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[Array, Float[Array, '... O']]:
+def regather_kernel(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[Array, Float[Array, '... O']]:
     """Returns kernel and gradient unchanged, but prevents gathering the kernel before the gradient is available.
 
     Otherwise, without a scan over layers, the compiler would reuse and store the gathered kernel of the forward pass.
     """
-    return lax.optimization_barrier((kernel_IO, gradient)) if is_gathering() else (kernel_IO, gradient)
+    return lax.optimization_barrier((kernel_IO, gradient)) if has_fsdp_axis() else (kernel_IO, gradient)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -142,11 +142,11 @@ def bfloat16_dense(
 
     The kernel is rounded to the dtype of x.
     """
-    sums = product(x, gathered(kernel_IO.astype(x.dtype), axes), (x.ndim - 1,), (0,))
+    sums = float32_product(x, gather_parameter(kernel_IO.astype(x.dtype), axes), (x.ndim - 1,), (0,))
     return sums if bias_O is None else sums + jnp.broadcast_to(bias_O, sums.shape)
 
 
-def product(
+def float32_product(
     left: Float[Array, '...'], right: Float[Array, '...'], left_axes: tuple[int, ...], right_axes: tuple[int, ...]
 ) -> Float[Array, '...']:
     """Returns the float32 contraction of two arrays over the given axes."""
@@ -161,12 +161,14 @@ def _forward(
 
 def _backward(axes: str, saved: Saved, gradient: Float[Array, '... O']) -> Saved:
     x, kernel_IO, bias_O = saved
-    kernel_IO, gradient = once_more(kernel_IO, gradient)
+    kernel_IO, gradient = regather_kernel(kernel_IO, gradient)
     leading = tuple(range(x.ndim - 1))
     to_bias_O = None if bias_O is None else gradient.sum(leading).astype(bias_O.dtype)
     gradient = gradient.astype(x.dtype)
-    to_x = product(gradient, gathered(kernel_IO.astype(x.dtype), axes), (x.ndim - 1,), (1,)).astype(x.dtype)
-    to_kernel_IO = lay(product(x, gradient, leading, leading), axes, PARAMETERS)
+    to_x = float32_product(gradient, gather_parameter(kernel_IO.astype(x.dtype), axes), (x.ndim - 1,), (1,)).astype(
+        x.dtype
+    )
+    to_kernel_IO = constrain_sharding(float32_product(x, gradient, leading, leading), axes, PARAMETERS)
     return to_x, to_kernel_IO.astype(kernel_IO.dtype), to_bias_O
 
 

@@ -4,10 +4,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.relative import Relative
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Biases, Terms
+from efficient_attention.modules.context import Biases, SharedTerms
 from efficient_attention.modules.parameters import linear, weight_init
 from efficient_attention.modules.positions import sinusoid
 
@@ -24,9 +24,9 @@ class DistanceBiases(nnx.Module):
         """Returns the biases u, for contents, and v, for distances."""
         return Biases(self.content[...], self.distance[...])
 
-    def terms(self, positions_BL: Array | None) -> Terms:  # noqa: ARG002  distances do not depend on positions
+    def shared_terms(self, positions_BL: Array | None) -> SharedTerms:  # noqa: ARG002  distances do not depend on positions
         """Returns u and v as the shared terms of a stack; `positions_BL` is ignored, see `PositionBias`."""
-        return Terms(distance_biases=self())
+        return SharedTerms(distance_biases=self())
 
 
 class DistanceTerm(nnx.Module):
@@ -54,7 +54,7 @@ class DistanceTerm(nnx.Module):
             raise ValueError("relative 'transformer_xl' with shared biases needs the argument `distance_biases`")
         rows = min(distances, config.clamp_length + 1) if config.clamp_length else distances
         sinusoids_PD = sinusoid(jnp.arange(rows), config.width).astype(config.compute_dtype)
-        table_PI = self.projection(spread(sinusoids_PD, 'PD'))
-        table_PHK = spread(table_PI.reshape(rows, config.heads, config.head_width), 'PHK')
+        table_PI = self.projection(shard_activations(sinusoids_PD, 'PD'))
+        table_PHK = shard_activations(table_PI.reshape(rows, config.heads, config.head_width), 'PHK')
         content_BLHK, distance_BLHK = (q_BLHK + bias_HK.astype(q_BLHK.dtype)[None, None] for bias_HK in biases)
         return content_BLHK, Relative(distance_BLHK, table_PHK)

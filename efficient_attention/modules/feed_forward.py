@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.low_rank import with_low_rank
@@ -51,9 +51,11 @@ class FeedForward(nnx.Module):
 
     def compute(self, x_BLD: Array, rng: Array | None = None) -> Array:
         """Returns the feed-forward output for all given positions at once."""
-        activate, up_BLF = ACTIVATION_FUNCTIONS[self.activation], spread(self.up(x_BLD), 'BLF')
-        wide_BLF = activate(up_BLF) if self.gate is None else activate(spread(self.gate(x_BLD), 'BLF')) * up_BLF
-        return spread(self.down(dropout(wide_BLF, self.dropout_rate, rng)), 'BLD')
+        activate, up_BLF = ACTIVATION_FUNCTIONS[self.activation], shard_activations(self.up(x_BLD), 'BLF')
+        wide_BLF = (
+            activate(up_BLF) if self.gate is None else activate(shard_activations(self.gate(x_BLD), 'BLF')) * up_BLF
+        )
+        return shard_activations(self.down(dropout(wide_BLF, self.dropout_rate, rng)), 'BLD')
 
 
 def gelu_tanh(x: Float[Array, '...']) -> Float[Array, '...']:

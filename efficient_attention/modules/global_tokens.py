@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend_with
+from efficient_attention.attention.attend import attend_with_options
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.merge import merge
+from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
@@ -71,7 +71,7 @@ def attend_with_global(
         segments_BL: as in `attend`.
         options: of `attend`: dropout, PRNG keys, backend.
     """
-    if not mechanism.form.merges:
+    if not mechanism.capabilities.merges:
         raise NotImplementedError(f'global tokens need softmax attention over a pattern, not {mechanism}')
     tokens = dataclasses.replace(tokens, is_global_BL=tokens.is_global_BL & (segments_BL != 0))
     at_most = min(tokens.at_most, q_BLHK.shape[1])
@@ -82,23 +82,23 @@ def attend_with_global(
     first, second, third = (dropout_keys(options, number) for number in range(3))
 
     first = dataclasses.replace(first, query_segments=segments_BL, key_segments=others_BL, return_lse=True)
-    local, local_lse = attend_with(q_BLHK, k_BLHK, v_BLHK, mechanism, first)
-    k_BTHK, v_BTHK = pick(k_BLHK, places_BT), pick(v_BLHK, places_BT)
+    local, local_lse = attend_with_options(q_BLHK, k_BLHK, v_BLHK, mechanism, first)
+    k_BTHK, v_BTHK = gather_positions(k_BLHK, places_BT), gather_positions(v_BLHK, places_BT)
     second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
-    of_global, global_lse = attend_with(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
+    of_global, global_lse = attend_with_options(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
     assert local_lse is not None and global_lse is not None  # both calls set return_lse
-    out_BLHK, _ = merge([(local, local_lse), (of_global, global_lse)])
-    q_BTHK = pick(tokens.query_BLHK, places_BT)
+    out_BLHK, _ = merge_partial_softmax([(local, local_lse), (of_global, global_lse)])
+    q_BTHK = gather_positions(tokens.query_BLHK, places_BT)
     third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
-    rows_BTHK, _ = attend_with(q_BTHK, tokens.key_BLHK, tokens.value_BLHK, Softmax(), third)
+    rows_BTHK, _ = attend_with_options(q_BTHK, tokens.key_BLHK, tokens.value_BLHK, Softmax(), third)
     rank_BL = jnp.cumsum(tokens.is_global_BL, axis=1, dtype=jnp.int32) - 1
-    global_BLHK = pick(rows_BTHK, jnp.clip(rank_BL, 0, at_most - 1))
+    global_BLHK = gather_positions(rows_BTHK, jnp.clip(rank_BL, 0, at_most - 1))
     out_BLHK = jnp.where(tokens.is_global_BL[..., None, None], global_BLHK, out_BLHK)
     has_too_many_B = tokens.is_global_BL.sum(axis=1) > at_most
     return jnp.where(has_too_many_B[:, None, None, None], jnp.full_like(out_BLHK, jnp.nan), out_BLHK)
 
 
-def pick(x_BLHK: Array, places_BT: Array) -> Array:
+def gather_positions(x_BLHK: Array, places_BT: Array) -> Array:
     """Returns the vectors of each row at indices `places_BT`, [B, T, H, K]."""
     return jnp.take_along_axis(x_BLHK, places_BT[:, :, None, None], axis=1)
 

@@ -2,7 +2,7 @@
 
 A code is round(x / scale), from -128 to 127, with scale = max |x| / 127.5. compressed-tensors computes the same, so the
 integers of a checkpoint mean the same in both. XLA multiplies two int8 arrays with the device's int8 instructions. On
-CPUs whose bfloat16 instructions are faster (`DeviceForms.codes_as_bfloat16`), these compute the same integers.
+CPUs whose bfloat16 instructions are faster (`DeviceTuning.codes_as_bfloat16`), these compute the same integers.
 """
 
 import functools
@@ -13,44 +13,44 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int8
 
-from efficient_attention.attention.devices import device_forms
+from efficient_attention.attention.devices import device_tuning
 
 HALF_RANGE = 127.5
 SMALLEST = 1e-12  # scale of an all-zero vector
 EXACT = 2**10  # number of code products, each at most 2^14, that float32 sums exactly
 
 
-def scale_of(x: ArrayLike, axis: int) -> Array:
+def int8_scale(x: ArrayLike, axis: int) -> Array:
     """Returns the float32 scales along an axis, the value of one integer step; this axis gets size 1."""
     most = jnp.abs(jnp.asarray(x, jnp.float32)).max(axis=axis, keepdims=True)
     return jnp.maximum(most / HALF_RANGE, SMALLEST)
 
 
-def codes_of(x: ArrayLike, scale: ArrayLike) -> Array:
+def quantize_to_int8(x: ArrayLike, scale: ArrayLike) -> Array:
     """Returns the int8 codes of numbers with these scales."""
     return jnp.clip(jnp.round(jnp.asarray(x, jnp.float32) / jnp.asarray(scale)), -128.0, 127.0).astype(jnp.int8)
 
 
-def numbers_of(codes: ArrayLike, scale: ArrayLike) -> Array:
+def dequantize_int8(codes: ArrayLike, scale: ArrayLike) -> Array:
     """Returns the float32 numbers that the codes represent."""
     return jnp.asarray(codes, jnp.float32) * jnp.asarray(scale)
 
 
-def rounded(x: Float[Array, '...'], axis: int) -> Float[Array, '...']:
+def fake_quantize(x: Float[Array, '...'], axis: int) -> Float[Array, '...']:
     """Returns the numbers rounded to their int8 codes along an axis; the gradient ignores the rounding.
 
     Source: Jacob et al. 2017, arXiv 1712.05877, section 3; straight-through estimator: Bengio et al. 2013, arXiv
     1308.3432.
     """
-    scale = scale_of(x, axis)
-    said = numbers_of(codes_of(x, scale), scale).astype(x.dtype)
+    scale = int8_scale(x, axis)
+    said = dequantize_int8(quantize_to_int8(x, scale), scale).astype(x.dtype)
     return x + lax.stop_gradient(said - x)
 
 
 def int8_product(x: Float[Array, '... I'], codes_IO: Array, scale_1O: Array) -> Float[Array, '... O']:
     """Returns float32 x [..., I] times an int8 kernel [I, O]; each token of x is quantized, sums are int32."""
-    scale = scale_of(x, -1)
-    sums = integer_sums(codes_of(x, scale), codes_IO)
+    scale = int8_scale(x, -1)
+    sums = integer_sums(quantize_to_int8(x, scale), codes_IO)
     wide = lax.broadcast_in_dim(scale_1O[0], sums.shape, (sums.ndim - 1,))
     return sums * jnp.broadcast_to(scale, sums.shape) * wide
 
@@ -61,7 +61,7 @@ def integer_sums(codes: Int8[Array, '... I'], codes_IO: Array) -> Float[Array, '
     Up to 2,048 inputs, the result is the exact integer sum, rounded once to float32.
     """
     contracted = ((codes.ndim - 1,), (0,)), ((), ())
-    if not device_forms().codes_as_bfloat16:
+    if not device_tuning().codes_as_bfloat16:
         return lax.dot_general(codes, codes_IO, contracted, preferred_element_type=jnp.int32).astype(jnp.float32)
     inputs, parts = codes.shape[-1], -(-codes.shape[-1] // EXACT)
     borders = [inputs * part // parts for part in range(parts + 1)]

@@ -12,24 +12,30 @@ from jax.typing import DTypeLike
 
 from efficient_attention.attention.cache import Cache
 from efficient_attention.attention.cache_spec import CacheSpec
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.cross_attention_cache import CrossAttentionKeys
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.features.fixed_sums import FixedSums
-from efficient_attention.attention.fixed_keys import FixedKeys
+from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, AttentionOperands
-from efficient_attention.modules.compression import (
+from efficient_attention.modules.context import (
+    CompressedLayerMemory,
+    Context,
+    ContextOptions,
+    LayerMemory,
+    fold_into_key,
+)
+from efficient_attention.modules.cross_attention import CrossAttention
+from efficient_attention.modules.feed_forward import FeedForward
+from efficient_attention.modules.memory_compression import (
     RECONSTRUCTION,
     Told,
     compress,
-    held,
     make_compressor,
     reconstruction_error,
+    stop_gradient_to_params,
 )
-from efficient_attention.modules.context import CompressedLayerMemory, Context, ContextOptions, LayerMemory, fold
-from efficient_attention.modules.cross_attention import CrossAttention
-from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.recurrent import Recurrent
 from efficient_attention.recurrence.recur import State
@@ -69,12 +75,12 @@ class SubLayer:
     is_constant: bool = False
 
     @property
-    def norm(self) -> str:
+    def norm_name(self) -> str:
         """The attribute name of its norm in the layer."""
         return f'{self.name}_norm'
 
     @property
-    def cache(self) -> str:
+    def cache_kind(self) -> str:
         """The kind of cached values for decoding: `GROWING`, `FIXED` or `STATE`; '' for none."""
         if self.is_recurrent:
             return STATE
@@ -98,7 +104,7 @@ def sub_layers_of(config: LayerConfig, *, reads_other: bool = False) -> tuple[Su
 
 # The cached values of a sub-layer during decoding. Self-attention caches the keys of all tokens in its mechanism's
 # form, cross-attention the keys of the other sequence, a recurrent cell its state.
-Kept = Cache | FixedKeys | FixedSums | State
+Kept = Cache | CrossAttentionKeys | CrossAttentionSums | State
 
 
 class Layer(nnx.Module):
@@ -113,7 +119,7 @@ class Layer(nnx.Module):
         for sub in self.sub_layers:
             setattr(self, sub.name, make_module(config, sub, rngs))
             if config.norm != 'none':
-                setattr(self, sub.norm, make_norm(config, config.width, rngs))
+                setattr(self, sub.norm_name, make_norm(config, config.width, rngs))
         self.compressor = make_compressor(config, rngs)
 
     def __call__(
@@ -140,46 +146,48 @@ class Layer(nnx.Module):
         for sub in self.sub_layers:
             x_BLD = self.read(sub, streams[-1])
             out_BLD, used = self.apply(sub, x_BLD, context, mechanism)
-            streams = self.add(sub, streams, out_BLD, context.rng)
+            streams = self.add_residual(sub, streams, out_BLD, context.rng)
             operands |= {} if used is None else {sub.name: used}
         return streams, operands
 
     def read(self, sub: SubLayer, x_BLD: Array) -> Array:
         """Returns the input of a sub-layer: `x_BLD`, normalised in a 'pre' layer."""
-        return spread(getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD, 'BLD')
+        return shard_activations(getattr(self, sub.norm_name)(x_BLD) if self.config.norm == 'pre' else x_BLD, 'BLD')
 
     def apply(
         self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None
     ) -> tuple[Array, AttentionOperands | tuple[State, ...] | None]:
         """Returns a sub-layer's output and its queries and keys, or a recurrent cell's states."""
-        module, rng = getattr(self, sub.name), fold(context.rng, sub.inner_dropout)
-        if not sub.cache:
+        module, rng = getattr(self, sub.name), fold_into_key(context.rng, sub.inner_dropout)
+        if not sub.cache_kind:
             return module(x_BLD, rng=rng), None
         if sub.is_recurrent:
-            rng = rng if context.state_rng is None else fold(context.state_rng, sub.inner_dropout)
+            rng = rng if context.state_rng is None else fold_into_key(context.state_rng, sub.inner_dropout)
         if sub.is_recurrent or OTHER in sub.keys_from:
             return module.run(x_BLD, context._replace(rng=rng))
         memory = self.attention_memory(sub, context) if MEMORY in sub.keys_from else None
         return module.run(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
 
-    def add(self, sub: SubLayer, streams: Streams, out_BLD: Array, rng: Array | None = None) -> Streams:
+    def add_residual(self, sub: SubLayer, streams: Streams, out_BLD: Array, rng: Array | None = None) -> Streams:
         """Returns the streams after the residual sum x + dropout(f(x)), which a 'post' layer normalises.
 
         Two streams become (x1, x2) -> (x2, x1 + dropout(f(x2))).
         """
-        out_BLD = self.dropped(sub, out_BLD, rng)
+        out_BLD = self.sub_layer_dropout(sub, out_BLD, rng)
         total_BLD = residual_sum(streams, out_BLD) if self.config.residual else out_BLD.astype(streams[0].dtype)
-        total_BLD = getattr(self, sub.norm)(total_BLD) if self.config.norm == 'post' else total_BLD
+        total_BLD = getattr(self, sub.norm_name)(total_BLD) if self.config.norm == 'post' else total_BLD
         return (*streams[1:], total_BLD)
 
-    def dropped(self, sub: SubLayer, out_BLD: Array, rng: Array | None = None) -> Array:
+    def sub_layer_dropout(self, sub: SubLayer, out_BLD: Array, rng: Array | None = None) -> Array:
         """Returns the output of a sub-layer after dropout."""
-        return spread(dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), 'BLD')
+        return shard_activations(dropout(out_BLD, self.config.dropout_rate, fold_into_key(rng, sub.dropout)), 'BLD')
 
-    def added(self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None) -> Array:
+    def reversible_branch(
+        self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
+    ) -> Array:
         """Returns the term that a sub-layer adds to the residual sum of a reversible layer, dropout(f(norm(x)))."""
         out_BLD, _ = self.apply(sub, self.read(sub, x_BLD), context, mechanism)
-        return self.dropped(sub, out_BLD, context.rng)
+        return self.sub_layer_dropout(sub, out_BLD, context.rng)
 
     def go_on(
         self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]
@@ -200,30 +208,30 @@ class Layer(nnx.Module):
         operands: dict[str, AttentionOperands] = {}
         for sub in self.sub_layers:
             module, x_BnD, used = getattr(self, sub.name), self.read(sub, streams[-1]), None
-            if not sub.cache:
+            if not sub.cache_kind:
                 out_BnD = module(x_BnD)
-            elif sub.cache == GROWING:
+            elif sub.cache_kind == GROWING:
                 out_BnD, cache, used = module.go_on(x_BnD, context, spec, next(before))
                 after.append(cache)
-            elif sub.cache == FIXED:
+            elif sub.cache_kind == FIXED:
                 fixed = next(before)
                 out_BnD, used = module.go_on(x_BnD, context, fixed)
                 after.append(fixed)
             else:
                 out_BnD, state = module.go_on(x_BnD, context, next(before))
                 after.append(state)
-            streams = self.add(sub, streams, out_BnD)
+            streams = self.add_residual(sub, streams, out_BnD)
             operands |= {} if used is None else {sub.name: used}
         return streams, after, operands
 
     def attention_memory(self, sub: SubLayer, context: Context) -> LayerMemory | None:
         """Returns the memory for self-attention, normalised like the input; None without memory."""
         memory = context.memory
-        memory = memory.joined() if isinstance(memory, CompressedLayerMemory) else memory
+        memory = memory.all_memory_slots() if isinstance(memory, CompressedLayerMemory) else memory
         assert memory is None or isinstance(memory, LayerMemory)
         return None if memory is None else self.normed_slots(sub, memory)
 
-    def remembered(
+    def memory_and_aux_losses(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[tuple[Array, Array | None], Told]:
         """Returns the layer's part of the new memory, and its auxiliary losses.
@@ -236,11 +244,11 @@ class Layer(nnx.Module):
         if not isinstance(memory, CompressedLayerMemory):
             return (x_BLD, None), {}
         read_BLD, memory = jax.lax.stop_gradient((x_BLD, memory))
-        leaving = memory.leaving(read_BLD, context.segments_BL)
+        leaving = memory.evicted_tokens(read_BLD, context.segments_BL)
         compressed = compress(self.config, self.compressor, leaving)
         if not self.config.reconstruction_weight:
             return (x_BLD, compressed.states_BMD), {}
-        (sub,), layer = (sub for sub in self.sub_layers if MEMORY in sub.keys_from), held(self)
+        (sub,), layer = (sub for sub in self.sub_layers if MEMORY in sub.keys_from), stop_gradient_to_params(self)
         queries = LayerMemory(read_BLD, context.segments_BL)
         read = (layer.normed_slots(sub, slots) for slots in (queries, leaving, compressed))
         error = reconstruction_error(getattr(layer, sub.name), mechanism or self.config.mechanisms[0], *read)
@@ -249,20 +257,20 @@ class Layer(nnx.Module):
     def input_product(self, x_BLD: Array) -> Array:
         """Returns the product [B, L, g U] of the layer's input with the input matrices of its recurrent cell."""
         sub = self.sub_layers[0]
-        x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
+        x_BLD = getattr(self, sub.norm_name)(x_BLD) if self.config.norm == 'pre' else x_BLD
         return getattr(self, sub.name).input_product(x_BLD)
 
     def normed_slots(self, sub: SubLayer, slots: LayerMemory) -> LayerMemory:
         """Returns the vectors of a memory, normalised like the input of the sub-layer."""
         if self.config.norm != 'pre':
             return slots
-        return slots._replace(states_BMD=getattr(self, sub.norm)(slots.states_BMD))
+        return slots._replace(states_BMD=getattr(self, sub.norm_name)(slots.states_BMD))
 
 
 def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Module:
     """Returns the module of a sub-layer."""
     if sub.is_constant:
-        return Constant(config)
+        return ConstantSubLayer(config)
     if sub.is_recurrent:
         return Recurrent(config, rngs=rngs)
     if sub.keys_from:
@@ -270,7 +278,7 @@ def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Modul
     return FeedForward(config, rngs=rngs)
 
 
-class Constant(nnx.Module):
+class ConstantSubLayer(nnx.Module):
     """A sub-layer without heads or units, only a bias: the same learned vector for each token, [B, L, D]."""
 
     def __init__(self, config: LayerConfig) -> None:
@@ -287,11 +295,11 @@ def residual_sum(streams: Streams, out_BLD: Array) -> Array:
     return streams[0] + out_BLD.astype(streams[0].dtype)
 
 
-def begin(x_BLD: Array, *, is_reversible: bool) -> Streams:
+def initial_streams(x_BLD: Array, *, is_reversible: bool) -> Streams:
     """Returns the streams before the first layer; two streams are always float32, see models/reversible.py."""
     return (x_BLD.astype(jnp.float32),) * 2 if is_reversible else (x_BLD,)
 
 
-def end(streams: Streams, dtype: DTypeLike) -> Array:
+def merge_streams(streams: Streams, dtype: DTypeLike) -> Array:
     """Returns the output of a stack [B, L, D]: its stream, or the mean of two streams."""
     return (streams[0] if len(streams) == 1 else 0.5 * (streams[0] + streams[1])).astype(dtype)

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.embedding_table import EmbeddingTable
 from efficient_attention.modules.parameters import embedding, linear
-from efficient_attention.modules.table import Table
 
 
 class LowRank(nnx.Module):
@@ -32,7 +32,7 @@ class LowRankTable(nnx.Module):
     `embedding_width`) applies its projection after them.
     """
 
-    def __init__(self, config: LayerConfig, like: Table, rank: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: LayerConfig, like: EmbeddingTable, rank: int, *, rngs: nnx.Rngs) -> None:
         """Creates both factors; `like` is the table that they replace."""
         self.table = embedding(config, like.num_embeddings, rank, rngs)
         self.projection = linear(config, rank, like.features, rngs, use_bias=False)
@@ -41,9 +41,9 @@ class LowRankTable(nnx.Module):
         """Returns the vectors of these row numbers."""
         return self.projection(self.table(inputs))
 
-    def vectors(self, dtype: DTypeLike) -> Float[Array, '...']:
+    def table_vectors(self, dtype: DTypeLike) -> Float[Array, '...']:
         """Returns all vectors of the table [V, E] in this dtype."""
-        return self.table.vectors(dtype) @ self.projection.weights().astype(dtype)
+        return self.table.table_vectors(dtype) @ self.projection.float32_kernel().astype(dtype)
 
 
 def with_low_rank(module: nnx.Module, config: LayerConfig, kinds: tuple[str, ...], rngs: nnx.Rngs) -> None:
@@ -52,7 +52,9 @@ def with_low_rank(module: nnx.Module, config: LayerConfig, kinds: tuple[str, ...
         return
     for kind in kinds if config.ranks else ():
         layer = getattr(module, kind)
-        if isinstance(layer, Dense) and (rank := config.rank_of(kind, layer.in_features, layer.out_features)):
+        if isinstance(layer, Dense) and (rank := config.kernel_rank(kind, layer.in_features, layer.out_features)):
             setattr(module, kind, LowRank(config, layer, rank, rngs=rngs))
-        if isinstance(layer, Table) and (rank := config.rank_of(kind, layer.num_embeddings, layer.features)):
+        if isinstance(layer, EmbeddingTable) and (
+            rank := config.kernel_rank(kind, layer.num_embeddings, layer.features)
+        ):
             setattr(module, kind, LowRankTable(config, layer, rank, rngs=rngs))

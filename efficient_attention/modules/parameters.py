@@ -9,7 +9,7 @@ from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.dense_layer import Dense
-from efficient_attention.modules.table import Table
+from efficient_attention.modules.embedding_table import EmbeddingTable
 
 
 def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
@@ -67,9 +67,9 @@ def make_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm 
     return kind(width, epsilon=config.norm_epsilon, dtype=config.compute_dtype, param_dtype=jnp.float32, rngs=rngs)
 
 
-def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs, *, axes: str = 'LE') -> Table:
+def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs, *, axes: str = 'LE') -> EmbeddingTable:
     """Returns a table of `rows` vectors; `axes` are the letters by which it is sharded over a mesh."""
     dtype, draw = config.compute_dtype, weight_init(config)
-    table = Table(rows, width, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
+    table = EmbeddingTable(rows, width, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
     table.axes = axes
     return table

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.attend import attend_with, weights_with
+from efficient_attention.attention.attend import attend_with_options, weights_with_options
 from efficient_attention.attention.patterns import Full
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax.definition import Softmax
@@ -45,16 +45,16 @@ class Pooling(nnx.Module):
             return x_BLD[:, 0]
         if self.multihead is not None:
             return self.multihead(x_BLD, segments_BL)
-        weights_BL = self.weights(x_BLD, segments_BL)
+        weights_BL = self.pooling_weights(x_BLD, segments_BL)
         return jnp.einsum('BL,BLD->BD', weights_BL, x_BLD.astype(jnp.float32)).astype(x_BLD.dtype)
 
-    def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
+    def pooling_weights(self, x_BLD: Array, segments_BL: Array) -> Array:
         """Returns the pooling weight of each position, float32 [B, L].
 
         The weights of a row with a token sum to 1. Only for 'first' they are 0 if the first position is padding.
         """
         if self.multihead is not None:
-            return self.multihead.weights(x_BLD, segments_BL)
+            return self.multihead.pooling_weights(x_BLD, segments_BL)
         shares_BL = (segments_BL > 0).astype(jnp.float32)
         if self.kind == 'first':
             return shares_BL * (jnp.arange(x_BLD.shape[1]) == 0).astype(jnp.float32)[None]
@@ -92,19 +92,19 @@ class MultiheadPooling(nnx.Module):
 
         Segment 0 = padding; a row of padding gives zeros.
         """
-        query_BLHK, key_BLHK = self.compared(x_BLD)
+        query_BLHK, key_BLHK = self.query_and_keys(x_BLD)
         value_BLHK = self.split_heads(self.value(x_BLD))
-        out_BLHK, _ = attend_with(query_BLHK, key_BLHK, value_BLHK, EVERYTHING, all_tokens(segments_BL))
+        out_BLHK, _ = attend_with_options(query_BLHK, key_BLHK, value_BLHK, EVERYTHING, all_token_options(segments_BL))
         h_BLD = self.norms[0](self.seeds(x_BLD) + self.out(jax.lax.collapse(out_BLHK, 2)))
         pooled_BD = self.norms[1](h_BLD + self.feed_forward(h_BLD))[:, 0]
         return jnp.where((segments_BL > 0).any(axis=1, keepdims=True), pooled_BD, jnp.zeros_like(pooled_BD))
 
-    def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
+    def pooling_weights(self, x_BLD: Array, segments_BL: Array) -> Array:
         """Returns the pooling weight of each position, float32 [B, L], a mean over heads."""
-        weights_BHLM = weights_with(*self.compared(x_BLD), EVERYTHING, all_tokens(segments_BL))
+        weights_BHLM = weights_with_options(*self.query_and_keys(x_BLD), EVERYTHING, all_token_options(segments_BL))
         return weights_BHLM[:, :, 0].mean(axis=1)
 
-    def compared(self, x_BLD: Array) -> tuple[Array, Array]:
+    def query_and_keys(self, x_BLD: Array) -> tuple[Array, Array]:
         """Returns the seed's query [B, 1, H, K] and the row's keys [B, L, H, K]."""
         return self.split_heads(self.query(self.seeds(x_BLD))), self.split_heads(self.key(x_BLD))
 
@@ -133,7 +133,7 @@ class Pooler(nnx.Module):
         return POOLER_FUNCTIONS[self.activation](self.dense(x_BD))
 
 
-def all_tokens(segments_BL: Array) -> CallOptions:
+def all_token_options(segments_BL: Array) -> CallOptions:
     """Returns the options of `attend` by which one query reads all tokens of its row, in any segment."""
     is_token_BL = (segments_BL > 0).astype(jnp.int32)
     return CallOptions(query_segments=jnp.ones_like(is_token_BL[:, :1]), key_segments=is_token_BL)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import gathered, spread
+from efficient_attention.attention.device_mesh import gather_parameter, shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import AttentionMemory, Context, ContextOptions, fold
+from efficient_attention.modules.context import AttentionMemory, Context, ContextOptions, fold_into_key
 from efficient_attention.modules.parameters import kernel_init, linear
-from efficient_attention.recurrence.cell import Operand
+from efficient_attention.recurrence.cell import CellOperand
 from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
 
@@ -30,7 +30,7 @@ class Recurrent(nnx.Module):
         self.config = config
         self.forward = CellParameters(config, rngs=rngs)
         self.backward = CellParameters(config, rngs=rngs) if config.bidirectional else None
-        wide = config.units * (1 + config.bidirectional)
+        wide = config.recurrent_state_width * (1 + config.bidirectional)
         self.out = linear(config, wide, config.width, rngs, use_bias=False) if wide != config.width else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array, **options: Unpack[ContextOptions]) -> Array:
@@ -47,13 +47,13 @@ class Recurrent(nnx.Module):
         cells = [cell.learned() for cell in (self.forward, self.backward) if cell is not None]
         assert memory is None or not isinstance(memory, AttentionMemory)
         states = tuple(cell.empty_state(len(x_BLD)) for cell in cells) if memory is None else memory
-        masks = [self.state_mask(len(x_BLD), fold(rng, number)) for number in range(len(cells))]
+        masks = [self.state_mask(len(x_BLD), fold_into_key(rng, number)) for number in range(len(cells))]
         if context.product_BLX is not None:
             product_BLX, mask_BU = context.product_BLX, masks[0]
             out, state = recur_from_product(
                 cells[0], product_BLX, x_BLD, segments_BL, state=states[0], state_mask_BU=mask_BU
             )
-            return self.joined([out]), (state,)
+            return self.concatenate_directions([out]), (state,)
         found = [
             recur(
                 cell,
@@ -66,12 +66,12 @@ class Recurrent(nnx.Module):
             )
             for number, cell in enumerate(cells)
         ]
-        return self.joined([out for out, _ in found]), tuple(state for _, state in found)
+        return self.concatenate_directions([out for out, _ in found]), tuple(state for _, state in found)
 
-    def joined(self, outs: list[Array]) -> Array:
+    def concatenate_directions(self, outs: list[Array]) -> Array:
         """Returns the directions' outputs, concatenated and projected to the layer's width."""
         out = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
-        return spread(out if self.out is None else self.out(out), 'BLD')
+        return shard_activations(out if self.out is None else self.out(out), 'BLD')
 
     def input_product(self, x_BLD: Array) -> Array:
         """Returns the product of the input with all gates' matrices, [B, L, g U]."""
@@ -80,7 +80,9 @@ class Recurrent(nnx.Module):
     def state_mask(self, rows: int, rng: Array | None) -> Array | None:
         """Returns the dropout mask of the state [B, U]; None without dropout."""
         rate = self.config.state_dropout_rate
-        return None if rng is None or not rate else dropout(jnp.ones((rows, self.config.units)), rate, rng)
+        return (
+            None if rng is None or not rate else dropout(jnp.ones((rows, self.config.recurrent_state_width)), rate, rng)
+        )
 
     def empty_state(self, rows: int) -> State:
         """Returns the recurrent state before the first token."""
@@ -96,15 +98,19 @@ class CellParameters(nnx.Module):
     """The learned arrays of a config's cell, by the names of its operands."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
-        self.cell = cell_of(config.cell, config.width, config.units)
+        self.cell = cell_of(config.cell, config.width, config.recurrent_state_width)
         for name, operand in self.cell.operands.items():
-            setattr(self, name, nnx.Param(self.drawn(config, operand, rngs)))
+            setattr(self, name, nnx.Param(self.initial_values(config, operand, rngs)))
 
-    def drawn(self, config: LayerConfig, operand: Operand, rngs: nnx.Rngs) -> Array:
+    def initial_values(self, config: LayerConfig, operand: CellOperand, rngs: nnx.Rngs) -> Array:
         """Returns the initial values of one learned array of the cell."""
-        first, end = self.cell.biased or (0, self.cell.gates)
-        sizes = {'D': config.width, 'U': config.units, 'g': self.cell.gates * config.units}
-        sizes['b'] = (end - first) * config.units
+        first, end = self.cell.biased or (0, self.cell.gate_count)
+        sizes = {
+            'D': config.width,
+            'U': config.recurrent_state_width,
+            'g': self.cell.gate_count * config.recurrent_state_width,
+        }
+        sizes['b'] = (end - first) * config.recurrent_state_width
         shape = [sizes[letter] for letter in operand.shape]
         if not operand.fan_in:
             return jnp.zeros(shape)
@@ -114,5 +120,5 @@ class CellParameters(nnx.Module):
         """Returns the cell with its arrays; sharded matrices are gathered."""
         arrays = {name: jnp.asarray(getattr(self, name)[...]) for name in self.cell.operands}
         return LearnedCell(
-            self.cell, {name: gathered(x, MATRIX_AXES) if x.ndim == 2 else x for name, x in arrays.items()}
+            self.cell, {name: gather_parameter(x, MATRIX_AXES) if x.ndim == 2 else x for name, x in arrays.items()}
         )

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.device_mesh import is_split, spread
-from efficient_attention.models.adaptive import Cluster
+from efficient_attention.attention.device_mesh import is_axis_sharded, shard_activations
+from efficient_attention.models.adaptive_softmax import Cluster
 from efficient_attention.objectives.chunked_loss import by_chunks
 from efficient_attention.objectives.objective import weighted_sums
 
@@ -45,9 +45,9 @@ def adaptive_sums(
     def sums_of(
         clusters: tuple[Cluster, ...], hidden_BcE: Array, cluster_Bc: Array, place_Bc: Array, weights_Bc: Array
     ) -> dict[str, Array]:
-        if is_split('L'):  # otherwise each device would compute the full chunk
-            hidden_BcE = spread(hidden_BcE, 'BLE')
-        losses_Bc, is_correct_Bc = losses_of(clusters, hidden_BcE, cluster_Bc, place_Bc)
+        if is_axis_sharded('L'):  # otherwise each device would compute the full chunk
+            hidden_BcE = shard_activations(hidden_BcE, 'BLE')
+        losses_Bc, is_correct_Bc = adaptive_losses(clusters, hidden_BcE, cluster_Bc, place_Bc)
         return weighted_sums(losses_Bc, is_correct_Bc, weights_Bc)
 
     def add(total: dict[str, Array], arrays: tuple[Array, ...]) -> tuple[dict[str, Array], None]:
@@ -57,7 +57,7 @@ def adaptive_sums(
     return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, (hidden_nBcE, *chunks))[0]
 
 
-def losses_of(
+def adaptive_losses(
     clusters: tuple[Cluster, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array
 ) -> tuple[Array, Array]:
     """Returns each target's loss, and whether no word of the first cluster or of the target's is more probable."""
@@ -66,13 +66,13 @@ def losses_of(
     words = logits_BLn.shape[-1] - len(tails)
     entry_BL = jnp.where(cluster_BL == 0, place_BL, words + cluster_BL - 1)
     lse_BL = jax.nn.logsumexp(logits_BLn, axis=-1)
-    log_p_BL = take(logits_BLn, entry_BL) - lse_BL
+    log_p_BL = take_target_logits(logits_BLn, entry_BL) - lse_BL
     best_BL = logits_BLn[..., :words].max(axis=-1) - lse_BL
     is_best_BL = logits_BLn[..., :words].argmax(axis=-1) == place_BL
     for number, tail in enumerate(tails, start=1):
         is_inside_BL = cluster_BL == number
         within_BL, is_first_BL = jax.lax.cond(
-            is_inside_BL.any(), tail_losses, skipped, tail, hidden_BLE, jnp.where(is_inside_BL, place_BL, 0)
+            is_inside_BL.any(), tail_losses, skipped_tail_losses, tail, hidden_BLE, jnp.where(is_inside_BL, place_BL, 0)
         )
         log_p_BL = log_p_BL + jnp.where(is_inside_BL, within_BL, 0.0)
         is_best_BL = jnp.where(is_inside_BL, is_first_BL & (log_p_BL > best_BL), is_best_BL)
@@ -82,11 +82,11 @@ def losses_of(
 def tail_losses(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:
     """Returns each target's log-probability within the tail, and whether it is the most probable word there."""
     logits_BLn = tail.logits(hidden_BLE)
-    log_p_BL = take(logits_BLn, place_BL) - jax.nn.logsumexp(logits_BLn, axis=-1)
+    log_p_BL = take_target_logits(logits_BLn, place_BL) - jax.nn.logsumexp(logits_BLn, axis=-1)
     return log_p_BL, logits_BLn.argmax(axis=-1) == place_BL
 
 
-def skipped(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:  # noqa: ARG001  like tail_losses
+def skipped_tail_losses(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:  # noqa: ARG001  like tail_losses
     """Returns zeros instead of the results of `tail_losses`, for a skipped tail."""
     return jnp.zeros(place_BL.shape, jnp.float32), jnp.zeros(place_BL.shape, bool)
 
@@ -102,6 +102,6 @@ def clusters_of(targets_BL: Array, clusters: tuple[Cluster, ...]) -> tuple[Array
     return cluster_BL, targets_BL - jnp.asarray(starts, targets_BL.dtype)[cluster_BL]
 
 
-def take(logits_BLn: Array, place_BL: Array) -> Array:
+def take_target_logits(logits_BLn: Array, place_BL: Array) -> Array:
     """Returns one logit per position, at index `place_BL`, [B, L]."""
     return jnp.take_along_axis(logits_BLn, place_BL[..., None], axis=-1)[..., 0]

@@ -17,12 +17,17 @@ from jaxtyping import Float
 
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.head import OF_ROWS
-from efficient_attention.models.pretraining import in_equal_shares
-from efficient_attention.models.taps import Inside
-from efficient_attention.objectives.compared import OPERANDS, TEACHER, compared, from_batch
+from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.models.pretraining import pad_predictions_to_devices
 from efficient_attention.objectives.fine_tuning import FineTuning, tag_weights
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.objectives.teacher_student_states import (
+    OPERANDS,
+    TEACHER,
+    compared_states,
+    teacher_state_from_batch,
+)
 
 SOFT = 'soft'
 SMALL = 1e-12  # far below meaningful squared lengths; a zero vector has cosine 0 and no gradient
@@ -38,7 +43,7 @@ class Distillation(OutputObjective):
         config: the weights.
         layers: numbers of the student's layers that learn from a teacher layer, counted from 1.
         widths: widths of the hidden states of student and teacher.
-        beside: the trained projections, initialised by `initial_beside`; None if there are none.
+        beside: the trained projections, initialised by `initial_auxiliary_params`; None if there are none.
     """
 
     inner: FineTuning | Pretraining
@@ -47,9 +52,9 @@ class Distillation(OutputObjective):
     widths: tuple[int, int]
     beside: Any = None
 
-    def factor(self, term: str) -> float:
+    def loss_factor(self, term: str) -> float:
         """Returns the weight of a term in the loss; see `Objective`."""
-        is_own = term == SOFT or term in self.config.inside
+        is_own = term == SOFT or term in self.config.intermediate_loss_terms
         return getattr(self.config, term) if is_own else self.config.labels
 
     def metric_names(self, of_task: frozenset[str]) -> frozenset[str]:
@@ -57,12 +62,14 @@ class Distillation(OutputObjective):
 
         Metrics by labels are omitted if `distill.labels` is 0, because they are not computed.
         """
-        terms = (SOFT, *self.config.inside) if self.config.soft else self.config.inside
+        terms = (
+            (SOFT, *self.config.intermediate_loss_terms) if self.config.soft else self.config.intermediate_loss_terms
+        )
         unknown = () if self.config.labels else OF_LABELS
         kept = {name for name in of_task if not name.startswith(unknown)} if unknown else of_task
         return frozenset(kept) | {f'{term}_loss' for term in terms}
 
-    def initial_beside(self, rng: Array) -> Any:
+    def initial_auxiliary_params(self, rng: Array) -> Any:
         """Returns the initial projections from the student's to the teacher's width; None without projections."""
         if not self.config.has_projections:
             return None
@@ -77,7 +84,7 @@ class Distillation(OutputObjective):
             kernels['embeddings'] = normal(keys[1], (width, wide), jnp.float32)
         return {name: {'kernel': kernel} for name, kernel in kernels.items()}
 
-    def with_beside(self, beside: Any) -> Self:
+    def with_auxiliary_params(self, beside: Any) -> Self:
         """Returns the objective with the current projections; see `Objective`."""
         return dataclasses.replace(self, beside=beside)
 
@@ -86,8 +93,8 @@ class Distillation(OutputObjective):
         weights = self.inner.weights(batch) if self.config.labels else {}
         if self.config.soft:
             weights[SOFT] = self.soft_weights(batch).sum()
-        for name in self.config.inside:
-            is_one = is_pair(batch) if name == 'attention' else is_token(batch)
+        for name in self.config.intermediate_loss_terms:
+            is_one = is_same_text(batch) if name == 'attention' else is_token(batch)
             weights[name] = is_one.astype(jnp.float32).sum()
         return weights
 
@@ -99,11 +106,11 @@ class Distillation(OutputObjective):
         self, model: Any, batch: Batch, *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[Mapping[str, Array], Sums]:
         """Returns the model's outputs per row, and the sums of all terms."""
-        if not self.config.inside:
+        if not self.config.intermediate_loss_terms:
             outputs = model.outputs(batch, rng=rng, step=step)
             return outputs, self.sums_of(outputs, batch)
-        outputs, inside = model.with_inside(batch, rng=rng, step=step)
-        return outputs, self.sums_of(outputs, batch) | self.inside_sums(inside, batch)
+        outputs, inside = model.with_hidden_states(batch, rng=rng, step=step)
+        return outputs, self.sums_of(outputs, batch) | self.hidden_state_loss_sums(inside, batch)
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
         """Returns the sums of the terms that compare outputs."""
@@ -112,13 +119,16 @@ class Distillation(OutputObjective):
             sums[SOFT] = {'loss': (self.soft_losses(outputs, batch) * self.soft_weights(batch)).sum()}
         return sums
 
-    def inside_sums(self, inside: Inside, batch: Batch) -> Sums:
+    def hidden_state_loss_sums(self, inside: HiddenStates, batch: Batch) -> Sums:
         """Returns the sums of the terms that compare layer activations."""
-        student = compared(inside, self.config.inside, self.layers)
-        teacher = {name: from_batch(batch, name) for name in student}
-        return {name: {'loss': self.inside_sum(name, student, teacher, is_pair(batch))} for name in self.config.inside}
+        student = compared_states(inside, self.config.intermediate_loss_terms, self.layers)
+        teacher = {name: teacher_state_from_batch(batch, name) for name in student}
+        return {
+            name: {'loss': self.hidden_state_loss_sum(name, student, teacher, is_same_text(batch))}
+            for name in self.config.intermediate_loss_terms
+        }
 
-    def inside_sum(
+    def hidden_state_loss_sum(
         self, name: str, student: Mapping[str, Array], teacher: Mapping[str, Array], is_pair_BLM: Array
     ) -> Array:
         """Returns the sum of one term that compares layer activations, given the arrays of `compared`."""
@@ -126,12 +136,14 @@ class Distillation(OutputObjective):
         if name == 'cosine':
             return cosine_sum(student[name][0], teacher[name][0], is_token_BL)
         if name not in OPERANDS:
-            return squared_sum(self.projected(name, student[name]), teacher[name], is_token_BL)
+            return squared_sum(self.project_to_teacher_width(name, student[name]), teacher[name], is_token_BL)
         parts = OPERANDS[name]
         mine, theirs = ((arrays[parts[0]], arrays[parts[-1]]) for arrays in (student, teacher))
-        return (logits_sum if name == 'attention' else relations_sum)(mine, theirs, is_pair_BLM)
+        return (attention_logits_error_sum if name == 'attention' else attention_relations_kl_sum)(
+            mine, theirs, is_pair_BLM
+        )
 
-    def projected(self, name: str, states_NBLD: Array) -> Array:
+    def project_to_teacher_width(self, name: str, states_NBLD: Array) -> Array:
         """Returns the student's hidden states, projected to the teacher's width if there are projections."""
         if self.beside is None:
             return states_NBLD
@@ -150,7 +162,7 @@ class Distillation(OutputObjective):
         An example is a masked word, a tagged token, or a row with or without a label.
         """
         if self.kind == 'masked_lm':
-            return in_equal_shares(batch)['masked_weights']
+            return pad_predictions_to_devices(batch)['masked_weights']
         if self.kind == 'token':
             return tag_weights(batch)
         return (batch['index'] >= 0).astype(jnp.float32)
@@ -163,11 +175,11 @@ class Distillation(OutputObjective):
             return jnp.square(student - teacher)[:, 0]
         if self.kind == 'span':  # softmax over positions, for start and end
             student, teacher = student.swapaxes(1, 2), teacher.swapaxes(1, 2)
-            return soft_targets(student, teacher, self.config.temperature).mean(axis=-1)
-        return soft_targets(student, teacher, self.config.temperature)
+            return soft_target_kl(student, teacher, self.config.temperature).mean(axis=-1)
+        return soft_target_kl(student, teacher, self.config.temperature)
 
 
-def is_pair(batch: Batch) -> Array:
+def is_same_text(batch: Batch) -> Array:
     """Returns bool [B, L, L]: whether two tokens belong to the same text; each choice is a row."""
     segments_BL = batch['segments'].reshape(-1, batch['segments'].shape[-1])
     return (segments_BL[:, :, None] == segments_BL[:, None, :]) & (segments_BL > 0)[:, :, None]
@@ -181,7 +193,7 @@ def is_token(batch: Batch) -> Array:
 # ---- terms that compare both models, summed over the rows of a batch; logits are q k / sqrt(K) within a text ----
 
 
-def soft_targets(
+def soft_target_kl(
     student: Float[Array, '*b C'], teacher: Float[Array, '*b C'], temperature: float
 ) -> Float[Array, '*b']:
     """Returns T^2 KL(softmax(teacher / T) || softmax(student / T)) over the last axis.
@@ -207,7 +219,7 @@ def squared_sum(student_NBLD: Array, teacher_NBLD: Array, is_token_BL: Array) ->
     return jnp.where(is_token_BL[None], jnp.square(difference_NBLD).mean(axis=-1), 0.0).sum()
 
 
-def logits_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
+def attention_logits_error_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
     """Returns the sum over pairs and layers of the squared difference of both models' logits, a mean over heads.
 
     Args:
@@ -215,11 +227,11 @@ def logits_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pa
         teacher: the same, with equally many heads of any width.
         is_pair_BLM: whether both tokens belong to the same text.
     """
-    difference_NBHLM = products(*student) - products(*teacher)
+    difference_NBHLM = scaled_dot_products(*student) - scaled_dot_products(*teacher)
     return jnp.where(is_pair_BLM[None], jnp.square(difference_NBHLM).mean(axis=2), 0.0).sum()
 
 
-def relations_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
+def attention_relations_kl_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
     """Returns the sum over tokens and layers of KL(teacher || student), a mean over heads.
 
     The distributions are softmaxes of the products of two vectors. For queries and keys they are attention weights. For
@@ -228,12 +240,12 @@ def relations_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is
     """
     is_pair, is_token_BL = is_pair_BLM[None, :, None], is_pair_BLM.any(axis=-1)
     low = jnp.finfo(jnp.float32).min
-    student_NBHLM, teacher_NBHLM = (jnp.where(is_pair, products(*pair), low) for pair in (student, teacher))
+    student_NBHLM, teacher_NBHLM = (jnp.where(is_pair, scaled_dot_products(*pair), low) for pair in (student, teacher))
     divergences_NBHL = optax.kl_divergence(jax.nn.log_softmax(student_NBHLM), jax.nn.softmax(teacher_NBHLM))
     return jnp.where(is_token_BL[None], divergences_NBHL.mean(axis=2), 0.0).sum()
 
 
-def products(left_NBLHK: Array, right_NBMHK: Array) -> Array:
+def scaled_dot_products(left_NBLHK: Array, right_NBMHK: Array) -> Array:
     """Returns float32 products [N, B, H, L, M] of all pairs of vectors, divided by the root of their width."""
     left_NBLHK, right_NBMHK = left_NBLHK.astype(jnp.float32), right_NBMHK.astype(jnp.float32)
     return jnp.einsum('NBLHK,NBMHK->NBHLM', left_NBLHK, right_NBMHK) / math.sqrt(left_NBLHK.shape[-1])

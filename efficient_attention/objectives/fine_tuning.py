@@ -12,7 +12,7 @@ from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entr
 
 from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.objectives.objective import Batch, OutputObjective, Sums, is_best, weighted_sums
+from efficient_attention.objectives.objective import Batch, OutputObjective, Sums, is_top_prediction, weighted_sums
 
 TERM = 'fine_tuning'
 
@@ -80,7 +80,7 @@ def tag_weights(batch: Batch) -> Array:
 
 def class_sums(logits: Float[Array, '*b C'], labels: Int[Array, '*b'], weights: Float[Array, '*b']) -> dict[str, Array]:
     """Returns 'loss', the cross-entropy, and 'accuracy', summed over examples."""
-    return weighted_sums(cross_entropy(logits, labels), is_best(logits, labels), weights)
+    return weighted_sums(cross_entropy(logits, labels), is_top_prediction(logits, labels), weights)
 
 
 def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array) -> dict[str, Array]:

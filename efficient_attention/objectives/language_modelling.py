@@ -5,13 +5,13 @@ from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.memory import AnyMemory, empty_memory
-from efficient_attention.models.two_way import TwoWayLanguageModel
-from efficient_attention.modules.compression import Told, told_losses
+from efficient_attention.models.segment_memory import AnyMemory, empty_memory
+from efficient_attention.modules.memory_compression import Told, auxiliary_losses
 from efficient_attention.objectives.adaptive_loss import adaptive_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
-from efficient_attention.objectives.objective import Batch, Objective, Sums, is_best, weighted_sums
+from efficient_attention.objectives.objective import Batch, Objective, Sums, is_top_prediction, weighted_sums
 
 LanguageModel = Decoder | TwoWayLanguageModel
 
@@ -28,7 +28,7 @@ class LanguageModelling(Objective):
     def __init__(self, model: ModelConfig | None = None) -> None:
         self.model = model
         self.is_two_way = model is not None and model.directions_apart
-        self.told = {} if model is None else told_losses(model)
+        self.told = {} if model is None else auxiliary_losses(model)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
         """Returns the number of tokens predicted forwards ('causal_lm') and backwards ('backward_lm').
@@ -39,7 +39,7 @@ class LanguageModelling(Objective):
         weights |= {'backward_lm': backward_weights(batch).sum()} if self.is_two_way else {}
         return weights | {term: (batch['segments'] > 0).astype(jnp.float32).sum() for term in self.told}
 
-    def factor(self, term: str) -> float:
+    def loss_factor(self, term: str) -> float:
         """Returns the config's factor of an auxiliary layer loss; 1 for other terms."""
         return self.told.get(term, 1.0)
 
@@ -61,17 +61,17 @@ class LanguageModelling(Objective):
             hidden_BLD = model.hidden(tokens_BL, segments_BL, rng=rng, step=step)
         else:
             assert isinstance(model, Decoder)  # only a decoder has memory
-            hidden_BLD, carry, told = model.telling(tokens_BL, segments_BL, carry, rng=rng)
+            hidden_BLD, carry, told = model.continue_with_aux_losses(tokens_BL, segments_BL, carry, rng=rng)
         back_BLD = None
         if self.is_two_way:
             hidden_BLD, back_BLD = jnp.split(hidden_BLD, 2, axis=-1)
-        sums = output_sums(model, hidden_BLD, batch['targets'], batch['weights'])
+        sums = next_token_loss_sums(model, hidden_BLD, batch['targets'], batch['weights'])
         if 'unigram_losses' in batch:  # validation batches have a unigram model's losses on the same tokens
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
         of_layers = {term: {'loss': total} for term, total in told.items()}
         if back_BLD is None:
             return {'causal_lm': sums} | of_layers, carry
-        back = output_sums(model, back_BLD[:, 1:], tokens_BL[:, :-1], backward_weights(batch))
+        back = next_token_loss_sums(model, back_BLD[:, 1:], tokens_BL[:, :-1], backward_weights(batch))
         return {'causal_lm': sums, 'backward_lm': back}, carry
 
 
@@ -86,15 +86,19 @@ def backward_weights(batch: Batch) -> Array:
     return batch['weights'][:, 1:] * is_one_text.astype(jnp.float32)
 
 
-def output_sums(model: LanguageModel, hidden_BLD: Array, targets_BL: Array, weights_BL: Array) -> dict[str, Array]:
+def next_token_loss_sums(
+    model: LanguageModel, hidden_BLD: Array, targets_BL: Array, weights_BL: Array
+) -> dict[str, Array]:
     """Returns 'loss' and 'accuracy', computed in chunks of `model.config.loss_chunk` positions if it is above 0."""
     chunk = model.config.loss_chunk
-    clustered = model.head.clustered(hidden_BLD, model.embeddings.token) if chunk else None
+    clustered = model.head.clusters_and_inputs(hidden_BLD, model.embeddings.token) if chunk else None
     if clustered is not None:
         return adaptive_sums(*clustered, targets_BL, weights_BL, chunk=chunk)
 
     def sums_of(hidden_BcD: Array, targets_Bc: Array, weights_Bc: Array) -> dict[str, Array]:
         logits_BcV = model.logits(hidden_BcD)
-        return weighted_sums(cross_entropy(logits_BcV, targets_Bc), is_best(logits_BcV, targets_Bc), weights_Bc)
+        return weighted_sums(
+            cross_entropy(logits_BcV, targets_Bc), is_top_prediction(logits_BcV, targets_Bc), weights_Bc
+        )
 
     return chunked_sums(sums_of, hidden_BLD, targets_BL, weights_BL, chunk=chunk)

@@ -40,7 +40,7 @@ class Objective(abc.ABC):
             step: training step, which determines the samples of random mechanisms.
         """
 
-    def factor(self, term: str) -> float:  # noqa: ARG002  in most objectives all terms have factor 1
+    def loss_factor(self, term: str) -> float:  # noqa: ARG002  in most objectives all terms have factor 1
         """Returns the factor of a term's mean in the loss; metrics are not multiplied."""
         return 1.0
 
@@ -48,11 +48,11 @@ class Objective(abc.ABC):
         """Returns the names of the evaluation metrics, from the names for the task's own objective."""
         return of_task
 
-    def initial_beside(self, rng: Array) -> Any:  # noqa: ARG002  most objectives have no extra arrays
+    def initial_auxiliary_params(self, rng: Array) -> Any:  # noqa: ARG002  most objectives have no extra arrays
         """Returns a tree of extra trained arrays outside the model, or None."""
         return None
 
-    def with_beside(self, beside: Any) -> Self:  # noqa: ARG002
+    def with_auxiliary_params(self, beside: Any) -> Self:  # noqa: ARG002
         """Returns the objective with the current values of its extra trained arrays."""
         return self
 
@@ -101,12 +101,12 @@ def weighted_sums(
     return {'loss': (losses * weights).sum(), 'accuracy': (is_correct.astype(jnp.float32) * weights).sum()}
 
 
-def is_best(logits: Float[Array, '*b C'], labels: Int[Array, '*b']) -> Bool[Array, '*b']:
+def is_top_prediction(logits: Float[Array, '*b C'], labels: Int[Array, '*b']) -> Bool[Array, '*b']:
     """Returns whether each example's largest logit is at its label."""
     return logits.argmax(axis=-1) == labels
 
 
-class Trained(NamedTuple):
+class TrainableParts(NamedTuple):
     """The trees of arrays that the optimizer updates; None for missing ones."""
 
     params: Any  # of the model
@@ -114,16 +114,16 @@ class Trained(NamedTuple):
     scores: Any = None  # of pruning
 
 
-def joined(params: Any, beside: Any = None, scores: Any = None) -> Any:
+def combine_trainable_parts(params: Any, beside: Any = None, scores: Any = None) -> Any:
     """Returns the parts as one tree; only the parameters if the other parts are None."""
     others = {BESIDE: beside, SCORES: scores}
     others = {name: tree for name, tree in others.items() if tree is not None}
     return params | others if others else params
 
 
-def separate(trained: Any) -> Trained:
+def split_trainable_parts(trained: Any) -> TrainableParts:
     """Returns the parts of a tree made by `joined`."""
     if not isinstance(trained, dict) or not {BESIDE, SCORES} & set(trained):
-        return Trained(trained)
+        return TrainableParts(trained)
     params = {name: group for name, group in trained.items() if name not in (BESIDE, SCORES)}
-    return Trained(params, trained.get(BESIDE), trained.get(SCORES))
+    return TrainableParts(params, trained.get(BESIDE), trained.get(SCORES))

@@ -7,8 +7,8 @@ from typing import Any
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-from efficient_attention.models.pretraining import PretrainingModel, in_equal_shares
-from efficient_attention.objectives.objective import Batch, Objective, Sums, is_best, weighted_sums
+from efficient_attention.models.pretraining import PretrainingModel, pad_predictions_to_devices
+from efficient_attention.objectives.objective import Batch, Objective, Sums, is_top_prediction, weighted_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Pretraining(Objective):
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
         """Returns losses and correct predictions of both terms from the outputs of a `PretrainingModel`."""
-        batch = in_equal_shares(batch)
+        batch = pad_predictions_to_devices(batch)
         logits_BPV = outputs['masked_lm']
         tokens_BP, weights_BP = batch['masked_tokens'], batch['masked_weights']
         losses_BP = cross_entropy(logits_BPV, tokens_BP)
-        sums = {'masked_lm': weighted_sums(losses_BP, is_best(logits_BPV, tokens_BP), weights_BP)}
+        sums = {'masked_lm': weighted_sums(losses_BP, is_top_prediction(logits_BPV, tokens_BP), weights_BP)}
         if 'unigram_losses' in batch:  # validation batches have a unigram model's losses on the same tokens
             sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * weights_BP).sum()
         if self.has_pairs:
             logits_BC, labels_B = outputs['pair'], batch['pair_labels']
             losses_B = cross_entropy(logits_BC, labels_B)
-            sums['pair'] = weighted_sums(losses_B, is_best(logits_BC, labels_B), batch['pair_weights'])
+            sums['pair'] = weighted_sums(losses_B, is_top_prediction(logits_BC, labels_B), batch['pair_weights'])
         return sums

@@ -7,8 +7,8 @@ from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entr
 
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.chunked_loss import chunked_sums
-from efficient_attention.objectives.objective import Batch, Objective, Sums, is_best
-from efficient_attention.objectives.reinforced import surrogate
+from efficient_attention.objectives.objective import Batch, Objective, Sums, is_top_prediction
+from efficient_attention.objectives.reinforce import surrogate
 
 TERM = 'target'
 
@@ -50,7 +50,7 @@ class TextToText(Objective):
         def sums_of(hidden_BcD: Array, targets_Bc: Array, weights_Bc: Array) -> dict[str, Array]:
             logits_BcV = model.logits(hidden_BcD)
             loss_Bc, cross_entropy_Bc = self.losses(logits_BcV, targets_Bc)
-            is_correct_Bc = is_best(logits_BcV, targets_Bc).astype(jnp.float32)
+            is_correct_Bc = is_top_prediction(logits_BcV, targets_Bc).astype(jnp.float32)
             found = {'loss': loss_Bc, 'cross_entropy': cross_entropy_Bc, 'accuracy': is_correct_Bc}
             sums = {name: (value_Bc * weights_Bc).sum() for name, value_Bc in found.items()}
             if drawn_BL is not None:  # then there is only one chunk; check_draws of the config ensures it

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from efficient_attention.planning.program import Executed, Program, Shape
+from efficient_attention.planning.hlo_program import ExecutedInstruction, HloProgram, Shape
 
 _LISTED = re.compile(r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}')
 _IOTA = r'\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?'
@@ -31,7 +31,7 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class CollectiveInstruction:
     """One collective instruction of a program, executed by several devices.
 
     Its `members` exchange data along `axes` of the mesh. Each member contributes `operands` and receives `results`,
@@ -48,43 +48,52 @@ class Exchange:
     @property
     def sent_bytes(self) -> float:
         """The bytes that one device sends in one call of the program."""
-        return self.times * sent_bytes(self.kind, sum(shape.bytes for shape in self.operands), self.members)
+        return self.times * sent_bytes(self.kind, sum(shape.unpadded_bytes for shape in self.operands), self.members)
 
 
-def collectives_of(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
+def collectives_of(program: HloProgram, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """Returns the collectives of one call of the program on a mesh, sorted by sent bytes, largest first."""
     found: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-    for one in exchanges(program.executed(), mesh_shape):
+    for one in find_collectives(program.executed_instructions(), mesh_shape):
         count, sent = found[one.kind, one.axes]
         found[one.kind, one.axes] = count + one.times, sent + one.sent_bytes
     collectives = [Collective(*key, *value) for key, value in found.items()]
     return sorted(collectives, key=lambda collective: -collective.sent_bytes)
 
 
-def exchanges(runs: Iterable[Executed], mesh_shape: Mapping[str, int]) -> Iterator[Exchange]:
+def find_collectives(
+    runs: Iterable[ExecutedInstruction], mesh_shape: Mapping[str, int]
+) -> Iterator[CollectiveInstruction]:
     """Yields the collectives of a program on a mesh.
 
     The compiler may split one instruction over several computations, to overlap it with others; it is yielded once.
     """
     seen: set[tuple[str, str]] = set()
     for run in runs:
-        kind = kind_of(run)
-        if kind is None or is_seen(run, seen):
+        kind = collective_kind(run)
+        if kind is None or is_duplicate_collective(run, seen):
             continue
-        groups = groups_of(run.instruction.attributes, math.prod(mesh_shape.values()))
+        groups = device_groups(run.instruction.attributes, math.prod(mesh_shape.values()))
         if groups.shape[1] > 1:
             operands = run.operand_shapes()
-            yield Exchange(kind, axes_of(groups, mesh_shape), groups.shape[1], operands, results_of(run), run.times)
+            yield CollectiveInstruction(
+                kind,
+                mesh_axes_of_groups(groups, mesh_shape),
+                groups.shape[1],
+                operands,
+                collective_result_shapes(run),
+                run.times,
+            )
 
 
-def results_of(run: Executed) -> tuple[Shape, ...]:
+def collective_result_shapes(run: ExecutedInstruction) -> tuple[Shape, ...]:
     """Returns the shapes of a collective's results; a '-start' instruction lists its operands before them."""
     shapes, operands = run.instruction.shapes, len(run.operand_shapes())
     has_operands = run.instruction.opcode.endswith('-start') and len(shapes) > operands
     return shapes[operands:] if has_operands else shapes
 
 
-def kind_of(run: Executed) -> str | None:
+def collective_kind(run: ExecutedInstruction) -> str | None:
     """Returns the kind of a collective; None for other instructions and for the end of an asynchronous collective."""
     kind = run.instruction.opcode.removesuffix('-start')
     if kind not in KINDS:
@@ -92,7 +101,7 @@ def kind_of(run: Executed) -> str | None:
     return 'reduce-scatter' if kind == 'all-reduce' and SCATTER in run.name else kind
 
 
-def is_seen(run: Executed, seen: set[tuple[str, str]]) -> bool:
+def is_duplicate_collective(run: ExecutedInstruction, seen: set[tuple[str, str]]) -> bool:
     """Returns whether another part of the same collective was seen in this loop or main program; records the part.
 
     Only fusions hold parts of one collective, which share a channel. Separate instructions may share a channel too: all
@@ -115,7 +124,7 @@ def sent_bytes(kind: str, operand_bytes: float, members: int) -> float:
     return operand_bytes * factors.get(kind, 1)
 
 
-def groups_of(attributes: str, devices: int) -> np.ndarray:
+def device_groups(attributes: str, devices: int) -> np.ndarray:
     """Returns int [groups, members]: the devices that exchange with one another; for permutations, pairs (from, to).
 
     XLA writes groups as a list, as a reshaped and transposed range, or as axes of its own mesh.
@@ -124,23 +133,25 @@ def groups_of(attributes: str, devices: int) -> np.ndarray:
         groups = [[int(device) for device in group.split(',')] for group in re.findall(r'\{([\d,]+)\}', listed[1])]
         return np.array([group for group in groups if len(set(group)) > 1] or [[0]])
     if ranged := _IOTA_GROUPS.search(attributes):
-        return iota(*ranged.groups())
+        return parse_iota_groups(*ranged.groups())
     if named := _MESH_GROUPS.search(attributes):
-        return mesh_groups(*named.groups())
+        return parse_mesh_groups(*named.groups())
     return np.arange(devices)[None]
 
 
-def iota(sizes: str, reshaped: str | None, transposed: str | None) -> np.ndarray:
+def parse_iota_groups(sizes: str, reshaped: str | None, transposed: str | None) -> np.ndarray:
     """Returns the array that XLA writes as [sizes]<=[reshaped]T(transposed), or as [reshaped]T(transposed)."""
-    shape = integers(sizes)
+    shape = parse_integers(sizes)
     if reshaped is None:
         array = np.arange(int(np.prod(shape))).reshape(shape)
-        return array.transpose(integers(transposed)) if transposed else array
-    array = np.arange(int(np.prod(shape))).reshape(integers(reshaped))
-    return (array.transpose(integers(transposed)) if transposed else array).reshape(shape)
+        return array.transpose(parse_integers(transposed)) if transposed else array
+    array = np.arange(int(np.prod(shape))).reshape(parse_integers(reshaped))
+    return (array.transpose(parse_integers(transposed)) if transposed else array).reshape(shape)
 
 
-def mesh_groups(mesh: str, sizes: str | None, reshaped: str | None, transposed: str | None, axes: str) -> np.ndarray:
+def parse_mesh_groups(
+    mesh: str, sizes: str | None, reshaped: str | None, transposed: str | None, axes: str
+) -> np.ndarray:
     """Returns the groups over some axes of a mesh that XLA writes as 'name'=size, ...
 
     Without device ids, the ids are a range. An axis may be part of a mesh axis: 'name':(before)size, where `before`
@@ -148,7 +159,9 @@ def mesh_groups(mesh: str, sizes: str | None, reshaped: str | None, transposed: 
     """
     shape = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
     total = int(np.prod(list(shape.values())))
-    ids = (np.arange(total) if sizes is None else iota(sizes, reshaped, transposed)).reshape(list(shape.values()))
+    ids = (np.arange(total) if sizes is None else parse_iota_groups(sizes, reshaped, transposed)).reshape(
+        list(shape.values())
+    )
     parts: list[int] = []
     chosen: list[int] = []
     wanted = {
@@ -165,13 +178,13 @@ def mesh_groups(mesh: str, sizes: str | None, reshaped: str | None, transposed: 
     return split.transpose([*rest, *chosen]).reshape(-1, int(np.prod([parts[place] for place in chosen])))
 
 
-def axes_of(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> str:
+def mesh_axes_of_groups(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> str:
     """Returns the mesh axes along which the members of a group differ, such as 'data+fsdp'."""
     places = np.stack(np.unravel_index(groups, list(mesh_shape.values())), axis=-1)  # [groups, members, axes]
     differs = (places != places[:, :1]).any(axis=(0, 1))
     return '+'.join(name for name, is_axis in zip(mesh_shape, differs, strict=True) if is_axis)
 
 
-def integers(text: str) -> tuple[int, ...]:
+def parse_integers(text: str) -> tuple[int, ...]:
     """Returns the integers of a comma-separated list."""
     return tuple(int(number) for number in text.split(',') if number)

@@ -6,7 +6,14 @@ import re
 
 import numpy as np
 
-from efficient_attention.planning.program import STILL, Computation, Executed, Instruction, Program, Shape
+from efficient_attention.planning.hlo_program import (
+    STILL,
+    Computation,
+    ExecutedInstruction,
+    HloInstruction,
+    HloProgram,
+    Shape,
+)
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dims=\{([\d,]*)\}')
@@ -24,19 +31,19 @@ class Cost:
     cycles: float  # estimated by the compiler, without collectives; 0 if it gives no estimate
 
 
-def cost_of(program: Program) -> Cost:
+def cost_of(program: HloProgram) -> Cost:
     """Returns the cost of one call of a program; instructions in loops count as often as they run."""
     flops = traffic = cycles = 0.0
-    for run in program.executed():
+    for run in program.executed_instructions():
         flops += run.times * flops_of(run)
         if not run.is_fused:
-            traffic += run.times * bytes_of(run, program)
+            traffic += run.times * instruction_memory_traffic(run, program)
             estimate = _CYCLES.search(run.instruction.attributes)
             cycles += run.times * int(estimate[1]) if estimate else 0.0
     return Cost(flops, traffic, cycles)
 
 
-def flops_of(run: Executed) -> float:
+def flops_of(run: ExecutedInstruction) -> float:
     """Returns the FLOPs of a matrix product, on TPUs written as a convolution; 0 for other instructions."""
     instruction = run.instruction
     if instruction.opcode not in ('dot', 'convolution'):
@@ -49,7 +56,7 @@ def flops_of(run: Executed) -> float:
     return 2.0 * math.prod(result.sizes) * math.prod(summed)
 
 
-def convolution_flops(instruction: Instruction, result: Shape, left: Shape, kernel: Shape) -> float:
+def convolution_flops(instruction: HloInstruction, result: Shape, left: Shape, kernel: Shape) -> float:
     """Returns the FLOPs of a convolution (two per multiply-add), without padding and gaps between dilated elements."""
     labels = _LABELS.search(instruction.attributes)
     assert labels, instruction
@@ -60,11 +67,13 @@ def convolution_flops(instruction: Instruction, result: Shape, left: Shape, kern
     spatial = sorted(letter for letter in labels[3] if letter.isdigit())
     for axis, letter in enumerate(spatial):
         chosen = {name: value.split('x')[axis] for name, value in fields.items()}
-        total *= used_places(chosen, result.sizes[labels[3].index(letter)], left.sizes[labels[1].index(letter)])
+        total *= convolution_pair_count(
+            chosen, result.sizes[labels[3].index(letter)], left.sizes[labels[1].index(letter)]
+        )
     return total
 
 
-def used_places(window: dict[str, str], outputs: int, inputs: int) -> int:
+def convolution_pair_count(window: dict[str, str], outputs: int, inputs: int) -> int:
     """Returns the number of pairs (output, window position) along one dimension that read an input element."""
     stride, dilation, between = (int(window.get(name, 1)) for name in ('stride', 'rhs_dilate', 'lhs_dilate'))
     before = int(window.get('pad', '0_0').split('_')[0])
@@ -73,7 +82,7 @@ def used_places(window: dict[str, str], outputs: int, inputs: int) -> int:
     return int(((read >= 0) & (read <= (inputs - 1) * between) & (read % between == 0)).sum())
 
 
-def bytes_of(run: Executed, program: Program) -> float:
+def instruction_memory_traffic(run: ExecutedInstruction, program: HloProgram) -> float:
     """Returns the bytes that an instruction reads and writes in main memory.
 
     If an instruction reads only a slice of an operand, only the slice counts.
@@ -82,16 +91,16 @@ def bytes_of(run: Executed, program: Program) -> float:
     # '-done' only ends an asynchronous '-start'.
     if instruction.opcode in STILL or instruction.opcode.endswith('-done'):
         return 0.0
-    inner = program.computations.get(instruction.called[0], {}) if instruction.opcode == 'fusion' else {}
+    inner = program.computations.get(instruction.called_computations[0], {}) if instruction.opcode == 'fusion' else {}
     if inner:
         return fusion_bytes(inner)
     if instruction.opcode in SLICES:
-        return 2 * in_memory(instruction.shapes)
+        return 2 * main_memory_bytes(instruction.shapes)
     if instruction.opcode == 'dynamic-update-slice':
-        return 2 * in_memory(run.operand_shapes()[1:2])
+        return 2 * main_memory_bytes(run.operand_shapes()[1:2])
     if instruction.opcode.endswith('-start'):
-        return in_memory(run.operand_shapes()) + in_memory(instruction.shapes[-1:])
-    return in_memory(run.operand_shapes()) + in_memory(instruction.shapes)
+        return main_memory_bytes(run.operand_shapes()) + main_memory_bytes(instruction.shapes[-1:])
+    return main_memory_bytes(run.operand_shapes()) + main_memory_bytes(instruction.shapes)
 
 
 def fusion_bytes(inner: Computation) -> float:
@@ -99,11 +108,11 @@ def fusion_bytes(inner: Computation) -> float:
     parameters = [line for line in inner.values() if line.opcode == 'parameter']
     root = list(inner.values())[-1]
     results = [inner[name] for name in root.operands if name in inner] if root.opcode == 'tuple' else [root]
-    read = sum(read_bytes(parameter, inner) for parameter in parameters)
-    return read + sum(written_bytes(result, inner) for result in results)
+    read = sum(parameter_read_bytes(parameter, inner) for parameter in parameters)
+    return read + sum(result_written_bytes(result, inner) for result in results)
 
 
-def read_bytes(parameter: Instruction, inner: Computation) -> float:
+def parameter_read_bytes(parameter: HloInstruction, inner: Computation) -> float:
     """Returns the bytes that a fusion reads of a parameter; for slices and updates, only the accessed part."""
     total, waiting = 0.0, [parameter]
     while waiting:
@@ -113,22 +122,24 @@ def read_bytes(parameter: Instruction, inner: Computation) -> float:
             if user.opcode == 'bitcast':
                 waiting.append(user)
             elif user.opcode in SLICES and is_whole:
-                total += in_memory(parameter.shapes) and sum(shape.bytes for shape in user.shapes)
+                total += main_memory_bytes(parameter.shapes) and sum(shape.unpadded_bytes for shape in user.shapes)
             elif not (user.opcode == 'dynamic-update-slice' and is_whole):
-                return in_memory(parameter.shapes)
+                return main_memory_bytes(parameter.shapes)
     return total
 
 
-def written_bytes(result: Instruction, inner: Computation) -> float:
+def result_written_bytes(result: HloInstruction, inner: Computation) -> float:
     """Returns the bytes that a fusion writes of a result; for an in-place update, only the new part."""
     source = result
     while source.opcode == 'bitcast' and source.operands[0] in inner:
         source = inner[source.operands[0]]
     if source.opcode == 'dynamic-update-slice' and source.operands[1] in inner:
-        return in_memory(result.shapes) and sum(shape.bytes for shape in inner[source.operands[1]].shapes)
-    return in_memory(result.shapes)
+        return main_memory_bytes(result.shapes) and sum(
+            shape.unpadded_bytes for shape in inner[source.operands[1]].shapes
+        )
+    return main_memory_bytes(result.shapes)
 
 
-def in_memory(shapes: tuple[Shape, ...]) -> float:
+def main_memory_bytes(shapes: tuple[Shape, ...]) -> float:
     """Returns the bytes of the shapes that are in main memory."""
-    return sum(shape.bytes for shape in shapes if shape.space == 0)
+    return sum(shape.unpadded_bytes for shape in shapes if shape.space == 0)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
-from efficient_attention.models.device_memory import in_units
+from efficient_attention.models.device_memory import format_bytes
 from efficient_attention.planning.chips import GIGA, TERA
 from efficient_attention.planning.plan import Plan
 
@@ -16,12 +16,12 @@ NAMES = {
     'temporary': 'temporary, within the step',
     'program': 'program code and padding',
 }
-in_bytes = functools.partial(in_units, decimals=2)
+in_bytes = functools.partial(format_bytes, decimals=2)
 
 
-def report(plan: Plan) -> str:
+def format_plan(plan: Plan) -> str:
     """Returns the plan as lines of text for a terminal."""
-    title = f'{plan.step.run.describe()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
+    title = f'{plan.step.run.describe_run()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
     return '\n'.join(
         [title, *teacher_lines(plan), *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)]
     )
@@ -37,7 +37,7 @@ def row_length(plan: Plan) -> str:
 
 def teacher_lines(plan: Plan) -> Iterator[str]:
     """Yields a line about the costs of a teacher, which the plan does not include because it opens no folder."""
-    if plan.step.run.config.distill.is_on:
+    if plan.step.run.config.distill.is_enabled:
         yield 'without distill.teacher, whose parameters and forward pass on each device are not in these figures'
 
 
@@ -50,8 +50,11 @@ def memory_lines(plan: Plan) -> Iterator[str]:
         if field.name == 'temporary' and activations is not None:
             yield f'    {"activations: grow with rows":<28}{in_bytes(activations):>12}'
             yield f'    {"gradients, updates, copies":<28}{in_bytes(memory.temporary - activations):>12}'
-    room, fits = in_bytes(plan.topology.memory), 'fits' if memory.total <= plan.topology.memory else 'does not fit'
-    yield f'  {"together":<30}{in_bytes(memory.total):>12} of {room}: {fits}'
+    room, fits = (
+        in_bytes(plan.topology.memory_per_device),
+        'fits' if memory.total_bytes <= plan.topology.memory_per_device else 'does not fit',
+    )
+    yield f'  {"together":<30}{in_bytes(memory.total_bytes):>12} of {room}: {fits}'
 
 
 def cost_lines(plan: Plan) -> Iterator[str]:
@@ -88,7 +91,7 @@ def time_lines(plan: Plan) -> Iterator[str]:
         'sending, at the published rate of links': estimate.collectives,
     }
     how = "the compiler's estimate" if estimate.compiler is not None else 'the longer of products and memory traffic'
-    yield f'estimated time of a step: {1e3 * (estimate.step or 0):.3g} ms, {how} and then sending'
+    yield f'estimated time of a step: {1e3 * (estimate.step_seconds or 0):.3g} ms, {how} and then sending'
     for name, seconds in lines.items():
         if seconds is not None:
             yield f'  {name:<45}{1e3 * seconds:>8.3g} ms'

@@ -10,7 +10,7 @@ import jax
 from efficient_attention.config.run import RunConfig
 from efficient_attention.models.device_memory import state_bytes
 from efficient_attention.models.sharding import batch_sharding
-from efficient_attention.planning.program import Program, parse_program
+from efficient_attention.planning.hlo_program import HloProgram, parse_program
 from efficient_attention.training.run import Run, build_run_without_data
 from efficient_attention.training.step import jit_train_step
 
@@ -20,7 +20,7 @@ _UNITS = {'T': 2**40, 'G': 2**30, 'M': 2**20, 'K': 2**10}
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class StepMemory:
     """The bytes of one device while it runs a step."""
 
     parameters: int
@@ -31,12 +31,12 @@ class Memory:
     program: int  # code, and results that do not reuse the memory of an argument
 
     @property
-    def total(self) -> int:
+    def total_bytes(self) -> int:
         """The bytes of all parts together."""
         return sum(dataclasses.astuple(self))
 
     @property
-    def least(self) -> int:
+    def minimum_bytes(self) -> int:
         """About the bytes of a step without rows: the state, the code, and a gradient per parameter."""
         gradients = min(self.parameters, self.temporary // 2)
         return self.parameters + self.optimizer + self.others + self.program + gradients
@@ -47,8 +47,8 @@ class PlannedStep:
     """A compiled step; `program` is None if the compiler refused it because no device can hold it."""
 
     run: Run
-    memory: Memory
-    program: Program | None
+    memory: StepMemory
+    program: HloProgram | None
 
 
 def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
@@ -73,19 +73,19 @@ def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        needed = temporary_bytes_of(str(error))
+        needed = temporary_bytes_from_error(str(error))
         if needed is None:
             raise
-        return PlannedStep(run, Memory(**kept, temporary=needed, program=0), None)
+        return PlannedStep(run, StepMemory(**kept, temporary=needed, program=0), None)
     found = compiled.memory_analysis()
     program = found.generated_code_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
     # The compiler pads arrays to tiles, so arguments may take more bytes than their elements.
     padding = found.argument_size_in_bytes - sum(kept.values())
-    memory = Memory(**kept, temporary=found.temp_size_in_bytes, program=program + max(padding, 0))
+    memory = StepMemory(**kept, temporary=found.temp_size_in_bytes, program=program + max(padding, 0))
     return PlannedStep(run, memory, parse_program(compiled.as_text() or ''))
 
 
-def temporary_bytes_of(error: str) -> int | None:
+def temporary_bytes_from_error(error: str) -> int | None:
     """Returns the bytes named in the compiler's out-of-memory error; None for another error."""
     found = _TOO_LARGE.search(error) if 'RESOURCE_EXHAUSTED' in error else None
     if found is None:

@@ -53,7 +53,7 @@ class Topology:
     shape: tuple[int, ...]  # sizes of a TPU's torus; otherwise (number of devices,)
 
     @property
-    def count(self) -> int:
+    def device_count(self) -> int:
         """The number of devices."""
         return math.prod(self.shape)
 
@@ -63,11 +63,11 @@ class Topology:
         return CHIPS.get(self.kind)
 
     @property
-    def memory(self) -> int:
+    def memory_per_device(self) -> int:
         """The bytes that a device has for a program; emulated devices share this machine's memory."""
         if self.chip:
             return self.chip.memory
-        return host_memory() // self.count
+        return host_memory() // self.device_count
 
 
 def parse_topology(text: str) -> Topology:
@@ -89,7 +89,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
         InputError: the environment has no compiler for them, or the compiler does not know the topology.
     """
     if topology.kind == 'cpu':
-        return emulated_devices(topology.count)
+        return emulated_devices(topology.device_count)
     text, package = f'{topology.kind}:{"x".join(map(str, topology.shape))}', COMPILERS[topology.kind]
     if importlib.util.find_spec(package) is None:
         raise InputError(
@@ -102,7 +102,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
         description: Any = (
             topologies.get_topology_desc(text, 'tpu')
             if package == 'libtpu'
-            else topologies.get_topology_desc('', 'cuda', target_config=H200, topology=f'1x1x{topology.count}')
+            else topologies.get_topology_desc('', 'cuda', target_config=H200, topology=f'1x1x{topology.device_count}')
         )
     except (RuntimeError, ValueError) as error:
         raise InputError(f'topology {text}: {one_line(error)}') from None

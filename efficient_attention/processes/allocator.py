@@ -29,7 +29,7 @@ import platform
 import threading
 import time
 
-from efficient_attention.host_memory import unused_share
+from efficient_attention.host_memory import unused_memory_share
 
 SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'  # 'default' does not tune the allocator, 'unlimited' keeps all freed memory
 SLACK = 2**30  # bytes that may be kept beyond the largest use of the last MEMORY seconds
@@ -54,7 +54,7 @@ def has_accelerator() -> bool:
     return any(os.path.exists(path) for path in ('/dev/nvidia0', '/dev/kfd', '/dev/accel0', '/dev/vfio/0'))
 
 
-def reason_to_leave_it() -> str:
+def reason_allocator_untuned() -> str:
     """Returns why this process's allocator is not tuned; '' if it is."""
     if os.environ.get(SWITCH) == 'default':
         return f'{SWITCH}=default'
@@ -65,18 +65,18 @@ def reason_to_leave_it() -> str:
     return ''
 
 
-def share_one_arena() -> None:
+def use_single_malloc_arena() -> None:
     """Makes threads started from here on share the main thread's arena; call before the first thread starts.
 
     If glibc refuses, `keep_freed_memory` reports it, since it repeats the setting.
     """
-    if not reason_to_leave_it():
+    if not reason_allocator_untuned():
         ctypes.CDLL(None).mallopt(*_SETTINGS['M_ARENA_MAX'])
 
 
 def keep_freed_memory() -> str:
     """Tunes this process's allocator and returns one line about it; call before the first large allocation."""
-    if reason := reason_to_leave_it():
+    if reason := reason_allocator_untuned():
         return f'allocator: not tuned ({reason})'
     library = ctypes.CDLL(None)
     refused = [name for name, (parameter, value) in _SETTINGS.items() if not library.mallopt(parameter, value)]
@@ -85,7 +85,7 @@ def keep_freed_memory() -> str:
     if os.environ.get(SWITCH) == 'unlimited' or not hasattr(library, 'mallinfo2'):
         return f'allocator: freed memory stays in the process, without a limit (opt out: {SWITCH}=default)'
     library.mallinfo2.restype = MallInfo
-    threading.Thread(target=KeptMemory(library).watch, name='allocator', daemon=True).start()
+    threading.Thread(target=FreedMemoryLimiter(library).trim_periodically, name='allocator', daemon=True).start()
     return f'allocator: freed memory stays in the process (opt out: {SWITCH}=default)'
 
 
@@ -98,7 +98,7 @@ class MallInfo(ctypes.Structure):
     ]
 
 
-class KeptMemory:
+class FreedMemoryLimiter:
     """Limits the freed memory that this process keeps.
 
     Args:
@@ -112,20 +112,20 @@ class KeptMemory:
         self._given_back = -MEMORY  # time of the last release of memory, in seconds
         self._outside = 0  # resident bytes outside the allocator, at the last check
 
-    def watch(self) -> None:
+    def trim_periodically(self) -> None:
         """Checks the memory from time to time, forever."""
         while True:
             start = time.monotonic()
-            self.look(start)
-            time.sleep(pause(time.monotonic() - start))
+            self.trim_excess_memory(start)
+            time.sleep(seconds_until_next_check(time.monotonic() - start))
 
-    def look(self, now: float) -> bool:
+    def trim_excess_memory(self, now: float) -> bool:
         """Releases free memory if the process keeps more than the limit; returns whether it did. `now`: seconds."""
         info = self._library.mallinfo2()
-        limit = self._largest_use(now, info.uordblks) + self._slack
+        limit = self._recent_peak_use(now, info.uordblks) + self._slack
         if now < self._given_back + MEMORY:
             return False
-        if info.arena <= limit or resident_bytes() - self._outside <= limit or unused_share() > RESERVE:
+        if info.arena <= limit or resident_bytes() - self._outside <= limit or unused_memory_share() > RESERVE:
             return False
         self._library.malloc_trim(0)
         self._given_back = now
@@ -134,7 +134,7 @@ class KeptMemory:
         self._outside = max(0, resident_bytes() - self._library.mallinfo2().uordblks)
         return True
 
-    def _largest_use(self, now: float, used: int) -> int:
+    def _recent_peak_use(self, now: float, used: int) -> int:
         """Returns the most bytes in use at any check of the last MEMORY seconds, including this one."""
         while self._uses and self._uses[-1][1] <= used:
             self._uses.pop()
@@ -144,7 +144,7 @@ class KeptMemory:
         return self._uses[0][1]
 
 
-def pause(look: float) -> float:
+def seconds_until_next_check(look: float) -> float:
     """Returns the seconds until the next check, after a check that took `look` seconds.
 
     A check took 30 ms while MiniLM was fine-tuned.

@@ -40,7 +40,7 @@ class Channel:
         """
         self.connection.settimeout(seconds)
         while b'\n' not in self._received:
-            self._wait(seconds)
+            self._wait_until_readable(seconds)
             more = self.connection.recv(65536)
             self._received += more
             if not more or len(self._received) > MOST_BYTES:
@@ -54,7 +54,7 @@ class Channel:
             raise ConnectionError('no message')
         return message
 
-    def _wait(self, seconds: float | None) -> None:
+    def _wait_until_readable(self, seconds: float | None) -> None:
         """Returns once there is something to read; raises TimeoutError after this many seconds."""
         ready = select.poll()
         with contextlib.suppress(ValueError):  # already closed, which the following read will report
@@ -65,7 +65,7 @@ class Channel:
                 if left <= 0:
                     raise TimeoutError
 
-    def take_rest(self) -> bytes:
+    def take_unread_bytes(self) -> bytes:
         """Returns the bytes received after the last message, for a reader of raw bytes."""
         rest, self._received = self._received, b''
         return rest

@@ -1,6 +1,6 @@
 """Runs a program that ends with its parent, even if the parent is killed.
 
-`child_command` puts this file before the program. On Linux the kernel then kills the program when the parent dies. On
+`command_tied_to_parent` puts this file before the program. On Linux the kernel then kills the program when the parent dies. On
 other systems this process stays, and checks once a second whether the parent is still alive.
 """
 
@@ -16,12 +16,12 @@ PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 INTERVAL = 1.0  # seconds between two checks
 
 
-def child_command(command: Sequence[str | os.PathLike[str]]) -> list[str]:
+def command_tied_to_parent(command: Sequence[str | os.PathLike[str]]) -> list[str]:
     """Returns the command to start instead of `command`. Start it from the main thread: Linux watches that thread."""
     return [sys.executable, '-I', os.path.abspath(__file__), str(os.getpid()), *map(str, command)]
 
 
-def become(command: list[str], parent: int) -> None:
+def exec_tied_to_parent(command: list[str], parent: int) -> None:
     """Replaces this process by the program, which the kernel kills when the parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the line above
@@ -29,7 +29,7 @@ def become(command: list[str], parent: int) -> None:
     os.execvp(command[0], command)
 
 
-def follow(command: Sequence[str], parent: int) -> int:
+def run_until_parent_ends(command: Sequence[str], parent: int) -> int:
     """Runs the program until it ends, or kills it once the parent has ended; returns its exit code."""
     with subprocess.Popen(command) as child:
         while child.poll() is None:
@@ -42,5 +42,5 @@ def follow(command: Sequence[str], parent: int) -> int:
 if __name__ == '__main__':
     _, _parent, *_command = sys.argv
     if sys.platform == 'linux':
-        become(_command, int(_parent))
-    sys.exit(follow(_command, int(_parent)))
+        exec_tied_to_parent(_command, int(_parent))
+    sys.exit(run_until_parent_ends(_command, int(_parent)))

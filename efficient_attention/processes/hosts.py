@@ -20,10 +20,16 @@ from jax.experimental import multihost_utils
 import efficient_attention
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.processes.channel import Channel, listen, split_address
-from efficient_attention.processes.meeting import Facts, Place, connect, facts_of, meet
-from efficient_attention.processes.peers import Peers, join_peers
-from efficient_attention.processes.relay import LOOPBACK, join, open_relay
-from efficient_attention.processes.stopping import SIGNALS, Stage, stop_watch
+from efficient_attention.processes.peers import Peers, start_peer_listeners
+from efficient_attention.processes.relay import LOOPBACK, forward_both_ways, open_relay
+from efficient_attention.processes.rendezvous import (
+    Facts,
+    RendezvousAddress,
+    connect_to_process_0,
+    facts_to_compare,
+    meet_all_processes,
+)
+from efficient_attention.processes.signal_thread import SIGNALS, StopStage, current_signal_thread
 
 # Seconds without a sign of life after which JAX ends a process with a stack dump. The watch of `peers.py` is faster and
 # ignores time in which the machine stood still. JAX counts that time, so this limit is longer than such a pause.
@@ -33,49 +39,49 @@ PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'toke
 
 
 @contextlib.contextmanager
-def among_hosts(join_run: Callable[[Facts], Peers], facts: Facts) -> Iterator[None]:
+def multi_host_run(join_run: Callable[[Facts], Peers], facts: Facts) -> Iterator[None]:
     """Joins the run's other processes until the end of the block; an error in one process ends all others too.
 
     Args:
-        join_run: `join_hosts` or `join_cluster`, with all arguments except the facts.
+        join_run: `connect_hosts` or `connect_cluster_hosts`, with all arguments except the facts.
         facts: nested dicts that must be equal in all processes; code and package versions are compared as well.
 
     Raises:
         InputError, PeerError: as `join_run`.
     """
-    with python_alone_prints():
-        peers = join_run(facts_of({**facts, 'code': code_digest(), 'version': versions()}))
+    with suppress_native_stdout():
+        peers = join_run(facts_to_compare({**facts, 'code': code_digest(), 'version': versions()}))
         if jax.process_index() > 0:  # process 0 logs for all processes
             logging.getLogger().setLevel(logging.ERROR)
         try:
             yield
         except RunStopped:  # raised in all processes, after the same step
-            leave(peers)
-            if watch := stop_watch():
-                watch.enter(Stage.SAVED)
+            disconnect_hosts(peers)
+            if watch := current_signal_thread():
+                watch.enter_stage(StopStage.SAVED)
             raise
         except BaseException as error:
-            peers.tell_failure(error)
+            peers.broadcast_failure(error)
             raise
-        leave(peers)
+        disconnect_hosts(peers)
 
 
-def leave(peers: Peers) -> None:
+def disconnect_hosts(peers: Peers) -> None:
     """Closes the connections between the processes; each process waits for all others."""
-    with uninterrupted():
+    with ignoring_stop_signals():
         jax.distributed.shutdown()
-        peers.leave()
+        peers.disconnect()
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def ignoring_stop_signals() -> Iterator[None]:
     """Ignores a stop signal inside the block, since the run's work is done; a second signal ends the process."""
-    watch = stop_watch()
+    watch = current_signal_thread()
     if watch is None:
         yield
         return
     stage = watch.stage
-    watch.enter(Stage.SAVING)
+    watch.enter_stage(StopStage.SAVING)
     handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
     try:
         yield
@@ -83,10 +89,10 @@ def uninterrupted() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if not watch.number:  # after a signal the stage stays SAVING, so that the finished run ends normally
-        watch.enter(stage)
+        watch.enter_stage(stage)
 
 
-def join_hosts(place: Place, facts: Facts) -> Peers:
+def connect_hosts(place: RendezvousAddress, facts: Facts) -> Peers:
     """Connects to the other processes, then joins them through `jax.distributed`; call before JAX is used.
 
     JAX's coordination service listens on the loopback interface of process 0; the others reach it through a relay.
@@ -102,42 +108,42 @@ def join_hosts(place: Place, facts: Facts) -> Peers:
     port = free_port(LOOPBACK)
 
     def serve_relay(connection: socket.socket, received: bytes) -> None:
-        service = connect((LOOPBACK, port), time.monotonic() + place.seconds)
+        service = connect_to_process_0((LOOPBACK, port), time.monotonic() + place.seconds)
         if service is not None:
-            join(connection, service.connection, received)
+            forward_both_ways(connection, service.connection, received)
 
-    met = meet(place, facts, serve_relay)
-    peers = join_peers(place.number, met)
+    met = meet_all_processes(place, facts, serve_relay)
+    peers = start_peer_listeners(place.number, met)
     if place.number:
-        relay = open_relay(lambda: way_to_service(split_address(place.address), met.token))
+        relay = open_relay(lambda: connect_to_coordinator(split_address(place.address), met.token))
         port = relay.getsockname()[1]
-    initialize(f'{LOOPBACK}:{port}', place.count, place.number, bind=f'{LOOPBACK}:{port}')
+    initialize_jax_distributed(f'{LOOPBACK}:{port}', place.count, place.number, bind=f'{LOOPBACK}:{port}')
     return peers
 
 
-def way_to_service(address: tuple[str, int], token: str) -> socket.socket:
+def connect_to_coordinator(address: tuple[str, int], token: str) -> socket.socket:
     """Returns a connection to process 0 that it forwards to JAX's coordination service."""
     channel = Channel(socket.create_connection(address, timeout=HEARTBEAT_SECONDS))
     channel.send({'relay': token})
     return channel.connection
 
 
-def join_cluster(
+def connect_cluster_hosts(
     coordinator: str | None, process_count: int | None, process_id: int | None, facts: Facts, *, seconds: float
 ) -> Peers:
-    """Joins the other processes as `join_hosts`, but JAX finds arguments that are None (TPU pods, SLURM, Open MPI).
+    """Joins the other processes as `connect_hosts`, but JAX finds arguments that are None (TPU pods, SLURM, Open MPI).
 
     JAX then makes the connections of its coordination service itself, to a port that it opens on all interfaces.
     """
-    initialize(coordinator, process_count, process_id)
+    initialize_jax_distributed(coordinator, process_count, process_id)
     number, bind = jax.process_index(), '0.0.0.0'
     address = f'{socket.gethostname()}:{free_port(bind)}'.encode()
     line = multihost_utils.broadcast_one_to_all(np.frombuffer(address.ljust(ADDRESS_BYTES), np.uint8))
-    where = Place(line.tobytes().decode().strip(), jax.process_count(), number, seconds, bind)
-    return join_peers(number, meet(where, facts, lambda connection, _: connection.close()))
+    where = RendezvousAddress(line.tobytes().decode().strip(), jax.process_count(), number, seconds, bind)
+    return start_peer_listeners(number, meet_all_processes(where, facts, lambda connection, _: connection.close()))
 
 
-def initialize(
+def initialize_jax_distributed(
     coordinator: str | None, process_count: int | None, process_id: int | None, *, bind: str | None = None
 ) -> None:
     """Calls `jax.distributed.initialize`; raises InputError if JAX cannot find the values that are None.
@@ -148,7 +154,7 @@ def initialize(
         process_id: number of this process.
         bind: host:port on which the service listens; None = all interfaces.
     """
-    # JAX's service would catch SIGTERM, and its agreement on a stop can hang (`stop_point.py`).
+    # JAX's service would catch SIGTERM, and its agreement on a stop can hang (`stop_agreement.py`).
     jax.config.update('jax_enable_preemption_service', False)
     try:
         jax.distributed.initialize(
@@ -184,7 +190,7 @@ def versions() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def python_alone_prints() -> Iterator[None]:
+def suppress_native_stdout() -> Iterator[None]:
     """Drops output to descriptor 1 by libraries and child processes inside the block; `sys.stdout` still prints.
 
     Gloo prints a line to standard output for each set of processes that it connects, and has no setting to disable it.

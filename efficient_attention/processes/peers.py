@@ -13,10 +13,18 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, exit_code, one_line, write_at_once
+from efficient_attention.errors import (
+    ExitCode,
+    InputError,
+    RunError,
+    RunStopped,
+    exit_code,
+    one_line,
+    write_stderr_unlocked,
+)
 from efficient_attention.processes.channel import Channel, Message
-from efficient_attention.processes.meeting import Facts, Met, difference, facts_of
-from efficient_attention.processes.stop_point import StopPoint
+from efficient_attention.processes.rendezvous import Facts, RendezvousResult, describe_mismatch, facts_to_compare
+from efficient_attention.processes.stop_agreement import StopAgreement
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # a process silent for this long counts as hung
@@ -31,10 +39,10 @@ AGAIN = 'started again together, all go on from the newest checkpoint'
 class Peers:
     """The other processes of the run that this process belongs to."""
 
-    def __init__(self, number: int, met: Met) -> None:
+    def __init__(self, number: int, met: RendezvousResult) -> None:
         self.number, self.people = number, met.people
         self._channels = met.channels
-        self.stop_point = StopPoint(number, met.channels, lambda other, message: met.channels[other].send(message))
+        self.stop_point = StopAgreement(number, met.channels, lambda other, message: met.channels[other].send(message))
         self._answers: dict[int, queue.Queue[Message]] = {other: queue.Queue() for other in met.channels}
         self._gone = {other: threading.Event() for other in met.channels}  # has said goodbye
         self._is_failing = threading.Event()
@@ -53,14 +61,14 @@ class Peers:
 
     # ---- operations of all processes together ----
 
-    def compare(self, facts: Facts) -> None:
+    def compare_facts(self, facts: Facts) -> None:
         """Waits until all processes call this; raises InputError in all of them if the facts differ."""
         if self.number:
             self._channels[0].send({'facts': dict(facts)})
             fault = self._answers[0].get()['fault']
         else:
             said = [facts, *(self._answers[other].get()['facts'] for other in sorted(self._channels))]
-            fault = difference(self.people, said)
+            fault = describe_mismatch(self.people, said)
             self._tell_all({'fault': fault})
         if fault:
             raise InputError(fault)
@@ -74,7 +82,7 @@ class Peers:
         self._tell_all({'said': said})
         return said
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Says goodbye to the other processes at the end of the run; process 0 waits for the goodbyes of all others."""
         for channel in self._channels.values():
             channel.send({'bye': True})
@@ -85,7 +93,7 @@ class Peers:
         if self in _known:
             _known.remove(self)
 
-    def tell_failure(self, error: BaseException) -> None:
+    def broadcast_failure(self, error: BaseException) -> None:
         """Informs the others of an error that ends this process; returns when this process may end.
 
         The error may come from a broken connection. Therefore this method first waits to learn whether another process
@@ -96,16 +104,16 @@ class Peers:
         self._is_failing.set()
         if not isinstance(error, InputError | KeyboardInterrupt | SystemExit):
             if self._heard:
-                self._end(self._heard)
+                self._end_process(self._heard)
             time.sleep(BROKEN_SECONDS)
             # A RunError is this process's own error, raised at the same time as the other failure.
             if self._heard and not isinstance(error, RunError):
-                self._end(self._heard)
+                self._end_process(self._heard)
         with self._ending:
             self._code = exit_code(error)
             self._has_told.set()
             self._tell_all({'failed': self.number, 'line': one_line(error)})
-        late = threading.Timer(UNWIND_SECONDS, self._give_up, (f'error: {one_line(error)}',))
+        late = threading.Timer(UNWIND_SECONDS, self._exit_immediately, (f'error: {one_line(error)}',))
         late.name, late.daemon = 'late', True
         late.start()
 
@@ -119,25 +127,25 @@ class Peers:
     def _listen(self, other: int, channel: Channel) -> None:
         try:
             while not self._gone[other].is_set():
-                self._hear(other, channel.receive(SILENCE_SECONDS))
+                self._handle_message(other, channel.receive(SILENCE_SECONDS))
         except TimeoutError:
-            self._lose(other, f'has given no sign of life for {SILENCE_SECONDS:g} s')
+            self._handle_lost_peer(other, f'has given no sign of life for {SILENCE_SECONDS:g} s')
         except OSError:
-            self._lose(other, 'has died')
+            self._handle_lost_peer(other, 'has died')
 
-    def _hear(self, other: int, message: Message) -> None:
+    def _handle_message(self, other: int, message: Message) -> None:
         if message.keys() & {'facts', 'fault', 'said'}:
             self._answers[other].put(message)
         elif 'bye' in message:
             self._gone[other].set()
         elif 'stop' in message:
-            self.stop_point.hear(other, message)
+            self.stop_point.handle_message(other, message)
         elif 'lost' in message:
-            self._end(message['lost'])
+            self._end_process(message['lost'])
         elif 'failed' in message:
-            self._hear_failure(message)
+            self._handle_peer_failure(message)
 
-    def _hear_failure(self, message: Message) -> None:
+    def _handle_peer_failure(self, message: Message) -> None:
         """Ends this process too after another has failed, unless it is already ending by itself."""
         failed = message['failed']
         self._heard = f'{self.people[failed]} failed: {message["line"]}'
@@ -146,9 +154,9 @@ class Peers:
         if self.number == 0:
             self._tell_all(message, but=failed)
         if not self._is_failing.wait(GRACE_SECONDS):
-            self._end(self._heard)
+            self._end_process(self._heard)
 
-    def _lose(self, other: int, what: str) -> None:
+    def _handle_lost_peer(self, other: int, what: str) -> None:
         if self._gone[other].is_set() or (self._is_over.is_set() and self.number):
             return
         # If the process was only silent, it reads this message later, and does not blame the others for ending.
@@ -156,7 +164,7 @@ class Peers:
         line = f'{self.people[other]} {what}; {AGAIN}'
         if self.number == 0 and not self._has_told.is_set():
             self._tell_all({'lost': line}, but=other)
-        self._end(line)
+        self._end_process(line)
 
     # ---- ends ----
 
@@ -165,19 +173,19 @@ class Peers:
             if other != but and not self._gone[other].is_set():
                 channel.send(message)
 
-    def _end(self, line: str) -> None:
+    def _end_process(self, line: str) -> None:
         """Ends this process with one line, unless its own error already ends it."""
         with self._ending:
             if self._has_told.is_set():
                 return
-            write_at_once(f'error: {line}')
+            write_stderr_unlocked(f'error: {line}')
             # JAX may end the others as soon as process 0 exits, so they must receive the reason before.
             if self.number == 0:
                 time.sleep(FAREWELL_SECONDS)
             os._exit(ExitCode.WATCHDOG)
 
-    def _give_up(self, line: str) -> NoReturn:
-        write_at_once(line)
+    def _exit_immediately(self, line: str) -> NoReturn:
+        write_stderr_unlocked(line)
         os._exit(self._code)
 
     def _end_if_failed(self) -> None:
@@ -196,7 +204,7 @@ class Peers:
 _known: list[Peers] = []  # the peers of this process: one entry, or none in a run of one process
 
 
-def join_peers(number: int, met: Met) -> Peers:
+def start_peer_listeners(number: int, met: RendezvousResult) -> Peers:
     """Starts to listen to the processes of the run."""
     _known[:] = [Peers(number, met)]
     return _known[0]
@@ -209,10 +217,10 @@ def compare_with_peers(facts: Facts) -> None:
         facts: nested dicts that must be equal in all processes.
     """
     for peers in _known:
-        peers.compare(facts_of(facts))
+        peers.compare_facts(facts_to_compare(facts))
 
 
-def place_among_peers() -> tuple[int, int]:
+def process_index_and_count() -> tuple[int, int]:
     """Returns this process's number and the number of processes; (0, 1) in a run of one process."""
     for peers in _known:
         return peers.number, len(peers.people)
@@ -226,19 +234,19 @@ def gather_from_peers(text: str) -> list[str]:
     return [text]
 
 
-def can_stop_together() -> bool:
+def can_agree_on_stop() -> bool:
     """Whether this process belongs to a run whose processes can agree on a stop."""
     return bool(_known)
 
 
-def all_stop_here(*, is_wanted: bool) -> bool:
-    """Whether all processes of the run stop at this point; every process must call it (`StopPoint.is_here`)."""
-    return any(peers.stop_point.is_here(is_wanted=is_wanted) for peers in _known)
+def is_agreed_stop_point(*, is_wanted: bool) -> bool:
+    """Whether all processes of the run stop at this point; every process must call it (`StopAgreement.is_here`)."""
+    return any(peers.stop_point.is_agreed_stop_point(is_wanted=is_wanted) for peers in _known)
 
 
-def tell_peers(kind: Any, error: BaseException | None, trace: Any) -> None:
+def report_error_to_peers(kind: Any, error: BaseException | None, trace: Any) -> None:
     """Informs the others of an error; used as the first exit of an `ExitStack`, before exits that wait for others."""
     del kind, trace
     for peers in _known:
         if error is not None and not isinstance(error, RunStopped):
-            peers.tell_failure(error)
+            peers.broadcast_failure(error)

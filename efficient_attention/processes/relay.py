@@ -19,7 +19,7 @@ LOOPBACK = '127.0.0.1'
 def open_relay(connect: Callable[[], socket.socket]) -> socket.socket:
     """Returns a loopback socket; each connection to it is joined with a new connection from `connect`."""
     server = listen(LOOPBACK)
-    in_background(accept_all, server, lambda near: join(near, connect()))
+    in_background(accept_all, server, lambda near: forward_both_ways(near, connect()))
     return server
 
 
@@ -34,19 +34,19 @@ def accept_all(server: socket.socket, serve: Callable[[socket.socket], None]) ->
         in_background(serve, connection)
 
 
-def join(near: socket.socket, far: socket.socket, received: bytes = b'') -> None:
+def forward_both_ways(near: socket.socket, far: socket.socket, received: bytes = b'') -> None:
     """Forwards data between two connections; first sends `received`, which already came from the near one."""
     near.settimeout(None)
     far.settimeout(None)
     with contextlib.suppress(OSError):
         far.sendall(received)
-    in_background(hand_on, far, near)
-    hand_on(near, far)  # until the near side ends; if the far side ends first, the near one stays open
-    end(far)
-    end(near)
+    in_background(forward_bytes, far, near)
+    forward_bytes(near, far)  # until the near side ends; if the far side ends first, the near one stays open
+    close_connection(far)
+    close_connection(near)
 
 
-def hand_on(source: socket.socket, target: socket.socket) -> None:
+def forward_bytes(source: socket.socket, target: socket.socket) -> None:
     """Forwards data until the source has ended; drops data for a target that is gone."""
     is_lost = False
     while received := received_from(source):
@@ -65,7 +65,7 @@ def received_from(source: socket.socket) -> bytes:
         return b''
 
 
-def end(connection: socket.socket) -> None:
+def close_connection(connection: socket.socket) -> None:
     """Closes a connection, also for a thread that is receiving from it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -10,11 +10,18 @@ from typing import Any, Self
 import jax
 
 from efficient_attention.errors import RunStopped
-from efficient_attention.processes.peers import all_stop_here, can_stop_together
-from efficient_attention.processes.stopping import ECHO, SIGNALS, Stage, Stopped, line_of, stop_watch
+from efficient_attention.processes.peers import can_agree_on_stop, is_agreed_stop_point
+from efficient_attention.processes.signal_thread import (
+    ECHO,
+    SIGNALS,
+    StoppedBySignal,
+    StopStage,
+    current_signal_thread,
+    stop_message,
+)
 
 
-class Cut(Exception):
+class EvaluationInterrupted(Exception):
     """Raised to end an evaluation early, because the run should stop."""
 
 
@@ -25,7 +32,7 @@ class StopSignal:
     outside of the context.
 
     In a run of several processes, a signal to any of them stops all at the same point, on which they agree
-    (`stop_point.py`). Processes not connected through `hosts.py` cannot agree: there a signal acts as outside.
+    (`stop_agreement.py`). Processes not connected through `hosts.py` cannot agree: there a signal acts as outside.
 
     Raises:
         Stopped: a signal came while an earlier run of this process ended.
@@ -34,42 +41,42 @@ class StopSignal:
     def __init__(self) -> None:
         self.is_set = False
         self.is_alone = jax.process_count() == 1
-        self._watch = stop_watch()
+        self._watch = current_signal_thread()
         self._previous: dict[int, Any] = {}
         self._came: dict[int, float] = {}  # time of each signal's first arrival
         if self._watch and self._watch.number:
             # The earlier run has saved its last step, but the stop is not yet reported.
-            self._watch.enter(Stage.NOTHING_TO_SAVE)
-            raise Stopped(line_of(self._watch.number))
+            self._watch.enter_stage(StopStage.NOTHING_TO_SAVE)
+            raise StoppedBySignal(stop_message(self._watch.number))
 
-    def expect(self) -> None:
+    def enable_graceful_stop(self) -> None:
         """Enables the handling of stop signals, because there is now something to save."""
-        if self._previous or not (self.is_alone or can_stop_together()):
+        if self._previous or not (self.is_alone or can_agree_on_stop()):
             return
         if self._watch:
-            self._watch.enter(Stage.SAVING)
-        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            self._watch.enter_stage(StopStage.SAVING)
+        self._previous = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
 
-    def is_due(self) -> bool:
+    def is_stop_due(self) -> bool:
         """Whether the run should end here; with several processes, all must call this equally often."""
         if not self.is_set and not self.is_alone:
-            self.is_set = all_stop_here(is_wanted=bool(self._came))
+            self.is_set = is_agreed_stop_point(is_wanted=bool(self._came))
         return self.is_set
 
-    def check(self) -> None:
+    def raise_if_stop_due(self) -> None:
         """Raises Cut if `is_due`; only after `expect`."""
-        if self._previous and self.is_due():
-            raise Cut
+        if self._previous and self.is_stop_due():
+            raise EvaluationInterrupted
 
     @contextlib.contextmanager
-    def rescue(self, save: Callable[[], int]) -> Iterator[None]:
+    def save_if_unresponsive(self, save: Callable[[], int]) -> Iterator[None]:
         """Context for work, such as a compilation, during which the main thread may not notice a stop for seconds.
 
         If it does not notice a stop, another thread calls `save` and exits the process with the returned code. Has no
         effect with several processes, since they can save only together.
         """
         is_possible = self._previous and self.is_alone
-        with self._watch.rescue(save) if self._watch and is_possible else contextlib.nullcontext():
+        with self._watch.save_if_unresponsive(save) if self._watch and is_possible else contextlib.nullcontext():
             yield
 
     def __enter__(self) -> Self:
@@ -87,11 +94,11 @@ class StopSignal:
             return
         # After any other error, or a stop that came too late, the run ends as without the stop.
         if not self.is_set and not self._came:
-            self._watch.enter(Stage.NOTHING_TO_SAVE)
+            self._watch.enter_stage(StopStage.NOTHING_TO_SAVE)
         elif kind is RunStopped:
-            self._watch.enter(Stage.SAVED)
+            self._watch.enter_stage(StopStage.SAVED)
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
         if number in self._came:
             if time.monotonic() - self._came[number] > ECHO:

@@ -16,7 +16,7 @@ from typing import Self
 
 import jax
 
-from efficient_attention.errors import ExitCode, write_at_once
+from efficient_attention.errors import ExitCode, write_stderr_unlocked
 from efficient_attention.processes import phases
 
 LONG = 6  # a compilation, an evaluation's batch or a save may take this many times as long as other phases
@@ -67,7 +67,7 @@ class Watchdog:
         self._seen, self._waited, self._looked = 0, 0.0, clock()  # used only by the thread
         self._closed = threading.Event()
 
-    def note(self, step: int, doing: str) -> None:
+    def note_progress(self, step: int, doing: str) -> None:
         """Records progress and the phase that begins now; cheap enough to call at every step.
 
         Args:
@@ -79,7 +79,7 @@ class Watchdog:
         self._noted = (self._noted[0] + 1, step, doing)
         phases.note_phase(PHASES[doing], step)
 
-    def look(self) -> None:
+    def check_progress(self) -> None:
         """Adds the time since the last call to the time without progress; ends the process beyond the limit.
 
         Each call adds at most two ticks (`seconds` / TICKS), so that a pause of the whole machine hardly counts.
@@ -98,7 +98,7 @@ class Watchdog:
 
     def __enter__(self) -> Self:
         if self.seconds:
-            threading.Thread(target=self._watch, name='watchdog', daemon=True).start()
+            threading.Thread(target=self._check_periodically, name='watchdog', daemon=True).start()
         return self
 
     def __exit__(
@@ -107,19 +107,19 @@ class Watchdog:
         del kind, error, trace
         self._closed.set()
 
-    def _watch(self) -> None:
+    def _check_periodically(self) -> None:
         while not self._closed.wait(self._tick):
-            self.look()
+            self.check_progress()
 
     def _end_process(self, finding: str) -> None:
         """Reports the finding and ends the process, even if a disk or a reader of the output hangs."""
-        writer = threading.Thread(target=self._write, args=(finding,), daemon=True)
+        writer = threading.Thread(target=self._write_stack_traces, args=(finding,), daemon=True)
         writer.start()
         writer.join(WRITE_SECONDS)
         os._exit(ExitCode.WATCHDOG)
 
-    def _write(self, finding: str) -> None:
-        write_at_once(f'error: {finding}')
+    def _write_stack_traces(self, finding: str) -> None:
+        write_stderr_unlocked(f'error: {finding}')
         try:
             with self._stacks.open('w', encoding='utf-8') as file:
                 faulthandler.dump_traceback(file, all_threads=True)

@@ -26,7 +26,7 @@ INWARD = ('out', 'down')  # kernels whose rows, not columns, belong to a head or
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class PrunedKernel:
     """A kernel of a pruning group: its path, its shape, and the part of it that each group entry covers."""
 
     path: str
@@ -34,7 +34,7 @@ class Member:
     way: str  # 'weight' or 'block'; 'rows' or 'columns' of a head or unit
     size: int = 1  # side of a block; rows or columns per entry
 
-    def spread(self, entries: Array) -> Array:
+    def broadcast_entries(self, entries: Array) -> Array:
         """Returns a value per group entry, expanded to the kernel: [..., I, O], or with an axis of size 1."""
         if self.way == 'weight':
             return entries
@@ -43,7 +43,7 @@ class Member:
         wide = jnp.repeat(entries, self.size, axis=-1)
         return wide[..., :, None] if self.way == 'rows' else wide[..., None, :]
 
-    def sums(self, weights: Array) -> Array:
+    def sums_per_entry(self, weights: Array) -> Array:
         """Returns the sum of a kernel's weights over the part that each group entry covers."""
         if self.way == 'weight':
             return weights
@@ -70,7 +70,7 @@ class Group:
     path: str
     kind: str
     shape: tuple[int, ...]
-    members: tuple[Member, ...]
+    members: tuple[PrunedKernel, ...]
     is_stacked: bool
 
     @property
@@ -79,7 +79,7 @@ class Group:
         return math.prod(self.shape[1:] if self.is_stacked else self.shape)
 
     @property
-    def weights(self) -> int:
+    def weights_per_entry(self) -> int:
         """The number of weights per group entry."""
         return sum(math.prod(member.shape) for member in self.members) // math.prod(self.shape)
 
@@ -106,16 +106,16 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
         way = getattr(config, kind)
         if way in ('weight', 'block'):
             size = config.block if way == 'block' else 1
-            groups += [of_matrix(f'{where}/{name}/kernel', kind, shape, size) for name, shape in kernels.items()]
+            groups += [matrix_group(f'{where}/{name}/kernel', kind, shape, size) for name, shape in kernels.items()]
         elif way != NONE:
-            groups.append(tied(where, kind, kernels, head_width))
+            groups.append(heads_or_units_group(where, kind, kernels, head_width))
     if not groups:
         ways = f'prune.attention {config.attention!r} and prune.feed_forward {config.feed_forward!r}'
         raise InputError(f'prune.method is {config.method!r}, and no layer of the model has kernels for {ways}')
     return tuple(groups)
 
 
-def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
+def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
     """Returns the pruning group of a single kernel, in blocks of side `block`.
 
     Raises:
@@ -124,17 +124,17 @@ def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group
     *rest, rows, columns = shape
     if rows % block or columns % block:
         raise InputError(f'prune.block is {block}, which does not divide {path} of {rows} x {columns}')
-    member = Member(path, shape, 'weight' if block == 1 else 'block', block)
+    member = PrunedKernel(path, shape, 'weight' if block == 1 else 'block', block)
     return Group(path, kind, (*rest, rows // block, columns // block), (member,), bool(rest))
 
 
-def tied(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int) -> Group:
+def heads_or_units_group(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int) -> Group:
     """Returns the pruning group of a sub-layer's heads or units, which masks all kernels of the sub-layer."""
     inward = next(kernels[name] for name in INWARD if name in kernels)
     *rest, inner, _ = inward
     entries = inner // head_width if kind == ATTENTION else inner
     members = tuple(
-        Member(f'{where}/{name}/kernel', shape, 'rows' if name in INWARD else 'columns', inner // entries)
+        PrunedKernel(f'{where}/{name}/kernel', shape, 'rows' if name in INWARD else 'columns', inner // entries)
         for name, shape in kernels.items()
     )
     name = 'heads' if kind == ATTENTION else 'units'

@@ -14,8 +14,8 @@ from jax import Array
 
 from efficient_attention.config.prune import PENALISED, PruneConfig
 from efficient_attention.models.sharding import path_name
-from efficient_attention.pruning.groups import ATTENTION, Group, Member, find_groups
-from efficient_attention.pruning.largest import are_largest, are_largest_of_each
+from efficient_attention.pruning.groups import ATTENTION, Group, PrunedKernel, find_groups
+from efficient_attention.pruning.largest_entries import are_largest, are_largest_of_each
 
 LEAST = 0.005  # minimum share of a matrix that soft movement keeps (Sanh et al. 2020, its code)
 PENALTY = 'prune_penalty'  # name of a metric
@@ -41,7 +41,7 @@ class Pruner:
     steps: int
 
     @property
-    def settled_step(self) -> int:
+    def final_share_step(self) -> int:
         """The first step from which the kept share is constant.
 
         With a penalty the share may fall until the last step, so the result is the last step.
@@ -74,9 +74,9 @@ class Pruner:
 
     def pruned(self, params: Any, scores: Any, step: Array | int) -> Any:
         """Returns the masked parameters of an evaluation after `step` steps."""
-        return self.masked(params, scores, self.choice(params, scores, step))
+        return self.masked(params, scores, self.choose_masks(params, scores, step))
 
-    def choice(self, params: Any, scores: Any, step: Array | int, rng: Array | None = None) -> Arrays:
+    def choose_masks(self, params: Any, scores: Any, step: Array | int, rng: Array | None = None) -> Arrays:
         """Returns the non-differentiable part of the masks: a mask per group, or for 'l0' uniform samples.
 
         `rng` is the PRNG key of the step. Without `rng`, in an evaluation, 'l0' samples nothing, and its mask is True
@@ -84,25 +84,25 @@ class Pruner:
         """
         method = self.config.method
         if method == 'l0':
-            found = by_path(scores)
+            found = flatten_by_path(scores)
             if rng is None:
                 return {path: hard_concrete(one, None) > 0.0 for path, one in found.items()}
             keys = jax.random.split(rng, len(self.groups))
             return {group.path: uniform_draws(key, group.shape) for key, group in zip(keys, self.groups, strict=True)}
         if method == 'fixed':
-            return {path: one > 0.5 for path, one in by_path(scores).items()}
-        found = self.magnitudes(params) if method == 'magnitude' else by_path(scores)
+            return {path: one > 0.5 for path, one in flatten_by_path(scores).items()}
+        found = self.magnitudes(params) if method == 'magnitude' else flatten_by_path(scores)
         found = {path: jax.lax.stop_gradient(one) for path, one in found.items()}
         done = progress(self.config, self.steps, step)
         if method == 'soft_movement':
-            return {group.path: self.above(group, found[group.path], done) for group in self.groups}
+            return {group.path: self.score_threshold_mask(group, found[group.path], done) for group in self.groups}
         if self.config.scope == 'matrix':
-            return {group.path: self.largest(group, found[group.path], done) for group in self.groups}
-        return self.largest_of_all(found, done)
+            return {group.path: self.largest_scores_mask(group, found[group.path], done) for group in self.groups}
+        return self.global_largest_scores_masks(found, done)
 
     def masked(self, params: Any, scores: Any, choice: Mapping[str, Array]) -> Any:
         """Returns the parameters times their gates, differentiable with respect to parameters and scores."""
-        flat, found = by_path(params), by_path(scores)
+        flat, found = flatten_by_path(params), flatten_by_path(scores)
         for group in self.groups:
             mask, score = choice[group.path], found.get(group.path)
             if self.config.method == 'l0':
@@ -114,10 +114,12 @@ class Pruner:
             else:
                 gates = jnp.float32(mask)
             for member in group.members:
-                flat[member.path] = flat[member.path] * member.spread(self.gates_of(group, member, gates))
+                flat[member.path] = flat[member.path] * member.broadcast_entries(
+                    self.kernel_gates(group, member, gates)
+                )
         return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], params)
 
-    def gates_of(self, group: Group, member: Member, gates: Array) -> Array:
+    def kernel_gates(self, group: Group, member: PrunedKernel, gates: Array) -> Array:
         """Returns the gates that multiply one kernel of a group.
 
         The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other kernels get the
@@ -133,15 +135,18 @@ class Pruner:
         if not self.has_penalty:
             return jnp.float32(0.0)
         chance = chance_of_opening if self.config.method == 'l0' else jax.nn.sigmoid
-        means = [chance(one).mean() for one in by_path(scores).values()]
+        means = [chance(one).mean() for one in flatten_by_path(scores).values()]
         return self.config.penalty * progress(self.config, self.steps, step) * jnp.stack(means).mean()
 
     def magnitudes(self, params: Any) -> Arrays:
         """Returns the sum of |W| per entry of each group."""
-        flat = by_path(params)
+        flat = flatten_by_path(params)
         return {
             group.path: sum(
-                (member.sums(jnp.abs(jnp.asarray(flat[member.path], jnp.float32))) for member in group.members),
+                (
+                    member.sums_per_entry(jnp.abs(jnp.asarray(flat[member.path], jnp.float32)))
+                    for member in group.members
+                ),
                 jnp.float32(0.0),
             )
             for group in self.groups
@@ -152,7 +157,7 @@ class Pruner:
         of_attention = self.config.keep_attention or self.config.keep
         return of_attention if group.kind == ATTENTION else self.config.keep
 
-    def count(self, share: float, entries: int, done: Array) -> Array:
+    def kept_entry_count(self, share: float, entries: int, done: Array) -> Array:
         """Returns the number of kept entries at progress `done`, from 0 to 1, towards the final share; at least 1.
 
         At `done` = 1 the number is exact. Earlier, float32 rounding may miss one in ten million.
@@ -161,36 +166,36 @@ class Pruner:
         on_the_way = jnp.minimum(jnp.round(kept * entries).astype(jnp.int32), entries)
         return jnp.maximum(jnp.where(done < 1.0, on_the_way, round(share * entries)), 1)
 
-    def largest(self, group: Group, scores: Array, done: Array) -> Array:
+    def largest_scores_mask(self, group: Group, scores: Array, done: Array) -> Array:
         """Returns a group's mask of the kept share of each layer's entries, selected by the largest scores."""
-        count = self.count(self.share(group), group.entries, done)
+        count = self.kept_entry_count(self.share(group), group.entries, done)
         return are_largest_of_each(scores, count) if group.is_stacked else are_largest([scores], count)[0]
 
-    def largest_of_all(self, scores: Mapping[str, Array], done: Array) -> Arrays:
+    def global_largest_scores_masks(self, scores: Mapping[str, Array], done: Array) -> Arrays:
         """Returns the masks of the entries with the largest scores, selected across groups.
 
         Groups compete if they have equally many weights per entry and the same share.
         """
         alike: dict[tuple[int, float], list[str]] = {}
         for group in self.groups:
-            alike.setdefault((group.weights, self.share(group)), []).append(group.path)
+            alike.setdefault((group.weights_per_entry, self.share(group)), []).append(group.path)
         masks: Arrays = {}
         for (_, share), paths in alike.items():
             arrays = [scores[path] for path in paths]
-            count = self.count(share, sum(one.size for one in arrays), done)
+            count = self.kept_entry_count(share, sum(one.size for one in arrays), done)
             masks |= dict(zip(paths, are_largest(arrays, count), strict=True))
         return masks
 
-    def above(self, group: Group, scores: Array, done: Array) -> Array:
+    def score_threshold_mask(self, group: Group, scores: Array, done: Array) -> Array:
         """Returns the mask of entries whose sigmoid exceeds the threshold, and of a minimum number of top scores."""
         is_above = jax.nn.sigmoid(scores) > self.config.threshold * done
         fewest = jnp.int32(max(round(LEAST * group.entries), 1))
         largest = are_largest_of_each(scores, fewest) if group.is_stacked else are_largest([scores], fewest)[0]
         return is_above | largest
 
-    def kept(self, params: Any, scores: Any, step: Array | int) -> dict[str, Array]:
+    def kept_share_per_kernel(self, params: Any, scores: Any, step: Array | int) -> dict[str, Array]:
         """Returns the kept share of each kernel's weights: float32 [N] per layer, or [] if layers share the kernel."""
-        choice = self.choice(params, scores, step)
+        choice = self.choose_masks(params, scores, step)
         shares: dict[str, Array] = {}
         for group in self.groups:
             mask = jnp.float32(choice[group.path])
@@ -199,7 +204,7 @@ class Pruner:
         return shares
 
 
-def by_path(tree: Any) -> Arrays:
+def flatten_by_path(tree: Any) -> Arrays:
     """Returns the arrays of a tree by their paths; an empty dict for None."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -210,7 +215,7 @@ def make_pruner(config: PruneConfig, params: Any, *, head_width: int, steps: int
     Raises:
         InputError: as `find_groups`.
     """
-    return Pruner(config, find_groups(params, config, head_width), steps) if config.is_on else None
+    return Pruner(config, find_groups(params, config, head_width), steps) if config.is_enabled else None
 
 
 # ---- gates that multiply masked kernels, with each method's gradient for its scores ----

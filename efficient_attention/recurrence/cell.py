@@ -14,7 +14,7 @@ States = tuple[Array, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Operand:
+class CellOperand:
     """A learned array of a cell, created by the module that owns the cell.
 
     Args:
@@ -55,7 +55,7 @@ class Cell:
     blocks: tuple[int, ...]
     states: int
     recurrent: int
-    operands: dict[str, Operand] = dataclasses.field(hash=False)
+    operands: dict[str, CellOperand] = dataclasses.field(hash=False)
     step: Callable[[tuple[Array, ...], tuple[Array, ...], States], States]
     scales: tuple[float, ...] = ()
     scanned: int = 0
@@ -64,11 +64,11 @@ class Cell:
     output: Callable[[tuple[Array, ...], Array, States, States, dict[str, Array]], Array] | None = None
 
     @property
-    def gates(self) -> int:
+    def gate_count(self) -> int:
         """The number of gates in all blocks."""
         return sum(self.blocks)
 
-    def parts(self, x: Array, units: int) -> tuple[Array, ...]:
+    def split_gate_blocks(self, x: Array, units: int) -> tuple[Array, ...]:
         """Splits an array, whose last axis concatenates all gates (U each), into the cell's blocks."""
         ends = [units * sum(self.blocks[:count]) for count in range(1, len(self.blocks))]
         return tuple(jnp.split(x, ends, axis=-1))

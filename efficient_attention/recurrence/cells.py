@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.recurrence.cell import Cell, Operand, States
+from efficient_attention.recurrence.cell import Cell, CellOperand, States
 
 SRU_SCALE = math.sqrt(3.0)  # scale of the input that bypasses the cell: sqrt(1 + 2 exp(b_r)) for b_r = 0
 
@@ -87,9 +87,9 @@ def sru(version: int, *, has_past: bool) -> Cell:
         version: 1 = no gate reads the state | 2 = both gates do.
         has_past: whether a product of the input, instead of the input x, bypasses the cell, because widths differ.
     """
-    operands = {'input': Operand('Dg', 'D'), 'bias': Operand('b')}
+    operands = {'input': CellOperand('Dg', 'D'), 'bias': CellOperand('b')}
     if version == 2:
-        operands |= {'diagonal': Operand('U'), 'reset': Operand('U')}
+        operands |= {'diagonal': CellOperand('U'), 'reset': CellOperand('U')}
     return Cell(
         f'sru{version}',
         (1,) * (3 + has_past),
@@ -104,12 +104,12 @@ def sru(version: int, *, has_past: bool) -> Cell:
     )
 
 
-INPUT, RECURRENT = Operand('Dg', 'U'), Operand('Ug', 'U')
-TANH_OPERANDS = {'input': INPUT, 'bias': Operand('g'), 'recurrent': RECURRENT}
+INPUT, RECURRENT = CellOperand('Dg', 'U'), CellOperand('Ug', 'U')
+TANH_OPERANDS = {'input': INPUT, 'bias': CellOperand('g'), 'recurrent': RECURRENT}
 TANH = Cell('tanh', (1,), states=1, recurrent=1, operands=TANH_OPERANDS, step=tanh_step, scales=(1.0,))
-GRU_OPERANDS = {'input': INPUT, 'bias': Operand('g'), 'recurrent': RECURRENT, 'recurrent_bias': Operand('g')}
+GRU_OPERANDS = {'input': INPUT, 'bias': CellOperand('g'), 'recurrent': RECURRENT, 'recurrent_bias': CellOperand('g')}
 GRU = Cell('gru', (1, 1, 1), states=1, recurrent=3, operands=GRU_OPERANDS, step=gru_step)
-LSTM_OPERANDS = {'input': INPUT, 'bias': Operand('g'), 'recurrent': RECURRENT}
+LSTM_OPERANDS = {'input': INPUT, 'bias': CellOperand('g'), 'recurrent': RECURRENT}
 LSTM_SCALES = (0.5, 0.5, 1.0, 0.5)
 LSTM = Cell('lstm', (4,), states=2, recurrent=4, operands=LSTM_OPERANDS, step=lstm_step, scales=LSTM_SCALES)
 

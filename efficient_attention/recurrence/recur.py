@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.device_mesh import is_split
+from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.recurrence.cell import Cell, States
-from efficient_attention.recurrence.scan import Fixed, states_before, states_of
+from efficient_attention.recurrence.scan import ScanMasks, states_before, states_of
 
 SPLIT = ('recurrent', 'recurrent_bias')  # operands with an axis of all gates
 
@@ -38,23 +38,23 @@ class LearnedCell(NamedTuple):
     @property
     def units(self) -> int:
         """The width of the state, U."""
-        return self.operands['input'].shape[1] // self.cell.gates
+        return self.operands['input'].shape[1] // self.cell.gate_count
 
-    def by_block(self) -> dict[str, tuple[Array, ...]]:
+    def split_into_blocks(self) -> dict[str, tuple[Array, ...]]:
         """Returns the operands of the scan, with arrays of all gates split into blocks."""
         (cell, operands), units = self, self.units
-        found = {name: cell.parts(operands[name], units) for name in SPLIT if name in operands}
+        found = {name: cell.split_gate_blocks(operands[name], units) for name in SPLIT if name in operands}
         found |= {'diagonal': (operands['diagonal'],)} if 'diagonal' in operands else {}
         if 'bias' in operands:
-            first, end = cell.biased or (0, cell.gates)
-            whole = jnp.pad(operands['bias'], (first * units, (cell.gates - end) * units))
-            found['bias'] = cell.parts(whole, units)
+            first, end = cell.biased or (0, cell.gate_count)
+            whole = jnp.pad(operands['bias'], (first * units, (cell.gate_count - end) * units))
+            found['bias'] = cell.split_gate_blocks(whole, units)
         return found
 
     def input_products(self, x_LBD: Array) -> tuple[Array, ...]:
         """Returns the input products of all positions in x's dtype, [L, B, n U] per block of n gates."""
-        kernels = self.cell.parts(self.operands['input'].astype(x_LBD.dtype), self.units)
-        if is_split('B'):  # joining a sharded axis with another would gather it
+        kernels = self.cell.split_gate_blocks(self.operands['input'].astype(x_LBD.dtype), self.units)
+        if is_axis_sharded('B'):  # joining a sharded axis with another would gather it
             return tuple(jnp.einsum('lbd,dg->lbg', x_LBD, kernel) for kernel in kernels)
         x_XD = jax.lax.collapse(x_LBD, 0, 2)
         return tuple((x_XD @ kernel).reshape(*x_LBD.shape[:2], -1) for kernel in kernels)
@@ -112,7 +112,7 @@ def recur_from_product(
 
     The inputs `x_BLD` are used only where they bypass the cell (SRU).
     """
-    products = learned.cell.parts(product_BLX.swapaxes(0, 1), learned.units)
+    products = learned.cell.split_gate_blocks(product_BLX.swapaxes(0, 1), learned.units)
     return _run_products(learned, products, x_BLD.swapaxes(0, 1), segments_BL, state, state_mask_BU)
 
 
@@ -125,7 +125,7 @@ def _in_chunks(
     chunk: int,
 ) -> tuple[Array, State]:
     def run(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Array]:
-        out_BLU, state = _run(learned, *inputs, state, state_mask_BU)
+        out_BLU, state = _recur_unchunked(learned, *inputs, state, state_mask_BU)
         return state, out_BLU
 
     length = x_BLD.shape[1]
@@ -145,7 +145,7 @@ def _in_chunks(
     return jax.lax.collapse(chunks.swapaxes(0, 1), 1, 3)[:, :length], state
 
 
-def _run(
+def _recur_unchunked(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
 ) -> tuple[Array, State]:
     """Returns the output and the state after it; `None` segments mean one text per row, without padding."""
@@ -162,12 +162,12 @@ def _run_products(
     state_mask_BU: Array | None,
 ) -> tuple[Array, State]:
     cell, operands = learned
-    read, scanned = learned.by_block(), cell.scanned or len(products)
-    fixed, newest_B = Fixed(state_mask_BU=state_mask_BU), state.segments_B
+    read, scanned = learned.split_into_blocks(), cell.scanned or len(products)
+    fixed, newest_B = ScanMasks(state_mask_BU=state_mask_BU), state.segments_B
     if segments_BL is not None:
         before_BL, newest_B = _segments_before(segments_BL, state.segments_B)
         holds_BL = segments_BL == 0
-        fixed = Fixed(((segments_BL != before_BL) & ~holds_BL).T, holds_BL.T, state_mask_BU)
+        fixed = ScanMasks(((segments_BL != before_BL) & ~holds_BL).T, holds_BL.T, state_mask_BU)
     scanned_biases = {name: one[:scanned] for name, one in read.items() if name == 'bias'}
     after = states_of(cell, products[:scanned], read | scanned_biases, state.vectors, fixed)
     out_LBU = after[0]

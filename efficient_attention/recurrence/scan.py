@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.device_mesh import is_split
+from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.recurrence.cell import Cell, States
 
 Blocks = tuple[Array, ...]  # one array per block of gates
 Learned = dict[str, Blocks]
 
 
-class Fixed(NamedTuple):
+class ScanMasks(NamedTuple):
     """The inputs of the scan without gradients: text starts, padding, state dropout.
 
     Args:
@@ -37,19 +37,19 @@ class Fixed(NamedTuple):
     holds_LB: Array | None = None
     state_mask_BU: Array | None = None
 
-    def read(self, states: States) -> States:
+    def states_as_read(self, states: States) -> States:
         """Returns the states with zeros where a text begins, for all positions or for one position of the scan."""
         if self.begins_LB is None:
             return states
         return tuple(jnp.where(self.begins_LB[..., None], 0.0, one) for one in states)
 
-    def masked(self, state: Array) -> Array:
+    def apply_state_mask(self, state: Array) -> Array:
         """Returns the state of one or of all positions with dropout, for the recurrent product."""
         if self.state_mask_BU is None:
             return state
         return state * (self.state_mask_BU if state.ndim == 2 else self.state_mask_BU[None])
 
-    def chosen(self, held: States, moved: States) -> States:
+    def select_held_states(self, held: States, moved: States) -> States:
         """Returns `held` where the state does not change, `moved` elsewhere."""
         if self.holds_LB is None:
             return moved
@@ -60,13 +60,13 @@ class Fixed(NamedTuple):
         """Returns the arrays that the scan slices per position."""
         return self.begins_LB, self.holds_LB
 
-    def at(self, position: tuple[Array | None, Array | None]) -> 'Fixed':
+    def at_position(self, position: tuple[Array | None, Array | None]) -> 'ScanMasks':
         """Returns these inputs for one position of the scan."""
-        return Fixed(*position, self.state_mask_BU)
+        return ScanMasks(*position, self.state_mask_BU)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: Fixed) -> States:
+def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: ScanMasks) -> States:
     """Returns the recurrent states after each position, float32 [L, B, U] each.
 
     Args:
@@ -80,13 +80,13 @@ def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fix
     return _forward(cell, products, learned, start, fixed)[0]
 
 
-def states_before(fixed: Fixed, start: States, after: States) -> States:
+def states_before(fixed: ScanMasks, start: States, after: States) -> States:
     """Returns the states that each position reads, [L, B, U] each, from the states after each position."""
     before = (jnp.concatenate([one[None], later[:-1]]) for one, later in zip(start, after, strict=True))
-    return fixed.read(tuple(before))
+    return fixed.states_as_read(tuple(before))
 
 
-class Gates(NamedTuple):
+class StepGates(NamedTuple):
     """The inputs of a cell's step at one position.
 
     Args:
@@ -100,19 +100,19 @@ class Gates(NamedTuple):
     products: Blocks
     recurrent: Blocks
 
-    def after(self, cell: Cell, read: States) -> States:
+    def next_states(self, cell: Cell, read: States) -> States:
         """Returns the recurrent states after this position."""
         first = () if self.activated is None else tuple(jnp.split(self.activated, cell.blocks[0], axis=-1))
         return cell.step((*first, *self.products), self.recurrent, read)
 
 
-def _forward(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: Fixed) -> tuple[States, tuple]:
+def _forward(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: ScanMasks) -> tuple[States, tuple]:
     def step(states: States, one: tuple) -> tuple[States, tuple[States, tuple[Array | None, Blocks]]]:
-        here = fixed.at(one[1])
-        read = here.read(states)
-        recurrent = _recurrent_products(cell, learned, here.masked(read[0]), products[0].dtype)
+        here = fixed.at_position(one[1])
+        read = here.states_as_read(states)
+        recurrent = _recurrent_products(cell, learned, here.apply_state_mask(read[0]), products[0].dtype)
         gates = _gates(cell, _with_bias(one[0], learned), recurrent, read[0].shape[-1])
-        after = here.chosen(states, gates.after(cell, read))
+        after = here.select_held_states(states, gates.next_states(cell, read))
         return after, (after, (gates.activated, gates.recurrent))
 
     _, (after, gates) = jax.lax.scan(step, start, (products, fixed.scanned()))
@@ -129,7 +129,7 @@ def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
     def step(later: States, one: tuple) -> tuple[States, tuple[Blocks, Blocks]]:
         products, activated, recurrent, read, gradient, position = one
         here, total = fixed.at(position), tuple(map(jnp.add, later, gradient))
-        gates = Gates(activated, _with_bias(products, learned, first), recurrent)
+        gates = StepGates(activated, _with_bias(products, learned, first), recurrent)
         _, pull = jax.vjp(lambda gates, read: gates.after(cell, read), gates, read)
         of_gates, of_read = pull(here.chosen(tuple(map(jnp.zeros_like, total)), total))
         of_sum: Blocks = ()
@@ -161,11 +161,11 @@ def _with_bias(products: Blocks, learned: Learned, first: int = 0) -> Blocks:
     return tuple(one.astype(jnp.float32) + bias[None] for one, bias in pairs)
 
 
-def _gates(cell: Cell, products: Blocks, recurrent: Blocks, units: int) -> Gates:
+def _gates(cell: Cell, products: Blocks, recurrent: Blocks, units: int) -> StepGates:
     if not cell.scales:
-        return Gates(None, products, recurrent)
+        return StepGates(None, products, recurrent)
     activated = jnp.tanh((products[0] + recurrent[0]) * _scales(cell, units))
-    return Gates(activated, products[1:], recurrent[1:])
+    return StepGates(activated, products[1:], recurrent[1:])
 
 
 def _scales(cell: Cell, units: int) -> Array:
@@ -216,7 +216,7 @@ def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
 
     The faster form joins both axes. Joining a sharded axis would gather it, so sharded rows use the other form.
     """
-    if is_split('B'):
+    if is_axis_sharded('B'):
         return jnp.einsum('lbu,lbg->ug', x_LBU, y_LBG, preferred_element_type=jnp.float32)
     x_XU, y_XG = jax.lax.collapse(x_LBU, 0, 2), jax.lax.collapse(y_LBG, 0, 2)
     x_UX = jax.lax.optimization_barrier(x_XU.T)  # a product that transposes its operand takes a fifth longer on a CPU

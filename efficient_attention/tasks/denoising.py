@@ -13,12 +13,17 @@ from efficient_attention.data.corpus.batches import evaluation_batches, training
 from efficient_attention.data.corpus.noise import Noise
 from efficient_attention.data.corpus.noised_rows import SHORTEST, NoisedRows
 from efficient_attention.data.corpus.prepare import prepare_corpus
-from efficient_attention.data.corpus.prepared_corpus import Corpus, PreparedCorpus
-from efficient_attention.data.corpus.span_corruption import SpanCorruption, most_tokens, noised_lengths, span_counts
+from efficient_attention.data.corpus.prepared_corpus import CorpusSplit, PreparedCorpus
+from efficient_attention.data.corpus.span_corruption import (
+    SpanCorruption,
+    max_uncorrupted_tokens,
+    noised_lengths,
+    span_counts,
+)
 from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
-from efficient_attention.data.tokenizers.choice import loaded_tokenizer
+from efficient_attention.data.tokenizers.config_tokenizer import load_config_tokenizer
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import Symbols, TextToTextIds, text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds, TextToTextIds, text_to_text_ids
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.encoder_decoder import EncoderDecoderTask
@@ -35,13 +40,13 @@ class DenoisingTask(EncoderDecoderTask):
             InputError: the corpus, the tokenizer or the lengths do not fit the config; the message names which.
         """
         self.set_up(config)
-        loaded = loaded_tokenizer(config.data, is_text_to_text=True)
+        loaded = load_config_tokenizer(config.data, is_text_to_text=True)
         if loaded is not None:
-            self.checked_ids(loaded)  # fail before the corpus is prepared with this tokenizer
+            self.check_tokenizer_ids(loaded)  # fail before the corpus is prepared with this tokenizer
         self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
         self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
-        ids, begin = self.checked_ids(self.tokenizer)
-        self.ends = Symbols(ids.pad, ids.end, ids.start, begin)
+        ids, begin = self.check_tokenizer_ids(self.tokenizer)
+        self.ends = SequenceSpecialIds(ids.pad, ids.end, ids.start, begin)
         self.noise = self.make_noise(ids)
         self.fingerprint = {'corpus': self.corpus.fingerprint}
 
@@ -50,11 +55,11 @@ class DenoisingTask(EncoderDecoderTask):
         super().set_up(config)
         self.data = config.data
         self.has_spans = config.noise.name == 'span_corruption'
-        self.tokens, self.room = text_sizes(config)
-        self.lengths = self.room[0] + ends_of(config), self.room[1] + ends_of(config)
+        self.tokens, self.room = max_text_lengths(config)
+        self.lengths = self.room[0] + end_token_count(config), self.room[1] + end_token_count(config)
         self.spans = span_counts(self.tokens, config.noise.density, config.noise.mean_span)[1] if self.has_spans else 0
 
-    def checked_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextIds, int]:
+    def check_tokenizer_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextIds, int]:
         """Returns the special ids of a tokenizer, and the id of `pairs.begin` (-1 = none).
 
         Raises:
@@ -62,7 +67,7 @@ class DenoisingTask(EncoderDecoderTask):
         """
         config, begin = self.config, self.config.pairs.begin
         ids = text_to_text_ids(tokenizer, config.data.tokenizer, start=config.pairs.start)
-        ids.check_within(config.model.vocab_size)
+        ids.check_fits_vocab_size(config.model.vocab_size)
         ids.check_sentinels(self.spans)
         if ids.mask is None and not self.has_spans:
             raise InputError(
@@ -79,7 +84,7 @@ class DenoisingTask(EncoderDecoderTask):
         if self.has_spans:
             sentinels = np.array(ids.sentinels[: self.spans], np.int32)
             return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
-        assert ids.mask is not None  # `checked_ids` has raised if there is no mask token
+        assert ids.mask is not None  # `check_tokenizer_ids` has raised if there is no mask token
         return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property
@@ -90,28 +95,28 @@ class DenoisingTask(EncoderDecoderTask):
         share = self.data.held_out
         return [*spans, *held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
-    def rows_of(self, corpus: Corpus, *, is_training: bool) -> NoisedRows:
+    def split_rows(self, corpus: CorpusSplit, *, is_training: bool) -> NoisedRows:
         """Returns the noised rows of a split; raises InputError if the split has too little text."""
         return NoisedRows(corpus, self.noise, self.ends, self.config.train.seed, is_training=is_training)
 
     @property
-    def longest(self) -> tuple[int, int]:
+    def max_lengths(self) -> tuple[int, int]:
         """See `EncoderDecoderTask`."""
         return self.lengths
 
     @functools.cached_property
-    def training(self) -> NoisedRows:
+    def training_data(self) -> NoisedRows:
         """The rows to train on."""
-        return self.rows_of(self.corpus.train, is_training=True)
+        return self.split_rows(self.corpus.train, is_training=True)
 
     @functools.cached_property
-    def held_out(self) -> NoisedRows:
+    def held_out_data(self) -> NoisedRows:
         """The held-out rows."""
-        return self.rows_of(self.corpus.held_out, is_training=False)
+        return self.split_rows(self.corpus.held_out, is_training=False)
 
     def rows_per_epoch(self) -> int:
         """See `Task`."""
-        return self.training.count
+        return self.training_data.count
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
@@ -119,12 +124,12 @@ class DenoisingTask(EncoderDecoderTask):
         """See `Task`."""
         block = HostBlock(self.config.train.batch_size, process_index, process_count)
         steps, seed = range(start_step, stop_step), self.config.train.seed
-        return training_batches(self.corpus, self.data, block, seed=seed, steps=steps, rows=self.training)
+        return training_batches(self.corpus, self.data, block, seed=seed, steps=steps, rows=self.training_data)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """See `Task`."""
         block = HostBlock(self.config.eval.batch_size, process_index, process_count)
-        return evaluation_batches(self.corpus, self.data, block, seed=self.config.train.seed, rows=self.held_out)
+        return evaluation_batches(self.corpus, self.data, block, seed=self.config.train.seed, rows=self.held_out_data)
 
     def tokens_per_step(self) -> float:
         """Returns the tokens per step of sources and targets together; see `Task`."""
@@ -135,23 +140,23 @@ class DenoisingTask(EncoderDecoderTask):
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *self.lengths)
 
 
-def ends_of(config: RunConfig) -> int:
+def end_token_count(config: RunConfig) -> int:
     """Returns how many special tokens a source or a target has besides its text."""
     return 1 + bool(config.pairs.begin)
 
 
-def text_sizes(config: RunConfig) -> tuple[int, tuple[int, int]]:
+def max_text_lengths(config: RunConfig) -> tuple[int, tuple[int, int]]:
     """Returns the longest text, and the longest source and target made from it, in tokens without special tokens.
 
     Raises:
         InputError: `data.length` or `pairs.target_length` is too short to hold any text.
     """
-    room = config.data.length - ends_of(config), config.pairs.target_length - ends_of(config)
+    room = config.data.length - end_token_count(config), config.pairs.target_length - end_token_count(config)
     if config.noise.name == 'span_corruption':
         spans = config.noise.density, config.noise.mean_span
-        tokens = most_tokens(room, *spans)
+        tokens = max_uncorrupted_tokens(room, *spans)
         return tokens, noised_lengths(tokens, *spans)
     if min(room) < SHORTEST:
-        least = SHORTEST + ends_of(config)
+        least = SHORTEST + end_token_count(config)
         raise InputError(f'pairs.target_length is {config.pairs.target_length}; with noise it must be {least} or more')
     return min(room), (min(room), min(room))

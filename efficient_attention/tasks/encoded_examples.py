@@ -18,13 +18,13 @@ class EncodedExamples:
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         self.problem: Problem[Any, Any] = make_problem(config, encoder, length)
 
-    def read(self, split: str) -> list[Any]:
+    def read_examples(self, split: str) -> list[Any]:
         """Returns the examples of a split; raises InputError as `Problem.read`.
 
         If no file is found, the message names the config field.
         """
         try:
-            return self.problem.read(split)
+            return self.problem.read_examples(split)
         except InputError as error:
             if not str(error).startswith('no file matches'):
                 raise
@@ -32,13 +32,13 @@ class EncodedExamples:
             raise InputError(f'examples.{field}: {error}') from None
 
     @functools.cached_property
-    def train(self) -> list[Feature]:
+    def train_rows(self) -> list[Feature]:
         """Training rows.
 
         Raises:
             InputError: the training files give no row.
         """
-        features = self.problem.encode(self.read('train'), is_training=True)
+        features = self.problem.encode(self.read_examples('train'), is_training=True)
         if not features:
             raise InputError(f'examples.train {self.problem.config.train!r} gives no row to train on')
         return features
@@ -46,12 +46,12 @@ class EncodedExamples:
     @functools.cached_property
     def dev_examples(self) -> dict[str, list[Any]]:
         """The examples of each dev split, by the name of the split."""
-        return {split: self.read(split) for split in self.problem.dev_splits}
+        return {split: self.read_examples(split) for split in self.problem.dev_splits}
 
     @functools.cached_property
     def test_examples(self) -> dict[str, list[Any]]:
         """{'test': the test examples}; raises InputError if an example has no label."""
-        examples = self.read('test')
+        examples = self.read_examples('test')
         for example in examples:
             if not self.problem.is_labelled(example):
                 where = getattr(example, 'where', 'a row')
@@ -59,12 +59,12 @@ class EncodedExamples:
         return {'test': examples}
 
     @functools.cached_property
-    def dev(self) -> dict[str, list[Feature]]:
+    def dev_rows(self) -> dict[str, list[Feature]]:
         """The rows of each dev split, by the name of the split."""
         return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
 
     @functools.cached_property
-    def test(self) -> dict[str, list[Feature]]:
+    def test_rows(self) -> dict[str, list[Feature]]:
         """{'test': the test rows}."""
         return {split: self.problem.encode(examples) for split, examples in self.test_examples.items()}
 

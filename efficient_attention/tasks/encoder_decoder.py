@@ -8,12 +8,12 @@ import numpy as np
 from flax import nnx
 from tokenizers import Tokenizer
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.preparation.cache_folder import TOKENIZER
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.text_to_text import TERM, TextToText
 from efficient_attention.tasks.task import BatchShapes, Task
-from efficient_attention.whole_files import write_atomically
 
 
 class EncoderDecoderTask(Task, abc.ABC):
@@ -40,23 +40,23 @@ class EncoderDecoderTask(Task, abc.ABC):
 
     @property
     @abc.abstractmethod
-    def training(self) -> object:
+    def training_data(self) -> object:
         """The rows or batches to train on, made at first use."""
 
     @property
     @abc.abstractmethod
-    def held_out(self) -> object:
+    def held_out_data(self) -> object:
         """The rows or batches to evaluate on, made at first use."""
 
     @property
     @abc.abstractmethod
-    def longest(self) -> tuple[int, int]:
+    def max_lengths(self) -> tuple[int, int]:
         """The most tokens of a source row and of a target row."""
 
     def batch_shapes(self) -> BatchShapes:
         """See `Task`. The rows have the maximum lengths."""
         source, target = (
-            jax.ShapeDtypeStruct((self.config.train.batch_size, length), np.int32) for length in self.longest
+            jax.ShapeDtypeStruct((self.config.train.batch_size, length), np.int32) for length in self.max_lengths
         )
         ids = dict.fromkeys(('source', 'source_segments'), source)
         ids |= dict.fromkeys(('tokens', 'targets', 'segments'), target)
@@ -65,9 +65,9 @@ class EncoderDecoderTask(Task, abc.ABC):
 
     def prepare_training(self) -> None:
         """See `Task`."""
-        _ = self.training
+        _ = self.training_data
         if self.config.has_held_out:
-            _ = self.held_out
+            _ = self.held_out_data
 
     def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
         """Returns the encoder-decoder with initial parameters."""

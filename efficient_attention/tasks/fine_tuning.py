@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import OF_ROWS, POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.arena.prepared import set_identity
+from efficient_attention.data.arena.row_cache import dataset_hash
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_sources
-from efficient_attention.data.examples.labelled_text import ARENA, arena_set
+from efficient_attention.data.examples.labelled_text import ARENA, arena_dataset
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
-from efficient_attention.models.fine_tuning import OF_SEVERAL, FineTuningModel, token_outputs
+from efficient_attention.models.fine_tuning import OF_SEVERAL, FineTuningModel, token_output_names
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.sentences import sentence_config
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.encoded_examples import EncodedExamples, load_examples
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.whole_files import write_atomically
 
 SELECTED = ('squad', 'hotpotqa')  # formats whose file names may end in a selection, see data/examples/selections.py
 
@@ -68,7 +68,7 @@ class FineTuningTask(Task):
             config.train.seed,
             config.eval.batch_size,
         )
-        self.objective, self.token_outputs = FineTuning(head), token_outputs(head)
+        self.objective, self.token_outputs = FineTuning(head), token_output_names(head)
         self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
         self.split = 'test' if config.eval.split == 'test' else 'dev'
         # Before any rows are prepared, so that missing files are reported at once.
@@ -77,27 +77,27 @@ class FineTuningTask(Task):
         if not self.dev:
             found = getattr(fields, self.split)
             raise InputError(f'examples.{self.split} {found!r} gives no row to evaluate on')
-        check_global(self.dev, model)
+        check_global_token_count(self.dev, model)
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
         """Returns batches of the given rows."""
-        pad, is_row_alone = self.problem.encoder.pad, self.model.reads_length
+        pad, is_row_alone = self.problem.encoder.pad, self.model.is_affected_by_padding
         sizes = self.examples.buckets, self.data.length, batch_size, pad, self.seed
         return FeatureBatches(features, *sizes, is_row_alone, self.examples.sentences)
 
     @functools.cached_property
-    def training(self) -> FeatureBatches:
+    def training_data(self) -> FeatureBatches:
         """Batches of the training rows."""
-        check_global(self.encoded.train, self.model)
-        return self.batches(self.encoded.train, self.batch_size)
+        check_global_token_count(self.encoded.train_rows, self.model)
+        return self.batches(self.encoded.train_rows, self.batch_size)
 
     def prepare_training(self) -> None:
         """See `Task`."""
-        _ = self.training
+        _ = self.training_data
 
     def rows_per_epoch(self) -> int:
         """See `Task`."""
-        return len(self.encoded.train)
+        return len(self.encoded.train_rows)
 
     def make_model(self, rngs: nnx.Rngs) -> FineTuningModel:
         """Returns the encoder with its task head."""
@@ -107,11 +107,11 @@ class FineTuningTask(Task):
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
         """See `Task`."""
-        return self.training.training(start_step, stop_step, process_index, process_count)
+        return self.training_data.training_batches(start_step, stop_step, process_index, process_count)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """See `Task`. Yields the rows of all dev splits, one split after another, or the rows of the test split."""
-        return self.batches(self.dev, self.eval_batch_size).evaluation(process_index, process_count)
+        return self.batches(self.dev, self.eval_batch_size).evaluation_batches(process_index, process_count)
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
         """Returns the official metrics of each dev split, or of the test split."""
@@ -119,7 +119,7 @@ class FineTuningTask(Task):
         start = 0
         for split, examples in getattr(self.encoded, f'{self.split}_examples').items():
             features = getattr(self.encoded, self.split)[split]
-            predictions = self.problem.decode(examples, features, outputs[start : start + len(features)])
+            predictions = self.problem.predict_from_outputs(examples, features, outputs[start : start + len(features)])
             scores |= self.problem.score(examples, predictions, split)
             start += len(features)
         return scores
@@ -139,13 +139,13 @@ class FineTuningTask(Task):
 
     def tokens_per_step(self) -> float:
         """See `Task`."""
-        return self.training.tokens_per_step()
+        return self.training_data.tokens_per_step()
 
     def training_flops(self) -> float:
         """See `Task`. The backward pass counts as two forward passes, at the mean row length of a batch."""
         rows = self.batch_size
         if self.head.kind in OF_SEVERAL:
-            rows *= len(self.encoded.train[0]['tokens'])  # each choice or tower is a row of the encoder
+            rows *= len(self.encoded.train_rows[0]['tokens'])  # each choice or tower is a row of the encoder
         length = max(int(self.tokens_per_step() / rows), 1)
         above = 0.0
         if self.head.sentence_layers:
@@ -170,7 +170,7 @@ def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
         raise InputError(
             f'head.kind is {head.kind!r}; examples.problem {problem.config.problem!r} needs {problem.head!r}'
         )
-    check_outputs(problem, head)
+    check_head_output_count(problem, head)
     unread = {'outputs': head.kind not in (*OF_ROWS, 'token'), 'sentence_layers': head.kind != 'sequence'}
     unread |= dict.fromkeys(('transform', 'pooling'), head.kind not in POOLED)
     for name in (name for name, is_unread in unread.items() if is_unread):
@@ -181,15 +181,15 @@ def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
             )
 
 
-def check_outputs(problem: Problem[Any, Any], head: HeadConfig) -> None:
+def check_head_output_count(problem: Problem[Any, Any], head: HeadConfig) -> None:
     """Raises InputError if a classification head and the problem have different numbers of classes."""
-    if head.kind in (*OF_ROWS, 'token') and head.outputs != problem.outputs:
+    if head.kind in (*OF_ROWS, 'token') and head.outputs != problem.head_output_count:
         raise InputError(
-            f'head.outputs is {head.outputs}; the examples have {problem.outputs} ({", ".join(problem.labels)})'
+            f'head.outputs is {head.outputs}; the examples have {problem.head_output_count} ({", ".join(problem.labels)})'
         )
 
 
-def check_global(features: Sequence[Feature], model: ModelConfig) -> None:
+def check_global_token_count(features: Sequence[Feature], model: ModelConfig) -> None:
     """Raises InputError if a row has more global tokens than `model.global_tokens`."""
     marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]  # one array per row
     most = max((int(counts.max()) for counts in marked), default=0)
@@ -207,7 +207,7 @@ def files_digest(config: ExamplesConfig) -> str:
     total = hashlib.sha256()
     for split in ('train', 'dev'):
         is_arena = config.format == ARENA
-        digests = [set_identity(arena_set(config, split), split)] if is_arena else content_digests(config, split)
+        digests = [dataset_hash(arena_dataset(config, split), split)] if is_arena else content_digests(config, split)
         total.update(''.join(f'{digest}\n' for digest in digests).encode())
     return total.hexdigest()
 
@@ -215,10 +215,10 @@ def files_digest(config: ExamplesConfig) -> str:
 def content_digests(config: ExamplesConfig, split: str) -> list[str]:
     """Returns the SHA-256 of each glob's files, or the name of a TFDS dataset, for one split."""
     names = file_names(config, split)
-    return [name if name.startswith('tfds:') else digest_files(_found(name, split)) for name in names]
+    return [name if name.startswith('tfds:') else digest_files(_find_split_files(name, split)) for name in names]
 
 
-def _found(name: str, split: str) -> tuple[Path, ...]:
+def _find_split_files(name: str, split: str) -> tuple[Path, ...]:
     """Returns the files of a glob; raises InputError with the config field if there are none."""
     try:
         return find_files(name)

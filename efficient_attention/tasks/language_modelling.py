@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.model import ModelConfig, check_memory, check_rate
+from efficient_attention.config.model import ModelConfig, check_compression_rate, check_memory
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
@@ -19,10 +19,10 @@ from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
 from efficient_attention.data.text.rows import TextRows, check_rows
 from efficient_attention.errors import InputError, require
+from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.two_way import TwoWayLanguageModel
-from efficient_attention.modules.compression import told_losses
+from efficient_attention.modules.memory_compression import auxiliary_losses
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
@@ -98,7 +98,7 @@ class LanguageModellingTask(Task):
 
     def rows_per_epoch(self) -> int:
         """See `Task`. Training windows overlap; this counts the rows of the text cut into windows without overlap."""
-        return self.rows('train', self.data.length).targets // self.data.length
+        return self.rows('train', self.data.length).target_count // self.data.length
 
     def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
         """Returns the decoder, or the bidirectional model."""
@@ -140,7 +140,7 @@ class LanguageModellingTask(Task):
         return self.text.rows(split, length, cut_at_documents=self.data.cut_at_documents)
 
     @property
-    def protocol(self) -> dict[str, str | int]:
+    def evaluation_protocol(self) -> dict[str, str | int]:
         """How the text is evaluated: 'memory', 'no_context' (separate segments) or 'sliding_window', with all lengths.
 
         With memory, the text is cut into `streams` equal parts. Each part starts with an empty memory.
@@ -177,7 +177,7 @@ class LanguageModellingTask(Task):
         """Returns the names of the held-out metrics."""
         names = [f'causal_lm_{name}' for name in ('loss', 'accuracy', 'unigram_loss', 'weight')]
         names += [f'backward_lm_{name}' for name in ('loss', 'accuracy', 'weight')] * self.model.directions_apart
-        names += [f'{term}_{name}' for term in told_losses(self.evaluation_model) for name in ('loss', 'weight')]
+        names += [f'{term}_{name}' for term in auxiliary_losses(self.evaluation_model) for name in ('loss', 'weight')]
         return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))
 
     def training_flops(self) -> float:
@@ -218,7 +218,7 @@ def evaluation_model(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:
     chosen |= {} if has_memory else {'compressed_length': 0}
     chosen['same_length'] = has_memory and (model.same_length or evaluation.same_length)
     model = dataclasses.replace(model, **chosen)
-    check_rate(model, {'eval.context': evaluation.context})
+    check_compression_rate(model, {'eval.context': evaluation.context})
     if model.memory_length and evaluation.stride:
         raise InputError(
             f'eval.stride is {evaluation.stride} with a memory of {model.memory_length} tokens; set one of '

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from efficient_attention.atomic_files import atomic_file
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.batching.host_block import HostBlock
@@ -24,7 +25,6 @@ from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
-from efficient_attention.whole_files import whole_file
 
 
 class PretrainingTask(Task):
@@ -141,7 +141,7 @@ class PretrainingTask(Task):
 
     def save_assets(self, workdir: Path) -> None:
         """Copies the tokenizer into the workdir."""
-        with whole_file(workdir / 'tokenizer.json') as partial:
+        with atomic_file(workdir / 'tokenizer.json') as partial:
             shutil.copyfile(self.corpus.tokenizer_file, partial)
 
 

@@ -21,7 +21,7 @@ TASKS = {
     'fine_tuning': 'efficient_attention.tasks.fine_tuning.FineTuningTask',
     'text_to_text': 'efficient_attention.tasks.text_to_text.TextToTextTask',
 }
-MASKED_ROWS = 'efficient_attention.tasks.masked_rows.MaskedRowsTask'  # masked-LM on long-range rows
+MASKED_ROWS = 'efficient_attention.tasks.arena_pretraining.ArenaPretrainingTask'  # masked-LM on long-range rows
 DENOISING = 'efficient_attention.tasks.denoising.DenoisingTask'  # text-to-text with pairs made by noise
 
 
@@ -38,10 +38,10 @@ def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Tas
         InputError: data, tokenizer or sizes do not fit the config, or the processes have different data or tokenizers.
     """
     if jax.process_count() == 1:
-        return _task(config, examples)
-    task = _task(config, examples) if jax.process_index() == 0 else None
+        return _build_task(config, examples)
+    task = _build_task(config, examples) if jax.process_index() == 0 else None
     multihost_utils.sync_global_devices('prepared')
-    task = task or _task(config, examples)
+    task = task or _build_task(config, examples)
     digest = hashlib.sha256(json.dumps(task.fingerprint, sort_keys=True).encode()).digest()
     digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
     if (digests != digests[0]).any():
@@ -60,6 +60,6 @@ def task_type(config: RunConfig) -> type[Task]:
     return getattr(importlib.import_module(module), name)
 
 
-def _task(config: RunConfig, examples: EncodedExamples | None) -> Task:
+def _build_task(config: RunConfig, examples: EncodedExamples | None) -> Task:
     kind: Callable[..., Task] = task_type(config)
     return kind(config) if examples is None else kind(config, examples)

@@ -71,7 +71,7 @@ class Task(abc.ABC):
         return self.vocabulary
 
     @property
-    def protocol(self) -> dict[str, str | int]:
+    def evaluation_protocol(self) -> dict[str, str | int]:
         """How the held-out split is evaluated, for the evaluation result; empty if there is only one way."""
         return {}
 

@@ -10,24 +10,30 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.pairs.packed_batches import PackedBatches
 from efficient_attention.data.pairs.pair_batches import PairBatches
-from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, SideEncoder, symbols_of
-from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.pairs.pair_datasets import TextPair
+from efficient_attention.data.pairs.pair_encoder import (
+    EncodedPair,
+    OverlongPairs,
+    PairEncoder,
+    SideEncoder,
+    special_ids_of_tokenizer,
+)
 from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER
-from efficient_attention.data.tokenizers.choice import loaded_tokenizer, trained_tokenizer
+from efficient_attention.data.tokenizers.config_tokenizer import load_config_tokenizer, train_config_tokenizer
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_decoder_flops
-from efficient_attention.tasks.as_text.scored_set import ScoredSet
-from efficient_attention.tasks.as_text.sets import AnySet, parse_any_sets
+from efficient_attention.tasks.as_text.dataset_parsing import AnySet, parse_text_datasets
+from efficient_attention.tasks.as_text.scored_text_dataset import ScoredTextDataset
 from efficient_attention.tasks.denoising import DenoisingTask
 from efficient_attention.tasks.encoder_decoder import EncoderDecoderTask
 from efficient_attention.tasks.task import HostBatch
-from efficient_attention.whole_files import write_atomically
 
 SPLITS = ('train', 'held_out', 'test')
 
@@ -44,13 +50,13 @@ class TextToTextTask(EncoderDecoderTask):
             InputError: datasets, files, tokenizer or lengths do not fit the config; the message names which.
         """
         self.set_up(config)
-        self.sets = {split: parse_any_sets(getattr(config.pairs, split), f'pairs.{split}') for split in SPLITS}
+        self.sets = {split: parse_text_datasets(getattr(config.pairs, split), f'pairs.{split}') for split in SPLITS}
         check_prefixes(config.pairs.prefix, self.sets)
         self.found: dict[AnySet, list[TextPair]] = {}
         self.ids: dict[str, list[list[EncodedPair]]] = {}
         self.tokenizer, self.target_tokenizer = self.make_tokenizers()
         self.encoder = PairEncoder(self.source_encoder(), self.target_encoder(), config.pairs.overlong)
-        self.overlong = {split: Overlong() for split in SPLITS}
+        self.overlong = {split: OverlongPairs() for split in SPLITS}
         digests = ' '.join(one.digest() for split in ('train', 'held_out') for one in self.sets[split])
         self.fingerprint = {
             'pairs': hashlib.sha256(digests.encode()).hexdigest(),
@@ -70,7 +76,7 @@ class TextToTextTask(EncoderDecoderTask):
         return self.target_tokenizer.get_vocab()
 
     @property
-    def longest(self) -> tuple[int, int]:
+    def max_lengths(self) -> tuple[int, int]:
         """See `EncoderDecoderTask`."""
         return self.config.data.length, self.pairs.target_length
 
@@ -85,19 +91,19 @@ class TextToTextTask(EncoderDecoderTask):
             return both, both
         size = self.pairs.target_vocab_size or data.vocab_size
         of_targets = dataclasses.replace(data, tokenizer=self.pairs.target_tokenizer, vocab_size=size)
-        with said_of_targets():
+        with name_target_fields_in_errors():
             target = self.make_tokenizer(of_targets, (1,))
         return self.make_tokenizer(data, (0,)), target
 
     def make_tokenizer(self, data: DataConfig, sides: tuple[int, ...]) -> Tokenizer:
         """Returns the tokenizer of a file, or trains one on sources (0), targets (1) or both of the training pairs."""
-        tokenizer = loaded_tokenizer(data, is_text_to_text=True)
+        tokenizer = load_config_tokenizer(data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer
-        prefixed = zip(self.sets['train'], self.prefixes('train'), strict=True)
-        found = ((prefix, pair) for one, prefix in prefixed for pair in self.pairs_of_set(one))
+        prefixed = zip(self.sets['train'], self.source_prefixes('train'), strict=True)
+        found = ((prefix, pair) for one, prefix in prefixed for pair in self.pairs_of_dataset(one))
         texts = [(prefix + pair.source, pair.target)[side] for prefix, pair in found for side in sides]
-        return trained_tokenizer(data, lambda: iter(texts), sum(map(len, texts)))
+        return train_config_tokenizer(data, lambda: iter(texts), sum(map(len, texts)))
 
     def source_encoder(self) -> SideEncoder:
         """Returns the encoder of sources; raises InputError if the tokenizer is too large or lacks a symbol."""
@@ -105,7 +111,7 @@ class TextToTextTask(EncoderDecoderTask):
         if size > most:
             raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
         start = '' if pairs.target_tokenizer else pairs.start
-        symbols = symbols_of(self.tokenizer, start, pairs.begin)
+        symbols = special_ids_of_tokenizer(self.tokenizer, start, pairs.begin)
         return SideEncoder(self.tokenizer, symbols, self.config.data.length, pairs.reverse_source)
 
     def target_encoder(self) -> SideEncoder:
@@ -120,17 +126,17 @@ class TextToTextTask(EncoderDecoderTask):
             if size > most:
                 field = 'target_vocab_size' if model.target_vocab_size else 'vocab_size'
                 raise InputError(f'{name} has {size} pieces, more than model.{field} {most}')
-        symbols = symbols_of(self.target_tokenizer, pairs.start, pairs.begin, name)
+        symbols = special_ids_of_tokenizer(self.target_tokenizer, pairs.start, pairs.begin, name)
         return SideEncoder(self.target_tokenizer, symbols, pairs.target_length)
 
-    def prefixes(self, split: str) -> tuple[str, ...]:
+    def source_prefixes(self, split: str) -> tuple[str, ...]:
         """Returns the text put before the sources of each dataset of a split."""
         return self.pairs.prefix or ('',) * len(self.sets[split])
 
-    def pairs_of_set(self, one: AnySet) -> list[TextPair]:
+    def pairs_of_dataset(self, one: AnySet) -> list[TextPair]:
         """Returns the pairs of a dataset, which are read once."""
         if one not in self.found:
-            self.found[one] = list(one.read())
+            self.found[one] = list(one.read_pairs())
         return self.found[one]
 
     def encoded(self, split: str) -> list[list[EncodedPair]]:
@@ -141,10 +147,10 @@ class TextToTextTask(EncoderDecoderTask):
         """
         if split in self.ids:
             return self.ids[split]
-        overlong = self.overlong[split] = Overlong()
+        overlong = self.overlong[split] = OverlongPairs()
         found = [
-            list(self.encoder.encode(self.pairs_of_set(one), prefix, overlong))
-            for one, prefix in zip(self.sets[split], self.prefixes(split), strict=True)
+            list(self.encoder.encode(self.pairs_of_dataset(one), prefix, overlong))
+            for one, prefix in zip(self.sets[split], self.source_prefixes(split), strict=True)
         ]
         if not any(found):
             reason = (
@@ -156,16 +162,16 @@ class TextToTextTask(EncoderDecoderTask):
 
     def batches(self, split: str, batch_size: int) -> PairBatches:
         """Returns the batches of a split."""
-        alone = self.model.encoder.reads_length, self.model.decoder.reads_length
+        alone = self.model.encoder.is_affected_by_padding, self.model.decoder.is_affected_by_padding
         options: dict[str, Any] = {'seed': self.config.train.seed, 'alone': alone}
         sets = self.encoded(split)
         options |= {'mixture': self.mixture(sets)} if split == 'train' else {}
         pairs, encoder = [pair for one in sets for pair in one], self.encoder
-        return PairBatches(pairs, encoder.symbols, encoder.lengths, self.pairs.buckets, batch_size, **options)
+        return PairBatches(pairs, encoder.special_ids, encoder.lengths, self.pairs.buckets, batch_size, **options)
 
     def mixture(self, sets: list[list[EncodedPair]]) -> Mixture | None:
         """Returns how often training reads the pairs of each dataset; None = each pair once per epoch."""
-        if not self.pairs.is_mixed:
+        if not self.pairs.is_weighted_mixture:
             return None
         sizes = tuple(len(one) for one in sets)
         for one, size in zip(self.sets['train'], sizes, strict=True):
@@ -174,7 +180,7 @@ class TextToTextTask(EncoderDecoderTask):
         return Mixture(sizes, self.pairs.mixing_limit, self.pairs.mixing_temperature, self.config.train.seed)
 
     @functools.cached_property
-    def training(self) -> PairBatches | PackedBatches:
+    def training_data(self) -> PairBatches | PackedBatches:
         """Batches of the training pairs."""
         batches = self.batches('train', self.config.train.batch_size)
         if not self.pairs.packed:
@@ -183,23 +189,23 @@ class TextToTextTask(EncoderDecoderTask):
         return PackedBatches(batches.pairs, batches.symbols, batches.lengths, batches.batch_size, **options)
 
     @functools.cached_property
-    def held_out(self) -> PairBatches:
+    def held_out_data(self) -> PairBatches:
         """Batches of the pairs to evaluate on."""
         return self.batches(self.config.eval.split, self.config.eval.batch_size)
 
     def rows_per_epoch(self) -> int:
         """See `Task`."""
-        return self.training.rows_per_epoch
+        return self.training_data.rows_per_epoch
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
         """See `Task`."""
-        return self.training.training(start_step, stop_step, process_index, process_count)
+        return self.training_data.training_batches(start_step, stop_step, process_index, process_count)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """See `Task`."""
-        return self.held_out.evaluation(process_index, process_count)
+        return self.held_out_data.evaluation_batches(process_index, process_count)
 
     @property
     def notes(self) -> list[str]:
@@ -211,13 +217,13 @@ class TextToTextTask(EncoderDecoderTask):
             if overlong.count
         ]
         read = [one for split in SPLITS for one in self.sets[split] if one in self.found]
-        notes += [note for one in read if isinstance(one, ScoredSet) for note in one.notes]
-        training = self.training if 'training' in self.__dict__ else None
-        notes += [note] if (note := self.filling_note()) else []
+        notes += [note for one in read if isinstance(one, ScoredTextDataset) for note in one.notes]
+        training = self.training_data if 'training' in self.__dict__ else None
+        notes += [note] if (note := self.filler_pieces_note()) else []
         notes += [self.mixture_note(training.mixture)] if training and training.mixture else []
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
 
-    def filling_note(self) -> str:
+    def filler_pieces_note(self) -> str:
         """Returns a note if most of the vocabulary is unused filler pieces, otherwise ''."""
         pieces = self.tokenizer.get_vocab(with_added_tokens=True)
         found = len(unused_ids(pieces))
@@ -231,23 +237,23 @@ class TextToTextTask(EncoderDecoderTask):
     def packing_note(self, packed: PackedBatches) -> str:
         """Returns a note that compares the padding of packed rows with the padding of one pair per row."""
         rows, (source, target) = packed.rows_per_epoch, packed.lengths
-        before = self.batches('train', packed.batch_size).padding()
-        share = f'{packed.padding():.1%} of them padding; a row for each pair would have {before:.1%}'
+        before = self.batches('train', packed.batch_size).padding_share()
+        share = f'{packed.padding_share():.1%} of them padding; a row for each pair would have {before:.1%}'
         return f'pairs.packed: {rows:,} rows of {source} and {target} tokens in the first epoch, {share}'
 
     def mixture_note(self, mixture: Mixture) -> str:
         """Returns a note on the pairs that an epoch has from each dataset."""
-        counts = zip(mixture.rows_of_sets.tolist(), mixture.sizes, self.sets['train'], strict=True)
+        counts = zip(mixture.rows_per_dataset.tolist(), mixture.sizes, self.sets['train'], strict=True)
         each = '; '.join(f'{rows:,} of the {size:,} of {one.text}' for rows, size, one in counts)
         return f'pairs.train: an epoch has {mixture.rows_per_epoch:,} pairs: {each}'
 
     def tokens_per_step(self) -> float:
         """Returns the tokens per step of sources and targets together; see `Task`."""
-        return self.training.tokens_per_step()
+        return self.training_data.tokens_per_step()
 
     def training_flops(self) -> float:
         """See `Task`. The backward pass counts as two forward passes, at the mean lengths of a batch."""
-        lengths = self.training.mean_lengths() if self.has_data else self.longest
+        lengths = self.training_data.mean_padded_lengths() if self.has_data else self.max_lengths
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *lengths)
 
     def save_assets(self, workdir: Path) -> None:
@@ -258,7 +264,7 @@ class TextToTextTask(EncoderDecoderTask):
 
 
 @contextlib.contextmanager
-def said_of_targets() -> Iterator[None]:
+def name_target_fields_in_errors() -> Iterator[None]:
     """Makes tokenizer errors name the config fields of the target tokenizer."""
     try:
         yield
@@ -267,7 +273,7 @@ def said_of_targets() -> Iterator[None]:
         raise InputError(line.replace('data.vocab_size', 'pairs.target_vocab_size')) from None
 
 
-def source_rows(config: RunConfig) -> tuple[int, ...]:
+def source_padded_lengths(config: RunConfig) -> tuple[int, ...]:
     """Returns the padded lengths of a source that is evaluated in a batch without other rows, in rising order."""
     most = config.data.length
     rows = DenoisingTask.without_data(config).lengths[:1] if config.has_noise else config.pairs.buckets

@@ -38,10 +38,10 @@ def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:
 
         return jax.tree_util.tree_map_with_path(kind, params)
 
-    return optax.partition({'alone': scale, 'stacked': of_each_layer(scale)}, kinds)
+    return optax.partition({'alone': scale, 'stacked': vmap_over_layers(scale)}, kinds)
 
 
-def of_each_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+def vmap_over_layers(inner: optax.GradientTransformation) -> optax.GradientTransformation:
     """Returns `inner` applied separately to each entry along every parameter's first axis, as if to a parameter."""
 
     def init(params: optax.Params) -> optax.OptState:

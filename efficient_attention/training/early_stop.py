@@ -22,9 +22,9 @@ class Patience:
         self._sign = 1.0 if config.best_mode == 'max' else -1.0
         self._best, self._since_best, self._is_counted = -math.inf, 0, True
         for metrics in earlier:
-            self.add(metrics)
+            self.add_evaluation(metrics)
 
-    def add(self, metrics: Mapping[str, Any]) -> None:
+    def add_evaluation(self, metrics: Mapping[str, Any]) -> None:
         """Counts an evaluation with these metrics; ignores an evaluation before pruning has finished."""
         if metrics.get(STILL_PRUNING):
             self._is_counted = False
@@ -41,10 +41,10 @@ class Patience:
         return self._is_counted and self._since_best == 0
 
     @property
-    def is_over(self) -> bool:
+    def is_patience_exhausted(self) -> bool:
         """Whether the run should end, because too many evaluations have passed without a better value."""
         return 0 < self._evaluations <= self._since_best
 
-    def describe(self) -> str:
+    def describe_early_stop(self) -> str:
         """Returns the reason why the run ends, in a few words."""
         return f'{self._since_best} evaluations without a better {self._name} than {self._sign * self._best:.4g}'

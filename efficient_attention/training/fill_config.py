@@ -24,10 +24,10 @@ from efficient_attention.distillation.teacher import check_vocabularies, open_te
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
-from efficient_attention.interop.target_ids import begin_of, trained_ids
+from efficient_attention.interop.target_ids import target_start_piece, trained_token_ids
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.tasks.encoded_examples import EncodedExamples, load_examples
-from efficient_attention.training.initial_params import check_layers, open_start
+from efficient_attention.training.initial_params import check_layer_count, open_start_checkpoint
 
 Values = dict[str, Any]
 # Fields of a compressed teacher; its student gets the defaults.
@@ -54,7 +54,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         return fill_text_to_text(values)
     if values.get('task') != 'fine_tuning':
         return FilledConfig(from_dict(values, RunConfig))
-    filled = with_open_fields(values, {})
+    filled = with_placeholder_values(values, {})
     if filled.get('eval', {}).get('split') == 'test':
         raise InputError(
             "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
@@ -63,22 +63,24 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         filled.get('distill', {}), DistillConfig, 'distill.'
     ).check_has_teacher()  # first: without a teacher other fields stay None too, and their errors would hide this one
     start = filled['train'].get('start_from')
-    pretrained = open_start(start, filled['train'].get('start_layers') or '') if start else None
+    pretrained = open_start_checkpoint(start, filled['train'].get('start_layers') or '') if start else None
     if pretrained is not None:
         check_encoder(Path(start), pretrained)
         if filled['train'].get('start_layers') and filled['model'].get('layers') is not None:
-            check_layers(filled['model']['layers'], pretrained)
+            check_layer_count(filled['model']['layers'], pretrained)
     teacher = None if pretrained else first_teacher(filled.get('distill', {}))
     like = pretrained or teacher
     if like is not None and (teacher or filled['train'].get('start_random')):
-        fill_of_width(filled['model'], like)
+        fill_width_dependent_fields(filled['model'], like)
     if teacher is not None:
-        fill(filled['model'], {name: default_fields(RunConfig)['model'][name] for name in OF_SMALL})
-    fill(filled['model'], to_dict(like.model) if like else default_fields(RunConfig)['model'])
+        fill_open_fields(filled['model'], {name: default_fields(RunConfig)['model'][name] for name in OF_SMALL})
+    fill_open_fields(filled['model'], to_dict(like.model) if like else default_fields(RunConfig)['model'])
     fill_tokenizer(filled['data'], like)
-    fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
+    fill_open_fields(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
-    known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all known fields before files are read
+    known = from_dict(
+        with_placeholder_values(filled, steps), RunConfig
+    )  # checks all known fields before files are read
     check_vocabularies(known)
     if pretrained is not None and not known.train.start_random:
         ours = load_tokenizer(known.data.tokenizer, lowercase=known.data.lowercase).get_vocab()
@@ -91,13 +93,13 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         examples = load_examples(dataclasses.replace(known.examples, labels=labels), known.data)
     filled['examples']['labels'] = labels
     fill_head(filled['head'], examples, pretrained)
-    fill_steps(filled, examples)
+    fill_step_counts(filled, examples)
     return FilledConfig(from_dict(filled, RunConfig), examples, pretrained)
 
 
 def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
     """Returns a text-to-text run's config, filled from `train.start_from`; raises as `fill_config`."""
-    filled = with_open_fields(values, {})
+    filled = with_placeholder_values(values, {})
     groups = [filled[name] for name in ('model', 'data', 'pairs') if name in filled]
     if not any(value is None for group in groups for value in group.values()):
         return FilledConfig(from_dict(values, RunConfig))
@@ -107,21 +109,23 @@ def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
     if pretrained is None or pretrained.problem != TEXT_TO_TEXT:
         what = f'{start} holds none' if start else 'there is none'
         raise InputError(f'model is left open, to follow the encoder-decoder of train.start_from; {what}')
-    fill(filled['model'], to_dict(pretrained.model))
-    fill(filled['data'], {'vocab_size': pretrained.model.vocab_size})
+    fill_open_fields(filled['model'], to_dict(pretrained.model))
+    fill_open_fields(filled['data'], {'vocab_size': pretrained.model.vocab_size})
     target = pretrained.target_tokenizer
-    fill(filled['pairs'], {'target_tokenizer': '' if target is None else str(target), 'target_vocab_size': 0})
-    fill(filled['pairs'], first_pieces(pretrained, Path(filled['data']['tokenizer'])))
+    fill_open_fields(
+        filled['pairs'], {'target_tokenizer': '' if target is None else str(target), 'target_vocab_size': 0}
+    )
+    fill_open_fields(filled['pairs'], start_tokens_of_checkpoint(pretrained, Path(filled['data']['tokenizer'])))
     return FilledConfig(from_dict(filled, RunConfig), pretrained=pretrained)
 
 
-def first_pieces(pretrained: Pretrained, tokenizer: Path) -> Values:
+def start_tokens_of_checkpoint(pretrained: Pretrained, tokenizer: Path) -> Values:
     """Returns the `pairs.begin` and `pairs.start` with which an encoder-decoder was trained."""
     if pretrained.pairs:
         return {name: pretrained.pairs.get(name, '') for name in OUR_PAIRS}
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
-    start = loaded.id_to_token(trained_ids(pretrained, tokenizer).start)
-    return {'begin': begin_of(pretrained, loaded), 'start': start or ''}
+    start = loaded.id_to_token(trained_token_ids(pretrained, tokenizer).start)
+    return {'begin': target_start_piece(pretrained, loaded), 'start': start or ''}
 
 
 def config_without_data(values: Mapping[str, Any]) -> RunConfig:
@@ -137,18 +141,18 @@ def config_without_data(values: Mapping[str, Any]) -> RunConfig:
     return from_dict(values, RunConfig)
 
 
-def fill(group: Values, values: Mapping[str, Any]) -> None:
+def fill_open_fields(group: Values, values: Mapping[str, Any]) -> None:
     """Sets the fields of a group that are None to these values."""
     for name, value in values.items():
         if group.get(name) is None:
             group[name] = value
 
 
-def with_open_fields(values: Mapping[str, Any], stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
+def with_placeholder_values(values: Mapping[str, Any], stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
     """Returns a copy of the values; fields that are None get the values of `stand_ins`."""
     copy = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     for name, group in stand_ins.items():
-        fill(copy[name], group)
+        fill_open_fields(copy[name], group)
     return copy
 
 
@@ -172,10 +176,10 @@ def first_teacher(distill: Values) -> Pretrained | None:
     return open_teacher_model(folder) if folder else None
 
 
-def fill_of_width(model: Values, like: Pretrained) -> None:
+def fill_width_dependent_fields(model: Values, like: Pretrained) -> None:
     """Sets width-dependent fields to their defaults if the model differs from `like` in width or number of heads."""
     if any(model.get(name) not in (None, getattr(like.model, name)) for name in ('width', 'heads')):
-        fill(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
+        fill_open_fields(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:
@@ -186,7 +190,7 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
     task = examples.problem
     needed: Values = {'kind': task.head}
     if task.head in (*OF_ROWS, 'token'):
-        needed['outputs'] = task.outputs
+        needed['outputs'] = task.head_output_count
     form: Values = {}
     if pretrained is not None:
         form = {name: getattr(pretrained.head, name) for name in ('feed_forward', 'dropout_rate', 'features')}
@@ -195,15 +199,15 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
             form |= {name: getattr(pretrained.head, name) for name in ('transform', 'pooling')}
         if task.config.sentences:
             form['sentence_layers'] = pretrained.head.sentence_layers
-    fill(head, needed | form)
-    fill(head, default_fields(RunConfig)['head'])
+    fill_open_fields(head, needed | form)
+    fill_open_fields(head, default_fields(RunConfig)['head'])
 
 
-def fill_steps(values: Values, examples: EncodedExamples) -> None:
+def fill_step_counts(values: Values, examples: EncodedExamples) -> None:
     """Sets steps and warm-up steps that are None, computed from the number of training rows."""
     train, optimizer, fields = values['train'], values['optimizer'], values['examples']
     if train.get('steps') is None:
-        steps_per_epoch = -(-len(examples.train) // train['batch_size'])
+        steps_per_epoch = -(-len(examples.train_rows) // train['batch_size'])
         train['steps'] = max(1, round(fields['epochs'] * steps_per_epoch))
     if optimizer.get('warmup_steps') is None:
         optimizer['warmup_steps'] = round(fields['warmup_share'] * train['steps'])

@@ -17,7 +17,7 @@ from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.processes.peers import compare_with_peers, tell_peers
+from efficient_attention.processes.peers import compare_with_peers, report_error_to_peers
 from efficient_attention.processes.phases import END, RESTORING, note_phase
 from efficient_attention.processes.stop_signal import StopSignal
 from efficient_attention.processes.watchdog import Watchdog
@@ -28,25 +28,25 @@ from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.run_notes import run_notes
 from efficient_attention.training.state import TrainState
-from efficient_attention.training.step_queue import INTERVAL, Interval
-from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, changed_file, file_hashes
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Saved
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.training.step_queue import INTERVAL, MetricsInterval
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, UnreadCheckpoint
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.config_file import (
-    check_claim,
+    changeable_fields,
+    check_saved_config,
     claim_workdir,
-    growth_note,
-    may_differ,
-    with_new_fields,
+    more_steps_note,
+    with_new_field_defaults,
 )
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.evaluations import earlier_evaluations
 from efficient_attention.workdir.fingerprint import compare_fingerprints
-from efficient_attention.workdir.folder_kind import RUN, check_kind
+from efficient_attention.workdir.folder_kind import RUN, check_folder_kind
+from efficient_attention.workdir.inference_files import FILES, FINGERPRINT, describe_changed_file, file_hashes
+from efficient_attention.workdir.last_saved_step import last_logged_step, missing_newer_step_note
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
-from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, dropped_note, read_metrics
+from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, read_metrics, unreadable_lines_note
 from efficient_attention.workdir.report import write_report
-from efficient_attention.workdir.saved_before import gone_note, last_line
 
 LINES = 'metrics_lines'  # name in a checkpoint's record: the number of lines of metrics.jsonl
 LINES_HASH = 'metrics_sha256'  # name in a checkpoint's record: the SHA-256 of these lines
@@ -60,8 +60,8 @@ class GuardedRun:
     state: TrainState  # state of the newest checkpoint, or of a new run
     evaluations: list[dict[str, Any]]  # evaluations of all steps up to this state
     patience: Patience  # counts these evaluations
-    interval: Interval  # metrics summed since the last line of the log
-    checkpoints: Checkpoints
+    interval: MetricsInterval  # metrics summed since the last line of the log
+    checkpoints: CheckpointWriter
     record: dict[str, Any]  # stored in all its checkpoints
     log: MetricsLog
     progress: ProgressDisplay
@@ -70,7 +70,7 @@ class GuardedRun:
 
     def is_complete(self, step: int) -> bool:
         """Whether the run is finished after this step: at its last step, or stopped early."""
-        return step == self.run.config.train.steps or self.patience.is_over
+        return step == self.run.config.train.steps or self.patience.is_patience_exhausted
 
 
 @contextlib.contextmanager
@@ -96,62 +96,73 @@ def guarded_run(
         SaveError: the newest checkpoint was not saved.
     """
     stop = StopSignal()
-    is_begun = bool(CheckpointReader(workdir).steps())
+    is_begun = bool(CheckpointReader(workdir).complete_steps())
     if is_begun:
-        check_claim(workdir, config)  # before data are prepared, which may take minutes
+        check_saved_config(workdir, config)  # before data are prepared, which may take minutes
     else:
-        check_kind(workdir, RUN)
-        CheckpointReader(workdir).check_not_lost()
+        check_folder_kind(workdir, RUN)
+        CheckpointReader(workdir).check_checkpoints_not_lost()
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # before the workdir is claimed: bad training data should leave no workdir behind
     if not is_begun:
-        start.read_mask(run)  # before the claim: a bad mask should leave no workdir behind
+        start.load_pruning_mask(run)  # before the claim: a bad mask should leave no workdir behind
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
         stack.enter_context(stop)  # a stop signal thus waits until the report is written and all files are closed
         note_phase(RESTORING)
-        checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
-        newest, evaluations = checkpoints.newest, evaluations_before(checkpoints)
+        checkpoints = stack.enter_context(CheckpointWriter(workdir, config.checkpoint))
+        newest, evaluations = checkpoints.newest, evaluations_until_checkpoint(checkpoints)
         going_on_from = {'step': newest.step if newest else 0, 'evaluations': len(evaluations)}
         # Hosts may see different versions of the files.
         compare_with_peers({**fingerprint, 'going_on_from': going_on_from})
         state = begin_or_restore(run, start, checkpoints, fingerprint)
-        renewed = write_assets(run, workdir, newest)
+        renewed = write_workdir_files(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)
         # The report is written also after an error, when it is most useful.
         stack.push(functools.partial(write_report_at_the_end, workdir))
-        unsaved = gone_note(workdir, checkpoints.reader.folder, newest.step) if newest else unsaved_note(workdir)
+        unsaved = (
+            missing_newer_step_note(workdir, checkpoints.reader.folder, newest.step)
+            if newest
+            else no_checkpoint_note(workdir)
+        )
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
         checkpoints.before_seal = log.check_written
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
-        progress.say(f'{run.describe()}; {begun}')
-        stack.push(tell_peers)  # runs first at the end: closing the objects above may wait for other processes
+        progress.print_line(f'{run.describe_run()}; {begun}')
+        stack.push(
+            report_error_to_peers
+        )  # runs first at the end: closing the objects above may wait for other processes
         guarded = GuardedRun(
             run=run,
             state=state,
             record={FINGERPRINT: fingerprint, FILES: file_hashes(workdir) if jax.process_index() == 0 else {}},
             evaluations=evaluations,
             patience=Patience(config.train.early_stop, config.checkpoint, evaluations),
-            interval=saved_interval(newest),
+            interval=restore_metrics_interval(newest),
             checkpoints=checkpoints,
             log=log,
             progress=progress,
             watchdog=watchdog,
             stop=stop,
         )
-        notes = [*unsaved, *renewed, *growth_note(saved_fingerprint(newest), config), *metrics_notes(newest, log)]
+        notes = [
+            *unsaved,
+            *renewed,
+            *more_steps_note(saved_fingerprint(newest), config),
+            *damaged_metrics_notes(newest, log),
+        ]
         for note in [*notes, *run_notes(run, is_complete=guarded.is_complete(first))]:
-            progress.say(note)
+            progress.print_line(note)
         yield guarded
         note_phase(END)
 
 
 def begin_or_restore(
-    run: Run, start: InitialParams, checkpoints: Checkpoints, fingerprint: dict[str, Any]
+    run: Run, start: InitialParams, checkpoints: CheckpointWriter, fingerprint: dict[str, Any]
 ) -> TrainState:
     """Claims the workdir and returns the first state: from `checkpoints.newest`, or a new one.
 
@@ -160,24 +171,24 @@ def begin_or_restore(
     """
     newest, workdir = checkpoints.newest, checkpoints.reader.folder.parent
     if newest is None:
-        state = start.state(run)  # before the claim: a refused run does not claim the workdir
+        state = start.make_initial_state(run)  # before the claim: a refused run does not claim the workdir
         claim_workdir(workdir, run.config, has_checkpoint=False)
         return state
     claim_workdir(workdir, run.config, has_checkpoint=True)
     saved = saved_fingerprint(newest)
-    allowed = may_differ(saved, run.config)
+    allowed = changeable_fields(saved, run.config)
     where = f'checkpoint {checkpoints.reader.folder / str(newest.step)}'
     compare_fingerprints(saved, fingerprint, where=where, changeable=allowed)
     checkpoints.remove_superseded()
     return checkpoints.reader.read_state(run.abstract_state, newest.step)
 
 
-def saved_fingerprint(newest: Saved | None) -> dict[str, Any]:
+def saved_fingerprint(newest: UnreadCheckpoint | None) -> dict[str, Any]:
     """Returns the fingerprint that a checkpoint holds, completed with newer config fields; {} without a checkpoint."""
-    return with_new_fields(newest.record.get(FINGERPRINT, {})) if newest else {}
+    return with_new_field_defaults(newest.record.get(FINGERPRINT, {})) if newest else {}
 
 
-def evaluations_before(checkpoints: Checkpoints) -> list[dict[str, Any]]:
+def evaluations_until_checkpoint(checkpoints: CheckpointWriter) -> list[dict[str, Any]]:
     """Returns the evaluations of a run up to the checkpoint from which it resumes."""
     newest = checkpoints.newest
     return earlier_evaluations(checkpoints.reader.folder, newest.step, newest.record) if newest else []
@@ -205,11 +216,11 @@ def write_report_at_the_end(
 def check_best_metric(run: Run) -> None:
     """Raises InputError if no evaluation of the run computes `checkpoint.best_metric`."""
     name = run.config.checkpoint.best_metric
-    if name and name not in run.held_out_metrics:
-        raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.held_out_metrics))}')
+    if name and name not in run.evaluation_metric_names:
+        raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.evaluation_metric_names))}')
 
 
-def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
+def write_workdir_files(run: Run, workdir: Path, newest: UnreadCheckpoint | None) -> list[str]:
     """Writes missing or changed files next to the checkpoints in process 0; returns a line about a change.
 
     Raises:
@@ -218,26 +229,26 @@ def write_assets(run: Run, workdir: Path, newest: Saved | None) -> list[str]:
     record = newest.record if newest else {}
     if jax.process_index() > 0:
         return []
-    changed = changed_file(workdir, record)
+    changed = describe_changed_file(workdir, record)
     if FILES in record and not changed:
         return []
     run.task.save_assets(workdir)
-    if found := changed_file(workdir, record):
+    if found := describe_changed_file(workdir, record):
         raise InputError(f'{workdir} is damaged: {found}, and the data no longer produce the old file; restore it')
     return [f'{workdir}: {changed}; it is written anew'] if changed else []
 
 
-def unsaved_note(workdir: Path) -> list[str]:
+def no_checkpoint_note(workdir: Path) -> list[str]:
     """Returns a line if the previous run ended before its first checkpoint, so that this run starts over; else none."""
-    last = last_line(workdir)
+    last = last_logged_step(workdir)
     return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []
 
 
-def metrics_notes(newest: Saved | None, log: MetricsLog) -> list[str]:
+def damaged_metrics_notes(newest: UnreadCheckpoint | None, log: MetricsLog) -> list[str]:
     """Returns notes on metrics lines before the checkpoint that are unreadable, lost or changed; [] if none are."""
     record = newest.record if newest else {}
     before, digest = record.get(LINES, 0), record.get(LINES_HASH)
-    notes = dropped_note(log.workdir, log.dropped)
+    notes = unreadable_lines_note(log.workdir, log.dropped)
     if not isinstance(before, int) or jax.process_index() > 0:
         return notes
     if log.lines < before:
@@ -246,6 +257,10 @@ def metrics_notes(newest: Saved | None, log: MetricsLog) -> list[str]:
     return [*notes, *(changed_lines_note(log.workdir, log.kept[:before], digest) if isinstance(digest, str) else [])]
 
 
-def saved_interval(newest: Saved | None) -> Interval:
+def restore_metrics_interval(newest: UnreadCheckpoint | None) -> MetricsInterval:
     """Returns the sums of metrics that a checkpoint holds since the last log line; empty sums without a checkpoint."""
-    return Interval.restored(newest.record[INTERVAL]) if newest and INTERVAL in newest.record else Interval()
+    return (
+        MetricsInterval.from_json(newest.record[INTERVAL])
+        if newest and INTERVAL in newest.record
+        else MetricsInterval()
+    )

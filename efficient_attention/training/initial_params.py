@@ -14,13 +14,13 @@ import numpy as np
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, require
-from efficient_attention.interop.adapt import lengthen, pick_layers
+from efficient_attention.interop.adapt import extend_positions, pick_layers
 from efficient_attention.interop.config_fields import TEXT_TO_TEXT
-from efficient_attention.interop.parameters import listed
+from efficient_attention.interop.parameters import format_name_list
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.models.sharding import path_name
-from efficient_attention.pruning.pruner import Pruner, by_path
+from efficient_attention.pruning.pruner import Pruner, flatten_by_path
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
@@ -29,7 +29,7 @@ OUTPUTS = r'head/dense/|token/embedding$'
 MUST_START = 'encoder/'  # required in a checkpoint; a head that is missing or does not fit is freshly initialised
 
 
-def open_start(folder: str, layers: str = '') -> Pretrained:
+def open_start_checkpoint(folder: str, layers: str = '') -> Pretrained:
     """Returns the checkpoint of `train.start_from` with the layers of `train.start_layers`.
 
     Raises:
@@ -47,7 +47,7 @@ def open_start(folder: str, layers: str = '') -> Pretrained:
         raise InputError(f'{error} (train.start_from is {folder})') from None
 
 
-def check_layers(layers: int, pretrained: Pretrained) -> None:
+def check_layer_count(layers: int, pretrained: Pretrained) -> None:
     """Raises InputError if the model's number of layers differs from the number of picked layers."""
     allowed = f'{pretrained.model.layers}, as many as train.start_layers names'
     require(layers == pretrained.model.layers, 'model.layers', layers, allowed)
@@ -64,12 +64,12 @@ class InitialParams:
     @functools.cached_property
     def pretrained(self) -> Pretrained:
         """The opened checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
-        pretrained = self._open or open_start(self.config.train.start_from, self.config.train.start_layers)
+        pretrained = self._open or open_start_checkpoint(self.config.train.start_from, self.config.train.start_layers)
         if self.config.train.start_layers:
-            check_layers(self.config.model.layers, pretrained)
+            check_layer_count(self.config.model.layers, pretrained)
         return pretrained
 
-    def read_mask(self, run: Run) -> None:
+    def load_pruning_mask(self, run: Run) -> None:
         """Loads the mask of `prune.mask_from`, if the config names one and it is not yet loaded.
 
         Raises:
@@ -82,16 +82,16 @@ class InitialParams:
             params = open_pretrained(where).params()
         except InputError as error:
             raise InputError(f'prune.mask_from: {error}') from None
-        self._mask = fixed_scores(run.pruner, where, params)
+        self._mask = scores_keeping_nonzero(run.pruner, where, params)
 
-    def state(self, run: Run) -> TrainState:
+    def make_initial_state(self, run: Run) -> TrainState:
         """Returns the run's state at step 0, created on its devices.
 
         Raises:
             InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
         """
-        self.read_mask(run)
-        state = with_mask(run.drawn_state(), self._mask)
+        self.load_pruning_mask(run)
+        state = with_pruning_scores(run.init_random_state(), self._mask)
         if not self.config.train.start_from or self.config.train.start_random:
             return state
         start, pretrained = Path(self.config.train.start_from), self.pretrained
@@ -100,17 +100,17 @@ class InitialParams:
         if is_text_to_text:
             theirs = pretrained.target_tokenizer or pretrained.tokenizer
             check_same_vocabulary(run.task.target_vocabulary, theirs, start, is_text_to_text=True, is_target=True)
-        if note := other_attention(pretrained.model, self.config.model):
+        if note := changed_attention_note(pretrained.model, self.config.model):
             logging.getLogger(__name__).warning('train.start_from %s: %s', start, note)
         if self.config.model.global_tokens and not pretrained.model.global_tokens:
             # the projections of global tokens start as copies
-            pretrained = lengthen(pretrained, global_tokens=self.config.model.global_tokens)
+            pretrained = extend_positions(pretrained, global_tokens=self.config.model.global_tokens)
         params = pretrained.params()
         if not has_same_outputs(pretrained, self.config):
             if params.pop('head', None) is not None:  # trained for other labels, even if as many
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
         is_whole = self.config.task == TEXT_TO_TEXT
-        return dataclasses.replace(state, params=started_params(state.params, params, start, is_whole=is_whole))
+        return dataclasses.replace(state, params=load_matching_params(state.params, params, start, is_whole=is_whole))
 
     def origin(self) -> str:
         """Returns the source of the parameters, in a few words."""
@@ -122,7 +122,7 @@ class InitialParams:
         return f'parameters from {self.pretrained.origin()}'
 
 
-def other_attention(theirs: ModelConfig, ours: ModelConfig) -> str:
+def changed_attention_note(theirs: ModelConfig, ours: ModelConfig) -> str:
     """Returns a warning if the checkpoint was trained with other attention mechanisms than the run uses, else ''."""
     before, after = theirs.mechanisms, ours.mechanisms
     if all(before[layer % len(before)] == after[layer % len(after)] for layer in range(ours.layers)):
@@ -130,7 +130,7 @@ def other_attention(theirs: ModelConfig, ours: ModelConfig) -> str:
     return f'its layers were trained with attention {theirs.attention!r}, and go on with {ours.attention!r}'
 
 
-def with_mask(state: TrainState, mask: Any) -> TrainState:
+def with_pruning_scores(state: TrainState, mask: Any) -> TrainState:
     """Returns the state with these pruning scores; unchanged if `mask` is None."""
     if mask is None:
         return state
@@ -138,9 +138,9 @@ def with_mask(state: TrainState, mask: Any) -> TrainState:
     return dataclasses.replace(state, scores=scores)
 
 
-def fixed_scores(pruner: Pruner, where: Path, params: Any) -> Any:
+def scores_keeping_nonzero(pruner: Pruner, where: Path, params: Any) -> Any:
     """Returns scores that keep every non-zero weight of a checkpoint; raises InputError if the shapes do not fit."""
-    flat = by_path(params)
+    flat = flatten_by_path(params)
     for group in pruner.groups:
         for member in group.members:
             found = flat.get(member.path)
@@ -165,7 +165,7 @@ def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
     return is_one and pretrained.labels == config.examples.labels
 
 
-def started_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, is_whole: bool = False) -> Any:
+def load_matching_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, is_whole: bool = False) -> Any:
     """Returns `params`, with every array replaced that `pretrained` has under the same path and in the same shape.
 
     Logs the names of arrays that stay freshly initialised.
@@ -188,7 +188,11 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, i
         if saved is not None and saved.shape == leaf.shape:
             return jax.device_put(np.asarray(saved, leaf.dtype), leaf.sharding)
         if is_whole or name.startswith(MUST_START):
-            fault = f'is missing{advice(name)}' if saved is None else f'has the shape {saved.shape}, not {leaf.shape}'
+            fault = (
+                f'is missing{output_layer_advice(name)}'
+                if saved is None
+                else f'has the shape {saved.shape}, not {leaf.shape}'
+            )
             raise InputError(f'train.start_from {where}: {name} {fault}')
         drawn.append(name)
         return leaf
@@ -197,15 +201,19 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, i
     logger = logging.getLogger(__name__)
     if found and is_whole:
         name = min(found)
-        raise InputError(f'train.start_from {where}: the model has no place for {name}{advice(name)}')
+        raise InputError(f'train.start_from {where}: the model has no place for {name}{output_layer_advice(name)}')
     if drawn:
-        logger.warning('%s lacks these parameters or shapes, so they are freshly initialised: %s', where, listed(drawn))
+        logger.warning(
+            '%s lacks these parameters or shapes, so they are freshly initialised: %s', where, format_name_list(drawn)
+        )
     if found:
-        logger.warning('%s: not used, the model has no parameters of these names: %s', where, listed(sorted(found)))
+        logger.warning(
+            '%s: not used, the model has no parameters of these names: %s', where, format_name_list(sorted(found))
+        )
     return started
 
 
-def advice(name: str) -> str:
+def output_layer_advice(name: str) -> str:
     """Returns the fields to change, if only the checkpoint or only the model has an array of the output layer."""
     fields = 'model.tied_output and model.shared_table'
     return f'; {fields} must be as the checkpoint has them' if re.search(OUTPUTS, name) else ''

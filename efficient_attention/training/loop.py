@@ -8,21 +8,21 @@ from typing import Any
 import jax
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.distillation.kept_logits import KeptLogits, keep_logits
+from efficient_attention.distillation.cached_logits import CachedTeacherLogits, load_or_compute_logits
 from efficient_attention.errors import ExitCode, RunStopped
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.processes.stop_signal import Cut
+from efficient_attention.processes.stop_signal import EvaluationInterrupted
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.pruning_report import pruning_metrics
 from efficient_attention.training.schedules import make_schedule
-from efficient_attention.training.state import TrainState, check_state
+from efficient_attention.training.state import TrainState, check_state_finite
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
 from efficient_attention.training.throughput import Throughput, peak_flops
 from efficient_attention.workdir.evaluations import EVALUATIONS, HELD_OUT
-from efficient_attention.workdir.metrics import line_of, shown
+from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
 
 
 def train(
@@ -49,28 +49,28 @@ def train(
     with guarded_run(config, workdir, examples=examples, pretrained=pretrained) as guarded:
         trainer, run, stop = Trainer(guarded), guarded.run, guarded.stop
         state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps  # restored, or new
-        trainer.make_up_for_evaluation(first, state)
+        trainer.run_missed_evaluation(first, state)
         if guarded.is_complete(first):
             return trainer.held_out
-        trainer.keep_logits(first)
+        trainer.cache_teacher_logits(first)
         batches = trainer.training_batches(first)
         train_step = jit_train_step(run)
         for step in range(first + 1, last + 1):
-            batch = trainer.batch_of(step, batches)
+            batch = trainer.next_device_batch(step, batches)
             state, metrics = train_step(state, batch)
-            trainer.note_step(step, metrics, batch, state)
-            is_end = stop.is_due() or step == last
-            is_evaluated = trainer.is_evaluated(step)
+            trainer.record_step(step, metrics, batch, state)
+            is_end = stop.is_stop_due() or step == last
+            is_evaluated = trainer.is_evaluation_step(step)
             if step == last or is_evaluated or step % run.config.train.log_every_steps == 0:
-                trainer.log_interval(step)
+                trainer.log_mean_metrics(step)
             found = trainer.evaluate_or_stop(step, state) if is_evaluated else None
-            is_end = is_end or trainer.is_cut or trainer.patience.is_over
+            is_end = is_end or trainer.is_cut or trainer.patience.is_patience_exhausted
             is_best = found is not None and trainer.patience.is_best and run.config.checkpoint.save_best
             if is_end or is_best or step % run.config.checkpoint.every_steps == 0:
                 trainer.save(step, state, found)
             if is_end:
                 break
-        trainer.end(step)
+        trainer.finish_run(step)
         return trainer.held_out
 
 
@@ -84,7 +84,7 @@ class Trainer:
         self.eval_step = self.run.evaluation.step()
         self.held_out: dict[str, float] = {}  # metrics of the last evaluation
         self.is_cut = False  # whether a stop signal interrupted the last evaluation
-        self.kept: KeptLogits | None = None  # cached teacher logits
+        self.kept: CachedTeacherLogits | None = None  # cached teacher logits
         self.first_step = int(guarded.state.step) + 1  # the first step includes the compilation
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)
@@ -97,14 +97,14 @@ class Trainer:
 
     # ---- input and steps ----
 
-    def keep_logits(self, first: int) -> None:
+    def cache_teacher_logits(self, first: int) -> None:
         """Computes or loads a teacher's logits of all training rows, if the run caches them."""
-        self.kept = keep_logits(
+        self.kept = load_or_compute_logits(
             self.run.teacher,
             self.run.task,
             self.run.evaluation,
-            self.progress.say,
-            lambda: self.watchdog.note(first, EVALUATING),
+            self.progress.print_line,
+            lambda: self.watchdog.note_progress(first, EVALUATING),
         )
 
     def training_batches(self, first: int) -> Iterator[dict]:
@@ -112,21 +112,21 @@ class Trainer:
         last = self.config.train.steps
         return self.run.task.training_batches(first, last, jax.process_index(), jax.process_count())
 
-    def batch_of(self, step: int, batches: Iterator[dict]) -> dict[str, jax.Array]:
+    def next_device_batch(self, step: int, batches: Iterator[dict]) -> dict[str, jax.Array]:
         """Returns the next batch, for this step, on its devices."""
         is_first = step == self.first_step
-        self.watchdog.note(step, COMPILING if is_first else INPUT)
+        self.watchdog.note_progress(step, COMPILING if is_first else INPUT)
         rows = self.next_batch(batches)
-        batch = self.run.on_devices(rows if self.kept is None else self.kept.add(rows))
-        self.watchdog.note(step, COMPILING if is_first else DEVICE)
+        batch = self.run.put_batch_on_devices(rows if self.kept is None else self.kept.add_teacher_logits(rows))
+        self.watchdog.note_progress(step, COMPILING if is_first else DEVICE)
         return batch
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
         """Returns the next batch; its loading time counts as waiting for data if the device is idle afterwards."""
-        with self.throughput.waiting(lambda: self.queue.is_idle):
+        with self.throughput.time_data_wait(lambda: self.queue.is_idle):
             return next(batches)
 
-    def note_step(self, step: int, metrics: dict[str, jax.Array], batch: Any, state: TrainState) -> None:
+    def record_step(self, step: int, metrics: dict[str, jax.Array], batch: Any, state: TrainState) -> None:
         """Records a step that the device has started, and logs earlier steps that were skipped.
 
         Raises:
@@ -136,35 +136,35 @@ class Trainer:
         if step == self.first_step:
             jax.block_until_ready(metrics)
             self.throughput.restart(untimed=1 + self.queue.interval.steps)
-            self.guarded.stop.expect()
+            self.guarded.stop.enable_graceful_stop()
         self.queue.push(step, metrics, batch, state)
-        for skipped, reason in self.queue.take_skipped():
-            self.progress.say(f'step {skipped} skipped: {reason}')
-        self.progress.advance(step)
-        self.checkpoints.check()
+        for skipped, reason in self.queue.take_skipped_steps():
+            self.progress.print_line(f'step {skipped} skipped: {reason}')
+        self.progress.advance_display(step)
+        self.checkpoints.raise_if_save_failed()
 
-    def log_interval(self, step: int) -> None:
+    def log_mean_metrics(self, step: int) -> None:
         """Writes the mean metrics since the last call, the learning rate and the throughput."""
-        interval = self.queue.take()
-        means, rates = interval.means(), self.throughput.measure(interval.steps)
+        interval = self.queue.take_interval()
+        means, rates = interval.mean_metrics(), self.throughput.measure_rates(interval.steps)
         updates = max(step - 1 - int(means['skipped']), 0)
         metrics = self.run.task.finish_metrics(means) | {'learning_rate': float(self.schedule(updates))} | rates
-        self.log.write(step, 'train', metrics)
-        self.progress.report(step, metrics)
+        self.log.write_metrics(step, 'train', metrics)
+        self.progress.report_metrics(step, metrics)
 
     # ---- evaluations ----
 
-    def is_evaluated(self, step: int) -> bool:
+    def is_evaluation_step(self, step: int) -> bool:
         """Whether the run evaluates after this step."""
         is_due = step == self.config.train.steps or step % self.config.eval.every_steps == 0
         return self.config.has_held_out and is_due
 
-    def make_up_for_evaluation(self, step: int, state: TrainState) -> None:
+    def run_missed_evaluation(self, step: int, state: TrainState) -> None:
         """Evaluates the restored state before the first step, if that evaluation is missing or the run is complete."""
         is_due = self.config.has_held_out and step > 0 and step % self.config.eval.every_steps == 0
         if is_due and step not in [line['step'] for line in self.evaluations]:
             self.note_evaluation(step, self.evaluate(step, state))
-            self.checkpoints.score(step, self.held_out)
+            self.checkpoints.write_evaluation_metrics(step, self.held_out)
         elif self.guarded.is_complete(step) and self.config.has_held_out:
             self.evaluate(step, state)
 
@@ -173,20 +173,20 @@ class Trainer:
 
         def save() -> int:
             self.save(step, state)
-            self.checkpoints.wait()
+            self.checkpoints.wait_until_saved()
             self.log.close()
             self.say_stopped(step)
             return ExitCode.STOPPED
 
         try:
-            with self.guarded.stop.rescue(save):
-                metrics = self.evaluate(step, state, self.guarded.stop.check)
-        except Cut:
+            with self.guarded.stop.save_if_unresponsive(save):
+                metrics = self.evaluate(step, state, self.guarded.stop.raise_if_stop_due)
+        except EvaluationInterrupted:
             self.is_cut = True
             return None
         self.note_evaluation(step, metrics)
-        if self.patience.is_over:
-            self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
+        if self.patience.is_patience_exhausted:
+            self.progress.print_line(f'stopped early after step {step}: {self.patience.describe_early_stop()}')
         return metrics
 
     def evaluate(
@@ -195,42 +195,48 @@ class Trainer:
         """Writes and returns the metrics of the whole validation set; `before_batch` may raise an error to end it."""
 
         def on_batch() -> None:
-            self.watchdog.note(step, EVALUATING)
+            self.watchdog.note_progress(step, EVALUATING)
             before_batch()
 
-        with self.throughput.paused():
-            metrics = self.run.evaluation.metrics(self.eval_step, self.run.evaluated(state), on_batch=on_batch)
-            metrics |= pruning_metrics(self.run, state, self.progress.say)
+        with self.throughput.pause_timing():
+            metrics = self.run.evaluation.metrics(
+                self.eval_step, self.run.evaluation_params_fn(state), on_batch=on_batch
+            )
+            metrics |= pruning_metrics(self.run, state, self.progress.print_line)
             self.held_out = metrics
-            self.log.write(step, HELD_OUT, metrics)
+            self.log.write_metrics(step, HELD_OUT, metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
-            self.progress.say(f'step {step} held out: {shown}')
+            self.progress.print_line(f'step {step} held out: {shown}')
             if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:
-                self.progress.say(f'step {step} held out: not finite, and never the best: {", ".join(bad)}')
+                self.progress.print_line(f'step {step} held out: not finite, and never the best: {", ".join(bad)}')
         return metrics
 
     def note_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Counts an evaluation for early stopping; later checkpoints store it."""
-        self.patience.add(metrics)
-        self.evaluations.append(line_of(step, HELD_OUT, metrics))
+        self.patience.add_evaluation(metrics)
+        self.evaluations.append(metrics_line(step, HELD_OUT, metrics))
 
     # ---- checkpoints and the end ----
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts to save a state, which must be finite; `metrics` belong to the evaluation at this step, if any."""
-        self.watchdog.note(step, SAVING)
-        check_state(step, state)
-        lines = {LINES: self.log.lines, LINES_HASH: self.log.digest(), EVALUATIONS: list(map(shown, self.evaluations))}
-        record = {**self.guarded.record, INTERVAL: self.queue.finished().as_json(), **lines}
+        self.watchdog.note_progress(step, SAVING)
+        check_state_finite(step, state)
+        lines = {
+            LINES: self.log.lines,
+            LINES_HASH: self.log.digest(),
+            EVALUATIONS: list(map(nonfinite_as_text, self.evaluations)),
+        }
+        record = {**self.guarded.record, INTERVAL: self.queue.finish_all_steps().as_json(), **lines}
         self.checkpoints.save(step, state, record=record, metrics=metrics)
 
-    def end(self, step: int) -> None:
+    def finish_run(self, step: int) -> None:
         """Waits for the last save; raises RunStopped if a stop signal ended the run after this step."""
-        self.checkpoints.wait()  # before the stop signal's handler ends, so that a stop waits for the save
+        self.checkpoints.wait_until_saved()  # before the stop signal's handler ends, so that a stop waits for the save
         if self.is_cut or not self.guarded.is_complete(step):
             self.say_stopped(step)
             raise RunStopped
 
     def say_stopped(self, step: int) -> None:
         """Prints that the run stopped after this step."""
-        self.progress.say(f'stopped after step {step}, which is saved; the same command goes on from there')
+        self.progress.print_line(f'stopped after step {step}, which is saved; the same command goes on from there')

@@ -26,8 +26,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name, path_names
 from efficient_attention.objectives.objective import BESIDE, SCORES
 from efficient_attention.training.adafactor import scale_by_adafactor
-from efficient_attention.training.parts import has_running_means, running_means_alone, without_running_means
 from efficient_attention.training.schedules import make_schedule
+from efficient_attention.training.step_extensions import has_running_means, only_running_means, without_running_means
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of scanned layers; their first axis counts the layers
 EMBEDDINGS = r'(^|/)embeddings/'
@@ -60,26 +60,30 @@ def make_optimizer(
     config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
     # Zeroes the gradients of frozen parameters before clipping, so that the clipping norm ignores them.
-    hold = scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity()
+    hold = (
+        scale_by_layer_decay(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity()
+    )
     parts = [
         hold,
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        _scale_by_gradients(config, stacked),
-        optax.add_decayed_weights(config.weight_decay, mask=lambda params: decays(params, config.no_decay)),
+        _scale_by_update_rule(config, stacked),
+        optax.add_decayed_weights(config.weight_decay, mask=lambda params: weight_decay_mask(params, config.no_decay)),
     ]
     if config.name == 'lamb':
-        parts.append(optax.masked(scale_by_trust_ratio(stacked), lambda params: decays(params, config.no_decay)))
+        parts.append(
+            optax.masked(scale_by_trust_ratio(stacked), lambda params: weight_decay_mask(params, config.no_decay))
+        )
     if has_rates:
-        parts.append(scale_by_layer(config, stacked))
+        parts.append(scale_by_layer_decay(config, stacked))
     if scores_rate:
         # Scaling a gradient by c has the same effect on m / (sqrt(v) + eps) as dividing eps by c.
-        parts.insert(2, scale_scores(config.eps / EPS_OF_SCORES))
-        parts.append(scale_scores(scores_rate / config.learning_rate))
+        parts.insert(2, scale_score_updates(config.eps / EPS_OF_SCORES))
+        parts.append(scale_score_updates(scores_rate / config.learning_rate))
     rule = optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
     return with_running_means(rule, hold)
 
 
-def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
+def scale_by_layer_decay(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
     """Returns a transformation that multiplies each update by its parameter's share of the learning rate; 0 if frozen.
 
     With N layers and decay d: heads have 1, layer i of 1 to N has d^(N + 1 - i), embeddings have d^(N + 1) (Clark et
@@ -94,7 +98,7 @@ def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.Gradie
     def scaled(params: optax.Params, updates: optax.Updates) -> optax.Updates:
         layers = layer_count(params, stacked)
         return jax.tree_util.tree_map_with_path(
-            lambda path, update: update * layer_scale(path_name(path), update, config, layers), updates
+            lambda path, update: update * layer_lr_factor(path_name(path), update, config, layers), updates
         )
 
     def update(
@@ -107,7 +111,7 @@ def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.Gradie
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
-def scale_scores(factor: float) -> optax.GradientTransformation:
+def scale_score_updates(factor: float) -> optax.GradientTransformation:
     """Returns a transformation that multiplies only the updates of pruning scores by a factor."""
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
@@ -116,7 +120,7 @@ def scale_scores(factor: float) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scaled, updates))
 
 
-def with_scores_as_they_are(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+def exclude_pruning_scores(rule: optax.GradientTransformation) -> optax.GradientTransformation:
     """Returns `rule` without the scores of pruning: it keeps no state for scores, and their updates are 0."""
 
     def without_scores(tree: optax.Params) -> optax.Params:
@@ -154,7 +158,7 @@ def layer_count(params: optax.Params, stacked: str | None) -> int:
     return 1
 
 
-def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: int) -> jax.Array:
+def layer_lr_factor(name: str, update: jax.Array, config: OptimizerConfig, layers: int) -> jax.Array:
     """Returns the factor of a parameter's update, a scalar or, for stacked layers, [N, 1, ...]."""
     dtype = update.dtype
     if re.search(OF_SCORES, name) or re.search(OF_BESIDE, name):
@@ -173,7 +177,7 @@ def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: i
     return jnp.ones((), dtype)
 
 
-def decays(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:
+def weight_decay_mask(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:
     """Returns a tree like `params`; True if weight decay applies: no regex is found in the parameter's path."""
 
     def is_decayed(name: str) -> bool:
@@ -229,7 +233,7 @@ def scale_by_trust_ratio(stacked: str | None) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
-def _scale_by_gradients(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
+def _scale_by_update_rule(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
     if config.name == 'adafactor':
         return scale_by_adafactor(stacked)
     if config.name == 'adadelta':
@@ -277,10 +281,10 @@ def with_running_means(
             raise ValueError('running means need the parameters: call update(gradients, state, params)')
         if not has_running_means(params):
             return rule.update(updates, state, params)
-        means = running_means_alone(params)
+        means = only_running_means(params)
         moved, state = rule.update(without_running_means(updates), state, without_running_means(params))
-        statistics, _ = hold.update(running_means_alone(updates), hold.init(means), means)
-        steps = jax.tree.map(mean_step, means, statistics)
+        statistics, _ = hold.update(only_running_means(updates), hold.init(means), means)
+        steps = jax.tree.map(running_mean_update, means, statistics)
         merged = jax.tree.map(lambda move, step: step if move is None else move, moved, steps, is_leaf=is_none)
         return merged, state
 
@@ -292,7 +296,9 @@ def is_none(leaf: Any) -> bool:
     return leaf is None
 
 
-def mean_step(mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']) -> Float[Array, '*points X']:
+def running_mean_update(
+    mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']
+) -> Float[Array, '*points X']:
     """Returns the change of points [..., K + 1].
 
     `statistics` holds the sums of assigned vectors and, in the last column, their counts.

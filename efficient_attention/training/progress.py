@@ -26,13 +26,13 @@ COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 class ProgressDisplay(Protocol):
     """A display of a run's progress: a bar, lines of text, or nothing."""
 
-    def advance(self, step: int) -> None:
+    def advance_display(self, step: int) -> None:
         """Reports that `step` updates are done; cheap enough to call at every step."""
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Shows the metrics listed in COLUMNS."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Shows a line that stays visible."""
 
 
@@ -56,13 +56,13 @@ def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | Non
         yield LineProgress(total_steps, start_step=start_step, stream=stream)
 
 
-class Speed:
+class StepTimer:
     """Mean seconds per step since this process began; excludes the first step, which compiles."""
 
     def __init__(self, start_step: int, seconds: float) -> None:
         self._begun = self._start = (start_step, seconds)
 
-    def note(self, step: int, seconds: float) -> None:
+    def record_step_time(self, step: int, seconds: float) -> None:
         """Records the time of a finished step; only the first such call has an effect."""
         if self._begun == self._start and step > self._start[0]:
             self._begun = (step, seconds)
@@ -82,18 +82,18 @@ class LineProgress:
         self._total_steps = total_steps
         self._stream = stream
         self._clock = clock
-        self._speed = Speed(start_step, clock())
+        self._speed = StepTimer(start_step, clock())
 
-    def advance(self, step: int) -> None:
+    def advance_display(self, step: int) -> None:
         """Shows nothing, because a line for every step would be too many."""
-        self._speed.note(step, self._clock())
+        self._speed.record_step_time(step, self._clock())
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Writes a line with the known metrics and the remaining time at the mean speed."""
-        remaining = duration(self._speed.seconds_per_step(step, self._clock()) * (self._total_steps - step))
-        self.say('  '.join([f'step {step}/{self._total_steps}', *describe(metrics), f'{remaining} left']))
+        remaining = format_duration(self._speed.seconds_per_step(step, self._clock()) * (self._total_steps - step))
+        self.print_line('  '.join([f'step {step}/{self._total_steps}', *format_metrics(metrics), f'{remaining} left']))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Writes the line at once."""
         print(text, file=self._stream, flush=True)
 
@@ -105,22 +105,22 @@ class BarProgress:
         self.display = Progress(
             BarColumn(bar_width=8),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            _Remaining(start_step),
+            _RemainingTimeColumn(start_step),
             TextColumn('{task.fields[metrics]}', style='cyan', table_column=Column(no_wrap=True, overflow='ellipsis')),
             console=console,
             refresh_per_second=4,
         )
         self._task = self.display.add_task('training', total=total_steps, completed=start_step, metrics='')
 
-    def advance(self, step: int) -> None:
+    def advance_display(self, step: int) -> None:
         """Moves the bar."""
         self.display.update(self._task, completed=step)
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Moves the bar and shows the metrics next to it until the next report."""
-        self.display.update(self._task, completed=step, metrics='  '.join(describe(metrics)))
+        self.display.update(self._task, completed=step, metrics='  '.join(format_metrics(metrics)))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints the line above the bar."""
         self.display.console.print(text, markup=False, highlight=False)
 
@@ -128,40 +128,44 @@ class BarProgress:
 class SilentProgress:
     """A display that shows nothing, for process > 0."""
 
-    def advance(self, step: int) -> None:
+    def advance_display(self, step: int) -> None:
         """Shows nothing."""
         del step
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Shows nothing."""
         del step, metrics
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Shows nothing."""
         del text
 
 
-class _Remaining(ProgressColumn):
+class _RemainingTimeColumn(ProgressColumn):
     """Column with the remaining time at the mean speed of this process; Rich's own column forgets earlier steps."""
 
     def __init__(self, start_step: int) -> None:
         super().__init__(table_column=Column(no_wrap=True))
-        self._start_step, self._speed = start_step, Speed(start_step, 0.0)
+        self._start_step, self._speed = start_step, StepTimer(start_step, 0.0)
 
     def render(self, task: Task) -> Text:
         if task.completed <= self._start_step or task.elapsed is None or task.remaining is None:
             return Text('-:--:-- left', style='dim')
         step = int(task.completed)
-        self._speed.note(step, task.elapsed)  # the first rendering after the first step, at most 0.25 s late
-        return Text(f'{duration(self._speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim')
+        self._speed.record_step_time(
+            step, task.elapsed
+        )  # the first rendering after the first step, at most 0.25 s late
+        return Text(
+            f'{format_duration(self._speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim'
+        )
 
 
-def describe(metrics: Mapping[str, Any]) -> list[str]:
+def format_metrics(metrics: Mapping[str, Any]) -> list[str]:
     """Returns the metrics shown during a run as texts: ['loss 2.5000', 'tokens/s 12,345']."""
     return [f'{text} {show(float(metrics[name]))}' for name, text, show in COLUMNS if name in metrics]
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns hours:minutes:seconds, '1:02:03'."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     return f'{minutes // 60}:{minutes % 60:02}:{rest:02}'

@@ -22,22 +22,22 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
     if pruner is None:
         return {}
     step = int(state.step)
-    kept = jax.device_get(run.weights_kept(state))
-    for line in kept_lines(kept):
+    kept = jax.device_get(run.kept_weight_share_fn(state))
+    for line in remaining_weights_lines(kept):
         say(f'step {step} {line}')
-    share = float(np.average([np.mean(one) for one in kept.values()], weights=sizes(pruner, kept)))
+    share = float(np.average([np.mean(one) for one in kept.values()], weights=kernel_sizes(pruner, kept)))
     if pruner.has_penalty and step >= pruner.steps and share > NEARLY_ALL:
         say(f'step {step} {share:.1%} of the weights are left: more steps or a larger prune.penalty remove more')
-    return {WEIGHTS_KEPT: share} | ({STILL_PRUNING: 1.0} if step < pruner.settled_step else {})
+    return {WEIGHTS_KEPT: share} | ({STILL_PRUNING: 1.0} if step < pruner.final_share_step else {})
 
 
-def sizes(pruner: Pruner, kept: Mapping[str, np.ndarray]) -> list[int]:
+def kernel_sizes(pruner: Pruner, kept: Mapping[str, np.ndarray]) -> list[int]:
     """Returns the number of weights of each kernel."""
     found = {member.path: int(np.prod(member.shape)) for group in pruner.groups for member in group.members}
     return [found[path] for path in kept]
 
 
-def kept_lines(kept: Mapping[str, np.ndarray]) -> list[str]:
+def remaining_weights_lines(kept: Mapping[str, np.ndarray]) -> list[str]:
     """Returns a line per layer with the share left of each kernel; one line for all layers if they are equal."""
     stacks: dict[str, dict[str, np.ndarray]] = {}
     for path, shares in kept.items():

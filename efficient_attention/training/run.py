@@ -11,11 +11,11 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.teacher import Teacher, checked_teachers, open_teacher
-from efficient_attention.inference.evaluate import Evaluation, Joined, make_evaluation
+from efficient_attention.inference.evaluate import Evaluation, ExtendedObjective, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded, quantized_layers
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, path_name
-from efficient_attention.objectives.objective import Objective, joined
+from efficient_attention.objectives.objective import Objective, combine_trainable_parts
 from efficient_attention.pruning.pruner import Pruner, make_pruner
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.registry import make_task, task_type
@@ -23,8 +23,8 @@ from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.optimizer import (
     STACKED_LAYERS,
     check_frozen,
+    exclude_pruning_scores,
     make_optimizer,
-    with_scores_as_they_are,
 )
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.fingerprint import TEACHER
@@ -54,10 +54,10 @@ class Run:
     @property
     def objective(self) -> Objective:
         """The training objective: the task's objective, plus a teacher's loss terms if there is one."""
-        return objective_of(self.task, self.teacher)
+        return build_objective(self.task, self.teacher)
 
     @property
-    def held_out_metrics(self) -> frozenset[str]:
+    def evaluation_metric_names(self) -> frozenset[str]:
         """The names of the metrics that an evaluation computes."""
         return self.evaluation.metric_names
 
@@ -70,44 +70,44 @@ class Run:
         """Returns the number of parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
 
-    def drawn_state(self) -> TrainState:
+    def init_random_state(self) -> TrainState:
         """Returns the state at step 0 with parameters initialised from the seed, created on its devices."""
         make = functools.partial(make_state, self.task, self.config, self.objective, self.pruner)
         return jax.jit(make, out_shardings=self.shardings)()
 
     @functools.cached_property
-    def evaluated(self) -> Callable[[TrainState], Any]:
+    def evaluation_params_fn(self) -> Callable[[TrainState], Any]:
         """The jitted function from a state to the arrays that an evaluation uses; with pruning, masks are applied."""
         pruner = self.pruner
         if pruner is None:
-            return lambda state: state.trained
+            return lambda state: state.trainable_arrays
 
         def masked(state: TrainState) -> Any:
-            return joined(pruner.pruned(state.params, state.scores, state.step), state.beside)
+            return combine_trainable_parts(pruner.pruned(state.params, state.scores, state.step), state.beside)
 
         shardings = self.shardings
-        return jax.jit(masked, out_shardings=joined(shardings.params, shardings.beside))
+        return jax.jit(masked, out_shardings=combine_trainable_parts(shardings.params, shardings.beside))
 
     @functools.cached_property
-    def weights_kept(self) -> Callable[[TrainState], dict[str, jax.Array]]:
+    def kept_weight_share_fn(self) -> Callable[[TrainState], dict[str, jax.Array]]:
         """The jitted function from a state to the share of weights left in each kernel of each layer."""
         assert self.pruner is not None
         pruner = self.pruner
-        return jax.jit(lambda state: pruner.kept(state.params, state.scores, state.step))
+        return jax.jit(lambda state: pruner.kept_share_per_kernel(state.params, state.scores, state.step))
 
-    def describe(self) -> str:
+    def describe_run(self) -> str:
         """Returns one line about the run's size: parameters, devices and mesh."""
         shape = ' x '.join(f'{axis} {size}' for axis, size in self.mesh.shape.items())
         kind = self.mesh.devices.flat[0].device_kind
         return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
 
-    def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
+    def put_batch_on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
         """Returns the global batch on its devices from this process's rows, as in evaluations (inference/evaluate.py).
 
         Raises:
             InputError: a token id is outside the vocabulary.
         """
-        return self.evaluation.on_devices(batch)
+        return self.evaluation.put_batch_on_devices(batch)
 
 
 def build_run(
@@ -127,9 +127,9 @@ def build_run(
     rows = config.train.batch_size // config.train.micro_batches
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
     check_fits(mesh, needed)  # fails early, before data are prepared
-    if config.distill.is_on and examples is None:
+    if config.distill.is_enabled and examples is None:
         checked_teachers(config)  # also fails early, before data are prepared
-    run = lay_out(config, mesh, make_task(config, examples))
+    run = build_run_on_mesh(config, mesh, make_task(config, examples))
     if run.teacher is not None:
         needed = {'the parameters of the teacher': run.teacher.bytes_on_a_device(), **needed}
     check_fits(mesh, {'parameters and optimizer': state_bytes(run.abstract_state), **needed})
@@ -143,7 +143,7 @@ def build_run_without_data(config: RunConfig, devices: list[jax.Device]) -> Run:
         InputError: as `build_run`, or the task's sizes depend on data.
     """
     mesh = checked_mesh(config, devices)
-    return lay_out(config, mesh, task_type(config).without_data(config))
+    return build_run_on_mesh(config, mesh, task_type(config).without_data(config))
 
 
 def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
@@ -155,17 +155,17 @@ def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
     return mesh
 
 
-def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
+def build_run_on_mesh(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     """Returns the run of a config's task on its mesh: builds model graph, evaluation and sharded state shapes."""
     teacher = open_teacher(config, task, mesh) if task.has_data else None
-    objective = objective_of(task, teacher)
-    join = None if teacher is None else teacher.join
-    evaluation = make_evaluation(config, task, mesh, Joined(objective, join) if join else None)
+    objective = build_objective(task, teacher)
+    join = None if teacher is None else teacher.add_teacher_outputs
+    evaluation = make_evaluation(config, task, mesh, ExtendedObjective(objective, join) if join else None)
     model = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0)))
     graph, _ = nnx.split(model)
-    pruner = pruner_of(config, task)
+    pruner = build_pruner(config, task)
     shapes = jax.eval_shape(lambda: make_state(task, config, objective, pruner))
-    check_frozen(config.optimizer, shapes.params, stacked_of(config))
+    check_frozen(config.optimizer, shapes.params, stacked_param_pattern(config))
     paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes.params)]
     check_float_layers(config.model.float_layers, paths)
     if config.model.quantization != 'none':
@@ -174,14 +174,14 @@ def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     return Run(config, task, mesh, graph, abstract_state, evaluation, teacher, pruner)
 
 
-def objective_of(task: Task, teacher: Teacher | None) -> Objective:
+def build_objective(task: Task, teacher: Teacher | None) -> Objective:
     """Returns the objective of a run: the task's, or the teacher's objective for the task."""
     return task.objective if teacher is None else teacher.objective(task)
 
 
-def pruner_of(config: RunConfig, task: Task) -> Pruner | None:
+def build_pruner(config: RunConfig, task: Task) -> Pruner | None:
     """Returns the run's pruner, None if nothing is pruned; raises InputError if the model has nothing to prune."""
-    if not config.prune.is_on:
+    if not config.prune.is_enabled:
         return None
     shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0)))))
     return make_pruner(config.prune, shapes, head_width=config.model.head_width, steps=config.train.steps)
@@ -191,21 +191,21 @@ def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Prun
     """Returns the state at step 0: parameters, extra arrays and scores from the seed, and the optimizer's state."""
     params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
     carry = objective.initial_carry(config.train.batch_size)
-    beside = objective.initial_beside(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
+    beside = objective.initial_auxiliary_params(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
     key = jax.random.fold_in(jax.random.key(config.train.seed), SCORES_STREAM)
     scores = None if pruner is None else pruner.initial_scores(key)
-    optimizer = optimizer_of(config)
+    optimizer = build_optimizer(config)
     return initial_state(params, optimizer, config.train.seed, carry=carry, beside=beside, scores=scores)
 
 
-def optimizer_of(config: RunConfig) -> Any:
+def build_optimizer(config: RunConfig) -> Any:
     """Returns the config's optimizer, with schedules over the whole length of the run."""
-    prune, stacked = config.prune, stacked_of(config)
+    prune, stacked = config.prune, stacked_param_pattern(config)
     scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
     rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
-    return with_scores_as_they_are(rule) if prune.has_still_scores else rule
+    return exclude_pruning_scores(rule) if prune.has_fixed_scores else rule
 
 
-def stacked_of(config: RunConfig) -> str | None:
+def stacked_param_pattern(config: RunConfig) -> str | None:
     """Returns a regex for the paths of parameters with one array per layer; None if all layers share parameters."""
     return STACKED_LAYERS if config.model.is_stacked else None

@@ -19,8 +19,8 @@ def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     notes = [
         *warmup_note(run.config),
         *pruning_note(run.config),
-        *movement_note(run.config),
-        *rounding_note(run.config),
+        *movement_pruning_note(run.config),
+        *quantization_note(run.config),
         *batch,
         *no_evaluation_note(run.config),
     ]
@@ -50,7 +50,7 @@ def pruning_note(config: RunConfig) -> list[str]:
     return [f'all pruning happens {when}; longer runs lose less accuracy']
 
 
-def movement_note(config: RunConfig) -> list[str]:
+def movement_pruning_note(config: RunConfig) -> list[str]:
     """Returns a note if movement pruning is fast enough to collapse the model to one answer for all rows."""
     prune, steps = config.prune, config.train.steps
     if prune.method != 'movement' or WEIGHT not in (prune.attention, prune.feed_forward):
@@ -65,7 +65,7 @@ def movement_note(config: RunConfig) -> list[str]:
     ]
 
 
-def rounding_note(config: RunConfig) -> list[str]:
+def quantization_note(config: RunConfig) -> list[str]:
     """Returns a note if kernels are quantized in training; a checkpoint's config may have turned that on."""
     if config.model.quantization == 'none':
         return []

@@ -51,37 +51,45 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     return schedule
 
 
-def _bert(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
-    return _between_end_and_peak(config, 1 - jnp.minimum(step / total_steps, 1))
+def _bert_schedule(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    return _interpolate_end_to_peak(config, 1 - jnp.minimum(step / total_steps, 1))
 
 
-def _linear(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
-    return _between_end_and_peak(config, 1 - _progress(config, total_steps, step))
+def _linear_schedule(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    return _interpolate_end_to_peak(config, 1 - _progress_after_warmup(config, total_steps, step))
 
 
-def _cosine(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
-    return _between_end_and_peak(config, (1 + jnp.cos(jnp.pi * _progress(config, total_steps, step))) / 2)
+def _cosine_schedule(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    return _interpolate_end_to_peak(
+        config, (1 + jnp.cos(jnp.pi * _progress_after_warmup(config, total_steps, step))) / 2
+    )
 
 
-def _constant(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+def _constant_schedule(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
     del total_steps
     return jnp.full_like(step, config.learning_rate)
 
 
-def _rsqrt(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+def _rsqrt_schedule(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
     del total_steps
     first = max(config.warmup_steps, 1)
     return config.learning_rate * jnp.sqrt(first / jnp.maximum(step, first))
 
 
-def _progress(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+def _progress_after_warmup(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
     """Share of the steps after the warm-up that are done, in [0, 1]."""
     return jnp.clip((step - config.warmup_steps) / max(total_steps - config.warmup_steps, 1), 0, 1)
 
 
-def _between_end_and_peak(config: OptimizerConfig, share: jax.Array) -> jax.Array:
+def _interpolate_end_to_peak(config: OptimizerConfig, share: jax.Array) -> jax.Array:
     end = config.learning_rate * config.end_learning_rate_ratio
     return end + (config.learning_rate - end) * share
 
 
-_DECAYS = {'bert': _bert, 'linear': _linear, 'cosine': _cosine, 'constant': _constant, 'rsqrt': _rsqrt}
+_DECAYS = {
+    'bert': _bert_schedule,
+    'linear': _linear_schedule,
+    'cosine': _cosine_schedule,
+    'constant': _constant_schedule,
+    'rsqrt': _rsqrt_schedule,
+}

@@ -16,7 +16,7 @@ from jax import Array
 
 from efficient_attention.errors import RunError
 from efficient_attention.models.sharding import path_name
-from efficient_attention.objectives.objective import joined, separate
+from efficient_attention.objectives.objective import combine_trainable_parts, split_trainable_parts
 
 NOWHERE = -1  # the index which means that every array is finite
 CHAIN = re.compile(r'(?<=^optimizer)(/\d+)+')  # the indices of Optax's chain in a path, which mean nothing to a user
@@ -38,13 +38,13 @@ class TrainState:
     scores: Any = None  # trained scores of pruning: nested dict of float32 arrays
 
     @property
-    def trained(self) -> Any:
+    def trainable_arrays(self) -> Any:
         """All arrays that the optimizer updates, as one tree."""
-        return joined(self.params, self.beside, self.scores)
+        return combine_trainable_parts(self.params, self.beside, self.scores)
 
-    def with_trained(self, trained: Any) -> 'TrainState':
+    def with_trainable_arrays(self, trained: Any) -> 'TrainState':
         """Returns the state with `trained` replaced by these arrays."""
-        return dataclasses.replace(self, **separate(trained)._asdict())
+        return dataclasses.replace(self, **split_trainable_parts(trained)._asdict())
 
 
 def initial_state(
@@ -59,7 +59,7 @@ def initial_state(
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer.init(joined(params, beside, scores)),
+        opt_state=optimizer.init(combine_trainable_parts(params, beside, scores)),
         skipped=jnp.zeros((), jnp.int32),
         skipped_in_row=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(jax.random.key(seed)),
@@ -72,11 +72,11 @@ def initial_state(
 # ---- search for arrays that are not finite ----
 
 
-class TrainingStopped(RunError):
+class NonFiniteTrainingError(RunError):
     """A run cannot continue because an array is not finite; the message names the step and the first such array."""
 
 
-class StepArrays(NamedTuple):
+class StepArraysForNanCheck(NamedTuple):
     """The arrays of a skipped step, in the order of the search: an earlier array can spoil a later one."""
 
     batch: Any
@@ -85,7 +85,7 @@ class StepArrays(NamedTuple):
     gradient: Any
 
 
-class StateArrays(NamedTuple):
+class StateArraysForNanCheck(NamedTuple):
     """The arrays kept from step to step, in the order of the search: a bad moment spoils its parameter."""
 
     optimizer: Any
@@ -95,20 +95,20 @@ class StateArrays(NamedTuple):
 
 def is_finite(tree: Any) -> Array:
     """Returns a bool []: whether every floating-point number of a tree is finite."""
-    return first_not_finite(tree) == NOWHERE
+    return first_nonfinite_index(tree) == NOWHERE
 
 
-def first_not_finite(tree: Any) -> Array:
+def first_nonfinite_index(tree: Any) -> Array:
     """Returns an int32 []: the index in `array_names` of the first array that is not finite; -1 if all are finite."""
     place = jnp.int32(NOWHERE)
-    for number, (_, leaf) in reversed(list(enumerate(_floating(tree)))):
+    for number, (_, leaf) in reversed(list(enumerate(_floating_leaves(tree)))):
         place = jnp.where(jax.lax.reduce_and(jnp.isfinite(leaf), range(leaf.ndim)), place, jnp.int32(number))
     return place
 
 
-def place_of_cause(is_good: Array, arrays: StepArrays) -> Array:
-    """Returns `first_not_finite` of a failed step; -1 for a good step, without searching its arrays."""
-    return jax.lax.cond(is_good, lambda _: jnp.int32(NOWHERE), first_not_finite, arrays)
+def nonfinite_cause_index(is_good: Array, arrays: StepArraysForNanCheck) -> Array:
+    """Returns `first_nonfinite_index` of a failed step; -1 for a good step, without searching its arrays."""
+    return jax.lax.cond(is_good, lambda _: jnp.int32(NOWHERE), first_nonfinite_index, arrays)
 
 
 def is_state_finite(params: Any, opt_state: Any) -> Array:
@@ -116,8 +116,8 @@ def is_state_finite(params: Any, opt_state: Any) -> Array:
 
     A parameter and its moments share one reduction, because they have the same sharding.
     """
-    groups = {path: [leaf] for path, leaf in _floating(params)}
-    for path, leaf in _floating(opt_state):
+    groups = {path: [leaf] for path, leaf in _floating_leaves(params)}
+    for path, leaf in _floating_leaves(opt_state):
         owner = path
         for start in range(len(path)):  # a moment's path ends with its parameter's path
             end = path[start:]
@@ -129,33 +129,33 @@ def is_state_finite(params: Any, opt_state: Any) -> Array:
     return functools.reduce(jnp.logical_and, [jax.lax.reduce_and(flag, range(flag.ndim)) for flag in flags])
 
 
-def step_names(batch: Any, state: TrainState) -> list[str]:
+def step_array_names(batch: Any, state: TrainState) -> list[str]:
     """Returns the names of a step's arrays, from any batch and state of the run; gradients have parameter paths."""
-    return array_names(StepArrays(batch, state.carry, state.carry, state.trained))
+    return array_names(StepArraysForNanCheck(batch, state.carry, state.carry, state.trainable_arrays))
 
 
 def array_names(tree: Any) -> list[str]:
     """Returns the paths of all floating-point arrays, such as 'optimizer/mu/stack/layers/attention/query/kernel'."""
-    return [CHAIN.sub('', path_name(path)) for path, _ in _floating(tree)]
+    return [CHAIN.sub('', path_name(path)) for path, _ in _floating_leaves(tree)]
 
 
-def name_in_state(state: TrainState) -> str:
+def nonfinite_array_name(state: TrainState) -> str:
     """Returns the name of the first array of a state that is not finite, found on its devices; '' if all are finite."""
-    arrays = StateArrays(state.opt_state, state.trained, state.carry)
-    place = int(jax.jit(first_not_finite)(arrays))
+    arrays = StateArraysForNanCheck(state.opt_state, state.trainable_arrays, state.carry)
+    place = int(jax.jit(first_nonfinite_index)(arrays))
     return '' if place == NOWHERE else array_names(arrays)[place]
 
 
-def check_state(step: int, state: TrainState) -> None:
+def check_state_finite(step: int, state: TrainState) -> None:
     """Raises TrainingStopped if a state is not finite, since no later step can repair it."""
-    if name := name_in_state(state):
-        raise TrainingStopped(
+    if name := nonfinite_array_name(state):
+        raise NonFiniteTrainingError(
             f'stopped at step {step}: {name} is not finite; nothing of it is saved, and the same command goes on from '
             'the checkpoint before'
         )
 
 
-def _floating(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
+def _floating_leaves(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
     """Returns path and array of each floating-point leaf; other leaves are always finite."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [(path, leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]

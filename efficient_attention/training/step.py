@@ -16,9 +16,19 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
-from efficient_attention.training.parts import StepPart, check_parts, parts_of
-from efficient_attention.training.run import Run, optimizer_of
-from efficient_attention.training.state import StepArrays, TrainState, is_finite, is_state_finite, place_of_cause
+from efficient_attention.training.run import Run, build_optimizer
+from efficient_attention.training.state import (
+    StepArraysForNanCheck,
+    TrainState,
+    is_finite,
+    is_state_finite,
+    nonfinite_cause_index,
+)
+from efficient_attention.training.step_extensions import (
+    StepExtension,
+    build_step_extensions,
+    check_extensions_cover_state,
+)
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 # (trained arrays, rows) -> (loss, (sums, new carry)), gradients
@@ -27,8 +37,8 @@ GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], 
 
 def jit_train_step(run: Run) -> StepFn:
     """Returns the run's jitted training step, which donates its state."""
-    optimizer = optimizer_of(run.config)
-    parts = parts_of(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
+    optimizer = build_optimizer(run.config)
+    parts = build_step_extensions(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
     micro_batches = run.config.train.micro_batches
     step = make_train_step(run.graph, run.objective, optimizer, micro_batches=micro_batches, parts=parts)
     return jax.jit(using_mesh(run.mesh)(step), donate_argnums=0, out_shardings=(run.shardings, None))
@@ -40,7 +50,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     *,
     micro_batches: int = 1,
-    parts: Sequence[StepPart] = (),
+    parts: Sequence[StepExtension] = (),
 ) -> StepFn:
     """Returns a function from (state, batch) to (next state, metrics of this step), which the caller should jit.
 
@@ -49,7 +59,7 @@ def make_train_step(
 
     A step is skipped if its loss, its gradient norm, its carry, or an array that a part splits from the gradients is
     not finite. Then parameters and optimizer state stay, the counters advance, and the next step gets a carry of zeros.
-    'cause' is the index in `step_names` of the first array that is not finite, -1 if there is none. 'is_spoiled' is
+    'cause' is the index in `step_array_names` of the first array that is not finite, -1 if there is none. 'is_spoiled' is
     true if the next state holds a value that is not finite.
 
     Args:
@@ -63,38 +73,38 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        check_parts(state, parts)
-        weights, before = objective.weights(batch), state.trained
+        check_extensions_cover_state(state, parts)
+        weights, before = objective.weights(batch), state.trainable_arrays
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        begun = [part.begin(state, key) for part in parts]
+        begun = [part.begin_step(state, key) for part in parts]
 
         def loss_of(trained: Any, rows: KeyedRows) -> tuple[Array, tuple[Sums, Any]]:
             params, bound = trained, objective
             for part, choice in zip(parts, begun, strict=True):
-                params, bound = part.transform(params, bound, choice)
+                params, bound = part.transform_params(params, bound, choice)
             sums, carry = bound.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
-            return total_loss(sums, weights, objective.factor), (sums, carry)
+            return total_loss(sums, weights, objective.loss_factor), (sums, carry)
 
         gradient = jax.value_and_grad(loss_of, has_aux=True)
-        gradient = gradient if micro_batches == 1 else in_micro_batches(gradient, micro_batches)
+        gradient = gradient if micro_batches == 1 else accumulate_micro_batches(gradient, micro_batches)
         (loss, (sums, carry)), gradients = gradient(before, KeyedRows(batch, row_keys(key, batch), state.carry))
         metrics: dict[str, Array] = {}
         for part in parts:  # adds, for example, a pruning penalty
-            loss, gradients, own = part.add_loss(state, loss, gradients)
+            loss, gradients, own = part.add_auxiliary_loss(state, loss, gradients)
             metrics |= own
         counted, others = gradients, [carry]
         for part in parts:  # removes, for example, statistics of running means, which are not gradients
-            counted, apart = part.split(counted)
+            counted, apart = part.split_gradients(counted)
             others.append(apart)
         gradient_norm = optax.tree.norm(counted)
         is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(others)
 
         updates, opt_state = optimizer.update(gradients, state.opt_state, before)
         trained = optax.apply_updates(before, updates)
-        trained, opt_state = select(is_good, (trained, opt_state), (before, state.opt_state))
+        trained, opt_state = tree_where(is_good, (trained, opt_state), (before, state.opt_state))
         skip = 1 - is_good.astype(jnp.int32)
         next_state = dataclasses.replace(
-            state.with_trained(trained),
+            state.with_trainable_arrays(trained),
             step=state.step + 1,
             opt_state=opt_state,
             skipped=state.skipped + skip,
@@ -103,7 +113,7 @@ def make_train_step(
         )
         metrics |= {'loss': loss, 'gradient_norm': gradient_norm}
         metrics |= {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
-        metrics['cause'] = place_of_cause(is_good, StepArrays(batch, state.carry, carry, gradients))
+        metrics['cause'] = nonfinite_cause_index(is_good, StepArraysForNanCheck(batch, state.carry, carry, gradients))
         metrics['is_spoiled'] = ~is_state_finite(trained, opt_state)  # the carry needs no check: it is finite or zeros
         return next_state, mean_metrics(sums, weights) | metrics
 
@@ -124,7 +134,7 @@ def row_keys(key: Array, batch: Batch) -> Array:
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
 
-def in_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
+def accumulate_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
     """Returns `gradient` as a function of a whole batch that computes `parts` micro-batches one after another.
 
     Losses, sums and gradients are added over micro-batches; the new carries are joined in the order of the rows.
@@ -139,16 +149,16 @@ def in_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
             result, carry = of_part(trained, rows)
             return jax.tree.map(jnp.add, total, result), carry
 
-        each = jax.tree.map(lambda x: split_rows(x, parts), whole)
+        each = jax.tree.map(lambda x: split_into_micro_batches(x, parts), whole)
         shapes, _ = jax.eval_shape(of_part, trained, jax.tree.map(lambda x: x[0], each))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         ((loss, sums), gradients), carries = jax.lax.scan(add_part, zeros, each)
-        return (loss, (sums, jax.tree.map(join_rows, carries))), gradients
+        return (loss, (sums, jax.tree.map(merge_micro_batches, carries))), gradients
 
     return of_batch
 
 
-def split_rows(x: Array, parts: int) -> Array:
+def split_into_micro_batches(x: Array, parts: int) -> Array:
     """Returns [B, ...] as [parts, B / parts, ...]; part i takes rows i, i + parts, ...
 
     This order keeps the rows on their devices.
@@ -156,11 +166,11 @@ def split_rows(x: Array, parts: int) -> Array:
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def join_rows(x: Array) -> Array:
+def merge_micro_batches(x: Array) -> Array:
     """Returns [parts, B / parts, ...] as [B, ...], the inverse of `split_rows`."""
     return jax.lax.collapse(x.swapaxes(0, 1), 0, 2)
 
 
-def select(condition: Array, chosen: Any, other: Any) -> Any:
+def tree_where(condition: Array, chosen: Any, other: Any) -> Any:
     """Returns `chosen` if the scalar condition holds, else `other`, leaf by leaf."""
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), chosen, other)

@@ -10,16 +10,22 @@ import jax
 
 from efficient_attention.errors import InputError
 from efficient_attention.objectives.objective import Batch
-from efficient_attention.training.state import NOWHERE, TrainingStopped, TrainState, check_state, step_names
+from efficient_attention.training.state import (
+    NOWHERE,
+    NonFiniteTrainingError,
+    TrainState,
+    check_state_finite,
+    step_array_names,
+)
 
 RUN_AHEAD = 2  # steps queued on the device before the host waits for the oldest of them
 # Limit on the total time of the steps queued behind the running one, because a stop signal waits for all of them. If
 # one step takes longer, no step is queued: the device then waits briefly for the host after each step.
 QUEUED_SECONDS = 2.0
-INTERVAL = 'interval'  # key in a checkpoint's record; its value is `Interval.as_json`
+INTERVAL = 'interval'  # key in a checkpoint's record; its value is `MetricsInterval.as_json`
 
 
-class Interval:
+class MetricsInterval:
     """Sums of the metrics of all steps since the last log line; checkpoints store the sums.
 
     The means exclude skipped steps, unless all steps were skipped. Sums are added in the order of the steps.
@@ -32,7 +38,7 @@ class Interval:
         self._counted = 0  # steps that were not skipped
         self._sums: dict[str, float] = {}  # sums over the steps that were not skipped; over all steps if every one was
 
-    def add(self, metrics: Mapping[str, float], *, is_skipped: bool) -> None:
+    def add_step(self, metrics: Mapping[str, float], *, is_skipped: bool) -> None:
         """Adds a step; `metrics` holds 'skipped', the number of steps skipped so far."""
         self.steps += 1
         self.skipped = int(metrics['skipped'])
@@ -45,7 +51,7 @@ class Interval:
             if name != 'skipped':
                 self._sums[name] = self._sums.get(name, 0.0) + value
 
-    def means(self) -> dict[str, float]:
+    def mean_metrics(self) -> dict[str, float]:
         """Returns the means, and under 'skipped' the number of steps skipped so far; {} without steps."""
         shares = {name: total / (self._counted or self.steps) for name, total in self._sums.items()}
         return shares | ({'skipped': self.skipped} if self.steps else {})
@@ -56,7 +62,7 @@ class Interval:
         return {'steps': self.steps, 'skipped': self.skipped, 'counted': self._counted, 'sums': sums}
 
     @classmethod
-    def restored(cls, saved: Any) -> 'Interval':
+    def from_json(cls, saved: Any) -> 'MetricsInterval':
         """Returns the interval that `as_json` has saved.
 
         Raises:
@@ -85,7 +91,7 @@ class StepQueue:
     def __init__(
         self,
         max_skipped_in_row: int,
-        interval: Interval | None = None,
+        interval: MetricsInterval | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,8 +102,8 @@ class StepQueue:
         self.newest: Any = None  # (batch, state): input and output of the newest step
         # (step, metrics, its begin time if the device was idle)
         self.running: deque[tuple[int, dict[str, jax.Array], float | None]] = deque()
-        self.interval = interval or Interval()
-        self.skipped: list[tuple[int, str]] = []  # (step, reason) of steps skipped since the last `take_skipped`
+        self.interval = interval or MetricsInterval()
+        self.skipped: list[tuple[int, str]] = []  # (step, reason) of steps skipped since the last `take_skipped_steps`
 
     @property
     def is_idle(self) -> bool:
@@ -112,14 +118,14 @@ class StepQueue:
         """
         self.running.append((step, metrics, self._clock() if self.is_idle else None))
         self.newest = batch, state
-        while len(self.running) > self._most_behind():
+        while len(self.running) > self._max_queued_steps():
             self._finish_oldest()
 
-    def _most_behind(self) -> int:
+    def _max_queued_steps(self) -> int:
         """Returns how many steps may be queued behind the running step."""
         return min(RUN_AHEAD, int(QUEUED_SECONDS / max(self.step_seconds, 1e-6)))
 
-    def finished(self) -> Interval:
+    def finish_all_steps(self) -> MetricsInterval:
         """Waits for all steps; returns the sums of the steps since the last `take`.
 
         Raises:
@@ -129,12 +135,12 @@ class StepQueue:
             self._finish_oldest()
         return self.interval
 
-    def take(self) -> Interval:
+    def take_interval(self) -> MetricsInterval:
         """Waits for all steps and returns their sums, as `finished`; then starts a new interval."""
-        found, self.interval = self.finished(), Interval()
+        found, self.interval = self.finish_all_steps(), MetricsInterval()
         return found
 
-    def take_skipped(self) -> list[tuple[int, str]]:
+    def take_skipped_steps(self) -> list[tuple[int, str]]:
         """Returns the steps found skipped since the last call, each with the reason."""
         skipped, self.skipped = self.skipped, []
         return skipped
@@ -148,22 +154,22 @@ class StepQueue:
         if begun is not None and self._ended is not None:
             self.step_seconds = self._ended - begun
         in_row, cause, is_spoiled = (values.pop(name) for name in ('skipped_in_row', 'cause', 'is_spoiled'))
-        self.interval.add(values, is_skipped=in_row > 0)
+        self.interval.add_step(values, is_skipped=in_row > 0)
         if is_spoiled:
-            check_state(step, self.newest[1])  # an array that is not finite stays so in later steps
+            check_state_finite(step, self.newest[1])  # an array that is not finite stays so in later steps
         if in_row > 0:
-            self.skipped.append((step, self._reason(int(cause), values)))
+            self.skipped.append((step, self._skip_reason(int(cause), values)))
         if in_row >= self.max_skipped_in_row:
-            raise TrainingStopped(
+            raise NonFiniteTrainingError(
                 f'stopped at step {step}: {int(in_row)} steps in a row were skipped (train.max_skipped_in_row), the '
                 f'last as {self.skipped[-1][1]}; lower optimizer.learning_rate or look at the data of these steps'
             )
 
-    def _reason(self, cause: int, values: dict[str, float]) -> str:
+    def _skip_reason(self, cause: int, values: dict[str, float]) -> str:
         """Returns which array of a skipped step is not finite, in a few words."""
         has_loss = math.isfinite(values['loss'])
         if cause == NOWHERE:
             return "the gradient's norm is not finite" if has_loss else 'its loss is not finite'
-        name = step_names(*self.newest)[cause]
+        name = step_array_names(*self.newest)[cause]
         is_late = name.startswith('gradient/') and not has_loss  # the gradient is not finite because the loss is not
         return f'its loss and {name} are not finite' if is_late else f'{name} is not finite'

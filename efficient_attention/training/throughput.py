@@ -56,7 +56,7 @@ class Throughput:
         self.restart()
 
     @contextlib.contextmanager
-    def waiting(self, is_idle: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    def time_data_wait(self, is_idle: Callable[[], bool] = lambda: True) -> Iterator[None]:
         """Counts the time inside as waiting for data if the device is idle at its end; this is an upper bound."""
         start = self._clock()
         try:
@@ -65,7 +65,7 @@ class Throughput:
             self._waited += self._clock() - start if is_idle() else 0.0
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause_timing(self) -> Iterator[None]:
         """Excludes the time inside from all rates."""
         start = self._clock()
         try:
@@ -73,7 +73,7 @@ class Throughput:
         finally:
             self._start += self._clock() - start
 
-    def measure(self, steps: int) -> dict[str, float]:
+    def measure_rates(self, steps: int) -> dict[str, float]:
         """Returns the rates of the `steps` made since the last call, and starts a new interval.
 
         Keys: steps_per_second, tokens_per_second, waiting_share (of the time, 0 to 1) and, if the peak is known,

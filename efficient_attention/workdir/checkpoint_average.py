@@ -11,22 +11,22 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.agreement import first_says
-from efficient_attention.workdir.checkpoint_reader import READ_ATTEMPTS, CheckpointReader, Restored, Wanted
+from efficient_attention.workdir.checkpoint_reader import READ_ATTEMPTS, CheckpointReader, RestoredCheckpoint, Wanted
 from efficient_attention.workdir.config_file import CONFIG, read_config
+from efficient_attention.workdir.process_agreement import broadcast_from_process_0
 
 CHOICE = re.compile(r'average-([1-9]\d*)')  # the form in which a user names a mean
 AVERAGED = 'averaged'  # key in a record; its value lists the averaged steps
 LOG = logging.getLogger(__name__)
 
 
-class Average(NamedTuple):
+class AverageChoice(NamedTuple):
     """A request for the mean of this many of the last checkpoints."""
 
     checkpoints: int
 
 
-def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | Average:
+def parse_checkpoint_choice(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | AverageChoice:
     """Returns the request for a user's checkpoint choice: a mean for 'average-5', otherwise as `reader.wanted`.
 
     Raises:
@@ -34,14 +34,14 @@ def chosen(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> 
     """
     found = CHOICE.fullmatch(choice)
     if found is None:
-        return reader.wanted(choice, metric=metric, mode=mode)
-    last_steps(reader, int(found[1]))
-    return Average(int(found[1]))
+        return reader.parse_choice(choice, metric=metric, mode=mode)
+    last_complete_steps(reader, int(found[1]))
+    return AverageChoice(int(found[1]))
 
 
-def last_steps(reader: CheckpointReader, count: int) -> list[int]:
+def last_complete_steps(reader: CheckpointReader, count: int) -> list[int]:
     """Returns the newest `count` steps with checksums, ascending; raises InputError if fewer are kept."""
-    steps = reader.steps()[-most_newest(reader) :]
+    steps = reader.complete_steps()[-newest_step_count(reader) :]
     if not steps and reader.existing_steps():  # raises an error about the lost steps
         raise InputError(f'there is no checkpoint in {reader.folder}')
     if len(steps) < count:
@@ -52,13 +52,13 @@ def last_steps(reader: CheckpointReader, count: int) -> list[int]:
     return steps[-count:]
 
 
-def most_newest(reader: CheckpointReader) -> int:
+def newest_step_count(reader: CheckpointReader) -> int:
     """Returns how many kept steps are surely the newest; older steps may be kept as the best (checkpoint.keep_best)."""
     workdir = reader.folder.parent
     return read_config(workdir).checkpoint.keep if (workdir / CONFIG).exists() else 0
 
 
-def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Restored:
+def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> RestoredCheckpoint:
     """Returns the mean of the arrays of the last `count` checkpoints, with the newest record; logs their steps.
 
     The checksums of each checkpoint are verified. Sums are float32; the mean has the dtype of the arrays. The record's
@@ -73,33 +73,35 @@ def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Rest
         InputError: fewer checkpoints are kept, or one is damaged or has other arrays.
     """
     for _ in range(READ_ATTEMPTS - 1):
-        steps = first_says(lambda: last_steps(reader, count))
+        steps = broadcast_from_process_0(lambda: last_complete_steps(reader, count))
         try:
-            return mean_of(reader, abstract, steps)
+            return mean_of_checkpoints(reader, abstract, steps)
         except InputError:
-            if set(steps) <= set(first_says(reader.written_steps)):  # otherwise a trainer has removed a step: try again
+            if set(steps) <= set(
+                broadcast_from_process_0(reader.written_steps)
+            ):  # otherwise a trainer has removed a step: try again
                 raise
-    return mean_of(reader, abstract, first_says(lambda: last_steps(reader, count)))
+    return mean_of_checkpoints(reader, abstract, broadcast_from_process_0(lambda: last_complete_steps(reader, count)))
 
 
-def mean_of(reader: CheckpointReader, abstract: Any, steps: Sequence[int]) -> Restored:
+def mean_of_checkpoints(reader: CheckpointReader, abstract: Any, steps: Sequence[int]) -> RestoredCheckpoint:
     """Returns the mean of the arrays of these steps; raises InputError as `restore_average`."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    add = jax.jit(lambda total, new: jax.tree.map(jnp.add, total, in_float32(new)), out_shardings=shardings)
-    divide = jax.jit(functools.partial(quotient, abstract, len(steps)), out_shardings=shardings)
-    total = jax.jit(in_float32, out_shardings=shardings)(reader.restore(abstract, steps[0]).state)
+    add = jax.jit(lambda total, new: jax.tree.map(jnp.add, total, cast_to_float32(new)), out_shardings=shardings)
+    divide = jax.jit(functools.partial(divide_by_count, abstract, len(steps)), out_shardings=shardings)
+    total = jax.jit(cast_to_float32, out_shardings=shardings)(reader.restore(abstract, steps[0]).state)
     for step in steps[1:]:
         total = add(total, reader.restore(abstract, step).state)
     LOG.info('the parameters are the mean of the checkpoints of steps %s', ', '.join(map(str, steps)))
-    return Restored(steps[-1], divide(total), reader.record(steps[-1]) | {AVERAGED: list(steps)})
+    return RestoredCheckpoint(steps[-1], divide(total), reader.read_record(steps[-1]) | {AVERAGED: list(steps)})
 
 
-def in_float32(tree: Any) -> Any:
+def cast_to_float32(tree: Any) -> Any:
     """Returns the arrays as float32."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
-def quotient(abstract: Any, count: int, total: Any) -> Any:
+def divide_by_count(abstract: Any, count: int, total: Any) -> Any:
     """Returns the sums divided by `count`, each in the dtype of `abstract`."""
 
     def divided(like: jax.ShapeDtypeStruct, leaf: Array) -> Array:

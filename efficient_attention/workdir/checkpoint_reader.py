@@ -10,7 +10,7 @@ A trainer may remove a step while it is being read. A request for the newest or 
 there is always another one.
 
 All processes of a run read the same step, which process 0 chooses. Each process verifies the checksums of a share of
-the files. If one process fails to read the step, all fail (`agreement.py`).
+the files. If one process fails to read the step, all fail (`process_agreement.py`).
 """
 
 import contextlib
@@ -30,13 +30,18 @@ from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
-from efficient_attention.processes.peers import gather_from_peers, place_among_peers
-from efficient_attention.workdir.agreement import all_find, first_says
-from efficient_attention.workdir.evaluations import HELD_OUT, best_of, earlier_evaluations
-from efficient_attention.workdir.metrics import read_metrics, score_of
-from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
-from efficient_attention.workdir.saved_before import is_past_first_save, lost_line
-from efficient_attention.workdir.seal import Share, damage, is_sealed, seal_fault
+from efficient_attention.processes.peers import gather_from_peers, process_index_and_count
+from efficient_attention.workdir.checksums import (
+    ProcessShare,
+    find_checksum_mismatch,
+    has_all_checksums,
+    missing_checksums,
+)
+from efficient_attention.workdir.evaluations import HELD_OUT, earlier_evaluations, pick_best_evaluation
+from efficient_attention.workdir.last_saved_step import is_past_first_save, lost_checkpoints_message
+from efficient_attention.workdir.metrics import best_metric_value, read_metrics
+from efficient_attention.workdir.orbax_errors import drop_late_orbax_errors, failure_reason, without_orbax_log
+from efficient_attention.workdir.process_agreement import broadcast_from_process_0, require_in_all_processes
 
 FOLDER = 'checkpoints'
 STATE = 'state'
@@ -52,7 +57,7 @@ Read = TypeVar('Read')
 NAMED_DIFFERENCES = 3  # number named in the message; the rest is counted
 
 
-class Restored(NamedTuple):
+class RestoredCheckpoint(NamedTuple):
     """The content of a checkpoint."""
 
     step: int
@@ -60,21 +65,21 @@ class Restored(NamedTuple):
     record: dict[str, Any]
 
 
-class Saved(NamedTuple):
+class UnreadCheckpoint(NamedTuple):
     """A checkpoint whose arrays have not been read yet."""
 
     step: int
     record: dict[str, Any]
 
 
-class Best(NamedTuple):
+class BestChoice(NamedTuple):
     """A request for the best checkpoint by a metric of its record."""
 
     metric: str
     mode: str  # 'min' or 'max': whether the smallest or largest value is best
 
 
-Wanted = int | Best | None  # a step, the best one, or the newest
+Wanted = int | BestChoice | None  # a step, the best one, or the newest
 
 
 class CheckpointReader:
@@ -82,14 +87,14 @@ class CheckpointReader:
 
     def __init__(self, workdir: Path) -> None:
         self.folder = workdir.absolute() / FOLDER
-        drop_late_answers()
+        drop_late_orbax_errors()
 
-    def steps(self) -> list[int]:
+    def complete_steps(self) -> list[int]:
         """Returns all completely written steps, ascending; a step whose record announces checksums must have them."""
         found: list[int] | None = None
         # A listing may miss both steps if a trainer adds one and removes another meanwhile.
         for _ in range(READ_ATTEMPTS):
-            before, found = found, [step for step in self.written_steps() if self._counts(step)]
+            before, found = found, [step for step in self.written_steps() if self._is_complete_step(step)]
             if found == before:
                 break
         return found or []
@@ -104,21 +109,21 @@ class CheckpointReader:
         """Returns all completely written steps, ascending; raises InputError if there are none."""
         steps = self.written_steps()
         if not steps:
-            raise InputError(self._none_line())
+            raise InputError(self._no_checkpoint_message())
         return steps
 
-    def check_not_lost(self) -> None:
+    def check_checkpoints_not_lost(self) -> None:
         """Raises InputError if the run has saved checkpoints but all are gone: the run must not silently start over."""
         if line := self._lost_line():
             raise InputError(f'{line}, name a new --workdir, or remove {self.folder.parent} to begin anew')
 
     def _lost_line(self) -> str:
-        return '' if self.written_steps() else lost_line(self.folder.parent, self.folder)
+        return '' if self.written_steps() else lost_checkpoints_message(self.folder.parent, self.folder)
 
-    def _none_line(self) -> str:
+    def _no_checkpoint_message(self) -> str:
         return self._lost_line() or f'there is no checkpoint in {self.folder}'
 
-    def damage(self, step: int) -> str:
+    def find_damage(self, step: int) -> str:
         """Returns how a step differs from its checksums, in a few words; '' if it does not or is too old for checksums.
 
         A step that is a link counts as damaged: its target may be anywhere, and may change.
@@ -127,8 +132,10 @@ class CheckpointReader:
         folder, found = self.folder / str(step), ''
         if links := [path for path in (self.folder, folder) if path.is_symlink()]:
             found = f'{links[0]} is a link'
-        elif is_sealed(folder) or not self._counts(step):
-            found = damage(folder, label_of(step), share=Share(*place_among_peers()))
+        elif has_all_checksums(folder) or not self._is_complete_step(step):
+            found = find_checksum_mismatch(
+                folder, checkpoint_label(step), share=ProcessShare(*process_index_and_count())
+            )
         return next(filter(None, gather_from_peers(found)), '')
 
     def is_being_saved(self, step: int) -> bool:
@@ -137,24 +144,24 @@ class CheckpointReader:
             age = time.time() - (self.folder / str(step)).stat().st_mtime
         except FileNotFoundError:
             return False
-        return age < SEALING_SECONDS and not self._counts(step)
+        return age < SEALING_SECONDS and not self._is_complete_step(step)
 
     def latest_step(self) -> int | None:
         """Returns the newest of `steps`, or None."""
-        return max(self.steps(), default=None)
+        return max(self.complete_steps(), default=None)
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
         """Returns the step with the best ('min' or 'max') `metric` in its record, the newest of equal ones, or None."""
         steps: list[int] | None = None
         for _ in range(READ_ATTEMPTS):  # repeats until no step was removed while the records were read
-            before, steps = steps, self.steps()
+            before, steps = steps, self.complete_steps()
             if steps == before:
                 break
-            values = {step: score_of(self.metrics(step), metric) for step in steps}
+            values = {step: best_metric_value(self.metrics_of_step(step), metric) for step in steps}
         scored = [(value if mode == 'max' else -value, step) for step, value in values.items() if value is not None]
         return max(scored, default=(None, None))[1]
 
-    def wanted(self, choice: str, *, metric: str, mode: str = 'min') -> Wanted:
+    def parse_choice(self, choice: str, *, metric: str, mode: str = 'min') -> Wanted:
         """Returns a user's `choice` in the form that `record` and `restore` accept.
 
         Args:
@@ -167,28 +174,30 @@ class CheckpointReader:
         """
         if choice == LAST:
             return None
-        step = self._existing(int(choice) if choice.isdecimal() else None)
+        step = self._existing_step_or_error(int(choice) if choice.isdecimal() else None)
         if choice.isdecimal():
             return step
-        kept = f'kept steps in {self.folder}: {_listed(self.steps())}'
+        kept = f'kept steps in {self.folder}: {_format_steps(self.complete_steps())}'
         if choice != BEST:
             raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {kept}')
         if not metric:
             raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {kept}')
-        self._best(Best(metric, mode))
-        return Best(metric, mode)
+        self._best_step_or_error(BestChoice(metric, mode))
+        return BestChoice(metric, mode)
 
-    def step_of(self, wanted: Wanted) -> int:
+    def resolve_step(self, wanted: Wanted) -> int:
         """Returns the number of the requested step; raises InputError if there is none."""
-        return self._best(wanted) if isinstance(wanted, Best) else self._existing(wanted)
+        return (
+            self._best_step_or_error(wanted) if isinstance(wanted, BestChoice) else self._existing_step_or_error(wanted)
+        )
 
-    def metrics(self, step: int) -> dict[str, float]:
+    def metrics_of_step(self, step: int) -> dict[str, float]:
         """Returns a step's metrics, from its record or, if it was evaluated after its save, from the file next to it.
 
         Returns {} if there are none, the record cannot be read, or a trainer removes the step meanwhile.
         """
         try:
-            record = self._record(step)
+            record = self._read_step_record(step)
             lines = [] if record.get('metrics') else earlier_evaluations(self.folder, step, record)
         except InputError:
             return {}
@@ -201,13 +210,13 @@ class CheckpointReader:
         step = self.latest_step()
         if step is None:
             return [line for line in read_metrics(self.folder.parent) if line['split'] == HELD_OUT]
-        return earlier_evaluations(self.folder, step, self._record(step))
+        return earlier_evaluations(self.folder, step, self._read_step_record(step))
 
-    def record(self, wanted: Wanted = None) -> dict[str, Any]:
+    def read_record(self, wanted: Wanted = None) -> dict[str, Any]:
         """Returns the JSON record of a step; raises InputError as `restore` does."""
-        return self._reading_one(self._choosing(wanted), self._record)
+        return self._read_with_retry(self._step_chooser(wanted), self._read_step_record)
 
-    def restore(self, abstract_state: Any, wanted: Wanted = None) -> Restored:
+    def restore(self, abstract_state: Any, wanted: Wanted = None) -> RestoredCheckpoint:
         """Returns the state of a step, placed on devices with the shardings of `abstract_state`, and its record.
 
         Args:
@@ -220,12 +229,12 @@ class CheckpointReader:
                 (names the first), or the files are damaged.
         """
 
-        def read(step: int) -> Restored:
+        def read(step: int) -> RestoredCheckpoint:
             if wanted is not None:
                 self._check_undamaged(step)
-            return self._restore(abstract_state, step)
+            return self._restore_step(abstract_state, step)
 
-        return self._reading_one(self._choosing(wanted), read)
+        return self._read_with_retry(self._step_chooser(wanted), read)
 
     def read_state(self, abstract_state: Any, step: int) -> Any:
         """Returns the state of an existing step, without its record; arguments and errors as `restore`."""
@@ -233,24 +242,24 @@ class CheckpointReader:
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
-            # `check_fit` compares all names; an older state may lack a field that is now empty.
+            # `check_arrays_match` compares all names; an older state may lack a field that is now empty.
             partial_restore=True,
         )
-        saved = leaves_of(self.saved_tree(step))
+        saved = array_specs(self.saved_array_metadata(step))
         if isinstance(abstract_state, dict):
             saved = {name: leaf for name, leaf in saved.items() if name.split('/')[0] in abstract_state}
-        check_fit(saved, leaves_of(abstract_state), where=f'checkpoint {folder}')
-        with self._reading(step), _opened(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        check_arrays_match(saved, array_specs(abstract_state), where=f'checkpoint {folder}')
+        with self._shorten_orbax_errors(step), _open_checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             return checkpointer.restore(folder / STATE, args=arguments)
 
-    def saved_tree(self, step: int) -> Any:
+    def saved_array_metadata(self, step: int) -> Any:
         """Returns names, shapes and dtypes of a step's arrays as a pytree; raises InputError if they are unreadable."""
-        with self._reading(step):
+        with self._shorten_orbax_errors(step):
             tree = ocp.PyTreeCheckpointHandler().metadata(self.folder / str(step) / STATE).tree
-            leaves_of(tree)
+            array_specs(tree)
         return tree
 
-    def newest(self) -> Saved | None:
+    def newest_checkpoint(self) -> UnreadCheckpoint | None:
         """Returns the newest undamaged checkpoint with its record, or None if there is none; for use without a trainer.
 
         Logs a warning for each skipped checkpoint.
@@ -258,122 +267,138 @@ class CheckpointReader:
         Raises:
             InputError: all checkpoints are damaged, or none has checksums although a save was complete; names them.
         """
-        if not first_says(self.steps):
-            self._check_never_sealed()
-            self._name_unsealed(-1, seconds=0.0)
+        if not broadcast_from_process_0(self.complete_steps):
+            self._check_checksums_exist()
+            self._log_incomplete_steps(-1, seconds=0.0)
             return None
-        return self._reading_one(lambda: self._newest_step(0.0), lambda step: Saved(step, self._record(step)))
+        return self._read_with_retry(
+            lambda: self._newest_undamaged_step(0.0), lambda step: UnreadCheckpoint(step, self._read_step_record(step))
+        )
 
-    def _check_never_sealed(self) -> None:
+    def _check_checksums_exist(self) -> None:
         """Raises InputError if no written step has checksums and a kill during the first save cannot explain it."""
         steps = self.written_steps()
         if len(steps) > 1 or any(is_past_first_save(self.folder.parent, step) for step in steps):
             raise InputError(
                 f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; kept '
-                f'steps: {_listed(steps)}; restore their files seal-*.sha256, or name a new --workdir'
+                f'steps: {_format_steps(steps)}; restore their files seal-*.sha256, or name a new --workdir'
             )
 
-    def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
+    def _read_with_retry(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
         """Returns what `read` returns for the step from `choose`; chooses again if a trainer has removed that step."""
         for _ in range(READ_ATTEMPTS - 1):
             step = choose()
             try:
-                return all_find(functools.partial(read, step))
+                return require_in_all_processes(functools.partial(read, step))
             except InputError:
-                if step in first_says(self.written_steps):
+                if step in broadcast_from_process_0(self.written_steps):
                     raise
-        return all_find(functools.partial(read, choose()))
+        return require_in_all_processes(functools.partial(read, choose()))
 
-    def _choosing(self, wanted: Wanted) -> Callable[[], int]:
-        return self._newest_step if wanted is None else lambda: first_says(lambda: self.step_of(wanted))
+    def _step_chooser(self, wanted: Wanted) -> Callable[[], int]:
+        return (
+            self._newest_undamaged_step
+            if wanted is None
+            else lambda: broadcast_from_process_0(lambda: self.resolve_step(wanted))
+        )
 
-    def _newest_step(self, seconds: float = SEALING_SECONDS) -> int:
+    def _newest_undamaged_step(self, seconds: float = SEALING_SECONDS) -> int:
         """Returns the newest undamaged step; warns about newer steps, except ones without checksums within `seconds`.
 
         Raises:
             InputError: there is none.
         """
         skipped: set[int] = set()
-        while (step := first_says(lambda: max(set(self.steps()) - skipped, default=None))) is not None:
-            found = self.damage(step)
+        while (
+            step := broadcast_from_process_0(lambda: max(set(self.complete_steps()) - skipped, default=None))
+        ) is not None:
+            found = self.find_damage(step)
             if not found:
-                self._name_unsealed(step, seconds=seconds)
+                self._log_incomplete_steps(step, seconds=seconds)
                 return step
-            if step in self.steps():  # otherwise a trainer has removed it meanwhile
+            if step in self.complete_steps():  # otherwise a trainer has removed it meanwhile
                 LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
             skipped.add(step)
-        self._existing(None)
-        raise InputError(f'no checkpoint in {self.folder} is undamaged; kept steps: {_listed(self.steps())}')
+        self._existing_step_or_error(None)
+        raise InputError(
+            f'no checkpoint in {self.folder} is undamaged; kept steps: {_format_steps(self.complete_steps())}'
+        )
 
-    def _name_unsealed(self, step: int, *, seconds: float) -> None:
+    def _log_incomplete_steps(self, step: int, *, seconds: float) -> None:
         """Warns about steps after this one that have no checksums and are older than this many seconds."""
         for newer in self.written_steps():
             folder = self.folder / str(newer)
             with contextlib.suppress(FileNotFoundError):  # a trainer has removed it meanwhile
-                if newer > step and time.time() - folder.stat().st_mtime >= seconds and not self._counts(newer):
+                if (
+                    newer > step
+                    and time.time() - folder.stat().st_mtime >= seconds
+                    and not self._is_complete_step(newer)
+                ):
                     line = 'checkpoint %s is skipped: it is not sealed: %s, %s'
-                    LOG.warning(line, folder, seal_fault(folder), UNSEALED)
+                    LOG.warning(line, folder, missing_checksums(folder), UNSEALED)
 
     def _check_undamaged(self, step: int) -> None:
-        found = self.damage(step)
+        found = self.find_damage(step)
         if found:
-            others = [other for other in self.steps() if other != step]
-            rest = f'; other steps: {_listed(others)}' if others else ''
+            others = [other for other in self.complete_steps() if other != step]
+            rest = f'; other steps: {_format_steps(others)}' if others else ''
             raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{rest}')
 
-    def _counts(self, step: int) -> bool:
+    def _is_complete_step(self, step: int) -> bool:
         """Whether a step has checksums, or its record announces none."""
         folder = self.folder / str(step)
-        if is_sealed(folder):
+        if has_all_checksums(folder):
             return True
         try:
             return HAS_SEAL not in read_json_file(folder / RECORD / 'metadata')
         except (OSError, ValueError, TypeError):
             return False
 
-    def _restore(self, abstract_state: Any, step: int) -> Restored:
-        return Restored(step, self.read_state(abstract_state, step), self._record(step))
+    def _restore_step(self, abstract_state: Any, step: int) -> RestoredCheckpoint:
+        return RestoredCheckpoint(step, self.read_state(abstract_state, step), self._read_step_record(step))
 
-    def _record(self, step: int) -> dict[str, Any]:
-        with self._reading(step), _opened(ocp.JsonCheckpointHandler()) as checkpointer:
-            return _checked(checkpointer.restore(self.folder / str(step) / RECORD))
+    def _read_step_record(self, step: int) -> dict[str, Any]:
+        with self._shorten_orbax_errors(step), _open_checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+            return _check_record(checkpointer.restore(self.folder / str(step) / RECORD))
 
-    def _best(self, wanted: Best) -> int:
+    def _best_step_or_error(self, wanted: BestChoice) -> int:
         step = self.best_step(*wanted)
         if step is None:
-            kept = f'kept steps in {self.folder}: {_listed(self.steps())}'
+            kept = f'kept steps in {self.folder}: {_format_steps(self.complete_steps())}'
             raise InputError(f'no checkpoint is the best one, as none has the metric {wanted.metric!r}; {kept}')
         return step
 
-    def _existing(self, step: int | None) -> int:
-        steps = self.steps()
+    def _existing_step_or_error(self, step: int | None) -> int:
+        steps = self.complete_steps()
         if not steps:
-            raise InputError(self._none_line())
+            raise InputError(self._no_checkpoint_message())
         if step is not None and step not in steps:
-            raise InputError(f'there is no checkpoint of step {step} in {self.folder}; kept steps: {_listed(steps)}')
+            raise InputError(
+                f'there is no checkpoint of step {step} in {self.folder}; kept steps: {_format_steps(steps)}'
+            )
         return steps[-1] if step is None else step
 
     @contextlib.contextmanager
-    def _reading(self, step: int) -> Iterator[None]:
+    def _shorten_orbax_errors(self, step: int) -> Iterator[None]:
         """Turns the errors of Orbax and TensorStore, of many types and pages long, into an InputError of one line."""
         try:
             with without_orbax_log():
                 yield
         except Exception as error:
-            others = [other for other in self.steps() if other != step]
-            rest = f'; other steps: {_listed(others)}' if others else ''
-            line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{rest}'
+            others = [other for other in self.complete_steps() if other != step]
+            rest = f'; other steps: {_format_steps(others)}' if others else ''
+            line = f'checkpoint {self.folder / str(step)} cannot be read: {failure_reason(error)}{rest}'
             raise InputError(line) from error
 
 
-def _opened(handler: ocp.CheckpointHandler) -> ocp.Checkpointer:
+def _open_checkpointer(handler: ocp.CheckpointHandler) -> ocp.Checkpointer:
     """Returns Orbax's reader without a barrier: otherwise a process that fails would leave the others waiting."""
     here = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-def _checked(record: Any) -> dict[str, Any]:
+def _check_record(record: Any) -> dict[str, Any]:
     """Returns a record after checking the types of its groups, on which other code relies; raises ValueError."""
     if not isinstance(record, dict):
         raise ValueError('its record is not a JSON object of the expected form')
@@ -387,19 +412,19 @@ def _checked(record: Any) -> dict[str, Any]:
 
 def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
     """Returns step and metrics of a run's best evaluation by `config`, else of the last one; {} without any."""
-    return best_of(CheckpointReader(workdir).evaluations(), config)
+    return pick_best_evaluation(CheckpointReader(workdir).evaluations(), config)
 
 
-def label_of(step: int) -> str:
+def checkpoint_label(step: int) -> str:
     """Returns the label of a checkpoint in its checksum files."""
     return f'step {step}'
 
 
-def _listed(steps: list[int]) -> str:
+def _format_steps(steps: list[int]) -> str:
     return ', '.join(map(str, steps))
 
 
-class Leaf(NamedTuple):
+class ArraySpec(NamedTuple):
     """Shape and dtype of one array of a state."""
 
     shape: tuple[int, ...]
@@ -409,15 +434,15 @@ class Leaf(NamedTuple):
         return f'{self.dtype} {list(self.shape)}'
 
 
-def leaves_of(tree: Any) -> dict[str, Leaf]:
+def array_specs(tree: Any) -> dict[str, ArraySpec]:
     """Returns {'params/layers/up/kernel': Leaf} for a pytree of arrays, abstract arrays or their metadata."""
     return {
-        path_name(path): Leaf(tuple(leaf.shape), np.dtype(leaf.dtype).name)
+        path_name(path): ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).name)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
 
-def check_fit(saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], *, where: str) -> None:
+def check_arrays_match(saved: Mapping[str, ArraySpec], wanted: Mapping[str, ArraySpec], *, where: str) -> None:
     """Checks that a checkpoint holds exactly the wanted arrays, by names, shapes and dtypes, before anything is read.
 
     Orbax reports a wrong shape or name with a page of text, and casts a wrong dtype silently.
@@ -428,13 +453,15 @@ def check_fit(saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], *, where: s
     names = sorted({*saved, *wanted}, key=lambda name: (not name.startswith('params/'), name))
     different = [name for name in names if saved.get(name) != wanted.get(name)]
     if different:
-        described = [_describe(name, saved.get(name), wanted.get(name)) for name in different[:NAMED_DIFFERENCES]]
+        described = [
+            _describe_mismatch(name, saved.get(name), wanted.get(name)) for name in different[:NAMED_DIFFERENCES]
+        ]
         rest = len(different) - len(described)
         more = f'; and {rest} more' if rest else ''
         raise InputError(f'{where} is from another model: {"; ".join(described)}{more}')
 
 
-def _describe(name: str, saved: Leaf | None, wanted: Leaf | None) -> str:
+def _describe_mismatch(name: str, saved: ArraySpec | None, wanted: ArraySpec | None) -> str:
     if saved is None:
         return f'{name} is missing in the checkpoint ({wanted} in this model)'
     if wanted is None:

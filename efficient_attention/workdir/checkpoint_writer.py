@@ -25,25 +25,25 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from efficient_attention.atomic_files import flush
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.processes.peers import compare_with_peers
-from efficient_attention.whole_files import flush
 from efficient_attention.workdir.checkpoint_reader import (
     HAS_SEAL,
     RECORD,
     STATE,
     CheckpointReader,
-    Saved,
-    label_of,
+    UnreadCheckpoint,
+    checkpoint_label,
 )
-from efficient_attention.workdir.evaluations import LATER, write_later
+from efficient_attention.workdir.checksums import has_all_checksums, write_checksums
+from efficient_attention.workdir.evaluations import LATER, write_late_evaluation
+from efficient_attention.workdir.last_saved_step import write_last_saved_step
 from efficient_attention.workdir.lock import WorkdirLock
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
-from efficient_attention.workdir.metrics import score_of
-from efficient_attention.workdir.orbax_errors import reason, without_orbax_log
-from efficient_attention.workdir.saved_before import note_saved
-from efficient_attention.workdir.seal import is_sealed, write_seal
+from efficient_attention.workdir.metrics import best_metric_value
+from efficient_attention.workdir.orbax_errors import failure_reason, without_orbax_log
 
 TRASH = 'trash'
 DAMAGED = 'damaged'  # folder for steps that were found damaged or without checksums
@@ -58,7 +58,7 @@ class SaveError(RunError):
     """A checkpoint was not saved: one line with step and reason. Entry points print it and exit with code 1."""
 
 
-class Checkpoints:
+class CheckpointWriter:
     """The checkpoints of one workdir, opened by its only trainer; `reader` lists and restores them.
 
     Use as a context manager: leaving it waits for the last save and raises if that failed. Every process of a run must
@@ -88,7 +88,7 @@ class Checkpoints:
             self.newest = self._newest_undamaged()
             opened.enter_context(without_orbax_log())
             self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
-            self._scores = {step: self.reader.metrics(step) for step in self.reader.steps()}
+            self._scores = {step: self.reader.metrics_of_step(step) for step in self.reader.complete_steps()}
             self._resources = opened.pop_all()
 
     def save(
@@ -108,9 +108,9 @@ class Checkpoints:
             SaveError: this save could not start, or the previous one failed, and a failure stops the run.
             InputError: `metrics` lacks `checkpoint.best_metric`.
         """
-        self._join()
-        self.check()
-        if step in self.reader.steps():
+        self._wait_for_save_thread()
+        self.raise_if_save_failed()
+        if step in self.reader.complete_steps():
             return
         known = {name: float(value) for name, value in (metrics or {}).items() if math.isfinite(value)}
         if metrics is not None and self._config.best_metric not in ('', *metrics):
@@ -124,18 +124,18 @@ class Checkpoints:
             self._make_folder()
             self._checkpointer.save(self.reader.folder / str(step), ocp.args.Composite(**items))
         except Exception as error:  # Orbax and TensorStore raise many types, with hundreds of lines of traceback
-            self._fail(step, size, error)
-            self.check()
+            self._handle_save_failure(step, size, error)
+            self.raise_if_save_failed()
             return
         self._scores[step] = known
-        self._sealing = threading.Thread(target=self._see_through, args=(step, size), name='seal', daemon=True)
+        self._sealing = threading.Thread(target=self._finish_save, args=(step, size), name='seal', daemon=True)
         self._sealing.start()
 
     def is_saved(self, step: int) -> bool:
         """Whether a step has its checksums by now; does not wait."""
-        return is_sealed(self.reader.folder / str(step))
+        return has_all_checksums(self.reader.folder / str(step))
 
-    def score(self, step: int, metrics: Mapping[str, float]) -> None:
+    def write_evaluation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of a step that was evaluated after its save; removes a best step that it replaces.
 
         Raises:
@@ -143,20 +143,20 @@ class Checkpoints:
         """
         if step in self._scores:
             if jax.process_index() == 0:
-                write_later(self.reader.folder, step, metrics)
+                write_late_evaluation(self.reader.folder, step, metrics)
             self._scores[step] = {name: value for name, value in metrics.items() if math.isfinite(value)}
             self.remove_superseded()
 
-    def check(self) -> None:
+    def raise_if_save_failed(self) -> None:
         """Raises the newest save's SaveError if the save failed and failures stop the run; takes no time."""
         if self._failure and self._stops_at_failure():
             raise self._failure
 
-    def wait(self) -> None:
+    def wait_until_saved(self) -> None:
         """Waits until the current save is on disk with its checksums; raises SaveError if the newest save failed."""
         self._is_awaited = True
         try:
-            self._join()
+            self._wait_for_save_thread()
         finally:
             self._is_awaited = False
         if self._failure:
@@ -188,7 +188,7 @@ class Checkpoints:
         """Waits for the save in progress and releases the workdir; raises SaveError if the newest save failed."""
         with self._resources:
             try:
-                self.wait()
+                self.wait_until_saved()
             finally:
                 self._checkpointer.close()
 
@@ -207,12 +207,12 @@ class Checkpoints:
             if failure is not error:
                 show_error(failure)  # the other error propagates; the failed save must be visible too
 
-    def _join(self) -> None:
+    def _wait_for_save_thread(self) -> None:
         if self._sealing:
             self._sealing.join()
         self._sealing = None
 
-    def _see_through(self, step: int, size: int) -> None:
+    def _finish_save(self, step: int, size: int) -> None:
         """Writes a step's checksums once Orbax has renamed it; each process covers the files that it wrote."""
         folder = self.reader.folder / str(step)
         try:
@@ -220,10 +220,10 @@ class Checkpoints:
             self.before_seal(step)
             if (log := self.reader.folder.parent / METRICS_FILE).exists() and jax.process_index() == 0:
                 flush(log)  # must contain its lines up to this step: a run resumed from it does not write them again
-            write_seal(folder, label_of(step), process=jax.process_index(), processes=jax.process_count())
-            self._wait_for_seals(folder)
+            write_checksums(folder, checkpoint_label(step), process=jax.process_index(), processes=jax.process_count())
+            self._wait_for_checksums(folder)
         except Exception as error:
-            self._fail(step, size, error)
+            self._handle_save_failure(step, size, error)
             return
         self._note_saved(step)
         if self._failure:
@@ -235,32 +235,32 @@ class Checkpoints:
         """Writes `last_saved.json`. If it cannot be written, the step still counts as saved."""
         try:
             if jax.process_index() == 0:
-                note_saved(self.reader.folder.parent, step)
+                write_last_saved_step(self.reader.folder.parent, step)
         except (RunError, InputError) as error:
             LOG.warning('%s', error)
 
-    def _wait_for_seals(self, folder: Path) -> None:
+    def _wait_for_checksums(self, folder: Path) -> None:
         """Waits in process 0 for the checksums of all processes, since process 0 then removes older steps."""
         latest = time.monotonic() + SEALS_SECONDS
-        while jax.process_index() == 0 and not is_sealed(folder):
+        while jax.process_index() == 0 and not has_all_checksums(folder):
             if time.monotonic() > latest:
                 raise TimeoutError('another process has not sealed its files')
             time.sleep(POLL_SECONDS)
 
-    def _fail(self, step: int, size: int, error: Exception) -> None:
+    def _handle_save_failure(self, step: int, size: int, error: Exception) -> None:
         """Stores and logs the failure of a save, unless `wait` will raise it; removes the files that it wrote."""
         folder = self.reader.folder
         sizes = f'{size / 1e6:.1f} MB to write, {_free_space(folder)}'
-        line = f'checkpoint step {step} not saved in {folder}: {reason(error)} ({sizes})'
+        line = f'checkpoint step {step} not saved in {folder}: {failure_reason(error)} ({sizes})'
         self._scores.pop(step, None)
-        self._failure = SaveError(f'{line}; {self._last_good_one()}')
+        self._failure = SaveError(f'{line}; {self._last_good_step_message()}')
         if not self._is_awaited:
             then = 'the run stops' if self._stops_at_failure() else 'training goes on, to the next save'
             LOG.error('%s; %s', self._failure, then)
         if jax.process_index() == 0:
             _remove([*folder.glob(UNFINISHED), folder / str(step)])
 
-    def _last_good_one(self) -> str:
+    def _last_good_step_message(self) -> str:
         with contextlib.suppress(OSError):
             if (good := self.reader.latest_step()) is not None:
                 return f'the last good one is step {good}'
@@ -276,23 +276,23 @@ class Checkpoints:
             self.reader.folder.mkdir()
             flush(self.reader.folder.parent)
 
-    def _newest_undamaged(self) -> Saved | None:
+    def _newest_undamaged(self) -> UnreadCheckpoint | None:
         """Returns the checkpoint to resume from; moves unusable steps aside, because they would block new saves."""
         compare_with_peers({'checkpoints': {'newest': self.reader.latest_step()}})
-        newest = self.reader.newest()
+        newest = self.reader.newest_checkpoint()
         if jax.process_count() > 1:  # nothing is moved before all have looked, and nobody continues before all is moved
             multihost_utils.sync_global_devices('checkpoints are chosen')
         if jax.process_index() == 0:
             self._make_folder()
             _remove([*self.reader.folder.glob(UNFINISHED), self.reader.folder / TRASH])
             for step in self.reader.written_steps():
-                if newest is None or step > newest.step or step not in self.reader.steps():
-                    self._set_aside(step)
+                if newest is None or step > newest.step or step not in self.reader.complete_steps():
+                    self._quarantine_step(step)
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices('checkpoints are set aside')
         return newest
 
-    def _set_aside(self, step: int) -> None:
+    def _quarantine_step(self, step: int) -> None:
         """Moves a step to `damaged/`, and replaces a step of the same number there."""
         target = self.reader.folder / DAMAGED / str(step)
         shutil.rmtree(target, ignore_errors=True)
@@ -303,7 +303,7 @@ class Checkpoints:
     def _kept_steps(self) -> set[int]:
         """Returns the newest steps, and the best by their metric; of equal ones the newest."""
         sign = 1.0 if self._config.best_mode == 'max' else -1.0
-        values = {step: score_of(metrics, self._config.best_metric) for step, metrics in self._scores.items()}
+        values = {step: best_metric_value(metrics, self._config.best_metric) for step, metrics in self._scores.items()}
         ranked = sorted((sign * value, step) for step, value in values.items() if value is not None)
         best = [step for _, step in ranked[max(len(ranked) - self._config.keep_best, 0) :]]
         return {*sorted(self._scores)[-self._config.keep :], *best}

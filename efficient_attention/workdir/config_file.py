@@ -8,23 +8,23 @@ from typing import Any
 
 import jax
 
+from efficient_attention.atomic_files import write_atomically, write_failed_error
 from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked_fields
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
 # Deleting is safe: the config of the command is compared with the config in the checkpoints.
 REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
-SMALL = 'efficient_attention'  # the `model_type` of folders written by interop/small_folder.py
+SMALL = 'efficient_attention'  # the `model_type` of folders written by interop/compact_import.py
 READERS = 'such folders are read by scripts/predict.py, from text to text by scripts/translate.py'
 
 
-def fields_of_a_run(mark: str) -> tuple[str, ...]:
+def marked_run_fields(mark: str) -> tuple[str, ...]:
     """Returns the fields of a run's config that have a mark, as patterns for `compare_fingerprints`."""
     return marked_fields(RunConfig, mark, 'config.')
 
@@ -33,7 +33,7 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
     """Writes the complete config into a new workdir, or compares it with the workdir's config.
 
     Without a checkpoint the existing config is overwritten. With a checkpoint the configs must be equal, except for
-    fields that may differ (`may_differ`), which get their new values. A larger `train.steps` is thus saved at once. If
+    fields that may differ (`changeable_fields`), which get their new values. A larger `train.steps` is thus saved at once. If
     the run then ends before its first new step, repeat the command with the larger number.
 
     Raises:
@@ -41,17 +41,17 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
         RunError, InputError: the file cannot be written.
     """
     if has_checkpoint:
-        check_claim(workdir, config)
+        check_saved_config(workdir, config)
     if jax.process_index() > 0:
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise cannot_be_written(workdir, error) from None
+        raise write_failed_error(workdir, error) from None
     write_atomically(workdir / CONFIG, json.dumps(to_dict(config), indent=2) + '\n')
 
 
-def check_claim(workdir: Path, config: RunConfig) -> None:
+def check_saved_config(workdir: Path, config: RunConfig) -> None:
     """Compares a config with the config of a workdir that has a checkpoint; raises as `claim_workdir`."""
     if not (workdir / CONFIG).exists():
         return
@@ -60,12 +60,12 @@ def check_claim(workdir: Path, config: RunConfig) -> None:
         saved,
         {'config': to_dict(config)},
         where=str(workdir),
-        changeable=may_differ(saved, config),
-        advice=growth_advice(workdir, config) if needs_only_a_schedule(saved, config) else ADVICE,
+        changeable=changeable_fields(saved, config),
+        advice=more_steps_advice(workdir, config) if can_extend_without_decay(saved, config) else ADVICE,
     )
 
 
-def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
+def changeable_fields(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
     """Returns the fields that a resumed run may change, as patterns for `compare_fingerprints`.
 
     `train.steps` may grow if the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch to
@@ -79,25 +79,25 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
         config: of the resumed run.
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
-    always = fields_of_a_run(CHANGEABLE) + (('config.data.tokenizer',) if config.task == 'fine_tuning' else ())
-    is_fixed = has_end or config.prune.has_schedule or not is_longer(saved, config)
-    return always if is_fixed else always + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
+    always = marked_run_fields(CHANGEABLE) + (('config.data.tokenizer',) if config.task == 'fine_tuning' else ())
+    is_fixed = has_end or config.prune.has_schedule or not has_more_steps(saved, config)
+    return always if is_fixed else always + marked_run_fields(CHANGEABLE_WITH_MORE_STEPS)
 
 
-def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
+def has_more_steps(saved: Mapping[str, Any], config: RunConfig) -> bool:
     """Whether a run has more steps than its saved config."""
     return 'config' in saved and config.train.steps > saved['config']['train']['steps']
 
 
-def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
+def can_extend_without_decay(saved: Mapping[str, Any], config: RunConfig) -> bool:
     """Whether a run has more steps than its saved config, and only its schedule's fixed end forbids them."""
-    may_grow = fields_of_a_run(CHANGEABLE) + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
+    may_grow = marked_run_fields(CHANGEABLE) + marked_run_fields(CHANGEABLE_WITH_MORE_STEPS)
     if config.prune.has_schedule:
         return False
-    return is_longer(saved, config) and not different_fields(saved, {'config': to_dict(config)}, may_grow)
+    return has_more_steps(saved, config) and not different_fields(saved, {'config': to_dict(config)}, may_grow)
 
 
-def growth_advice(workdir: Path, config: RunConfig) -> str:
+def more_steps_advice(workdir: Path, config: RunConfig) -> str:
     """Returns advice on how to train longer, for a run whose learning rate decays to its last step."""
     ways = (
         'to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to go on with'
@@ -107,9 +107,9 @@ def growth_advice(workdir: Path, config: RunConfig) -> str:
     return f'{ways}, or start a new run from it: a new --workdir with --config.train.start_from={workdir}'
 
 
-def growth_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
+def more_steps_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
     """Returns a note if a run resumes with more steps than its saved config."""
-    if not is_longer(saved, config):
+    if not has_more_steps(saved, config):
         return []
     steps, optimizer = saved['config']['train']['steps'], config.optimizer
     return [
@@ -118,7 +118,7 @@ def growth_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
     ]
 
 
-def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+def with_new_field_defaults(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a checkpoint's fingerprint with its config completed by defaults of fields that were added later.
 
     The default of a new field is what the code did before the field existed, so that such a run may resume.
@@ -134,7 +134,7 @@ def check_is_folder(workdir: Path) -> None:
             raise InputError(f'{path} is a file, and a workdir is a folder; name another --workdir')
 
 
-def check_own_config(workdir: Path) -> None:
+def check_config_not_foreign(workdir: Path) -> None:
     """Raises InputError if a folder has a config.json that no run has written: a new run would overwrite it."""
     path = workdir / CONFIG
     try:

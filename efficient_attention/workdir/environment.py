@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import write_atomically
 
 FILE_NAME = 'environment.json'
 PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
@@ -60,7 +60,7 @@ def processor(cpuinfo: Path = Path('/proc/cpuinfo')) -> str:
     return next(iter(names), '') or platform.processor() or platform.machine()
 
 
-def machine_of(workdirs: Iterable[Path]) -> str:
+def describe_machine(workdirs: Iterable[Path]) -> str:
     """Returns the hardware of runs as '<device>, jax <version>', for CPUs the processor's name; '' if not recorded."""
     found = [environment for workdir in workdirs if (environment := read_environment(workdir))]
     devices = ['devices' if one.get('backend') != 'cpu' else 'processor' for one in found]

@@ -11,28 +11,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import write_atomically
-from efficient_attention.workdir.metrics import checked_line, line_of, read_metrics, score_of
+from efficient_attention.workdir.metrics import best_metric_value, check_metrics_line, metrics_line, read_metrics
 
 EVALUATIONS = 'evaluations'  # key in a record; its value has lines as in metrics.jsonl
 HELD_OUT = 'held_out'
 LATER = '.metrics.json'  # <step>.metrics.json holds metrics of an evaluation after the step's save
 
 
-def write_later(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
+def write_late_evaluation(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
     """Writes the metrics of a saved step to a file next to it; raises RunError or InputError if that fails."""
-    line = json.dumps(line_of(step, HELD_OUT, metrics))
-    write_atomically(folder / f'{step}{LATER}', f'{line}\n{_hash(line)}\n')
+    line = json.dumps(metrics_line(step, HELD_OUT, metrics))
+    write_atomically(folder / f'{step}{LATER}', f'{line}\n{_line_sha256(line)}\n')
 
 
-def read_later(folder: Path, step: int) -> dict[str, Any]:
-    """Returns the line that `write_later` wrote; {} if there is none or it was changed since."""
+def read_late_evaluation(folder: Path, step: int) -> dict[str, Any]:
+    """Returns the line that `write_late_evaluation` wrote; {} if there is none or it was changed since."""
     try:
         line, digest = (folder / f'{step}{LATER}').read_text(encoding='utf-8').splitlines()
-        return checked_line(parse_json(line)) if digest == _hash(line) else {}
+        return check_metrics_line(parse_json(line)) if digest == _line_sha256(line) else {}
     except (OSError, ValueError):
         return {}
 
@@ -51,21 +51,21 @@ def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> l
     if EVALUATIONS not in record:
         return [line for line in read_metrics(folder.parent) if line['split'] == HELD_OUT and line['step'] <= step]
     try:
-        lines = [checked_line(line) for line in record[EVALUATIONS]]
+        lines = [check_metrics_line(line) for line in record[EVALUATIONS]]
     except (ValueError, TypeError) as error:
         raise InputError(f'checkpoint {folder / str(step)}: its evaluations cannot be read ({error})') from None
-    later = read_later(folder, step)
+    later = read_late_evaluation(folder, step)
     return [*lines, later] if later and all(line['step'] != step for line in lines) else lines
 
 
-def best_of(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, float]:
+def pick_best_evaluation(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, float]:
     """Returns step and metrics of the best evaluation according to `config`, else of the last one; {} without any."""
     sign = 1.0 if config.best_mode == 'max' else -1.0
     if not lines:
         return {}
 
     def rank(line: Mapping[str, Any]) -> float:
-        value = score_of(line, config.best_metric)
+        value = best_metric_value(line, config.best_metric)
         return -math.inf if value is None or math.isnan(value) else sign * value
 
     # Of equal evaluations the newest counts, because its checkpoint is kept.
@@ -73,5 +73,5 @@ def best_of(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, 
     return {name: value for name, value in best.items() if name != 'split'}
 
 
-def _hash(line: str) -> str:
+def _line_sha256(line: str) -> str:
     return hashlib.sha256(line.encode()).hexdigest()

@@ -39,7 +39,7 @@ def compare_fingerprints(
     first, rest = different[0], different[1:4]
     more = f' (also different: {", ".join(rest)}{", ..." if len(different) > 4 else ""})' if rest else ''
     raise InputError(
-        f'{where} was made with {first} = {_shown(old, first)}, now it is {_shown(new, first)}{more}; {advice}'
+        f'{where} was made with {first} = {_format_field(old, first)}, now it is {_format_field(new, first)}{more}; {advice}'
     )
 
 
@@ -60,5 +60,5 @@ def different_fields(
 _ABSENT = object()  # differs from every value, even None
 
 
-def _shown(fields: Mapping[str, Any], name: str) -> str:
+def _format_field(fields: Mapping[str, Any], name: str) -> str:
     return json.dumps(fields[name], ensure_ascii=False) if name in fields else 'absent'

@@ -8,9 +8,9 @@ import fnmatch
 from pathlib import Path
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.config_file import CONFIG, check_is_folder, check_own_config
+from efficient_attention.workdir.config_file import CONFIG, check_config_not_foreign, check_is_folder
+from efficient_attention.workdir.last_saved_step import FILE_NAME as LAST_SAVED
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
-from efficient_attention.workdir.saved_before import FILE_NAME as LAST_SAVED
 
 VALUES = 'values.json'  # in a grid's cell, written before training
 GRID_SUMMARY = 'grid.json'
@@ -34,25 +34,25 @@ ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', '
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 
 
-def check_kind(workdir: Path, wanted: str) -> None:
+def check_folder_kind(workdir: Path, wanted: str) -> None:
     """Raises InputError if a folder is of another kind than `wanted`, which is RUN, SEEDS or GRID.
 
     Also raises if the path is a file, or if the folder contains files that no command of this project has written. A
     config.json that belongs to no run is an error too.
     """
     check_is_folder(workdir)
-    kind, sign = kind_of(workdir)
+    kind, sign = detect_folder_kind(workdir)
     if kind not in ('', wanted):
         raise InputError(f'{workdir} is the folder of {kind} ({sign} is in it); name a new --workdir')
     if kind == RUN:
-        check_own_config(workdir)
-    if not kind and (foreign := foreign_names(workdir, wanted)):
+        check_config_not_foreign(workdir)
+    if not kind and (foreign := foreign_files(workdir, wanted)):
         raise InputError(
             f'{workdir} is no workdir: {foreign[0]} is in it, and training writes into its folder; name a new --workdir'
         )
 
 
-def foreign_names(folder: Path, wanted: str) -> list[str]:
+def foreign_files(folder: Path, wanted: str) -> list[str]:
     """Returns the names in a folder that no run has written; subfolders count only if `wanted` is RUN."""
     if not folder.is_dir():
         return []
@@ -61,20 +61,20 @@ def foreign_names(folder: Path, wanted: str) -> list[str]:
     return [path.name for path in paths if not any(fnmatch.fnmatchcase(path.name, name) for name in known)]
 
 
-def check_place(workdir: Path, wanted: str) -> None:
+def check_folder_kind_and_parents(workdir: Path, wanted: str) -> None:
     """Raises InputError as `check_kind`, and for a new folder inside the folder of several runs.
 
     Use it for a path that a user names: a folder of several runs treats everything inside as its own. The surrounding
     folders are recognised only by their files, because any of them may contain a grid somewhere.
     """
-    check_kind(workdir, wanted)
-    for folder in workdir.absolute().parents[:DEPTH] if kind_of(workdir)[0] != wanted else ():
+    check_folder_kind(workdir, wanted)
+    for folder in workdir.absolute().parents[:DEPTH] if detect_folder_kind(workdir)[0] != wanted else ():
         for name, kind in SEVERAL.items():
             if (folder / name).is_file():
                 raise InputError(f'{workdir} lies in the folder of {kind} ({folder / name}); name another --workdir')
 
 
-def kind_of(folder: Path) -> tuple[str, str]:
+def detect_folder_kind(folder: Path) -> tuple[str, str]:
     """Returns a folder's kind and the first file that shows it; two empty strings if it has no known kind.
 
     Raises:

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from efficient_attention.atomic_files import write_failed_error
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import cannot_be_written
 
 FILE_NAME = 'lock'
 # Folders into which runs write, or from which they remove files.
@@ -38,10 +38,10 @@ class WorkdirLock:
             workdir.mkdir(parents=True, exist_ok=True)
             (workdir / FILE_NAME).touch()
         except OSError as error:
-            raise cannot_be_written(workdir, error) from None
+            raise write_failed_error(workdir, error) from None
         self._path = (workdir / FILE_NAME).resolve()
         if self._path in self._held:  # before opening: closing a second open file would release the first one's lock
-            raise _in_use(workdir, 'this process')
+            raise _in_use_error(workdir, 'this process')
         try:
             self._file = self._path.open('a+')
         except OSError as error:
@@ -52,7 +52,7 @@ class WorkdirLock:
             self._file.seek(0)
             holder = self._file.read().strip()
             self._file.close()
-            raise _in_use(workdir, holder or 'another process') from None
+            raise _in_use_error(workdir, holder or 'another process') from None
         self._held.add(self._path)
         try:
             self._file.truncate(0)
@@ -60,7 +60,7 @@ class WorkdirLock:
             self._file.flush()
         except OSError as error:
             self.close()
-            raise cannot_be_written(self._path, error) from None
+            raise write_failed_error(self._path, error) from None
 
     def close(self) -> None:
         """Releases the workdir; keeps the file, since removing it could break the lock of the next holder."""
@@ -87,5 +87,5 @@ def _refuse_links(workdir: Path) -> None:
             raise InputError(f'{path}: a link to a {kind}; a run writes files into its own folder only')
 
 
-def _in_use(workdir: Path, holder: str) -> InputError:
+def _in_use_error(workdir: Path, holder: str) -> InputError:
     return InputError(f'{workdir} is in use by another training run ({holder}); wait for it or name another --workdir')

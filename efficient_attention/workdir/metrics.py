@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
+from efficient_attention.atomic_files import write_atomically, write_failed_error
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.errors import InputError, RunError, is_whole_number, show_error
-from efficient_attention.whole_files import cannot_be_written, write_atomically
-from efficient_attention.workdir.events import EventsFile
+from efficient_attention.workdir.tensorboard_events import EventsFile
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
@@ -36,7 +36,7 @@ STILL_PRUNING = 'still_pruning'  # 1 while that share is not final; such an eval
 NOT_FINITE = ('nan', 'inf', '-inf')
 
 
-def score_of(metrics: Mapping[str, float], name: str) -> float | None:
+def best_metric_value(metrics: Mapping[str, float], name: str) -> float | None:
     """Returns the metric that ranks checkpoints; None if it is missing or pruning is not finished."""
     return None if metrics.get(STILL_PRUNING) else metrics.get(name)
 
@@ -46,7 +46,7 @@ class MetricsLog:
 
     Lines that cannot be written are kept for the next attempt, with one error line for all; `close` raises if some are
     left. On opening, lines after `start_step` are removed, since a resumed run writes them again. Unreadable or
-    repeated lines are removed too, and named in `dropped`. Open it after the workdir is locked (`Checkpoints`).
+    repeated lines are removed too, and named in `dropped`. Open it after the workdir is locked (`CheckpointWriter`).
 
     Args:
         workdir: folder of the run.
@@ -68,7 +68,7 @@ class MetricsLog:
         path = workdir / FILE_NAME
         found, self.dropped = read_log(workdir)
         self.kept = kept = [line for line in found if line['step'] <= start_step]
-        content = ''.join(map(_line, kept))
+        content = ''.join(map(_json_line, kept))
         write_atomically(path, content)
         self._hash.update(content.encode())
         self.lines = len(kept)
@@ -79,10 +79,10 @@ class MetricsLog:
         try:
             self._file = path.open('ab', buffering=0)
         except OSError as error:
-            raise cannot_be_written(path, error) from None
+            raise write_failed_error(path, error) from None
         self._events = EventsFile(workdir / EVENTS_FOLDER, first_step=start_step + 1)
 
-    def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+    def write_metrics(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Appends one line and flushes it; ignores a (step, split) that was already written before the restart.
 
         Args:
@@ -92,15 +92,15 @@ class MetricsLog:
         """
         if not self._is_writer or (step, split) in self._written:
             return
-        numbers = {name: _number(value) for name, value in metrics.items()}
+        numbers = {name: _to_python_number(value) for name, value in metrics.items()}
         self._first_unwritten = min(self._first_unwritten, step)
         self.lines += 1
-        line = _line({'step': step, 'split': split, **numbers}).encode()
+        line = _json_line({'step': step, 'split': split, **numbers}).encode()
         self._hash.update(line)
         self._unwritten += line
         self._write_out()
         # Only finite numbers: tensorboardX would print a warning for each other one.
-        self._events.add(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
+        self._events.add_scalars(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
 
     def digest(self) -> str:
         """Returns the SHA-256 of all lines so far."""
@@ -132,7 +132,7 @@ class MetricsLog:
             self._first_unwritten, self._is_failing = math.inf, False
         except OSError as error:
             if not self._is_failing:
-                LOG.error('%s; its lines are kept for the next try', cannot_be_written(self._path, error))
+                LOG.error('%s; its lines are kept for the next try', write_failed_error(self._path, error))
             self._is_failing = True
 
     def __enter__(self) -> Self:
@@ -150,7 +150,7 @@ class MetricsLog:
             show_error(failure)
 
 
-class Log(NamedTuple):
+class ParsedMetricsLog(NamedTuple):
     """The content of a run's `metrics.jsonl`, split into usable and unusable lines."""
 
     lines: list[dict[str, Any]]  # with step, split and numbers
@@ -162,7 +162,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     return read_log(workdir).lines
 
 
-def read_log(workdir: Path) -> Log:
+def read_log(workdir: Path) -> ParsedMetricsLog:
     """Returns the usable lines of a run's `metrics.jsonl`, each (step, split) once, and the unusable lines.
 
     An unfinished last line, left by a process killed while writing, is ignored silently.
@@ -172,7 +172,7 @@ def read_log(workdir: Path) -> Log:
     """
     path = workdir / FILE_NAME
     if not path.exists():
-        return Log([], [])
+        return ParsedMetricsLog([], [])
     found: dict[tuple[int, str], dict[str, Any]] = {}
     dropped: list[str] = []
     try:
@@ -181,14 +181,14 @@ def read_log(workdir: Path) -> Log:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     for number, text in enumerate(lines, 1):
         try:
-            line = checked_line(_parsed(text))
+            line = check_metrics_line(_parsed(text))
             place = line['step'], line['split']
             if place in found:
                 raise ValueError(f'step {place[0]} of split {place[1]!r} comes twice')
             found[place] = line
         except ValueError as error:
             dropped.append(f'line {number}: {error}')
-    return Log(list(found.values()), dropped)
+    return ParsedMetricsLog(list(found.values()), dropped)
 
 
 def _parsed(text: bytes) -> Any:
@@ -198,7 +198,7 @@ def _parsed(text: bytes) -> Any:
         raise ValueError('not JSON') from None
 
 
-def dropped_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
+def unreadable_lines_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
     """Returns a message on unusable lines of `metrics.jsonl`; none if all are usable."""
     more = f', and {len(dropped) - 1} more' if len(dropped) > 1 else ''
     return [f'{workdir / FILE_NAME}: unusable lines are ignored: {dropped[0]}{more}'] if dropped else []
@@ -206,12 +206,12 @@ def dropped_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
 
 def changed_lines_note(workdir: Path, lines: Sequence[Mapping[str, Any]], expected: str) -> list[str]:
     """Returns a note if the SHA-256 of these lines of metrics is not `expected`; else none."""
-    if hashlib.sha256(''.join(map(_line, lines)).encode()).hexdigest() == expected:
+    if hashlib.sha256(''.join(map(_json_line, lines)).encode()).hexdigest() == expected:
         return []
     return [f'{workdir / FILE_NAME}: its first {len(lines)} lines are not what the run wrote; it goes on without them']
 
 
-def checked_line(found: Any) -> dict[str, Any]:
+def check_metrics_line(found: Any) -> dict[str, Any]:
     """Checks a parsed line of metrics and turns strings such as 'nan' back into numbers; raises ValueError."""
     if not (isinstance(found, dict) and {'step', 'split'} <= found.keys()):
         raise ValueError('not a JSON object with step and split')
@@ -228,17 +228,17 @@ def checked_line(found: Any) -> dict[str, Any]:
     return {'step': step, 'split': split, **numbers}
 
 
-def line_of(step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def metrics_line(step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a line of metrics for JSON: Python numbers, and strings such as 'nan' for numbers that are not finite."""
-    numbers = {name: _number(value) for name, value in metrics.items()}
-    return shown({'step': step, 'split': split, **numbers})
+    numbers = {name: _to_python_number(value) for name, value in metrics.items()}
+    return nonfinite_as_text({'step': step, 'split': split, **numbers})
 
 
-def _line(fields: Mapping[str, Any]) -> str:
-    return json.dumps(shown(fields), allow_nan=False) + '\n'
+def _json_line(fields: Mapping[str, Any]) -> str:
+    return json.dumps(nonfinite_as_text(fields), allow_nan=False) + '\n'
 
 
-def shown(fields: Mapping[str, Any]) -> dict[str, Any]:
+def nonfinite_as_text(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a line as JSON stores them: a string for each number that is not finite."""
     return {name: str(value) if _is_not_finite(value) else value for name, value in fields.items()}
 
@@ -247,6 +247,6 @@ def _is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _number(value: Any) -> int | float:
+def _to_python_number(value: Any) -> int | float:
     number = np.asarray(value).item()
     return number if isinstance(number, int) and not isinstance(number, bool) else float(number)

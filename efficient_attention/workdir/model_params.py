@@ -9,18 +9,22 @@ import jax
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.pruning.pruner import make_pruner
-from efficient_attention.workdir.agreement import all_find
-from efficient_attention.workdir.answer_files import check_answers
-from efficient_attention.workdir.checkpoint_average import Average, restore_average
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored, Wanted
+from efficient_attention.workdir.checkpoint_average import AverageChoice, restore_average
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, RestoredCheckpoint, Wanted
+from efficient_attention.workdir.inference_files import check_inference_files
+from efficient_attention.workdir.process_agreement import require_in_all_processes
 
 PARAMS, SCORES = 'params', 'scores'  # fields of a saved state
 
 
 def restore_params(
-    reader: CheckpointReader, config: RunConfig, abstract: Any, wanted: Wanted | Average, lay_out: Callable[[Any], Any]
-) -> Restored:
-    """Returns a `Restored` whose `state` is the parameters of a step, or of a mean of steps, sharded as `abstract`.
+    reader: CheckpointReader,
+    config: RunConfig,
+    abstract: Any,
+    wanted: Wanted | AverageChoice,
+    lay_out: Callable[[Any], Any],
+) -> RestoredCheckpoint:
+    """Returns a `RestoredCheckpoint` whose `state` is the parameters of a step, or of a mean of steps, sharded as `abstract`.
 
     Args:
         reader: of the run's workdir.
@@ -34,8 +38,8 @@ def restore_params(
             since, or if a mean is requested for a run that prunes.
     """
     restored = _masked_params(reader, config, abstract, wanted, lay_out)
-    look = functools.partial(check_answers, reader.folder.parent, config, restored.step, restored.record)
-    all_find(look)
+    look = functools.partial(check_inference_files, reader.folder.parent, config, restored.step, restored.record)
+    require_in_all_processes(look)
     return restored
 
 
@@ -43,23 +47,23 @@ def _masked_params(
     reader: CheckpointReader,
     config: RunConfig,
     abstract: Any,
-    wanted: Wanted | Average,
+    wanted: Wanted | AverageChoice,
     lay_out: Callable[[Any], Any],
-) -> Restored:
+) -> RestoredCheckpoint:
     pruner = make_pruner(config.prune, abstract, head_width=config.model.head_width, steps=config.train.steps)
-    if isinstance(wanted, Average):
+    if isinstance(wanted, AverageChoice):
         if pruner is not None:
             raise InputError(
                 f'{reader.folder.parent}: the run prunes (prune.method {config.prune.method!r}), and the mean of '
                 'checkpoints with other masks is not pruned; choose one checkpoint (--checkpoint)'
             )
         step, state, record = restore_average(reader, {PARAMS: abstract}, wanted.checkpoints)
-        return Restored(step, state[PARAMS], record)
+        return RestoredCheckpoint(step, state[PARAMS], record)
     if pruner is None:
         step, state, record = reader.restore({PARAMS: abstract}, wanted)
-        return Restored(step, state[PARAMS], record)
+        return RestoredCheckpoint(step, state[PARAMS], record)
     shapes = jax.eval_shape(pruner.initial_scores, jax.random.key(0))
     scores = {} if shapes is None else lay_out({SCORES: shapes})
     step, state, record = reader.restore({PARAMS: abstract} | scores, wanted)
     masked = jax.jit(pruner.pruned, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, abstract))
-    return Restored(step, masked(state[PARAMS], state.get(SCORES), step), record)
+    return RestoredCheckpoint(step, masked(state[PARAMS], state.get(SCORES), step), record)

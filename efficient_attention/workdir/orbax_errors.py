@@ -13,7 +13,7 @@ from efficient_attention.errors import RunError
 
 
 @functools.cache
-def drop_late_answers() -> None:
+def drop_late_orbax_errors() -> None:
     """Keeps Python from printing delayed errors after a failed read or write by Orbax.
 
     After one array fails, the pending reads or writes of other arrays end with unhandled errors, a page of text each.
@@ -34,7 +34,7 @@ def drop_late_answers() -> None:
     logging.getLogger('asyncio').addFilter(is_other)
 
 
-def reason(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Returns why a file operation failed, in a few words: the project's or the operating system's reason, if known."""
     if isinstance(error, RunError):
         return str(error)

@@ -6,7 +6,7 @@ The page is self-contained. It is made only from `metrics.jsonl`, `config.json` 
 any time, even during the run.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take long
@@ -22,15 +22,15 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError, is_whole_number
-from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.environment import read_environment
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
-from efficient_attention.workdir.metrics import dropped_note, read_log
+from efficient_attention.workdir.metrics import read_log, unreadable_lines_note
 from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
 
 FILE_NAME = 'report.html'
@@ -51,18 +51,18 @@ def write_report(workdir: Path) -> Path:
         InputError: the workdir holds no metrics that can be read, or another file in it is damaged.
     """
     lines, dropped = read_log(workdir)
-    notes = dropped_note(workdir, dropped)
+    notes = unreadable_lines_note(workdir, dropped)
     if not lines:
         raise InputError(next(iter(notes), f'there is nothing to report: {workdir / METRICS_FILE} is missing or empty'))
     for note in notes:
         LOG.warning('%s', note)
     config = _read_config(workdir / CONFIG_FILE)
     sections = (
-        _tiles(lines, flatten(config).get('train.steps')),
-        _section('Final metrics', _final_metrics(lines) + _without_held_out(config)),
-        _section('Curves', _charts(lines)),
-        _section('Config', _config_tables(config)),
-        _section('Environment', _table(read_environment(workdir).items())),
+        _summary_tiles(lines, flatten(config).get('train.steps')),
+        _html_section('Final metrics', _final_metrics(lines) + _no_evaluation_sentence(config)),
+        _html_section('Curves', _charts(lines)),
+        _html_section('Config', _config_tables(config)),
+        _html_section('Environment', _html_table(read_environment(workdir).items())),
     )
     page = _PAGE.format(title=escape(workdir.resolve().name), style=_STYLE, body='\n'.join(filter(None, sections)))
     path = workdir / FILE_NAME
@@ -70,7 +70,7 @@ def write_report(workdir: Path) -> Path:
     return path
 
 
-def series_of(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
+def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
     """Returns {metric: {split: (steps, values)}} of all lines, in the order in which a page shows the metrics."""
     found: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for line in lines:
@@ -79,10 +79,10 @@ def series_of(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
                 steps, values = found.setdefault(name, {}).setdefault(line['split'], ([], []))
                 steps.append(line['step'])
                 values.append(value)
-    return {name: {**found[name]} for name in sorted(found, key=_rank)}
+    return {name: {**found[name]} for name in sorted(found, key=_metric_sort_key)}
 
 
-def baselines_of(lines: Sequence[Line]) -> dict[str, float]:
+def unigram_baselines(lines: Sequence[Line]) -> dict[str, float]:
     """Returns {metric: the unigram model's score}: the last value of 'unigram_loss' is the baseline of 'loss'."""
     found = {}
     for line in lines:
@@ -92,7 +92,7 @@ def baselines_of(lines: Sequence[Line]) -> dict[str, float]:
     return found
 
 
-def _rank(name: str) -> tuple[int, int]:
+def _metric_sort_key(name: str) -> tuple[int, int]:
     """Returns a sort key: names that contain an earlier word of FIRST come first, then shorter names."""
     places = [place for place, word in enumerate(FIRST) if word in name]
     return min(places, default=len(FIRST)), len(name)
@@ -102,9 +102,9 @@ def _is_baseline(name: str) -> bool:
     return BASELINE in name.split('_')
 
 
-def _tiles(lines: Sequence[Line], total_steps: Any) -> str:
+def _summary_tiles(lines: Sequence[Line], total_steps: Any) -> str:
     """Returns the HTML of the few figures that a reader looks for first."""
-    series, baselines = series_of(lines), baselines_of(lines)
+    series, baselines = metric_series(lines), unigram_baselines(lines)
     planned = f'of {total_steps:,} steps' if is_whole_number(total_steps) else 'steps'
     tiles = [(planned, f'{max(line["step"] for line in lines):,}')]
     speeds = sorted(series.get('tokens_per_second', {}).get(TRAIN, ([], []))[1])
@@ -114,8 +114,13 @@ def _tiles(lines: Sequence[Line], total_steps: Any) -> str:
         held_out = [split for split in splits if split != TRAIN]
         if held_out and name in baselines:
             value = splits[held_out[0]][1][-1]
-            tiles.append((f'{_words(held_out[0])} {_words(name)}', _number(value)))
-            tiles.append((f'than the unigram loss, {_number(baselines[name])}', _change(value, baselines[name])))
+            tiles.append((f'{_display_name(held_out[0])} {_display_name(name)}', _format_number(value)))
+            tiles.append(
+                (
+                    f'than the unigram loss, {_format_number(baselines[name])}',
+                    _change_from_baseline(value, baselines[name]),
+                )
+            )
             break  # the first one only; the others are in the table below
     cells = ''.join(f'<div><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles)
     return f'<div class="tiles">{cells}</div>'
@@ -123,21 +128,21 @@ def _tiles(lines: Sequence[Line], total_steps: Any) -> str:
 
 def _final_metrics(lines: Sequence[Line]) -> str:
     """Returns the table of each metric's last value per split, with the unigram baseline if there is one."""
-    series, baselines = series_of(lines), baselines_of(lines)
+    series, baselines = metric_series(lines), unigram_baselines(lines)
     splits = list(dict.fromkeys(line['split'] for line in lines))
     last = {split: max(line['step'] for line in lines if line['split'] == split) for split in splits}
-    heads = ['metric', *(f'{_words(split)}, step {last[split]:,}' for split in splits)]
+    heads = ['metric', *(f'{_display_name(split)}, step {last[split]:,}' for split in splits)]
     heads += ['unigram'] if baselines else []
     rows = []
     for name, lines_of_splits in series.items():
         if not _is_baseline(name):
             values = [lines_of_splits[split][1][-1] if split in lines_of_splits else None for split in splits]
             values += [baselines.get(name)] if baselines else []
-            rows.append((_words(name), *map(_number, values)))
-    return _table(rows, heads)
+            rows.append((_display_name(name), *map(_format_number, values)))
+    return _html_table(rows, heads)
 
 
-def _without_held_out(config: Mapping[str, Any]) -> str:
+def _no_evaluation_sentence(config: Mapping[str, Any]) -> str:
     """Returns a sentence if the run had no validation set; '' if the config lacks these fields."""
     fields = flatten(config)
     share = fields.get('data.held_out', 1.0)
@@ -146,13 +151,13 @@ def _without_held_out(config: Mapping[str, Any]) -> str:
 
 
 def _charts(lines: Sequence[Line]) -> str:
-    baselines = baselines_of(lines)
+    baselines = unigram_baselines(lines)
     figures = []
-    for name, splits in series_of(lines).items():
+    for name, splits in metric_series(lines).items():
         is_constant = len({value for _, values in splits.values() for value in values}) == 1
         if not _is_baseline(name) and (not is_constant or name == 'learning_rate'):
             chart = line_chart(name, splits, baselines.get(name))
-            figures.append(f'<figure><figcaption>{escape(_words(name))}</figcaption>{chart}</figure>')
+            figures.append(f'<figure><figcaption>{escape(_display_name(name))}</figcaption>{chart}</figure>')
     return f'<div class="charts">{"".join(figures)}</div>'
 
 
@@ -161,7 +166,7 @@ def _config_tables(config: Mapping[str, Any]) -> str:
     groups = {'': {name: value for name, value in config.items() if not isinstance(value, dict)}}
     groups |= {name: flatten(value) for name, value in config.items() if isinstance(value, dict)}
     tables = [
-        f'<div><h3>{escape(group)}</h3>{_table((name, _plain(value)) for name, value in fields.items())}</div>'
+        f'<div><h3>{escape(group)}</h3>{_html_table((name, _as_plain_text(value)) for name, value in fields.items())}</div>'
         for group, fields in groups.items()
         if fields
     ]
@@ -178,11 +183,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     return found
 
 
-def _section(title: str, content: str) -> str:
+def _html_section(title: str, content: str) -> str:
     return f'<section><h2>{escape(title)}</h2>{content}</section>' if content else ''
 
 
-def _table(rows: Any, heads: Sequence[str] = ()) -> str:
+def _html_table(rows: Any, heads: Sequence[str] = ()) -> str:
     head = ''.join(f'<th>{escape(text)}</th>' for text in heads)
     body = ''.join('<tr>' + ''.join(f'<td>{escape(str(cell))}</td>' for cell in row) + '</tr>' for row in rows)
     if not body:
@@ -190,11 +195,11 @@ def _table(rows: Any, heads: Sequence[str] = ()) -> str:
     return f'<table>{f"<thead><tr>{head}</tr></thead>" if head else ""}<tbody>{body}</tbody></table>'
 
 
-def _words(name: str) -> str:
+def _display_name(name: str) -> str:
     return {'held_out': 'held-out'}.get(name, name.replace('_', ' '))
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None:
         return ''
     if not math.isfinite(value):
@@ -204,13 +209,13 @@ def _number(value: float | None) -> str:
     return f'{value:.4g}' if abs(value) < 1 else f'{value:,.4f}'
 
 
-def _change(value: float, baseline: float) -> str:
+def _change_from_baseline(value: float, baseline: float) -> str:
     """Returns '12.3% lower' or '12.3% higher', relative to the baseline."""
     share = (value - baseline) / baseline if baseline else 0.0
     return f'{abs(share):.1%} {"higher" if share > 0 else "lower"}'
 
 
-def _plain(value: Any) -> str:
+def _as_plain_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -38,7 +38,7 @@ def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = 
         _draw_line(axes, *series, label=label, colour=_colour(split, lines), may_smooth=name not in EXACT)
     if baseline is not None and math.isfinite(baseline):
         axes.axhline(baseline, color=BASELINE_COLOUR, linestyle=(0, (4, 3)), linewidth=1.2, label='unigram')
-    _decorate(axes)
+    _style_axes(axes)
     if list(lines) != [TRAIN] or baseline is not None:
         _add_legend(figure, axes)
     return _svg(figure, name)
@@ -53,7 +53,7 @@ def _colour(split: str, lines: Mapping[str, Series]) -> str:
 def _draw_line(
     axes: Axes, steps: Sequence[float], values: Sequence[float], *, label: str, colour: str, may_smooth: bool
 ) -> None:
-    x, y = _grouped(np.asarray(steps, float)), _grouped(np.asarray(values, float))
+    x, y = _downsample(np.asarray(steps, float)), _downsample(np.asarray(values, float))
     is_smoothed = may_smooth and len(x) >= SMOOTHED_FROM
     marker = 'o' if len(x) <= 30 else None
     if is_smoothed:
@@ -62,7 +62,7 @@ def _draw_line(
     axes.plot(x, y, color=colour, linewidth=1.8, label=label, marker=marker, markersize=3, solid_capstyle='round')
 
 
-def _grouped(values: np.ndarray) -> np.ndarray:
+def _downsample(values: np.ndarray) -> np.ndarray:
     """Returns means of equal groups of neighbours, at most MOST_POINTS groups."""
     groups = np.array_split(values, min(len(values), MOST_POINTS)) if len(values) else []
     return np.array([group.mean() for group in groups])
@@ -77,7 +77,7 @@ def _smoothed(values: np.ndarray) -> np.ndarray:
     return np.where(is_finite, sums / np.maximum(counts, 1), np.nan)
 
 
-def _decorate(axes: Axes) -> None:
+def _style_axes(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=''))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_xlim(left=0)

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.workdir.answer_files import changed_file, check_answers
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checksums import has_all_checksums
 from efficient_attention.workdir.config_file import CONFIG, check_is_folder, read_config
-from efficient_attention.workdir.evaluations import LATER, read_later
-from efficient_attention.workdir.seal import is_sealed
+from efficient_attention.workdir.evaluations import LATER, read_late_evaluation
+from efficient_attention.workdir.inference_files import check_inference_files, describe_changed_file
 
 
 def verify_checkpoints(workdir: Path) -> None:
@@ -26,37 +26,39 @@ def verify_checkpoints(workdir: Path) -> None:
     for step in steps:
         # Asked before `damage`, because the trainer may write the checksums at any moment.
         is_being_saved = reader.is_being_saved(step)
-        fault = '' if is_being_saved else reader.damage(step) or _changed_beside(reader, step)
+        fault = '' if is_being_saved else reader.find_damage(step) or _changed_extra_file(reader, step)
         if step not in reader.written_steps():
             continue
-        print(f'checkpoint step {step}: {"being saved" if is_being_saved else _in_words(reader, step, fault)}')
+        print(
+            f'checkpoint step {step}: {"being saved" if is_being_saved else _describe_checkpoint(reader, step, fault)}'
+        )
         damaged += [step] if fault else []
     if damaged:
         named = ', '.join(map(str, damaged))
         raise RunError(f'{reader.folder}: {len(damaged)} of {len(steps)} checkpoints damaged: step {named}')
 
 
-def _changed_beside(reader: CheckpointReader, step: int) -> str:
+def _changed_extra_file(reader: CheckpointReader, step: int) -> str:
     """Returns how a file next to a step differs from its content at the save; '' if none differs."""
     workdir, later = reader.folder.parent, reader.folder / f'{step}{LATER}'
     try:
-        record = reader.record(step)
+        record = reader.read_record(step)
     except InputError:  # the step was removed meanwhile, or its record is unreadable, which its checksums reveal
         return ''
-    if later.exists() and not read_later(reader.folder, step):
+    if later.exists() and not read_late_evaluation(reader.folder, step):
         return f'{later.name} is not what was written'
-    if changed := changed_file(workdir, record):
+    if changed := describe_changed_file(workdir, record):
         return changed
     try:
         if (workdir / CONFIG).exists():
-            check_answers(workdir, read_config(workdir), step, record)
+            check_inference_files(workdir, read_config(workdir), step, record)
     except InputError as error:
         return str(error)
     return ''
 
 
-def _in_words(reader: CheckpointReader, step: int, fault: str) -> str:
+def _describe_checkpoint(reader: CheckpointReader, step: int, fault: str) -> str:
     if fault:
         return f'damaged: {fault}'
-    sealed = is_sealed(reader.folder / str(step))
+    sealed = has_all_checksums(reader.folder / str(step))
     return 'every file is as it was written' if sealed else 'written before checksums existed, nothing to compare'

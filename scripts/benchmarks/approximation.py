@@ -9,7 +9,7 @@ the least error that this number of compressed keys can reach. Learned arrays of
 The last line of output is one JSON object.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -48,8 +48,8 @@ def main() -> None:
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='MECHANISM...')
     mechanisms = {text: ea.parse_mechanism(text) for text in texts}
-    layers = operands_of(options.model, options.source, options.rows, options.length)
-    found = errors_of_mechanisms(layers, mechanisms) | errors_of_ranks(layers, options.ranks)
+    layers = collect_qkv(options.model, options.source, options.rows, options.length)
+    found = mechanism_errors(layers, mechanisms) | low_rank_errors(layers, options.ranks)
     names = list(next(iter(found.values())))
     print(' '.join(f'{name:>9}' for name in names))
     for text, errors in found.items():
@@ -68,7 +68,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
+def collect_qkv(model: Path, source: str, rows: int, length: int) -> Layers:
     """Returns queries, keys and values of all layers of an encoder for `rows` documents, each cut to `length` tokens.
 
     Raises:
@@ -93,42 +93,42 @@ def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
     module = pretrained_encoder(pretrained)
     ids_BL = jnp.array(tokens_BL, jnp.int32)
     types_BL = jnp.zeros_like(ids_BL) if pretrained.model.token_types > 1 else None
-    layers = layers_of(module, ids_BL, types_BL)
+    layers = qkv_of_layers(module, ids_BL, types_BL)
     if layers is None:
         raise InputError(f'{model}: its layers have no attention of queries, keys and values')
     return layers
 
 
 @nnx.jit
-def layers_of(module: Encoder, ids_BL: Array, types_BL: Array | None) -> Layers | None:
+def qkv_of_layers(module: Encoder, ids_BL: Array, types_BL: Array | None) -> Layers | None:
     """Returns queries, keys and values of all layers; None if the layers have none."""
-    inside = module.with_inside(ids_BL, jnp.ones_like(ids_BL), token_types_BL=types_BL)[1].attention
+    inside = module.with_hidden_states(ids_BL, jnp.ones_like(ids_BL), token_types_BL=types_BL)[1].attention
     if inside is None or inside.value_BMHK is None:
         return None
     return inside.query_BLHK, inside.key_BMHK, inside.value_BMHK
 
 
-def errors_of_mechanisms(layers: Layers, mechanisms: dict[str, Mechanism]) -> dict[str, dict[str, float]]:
+def mechanism_errors(layers: Layers, mechanisms: dict[str, Mechanism]) -> dict[str, dict[str, float]]:
     """Returns the errors of each mechanism, per layer and on average."""
-    full = outputs_of(ea.Softmax(ea.Full()), layers)
-    return {text: errors_of(outputs_of(mechanism, layers), full) for text, mechanism in mechanisms.items()}
+    full = attention_outputs(ea.Softmax(ea.Full()), layers)
+    return {text: relative_errors(attention_outputs(mechanism, layers), full) for text, mechanism in mechanisms.items()}
 
 
-def outputs_of(mechanism: Mechanism, layers: Layers) -> np.ndarray:
+def attention_outputs(mechanism: Mechanism, layers: Layers) -> np.ndarray:
     """Returns the attention outputs of each layer, float32 [N, B, L, H, K]."""
     heads, width = layers[0].shape[-2:]
 
     @jax.jit
     def attend(rng: Array, *layer: Array) -> Array:
         rngs = jax.random.split(rng)
-        options: dict[str, Any] = {'rng': rngs[0]} if mechanism.draws.always else {}
+        options: dict[str, Any] = {'rng': rngs[0]} if mechanism.randomness.always else {}
         options['learned'] = draw_operands(mechanism, heads, width, rngs[1]) or None
         return ea.attend(*layer, mechanism, **options)
 
     return np.stack([attend(jax.random.key(0), *layer) for layer in zip(*layers, strict=True)])
 
 
-def errors_of_ranks(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str, float]]:
+def low_rank_errors(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str, float]]:
     """Returns the errors of the best weights of each rank."""
     full = ea.Softmax(ea.Full())
     outputs: dict[int, list[np.ndarray]] = {rank: [] for rank in ranks}
@@ -142,10 +142,12 @@ def errors_of_ranks(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str,
         for rank in ranks:
             kept_BHRK = s_BHR[..., :rank, None] * (v_BHRM[..., :rank, :] @ values_BHMK)
             outputs[rank].append(u_BHLR[..., :rank] @ kept_BHRK)
-    return {f'best of rank {rank}': errors_of(np.stack(found), np.stack(wanted)) for rank, found in outputs.items()}
+    return {
+        f'best of rank {rank}': relative_errors(np.stack(found), np.stack(wanted)) for rank, found in outputs.items()
+    }
 
 
-def errors_of(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
+def relative_errors(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
     """Returns the relative error per layer (the first axis) and the mean over layers."""
     axes = tuple(range(1, found.ndim))
     errors_N = np.sqrt(np.square(found - wanted).sum(axis=axes) / np.square(wanted).sum(axis=axes))

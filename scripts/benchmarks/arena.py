@@ -23,7 +23,7 @@ from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
-from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.errors import InputError
 from scripts.benchmarks.memory import run_steps
 
@@ -69,7 +69,7 @@ def check_flags(options: flags.FlagValues) -> None:
             raise InputError(f'--lengths has {length}; each must be at least 1')
 
 
-def shape_of(side: str, size: str, length: int) -> dict[str, Any]:
+def benchmark_shape(side: str, size: str, length: int) -> dict[str, Any]:
     """Returns the config fields of a `text` cell for rows of this length, as input of the child process."""
     config = get_config(f'text,{side},{size}')
     config.model.update(mechanisms(length)[side])
@@ -91,25 +91,25 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """
     report: dict[str, Any] = {}
     if 'rows' in options.parts:
-        report['generated'] = generated()
+        report['generated'] = measure_row_generation()
         yield report
     if 'train' in options.parts:
         for figures in measure_training(options, run):
             yield report | figures
 
 
-def generated() -> dict[str, dict[str, float]]:
+def measure_row_generation() -> dict[str, dict[str, float]]:
     """Returns {dataset: {split: rows per second of processor time on one core}}.
 
     The first row is not timed, because it includes reading shared data. If a hash assigns rows to splits, test rows are
     only a share of the generated rows.
     """
-    return {text: {split: speed_of(text, split) for split in ('train', 'test')} for text in GENERATED}
+    return {text: {split: row_generation_speed(text, split) for split in ('train', 'test')} for text in GENERATED}
 
 
-def speed_of(text: str, split: str) -> float:
+def row_generation_speed(text: str, split: str) -> float:
     """Returns the rows per second of a split of a dataset."""
-    rows = open_set(text, 'a set').rows(split)
+    rows = open_arena_dataset(text, 'a set').rows(split)
     next(rows)
     start = time.process_time()
     made = sum(1 for _ in rows)
@@ -130,15 +130,15 @@ def measure_training(options: flags.FlagValues, run: Run) -> Iterator[dict[str, 
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for number in range(options.rounds):
             for side in sides if number % 2 == 0 else reversed(sides):
-                shape = shape_of(side, options.size, length) | {'rows': options.rows, 'steps': options.steps}
+                shape = benchmark_shape(side, options.size, length) | {'rows': options.rows, 'steps': options.steps}
                 runs[side].append(run(CHILD, shape))
-        report[str(length)] = compared(runs)
+        report[str(length)] = summarize_runs(runs)
         for side, found in report[str(length)].items():
-            print(line_of(length, side, found))
+            print(table_line(length, side, found))
         yield {'size': options.size, 'rows': options.rows, 'lengths': report}
 
 
-def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+def summarize_runs(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Returns median and range of each side's steps per second, its memory, and both relative to full attention."""
     rates = {side: [1 / statistics.median(one['seconds']) for one in found] for side, found in runs.items()}
     full = statistics.median(rates[FULL])
@@ -156,7 +156,7 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]
     return report
 
 
-def line_of(length: int, side: str, found: dict[str, Any]) -> str:
+def table_line(length: int, side: str, found: dict[str, Any]) -> str:
     """Returns the table line of a side."""
     low, high = found['range']
     spread = f'{found["steps_per_second"]:.2f} ({low:.2f} to {high:.2f})'
@@ -198,9 +198,9 @@ def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[
     from efficient_attention.models.fine_tuning import FineTuningModel
     from efficient_attention.objectives.fine_tuning import FineTuning
     from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
-    from efficient_attention.training.parts import parts_of
     from efficient_attention.training.state import initial_state
     from efficient_attention.training.step import make_train_step
+    from efficient_attention.training.step_extensions import build_step_extensions
 
     graph, _ = nnx.split(nnx.eval_shape(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0))))
     optimizer = make_optimizer(
@@ -211,7 +211,7 @@ def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[
         params = nnx.to_pure_dict(nnx.state(FineTuningModel(config, head, rngs=nnx.Rngs(0))))
         return initial_state(params, optimizer, seed=0)
 
-    parts = parts_of(jax.eval_shape(first_state))
+    parts = build_step_extensions(jax.eval_shape(first_state))
     return make_train_step(graph, FineTuning(head), optimizer, parts=parts), first_state
 
 

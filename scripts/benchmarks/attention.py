@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from efficient_attention.atomic_files import atomic_file
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import whole_file
-from scripts.benchmarks.process import peak_bytes, seconds_of
+from scripts.benchmarks.process_measurements import peak_bytes, time_calls
 
 if TYPE_CHECKING:  # only the child process needs them
     import jax
@@ -33,7 +33,7 @@ YARDSTICK = 'full'
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class BenchmarkSide:
     """A measured side: one of our mechanisms on a backend, or a peer; `against` lists peers with the same mechanism."""
 
     name: str
@@ -44,40 +44,40 @@ class Side:
 
 
 OURS = (
-    Side('full', 'full', against=('sdpa', 'jax_nn')),
-    Side('causal', 'causal', against=('sdpa_causal',)),
-    Side('jax_nn', 'full', 'jax_nn'),
-    Side('window', 'window(64)', against=('hf_longformer', 'local_attention', 'sdpa')),
-    Side('bigbird', 'bigbird(64, 3)', against=('hf_bigbird',)),
-    Side('sparse_fixed', 'sparse_fixed(128, 8)'),
-    Side('sparse_strided', 'sparse_strided(128)'),
-    Side('lsh', 'lsh(64, 4)', against=('hf_reformer', 'reformer_pytorch')),
-    Side('favor', 'favor(256)', against=('performer_pytorch',)),
-    Side('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
-    Side('linear', 'linear'),
-    Side('linear_causal', 'linear(causal=True)'),
-    Side('cos', "linear('cos', {length})"),
-    Side('sparsemax', 'sparsemax'),
-    Side('entmax', 'entmax'),
-    Side('hard', 'hard'),
-    Side('linformer', 'linformer(256, {length})', against=('linformer_package_tied',)),
-    Side('linformer_untied', 'linformer(256, {length}, tied=False)', against=('linformer_package',)),
-    Side('synthesizer', "synthesizer('dense', {length})"),
-    Side('synthesizer_random', "synthesizer('random', {length})", backend='auto'),
-    Side('synthesizer_factorized', "synthesizer('factorized', {length}, 8)"),
-    Side('synthesizer_dot', "synthesizer('random+dot', {length})", backend='auto'),
-    Side('nystrom', 'nystrom(64)', against=('nystrom_attention',)),
-    Side('nystrom_convolution', 'nystrom(64, 6, 33)', against=('nystrom_attention_convolution',)),
-    Side('induced', 'induced(64)'),
-    Side('sinkhorn', 'sinkhorn(64, 1024)', against=('sinkhorn_transformer',)),
-    Side('sinkhorn_causal', 'sinkhorn(64, 1024, causal=True)', against=('sinkhorn_transformer_causal',)),
-    Side('sortcut', 'sinkhorn(64, 1024, cut=2)', against=('sinkhorn_transformer_cut',)),
-    Side('routing', 'routing(64, 64)', against=('routing_transformer',)),
-    Side('routing_causal', 'routing(64, 64, causal=True)', against=('routing_transformer_causal',)),
-    Side('routing_root', 'routing({root}, {root})'),
-    Side('routing_half', 'routing(64, 64, local_heads=4)', against=('routing_transformer_half',)),
+    BenchmarkSide('full', 'full', against=('sdpa', 'jax_nn')),
+    BenchmarkSide('causal', 'causal', against=('sdpa_causal',)),
+    BenchmarkSide('jax_nn', 'full', 'jax_nn'),
+    BenchmarkSide('window', 'window(64)', against=('hf_longformer', 'local_attention', 'sdpa')),
+    BenchmarkSide('bigbird', 'bigbird(64, 3)', against=('hf_bigbird',)),
+    BenchmarkSide('sparse_fixed', 'sparse_fixed(128, 8)'),
+    BenchmarkSide('sparse_strided', 'sparse_strided(128)'),
+    BenchmarkSide('lsh', 'lsh(64, 4)', against=('hf_reformer', 'reformer_pytorch')),
+    BenchmarkSide('favor', 'favor(256)', against=('performer_pytorch',)),
+    BenchmarkSide('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
+    BenchmarkSide('linear', 'linear'),
+    BenchmarkSide('linear_causal', 'linear(causal=True)'),
+    BenchmarkSide('cos', "linear('cos', {length})"),
+    BenchmarkSide('sparsemax', 'sparsemax'),
+    BenchmarkSide('entmax', 'entmax'),
+    BenchmarkSide('hard', 'hard'),
+    BenchmarkSide('linformer', 'linformer(256, {length})', against=('linformer_package_tied',)),
+    BenchmarkSide('linformer_untied', 'linformer(256, {length}, tied=False)', against=('linformer_package',)),
+    BenchmarkSide('synthesizer', "synthesizer('dense', {length})"),
+    BenchmarkSide('synthesizer_random', "synthesizer('random', {length})", backend='auto'),
+    BenchmarkSide('synthesizer_factorized', "synthesizer('factorized', {length}, 8)"),
+    BenchmarkSide('synthesizer_dot', "synthesizer('random+dot', {length})", backend='auto'),
+    BenchmarkSide('nystrom', 'nystrom(64)', against=('nystrom_attention',)),
+    BenchmarkSide('nystrom_convolution', 'nystrom(64, 6, 33)', against=('nystrom_attention_convolution',)),
+    BenchmarkSide('induced', 'induced(64)'),
+    BenchmarkSide('sinkhorn', 'sinkhorn(64, 1024)', against=('sinkhorn_transformer',)),
+    BenchmarkSide('sinkhorn_causal', 'sinkhorn(64, 1024, causal=True)', against=('sinkhorn_transformer_causal',)),
+    BenchmarkSide('sortcut', 'sinkhorn(64, 1024, cut=2)', against=('sinkhorn_transformer_cut',)),
+    BenchmarkSide('routing', 'routing(64, 64)', against=('routing_transformer',)),
+    BenchmarkSide('routing_causal', 'routing(64, 64, causal=True)', against=('routing_transformer_causal',)),
+    BenchmarkSide('routing_root', 'routing({root}, {root})'),
+    BenchmarkSide('routing_half', 'routing(64, 64, local_heads=4)', against=('routing_transformer_half',)),
 )
-PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
+PEERS = tuple(BenchmarkSide(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}
 # fields of a figure
 ROW = (
@@ -126,7 +126,7 @@ def check_flags(options: flags.FlagValues) -> None:
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Yields the report on all lengths so far after each length; prints and plots it at the end."""
     if not options.steps:
-        yield from compile_alone(options, run)
+        yield from measure_compiled_memory(options, run)
         return
     peer = [str(options.peers_python), PEER]
     figures: Figures = {name: {} for name in options.sides}
@@ -135,7 +135,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         runs: dict[str, list[dict]] = {}
         for number in range(options.rounds):
             for name in options.sides if number % 2 == 0 else options.sides[::-1]:
-                if promised_seconds(figures[name], length) > options.max_seconds:
+                if extrapolated_seconds(figures[name], length) > options.max_seconds:
                     continue
                 shape = SHAPE | {'length': length, 'steps': options.steps} | dataclasses.asdict(SIDES[name])
                 runs.setdefault(name, []).append(run(peer if SIDES[name].peer else CHILD, shape))
@@ -143,10 +143,10 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
             figures[name][length] = summary(children)
             print_row(length, name, figures[name][length])
         yield make_report(figures)
-    finish(figures, options.plot)
+    print_and_plot_report(figures, options.plot)
 
 
-def compile_alone(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
+def measure_compiled_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Yields the temporary bytes of forward + backward so far after each length; prints their growth at the end."""
     temporary: dict[str, dict[int, int]] = {name: {} for name in options.sides}
     print(f'{"length":>7} {"side":<26} {"temp MB":>8}')
@@ -157,7 +157,9 @@ def compile_alone(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any
             print(f'{length:>7} {name:<26} {by_length[length] / 2**20:>8.0f}', flush=True)
         yield {'shape': SHAPE, 'temporary_bytes': temporary}
     for name, by_length in temporary.items() if len(options.lengths) > 1 else ():
-        print(f'{name}: temporary memory grows as length^{slope(list(by_length), list(by_length.values())):.2f}')
+        print(
+            f'{name}: temporary memory grows as length^{log_log_slope(list(by_length), list(by_length.values())):.2f}'
+        )
 
 
 def make_report(figures: Figures) -> dict[str, Any]:
@@ -166,29 +168,29 @@ def make_report(figures: Figures) -> dict[str, Any]:
         'shape': SHAPE,
         'sides': {name: dict(by_length) for name, by_length in figures.items()},
         'comparisons': compare(figures),
-        'exponents': exponents(figures),
+        'exponents': scaling_exponents(figures),
         'crossovers': crossovers(figures),
     }
 
 
-def show(figures: Figures, plot: Path | None) -> None:
+def show_saved_report(figures: Figures, plot: Path | None) -> None:
     """Prints and plots the figures of an earlier run."""
     print_titles()
     for length in sorted({length for by_length in figures.values() for length in by_length}):
         for name in figures:
             if length in figures[name]:
                 print_row(length, name, figures[name][length])
-    finish(figures, plot)
+    print_and_plot_report(figures, plot)
 
 
-def finish(figures: Figures, plot: Path | None) -> None:
+def print_and_plot_report(figures: Figures, plot: Path | None) -> None:
     """Prints the comparisons, exponents and crossovers, and plots the figures if a path is given."""
     print_report(make_report(figures))
     if plot:
         draw(figures, plot)
 
 
-def promised_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
+def extrapolated_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
     """Returns the expected seconds at `length`, extrapolated from the two longest measured lengths; 0 with fewer."""
     if len(by_length) < 2:
         return 0.0
@@ -238,20 +240,20 @@ def compare(figures: Figures) -> list[dict[str, Any]]:
     return rows
 
 
-def exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
+def scaling_exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
     """Returns least-squares slopes of log time and log peak memory over log length, between two lengths."""
     slopes = {}
     for name, by_length in figures.items():
         lengths = [length for length in sorted(by_length) if start <= length <= stop]
         if len(lengths) >= 2:
             slopes[name] = {
-                what: slope(lengths, [by_length[length][what] for length in lengths])
+                what: log_log_slope(lengths, [by_length[length][what] for length in lengths])
                 for what in ('forward_backward', 'peak_bytes')
             } | {'from': lengths[0], 'to': lengths[-1]}
     return slopes
 
 
-def slope(lengths: list[int], values: list[float]) -> float:
+def log_log_slope(lengths: list[int], values: list[float]) -> float:
     """Returns the slope of the least-squares line through (log length, log value)."""
     return statistics.linear_regression([math.log(x) for x in lengths], [math.log(max(y, 1e-9)) for y in values]).slope
 
@@ -305,12 +307,12 @@ def draw(figures: Figures, path: Path) -> None:
         axis.set_xscale('log', base=2)
         axis.grid(visible=True, alpha=0.3)
     axes[1].legend(fontsize=8, ncols=2, loc='upper left', bbox_to_anchor=(1.0, 1.0))
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         figure.savefig(partial, format=path.suffix.removeprefix('.') or 'png')
     pyplot.close(figure)
 
 
-def load(path: Path) -> Figures:
+def load_saved_figures(path: Path) -> Figures:
     """Returns the figures from an earlier run's JSON file, also from an interrupted run.
 
     Raises:
@@ -349,14 +351,14 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     length = shape['length']
     mechanism = parse_mechanism(shape['mechanism'].format(length=length, root=round(math.sqrt(length))))
     learned = draw_operands(mechanism, *size[2:], jax.random.key(2))
-    rng = jax.random.key(1) if mechanism.draws.always else None
+    rng = jax.random.key(1) if mechanism.randomness.always else None
 
     def forward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> jax.Array:
-        k = q if mechanism.needs.shared_qk else k
+        k = q if mechanism.requirements.shared_qk else k
         return attend(q, k, v, mechanism, rng=rng, learned=learned, backend=shape['backend'])
 
     def forward_backward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> Any:
-        if mechanism.needs.shared_qk:
+        if mechanism.requirements.shared_qk:
             out, pull = jax.vjp(lambda q, v: forward(q, k, v, learned), q, v)
         else:
             out, pull = jax.vjp(forward, q, k, v, learned)
@@ -367,7 +369,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
         compiled = jax.jit(function).lower(q, k, v, learned).compile()
         result[f'{name}_temporary_bytes'] = compiled.memory_analysis().temp_size_in_bytes
         if shape['steps']:
-            result[name] = seconds_of(
+            result[name] = time_calls(
                 lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v, learned)), shape['steps']
             )
     return result | ({'peak_bytes': peak_bytes() - baseline} if shape['steps'] else {})

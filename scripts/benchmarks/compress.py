@@ -90,19 +90,19 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         print(f'{"length":>6} {"rows":>4} {"side":>12} {"ms (min to max)":>28} {"speed":>6} {"MiB":>7} {"beside":>7}')
         for length in options.lengths:
             for rows in options.rows:
-                found = infer(sides, {'length': length, 'rows': rows}, options.rounds, commands, run)
+                found = measure_inference(sides, {'length': length, 'rows': rows}, options.rounds, commands, run)
                 report.setdefault('infer', {}).setdefault(str(length), {})[str(rows)] = found
                 yield report
     if 'train' in options.parts:
         for length in options.lengths:
             shape = {'model': WHOLE, 'student_layers': 3, 'rows': 32, 'length': length, 'steps': options.steps}
             runs = [run(CHILD, shape)['milliseconds'] for _ in range(options.rounds)]
-            report.setdefault('train', {})[str(length)] = trained(runs)
+            report.setdefault('train', {})[str(length)] = summarize_training(runs)
             print(f'train, length {length}: {json.dumps(report["train"][str(length)]["ratios"])}')
             yield report
 
 
-def infer(
+def measure_inference(
     sides: list[str], shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run
 ) -> dict[str, Any]:
     """Returns and prints the figures of each side for one shape."""
@@ -131,7 +131,7 @@ def infer(
     return report
 
 
-def trained(runs: list[dict[str, float]]) -> dict[str, Any]:
+def summarize_training(runs: list[dict[str, float]]) -> dict[str, Any]:
     """Returns median milliseconds of each training method, and the ratios of `RATIOS`, computed per process."""
     middle = {way: statistics.median(one[way] for one in runs) for way in runs[0]}
     ratios = {
@@ -150,7 +150,7 @@ WAYS = ('plain', 'movement', 'qat', 'student', 'teacher', 'live', 'kept')
 Step = Callable[[], Any]
 
 
-class Trained:
+class TrainedModel:
     """A model with its training state; `step` trains on one batch."""
 
     def __init__(
@@ -166,9 +166,9 @@ class Trained:
         from efficient_attention.objectives.fine_tuning import FineTuning
         from efficient_attention.pruning.pruner import make_pruner
         from efficient_attention.training.optimizer import make_optimizer
-        from efficient_attention.training.parts import parts_of
         from efficient_attention.training.state import initial_state
         from efficient_attention.training.step import make_train_step
+        from efficient_attention.training.step_extensions import build_step_extensions
 
         config, head = ModelConfig(**fields, scan_unroll=fields['layers']), HeadConfig(**HEAD)
         graph, params = nnx.split(FineTuningModel(config, head, rngs=nnx.Rngs(0)))
@@ -182,16 +182,16 @@ class Trained:
         self.state = initial_state(pure, optimizer, seed=0, scores=scores)
         widths = config.width, config.width
         objective = Distillation(FineTuning(head), distill, (), widths) if distill else FineTuning(head)
-        parts = parts_of(self.state, pruner=pruner)
+        parts = build_step_extensions(self.state, pruner=pruner)
         self.program = jax.jit(make_train_step(graph, objective, optimizer, parts=parts), donate_argnums=0)
 
-    def step(self, batch: dict[str, Any]) -> None:
+    def take_step(self, batch: dict[str, Any]) -> None:
         """Trains one step and waits for the result."""
         self.state, metrics = self.program(self.state, batch)
         assert np.isfinite(float(metrics['loss']))
 
 
-def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
+def make_step_functions(shape: dict[str, Any]) -> dict[str, Step]:
     """Returns a function per training method that takes one step and waits for it."""
     import jax
     import jax.numpy as jnp
@@ -200,7 +200,7 @@ def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
     from efficient_attention.config.head import HeadConfig
     from efficient_attention.config.model import ModelConfig
     from efficient_attention.models.fine_tuning import FineTuningModel
-    from efficient_attention.models.inference_layout import for_inference
+    from efficient_attention.models.inference_layout import lay_out_for_inference
 
     fields, rows, length = shape['model'], shape['rows'], shape['length']
     rng = np.random.default_rng(0)
@@ -217,20 +217,20 @@ def steps_of(shape: dict[str, Any]) -> dict[str, Step]:
     distill = DistillConfig(teacher='a', temperature=2.0, labels=0.5, soft=0.5)
     teacher = FineTuningModel(ModelConfig(**fields), HeadConfig(**HEAD), rngs=nnx.Rngs(1))
     graph, params = nnx.split(teacher)
-    graph, laid_out = for_inference(graph, nnx.to_pure_dict(params))
+    graph, laid_out = lay_out_for_inference(graph, nnx.to_pure_dict(params))
     say = jax.jit(lambda params, batch: nnx.merge(graph, params).outputs(batch)['logits'])
     known = batch | {'teacher_logits': say(laid_out, batch)}
-    plain, movement = Trained(fields), Trained(fields, is_pruned=True)
-    qat, student = Trained(fields | {'quantization': 'int8'}), Trained(small)
-    live, kept = Trained(small, distill=distill), Trained(small, distill=distill)
+    plain, movement = TrainedModel(fields), TrainedModel(fields, is_pruned=True)
+    qat, student = TrainedModel(fields | {'quantization': 'int8'}), TrainedModel(small)
+    live, kept = TrainedModel(small, distill=distill), TrainedModel(small, distill=distill)
     return {
-        'plain': lambda: plain.step(batch),
-        'movement': lambda: movement.step(batch),
-        'qat': lambda: qat.step(batch),
-        'student': lambda: student.step(batch),
+        'plain': lambda: plain.take_step(batch),
+        'movement': lambda: movement.take_step(batch),
+        'qat': lambda: qat.take_step(batch),
+        'student': lambda: student.take_step(batch),
         'teacher': lambda: jax.block_until_ready(say(laid_out, batch)),
-        'live': lambda: live.step(batch | {'teacher_logits': say(laid_out, batch)}),
-        'kept': lambda: kept.step(known),
+        'live': lambda: live.take_step(batch | {'teacher_logits': say(laid_out, batch)}),
+        'kept': lambda: kept.take_step(known),
     }
 
 
@@ -242,7 +242,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     """
     import jax
 
-    steps = steps_of(shape)
+    steps = make_step_functions(shape)
     for step in steps.values():
         step()
     times: dict[str, list[float]] = {way: [] for way in steps}

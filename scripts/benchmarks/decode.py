@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # only the child process needs them
     from jax import Array
 
     from efficient_attention.models.decoder import Decoder
-    from efficient_attention.models.memory import Memory
+    from efficient_attention.models.segment_memory import SegmentMemory
 
 MEBIBYTE = 2**20
 # configs/lm/enwik8_small.py without dropout
@@ -45,7 +45,7 @@ MODEL = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class DecodingComparison:
     """Two of `WAYS`, compared for several mechanisms (name -> fields of ModelConfig) and contexts."""
 
     fast: str
@@ -54,7 +54,7 @@ class Comparison:
     contexts: tuple[int, ...]  # positions that a prediction may read
 
 
-CACHE = Comparison(
+CACHE = DecodingComparison(
     fast='cached',
     slow='recomputed',
     sides={
@@ -68,7 +68,7 @@ CACHE = Comparison(
 )
 # Dai et al. 2019, arXiv 1901.02860, section 4.5: evaluation without memory is 363 to 1,874 times slower at these
 # lengths, in a model of 24 layers on a GPU.
-MEMORY = Comparison(
+MEMORY = DecodingComparison(
     fast='memory',
     slow='sliding',
     sides={'transformer_xl': {'attention': 'causal', 'relative': 'transformer_xl', 'rotary': False}},
@@ -121,7 +121,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def compare(
-    comparison: Comparison, shape: dict[str, Any], rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
+    comparison: DecodingComparison, shape: dict[str, Any], rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
     """Returns median and range of tokens/s of both ways, which take turns, and of the ratio fast / slow."""
     children: dict[str, list[dict[str, Any]]] = {comparison.fast: [], comparison.slow: []}
@@ -139,7 +139,7 @@ def compare(
     }
 
 
-def print_titles(comparison: Comparison) -> None:
+def print_titles(comparison: DecodingComparison) -> None:
     """Prints the head of a table."""
     ways = f'{comparison.fast + " tokens/s":>22} {comparison.slow + " tokens/s":>22}'
     print(f'{"context":>7} {"side":<10} {ways} {"ratio":>8} {"(range)":>18} {"state MiB":>10}')
@@ -159,7 +159,7 @@ def print_row(context: int, side: str, row: dict[str, Any]) -> None:
 SEGMENT = 80  # tokens of a segment in evaluation with memory, as in the released code for enwik8
 
 
-class Work(NamedTuple):
+class DecodingCall(NamedTuple):
     """A call that predicts `tokens` tokens and returns arrays to wait for; `state_bytes` are kept between calls."""
 
     call: Callable[[], Any]
@@ -191,28 +191,30 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     return result | {'tokens_per_second': statistics.median(rates), 'rates': rates}
 
 
-def cached(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
+def decode_with_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
     """Returns generation as in `scripts/generate.py`: reads the context once, then adds `STREAMED` tokens per call."""
     import jax
     import jax.numpy as jnp
 
-    from efficient_attention.inference.generate import STREAMED, proceed, start
-    from efficient_attention.inference.sampling import Draw, Sampling
+    from efficient_attention.inference.generate import STREAMED, generate_tokens_jitted, read_prompt_jitted
+    from efficient_attention.inference.sampling import Sampling, SamplingInputs
 
     max_length = shape['context'] + STREAMED * (shape['calls'] + 1)
-    text = start(graph, params, random_tokens(shape, shape['context']), max_length=max_length)
+    text = read_prompt_jitted(graph, params, random_tokens(shape, shape['context']), max_length=max_length)
     vocab_size = shape['model']['vocab_size']
-    numbers = jnp.int32(STREAMED), Draw(jnp.int32(0), jnp.ones(vocab_size, bool))
+    numbers = jnp.int32(STREAMED), SamplingInputs(jnp.int32(0), jnp.ones(vocab_size, bool))
 
     def call() -> Array:
         nonlocal text
-        made_1n, text = proceed(graph, params, text, *numbers, sampling=Sampling(), max_length=max_length)
+        made_1n, text = generate_tokens_jitted(
+            graph, params, text, *numbers, sampling=Sampling(), max_length=max_length
+        )
         return made_1n
 
-    return Work(call, STREAMED, sum(leaf.nbytes for leaf in jax.tree.leaves(text.state)))
+    return DecodingCall(call, STREAMED, sum(leaf.nbytes for leaf in jax.tree.leaves(text.state)))
 
 
-def recomputed(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
+def decode_without_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
     """Returns generation without a cache: reads the last `context` tokens again for every token."""
     import jax
     import jax.numpy as jnp
@@ -233,36 +235,36 @@ def recomputed(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
         tokens_1L = next_token(params, tokens_1L, jnp.int32(0))
         return tokens_1L
 
-    return Work(call, 1, 0)
+    return DecodingCall(call, 1, 0)
 
 
-def sliding(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
+def evaluate_sliding_window(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
     """Returns evaluation with a window of `context` tokens that moves by 1: one forward pass per token."""
     import jax
     from flax import nnx
 
     tokens_1L = random_tokens(shape, shape['context'])
     window = jax.jit(lambda params, tokens_1L: last_logits(nnx.merge(graph, params), tokens_1L))
-    return Work(lambda: window(params, tokens_1L), 1, 0)
+    return DecodingCall(lambda: window(params, tokens_1L), 1, 0)
 
 
-def with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
+def evaluate_with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
     """Returns evaluation in segments of `SEGMENT` tokens, each with a memory of the `context` tokens before it."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
 
     from efficient_attention.config.model import ModelConfig
-    from efficient_attention.models.memory import Memory, empty_memory
+    from efficient_attention.models.segment_memory import SegmentMemory, empty_memory
 
     tokens_1L = random_tokens(shape, SEGMENT)
     memory = empty_memory(dataclasses.replace(ModelConfig(**shape['model']), memory_length=shape['context']), 1)
-    memory = Memory(memory.states_BNMD, jnp.ones_like(memory.segments_BM))
+    memory = SegmentMemory(memory.states_BNMD, jnp.ones_like(memory.segments_BM))
 
     @jax.jit
-    def segment(params: Any, memory: Memory) -> tuple[Array, Memory]:
+    def segment(params: Any, memory: SegmentMemory) -> tuple[Array, SegmentMemory]:
         decoder = nnx.merge(graph, params)
-        hidden_BLD, memory = decoder.continued(tokens_1L, jnp.ones_like(tokens_1L), memory)
+        hidden_BLD, memory = decoder.continue_from_memory(tokens_1L, jnp.ones_like(tokens_1L), memory)
         return decoder.logits(hidden_BLD), memory
 
     def call() -> Array:
@@ -270,7 +272,7 @@ def with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work
         logits_1LV, memory = segment(params, memory)
         return logits_1LV
 
-    return Work(call, SEGMENT, memory.states_BNMD.nbytes)
+    return DecodingCall(call, SEGMENT, memory.states_BNMD.nbytes)
 
 
 def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
@@ -288,12 +290,12 @@ def random_tokens(shape: dict[str, Any], length: int) -> Array:
     return jnp.asarray(np.random.default_rng(0).integers(0, shape['model']['vocab_size'], (1, length), np.int32))
 
 
-# To add a way, write a function like these and name it here and in a `Comparison`.
-WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], Work]] = {
-    'cached': cached,
-    'recomputed': recomputed,
-    'sliding': sliding,
-    'memory': with_memory,
+# To add a way, write a function like these and name it here and in a `DecodingComparison`.
+WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], DecodingCall]] = {
+    'cached': decode_with_cache,
+    'recomputed': decode_without_cache,
+    'sliding': evaluate_sliding_window,
+    'memory': evaluate_with_memory,
 }
 
 

@@ -61,7 +61,7 @@ def check_flags(options: flags.FlagValues) -> None:
             raise InputError(f'--lengths has {length}; it must be from 16 to 512, the positions of the model')
 
 
-def batches_of(length: int, count: int) -> list[list[int]]:
+def batch_row_lengths(length: int, count: int) -> list[list[int]]:
     """Returns the row lengths of each batch: similar lengths in a batch, batches in random order."""
     rng, rows = np.random.default_rng(length), ROWS.get(length, 16)
     lengths = np.sort(rng.integers(length // 8, length + 1, rows * count)).reshape(count, rows)
@@ -82,10 +82,10 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         report['ways'][way] = {}
         for length in options.lengths:
             shape = {'model': MODEL, 'dtype': options.dtype, 'way': way, 'length': length}
-            shape['batches'] = batches_of(length, options.batches)
+            shape['batches'] = batch_row_lengths(length, options.batches)
             row = compare(shape, options.rounds, commands, run)
             report['ways'][way][str(length)] = row
-            print(line_of(length, way, row))
+            print(table_line(length, way, row))
             yield report
 
 
@@ -104,7 +104,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
     return sides | {'ratio': statistics.median(ratios), 'ratio_range': [min(ratios), max(ratios)]}
 
 
-def line_of(length: int, way: str, row: dict[str, Any]) -> str:
+def table_line(length: int, way: str, row: dict[str, Any]) -> str:
     """Returns a line of the table."""
     cells = []
     for side in ('ours', 'peer'):
@@ -132,7 +132,8 @@ def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
     rows = len(shape['batches'][0])
     batches = FeatureBatches(features, BUCKETS, shape['length'], rows, pad=0)
     return [
-        batches.batch(np.arange(start, start + rows), HostBlock(rows, 0, 1)) for start in range(0, len(features), rows)
+        batches.make_batch(np.arange(start, start + rows), HostBlock(rows, 0, 1))
+        for start in range(0, len(features), rows)
     ]
 
 

@@ -1,7 +1,7 @@
 """`scripts/benchmark.py infer`: time of an encoder's forward pass, in this project and in its alternatives.
 
 Four sides get rows of random ids of one length: ours with parameters in the inference layout, ours with the stacked
-parameters of training, an encoder in plain Flax NNX (`plain_nnx.py`), and transformers' BertModel in PyTorch
+parameters of training, an encoder in plain Flax NNX (`flax_nnx_cell.py`), and transformers' BertModel in PyTorch
 (`peers/inference.py`). The ratio is our time over the faster peer's time in the same round: below 1 ours is faster.
 Compilation is timed separately. Memory is the program's memory besides its arguments and results; it is not known for
 PyTorch.
@@ -20,7 +20,7 @@ from absl import flags
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_length
 from efficient_attention.errors import InputError
-from scripts.benchmarks.process import start_peak, status_bytes
+from scripts.benchmarks.process_measurements import read_process_status_bytes, reset_peak_memory
 
 VOCABULARY = {'vocab_size': 30_522}
 MODELS = {
@@ -77,7 +77,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
             shape = {'model': MODELS[name], 'rows': rows, 'length': options.length}
             row = compare(shape, options.rounds, commands, run)
             report['models'][name][str(rows)] = row
-            print(line_of(name, rows, row))
+            print(table_line(name, rows, row))
             yield report
 
 
@@ -94,7 +94,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
     return sides | {'times': times, 'ratio': statistics.median(ratios), 'ratio_range': [min(ratios), max(ratios)]}
 
 
-def line_of(name: str, rows: int, row: dict[str, Any]) -> str:
+def table_line(name: str, rows: int, row: dict[str, Any]) -> str:
     """Returns a line of the table: times, and temporary memory and compile seconds if known."""
     cells = []
     for side in SIDES:
@@ -126,12 +126,12 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
     from efficient_attention.config.model import ModelConfig
     from efficient_attention.models.encoder import Encoder
-    from efficient_attention.models.inference_layout import for_inference
-    from efficient_attention.models.quantized import store_codes
+    from efficient_attention.models.inference_layout import lay_out_for_inference
+    from efficient_attention.models.quantized import store_int8_codes
     from scripts.benchmarks.plain_nnx import measure_plain
 
     if shape['layout'] == 'plain':
-        return measure_plain(shape, time_of)
+        return measure_plain(shape, median_call_milliseconds)
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in shape['model'].items()}
     config = ModelConfig(**fields, activation='gelu_erf', max_length=512)
     graph, state = nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))
@@ -139,31 +139,31 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     params = jax.tree.map(lambda leaf: 0.02 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(state))
     if config.quantization != 'none':
         module = nnx.merge(graph, params)
-        store_codes(module)
+        store_int8_codes(module)
         graph, state = nnx.split(module)
         params = nnx.to_pure_dict(state)
     if shape['layout'] == 'separate':
-        graph, params = for_inference(graph, params)
+        graph, params = lay_out_for_inference(graph, params)
     params = jax.device_put(params)
     tokens_BL = jnp.asarray(rng.integers(5, config.vocab_size, (shape['rows'], shape['length'])), jnp.int32)
     inputs = params, tokens_BL, jnp.ones_like(tokens_BL)
     start = time.perf_counter()
     program = jax.jit(lambda params, *inputs: nnx.merge(graph, params)(*inputs)).lower(*inputs).compile()
     seconds = time.perf_counter() - start
-    before = start_peak()
-    milliseconds = time_of(lambda: program(*inputs))
+    before = reset_peak_memory()
+    milliseconds = median_call_milliseconds(lambda: program(*inputs))
     return {
         'name': f'efficient_attention, jax {jax.__version__}',
         'milliseconds': milliseconds,
         'parameter_bytes': sum(leaf.nbytes for leaf in jax.tree.leaves(params)),
-        'peak_bytes': None if before is None else max(status_bytes('VmHWM') - before, 0),
+        'peak_bytes': None if before is None else max(read_process_status_bytes('VmHWM') - before, 0),
         'temporary_bytes': program.memory_analysis().temp_size_in_bytes,
         'program_lines': len(program.as_text().splitlines()),
         'compile_seconds': seconds,
     }
 
 
-def time_of(call: Any) -> float:
+def median_call_milliseconds(call: Any) -> float:
     """Returns median milliseconds of a call, after two untimed calls."""
     import jax
 

@@ -8,7 +8,16 @@ from absl import flags
 from efficient_attention.commands.flags import define_length
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.batching.host_block import HostBlock
-from scripts.benchmarks.step import CHILD, SHAPE, TOKENS_A_STEP, Run, check_length, define_steps, shape_of, with_rate
+from scripts.benchmarks.step import (
+    CHILD,
+    SHAPE,
+    TOKENS_A_STEP,
+    Run,
+    benchmark_shape,
+    check_length,
+    define_steps,
+    with_tokens_per_second,
+)
 
 
 def define_flags(options: flags.FlagValues) -> None:
@@ -28,7 +37,9 @@ def check_flags(options: flags.FlagValues) -> None:
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Yields tokens/s of the pipeline without a model, of the training step without a pipeline; prints their ratio."""
     delivered = pipeline_tokens_per_second(options)
-    consumed = with_rate(run(CHILD, shape_of(options.length, options.steps, options.choices)))['tokens_per_second']
+    consumed = with_tokens_per_second(run(CHILD, benchmark_shape(options.length, options.steps, options.choices)))[
+        'tokens_per_second'
+    ]
     print(f'input pipeline alone {delivered:,.0f} tokens/s; a training step alone consumes {consumed:,.0f} tokens/s')
     print(f'the input delivers {delivered / consumed:.1f} times what the step consumes')
     yield {'length': options.length, 'input_tokens_per_second': delivered, 'step_tokens_per_second': consumed}

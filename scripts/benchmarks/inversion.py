@@ -6,7 +6,7 @@ stack that stores activations: the Euclidean norm of the difference over the nor
 with standard deviation 0.1; dropout is 0.1.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -25,7 +25,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_length
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.reversible import forward, inverse_error
+from efficient_attention.models.reversible import inverse_error, reversible_forward
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context
 
@@ -64,7 +64,7 @@ def print_errors(depths: list[int], length: int) -> None:
     print(f'{"attention":<9} {"computed in":<11} {"streams":<8} {titles}')
     for attention in ATTENTIONS:
         for dtype, streams in DTYPES:
-            errors = (error(config_of(attention, layers, dtype), length, streams) for layers in depths)
+            errors = (inversion_error(stack_config(attention, layers, dtype), length, streams) for layers in depths)
             print(f'{attention:<9} {dtype:<11} {streams:<8} ' + ' '.join(f'{one:>10.1e}' for one in errors), flush=True)
 
 
@@ -74,21 +74,27 @@ def print_gradients(layers: int, length: int) -> None:
     print(f'{"attention":<9} {"bfloat16: reversible, stored":>29} {"stored: bfloat16, float32":>26} ', end='')
     print(f'{"float32: reversible, stored":>28}')
     for attention in ATTENTIONS:
-        low, high = (config_of(attention, layers, dtype) for dtype in ('bfloat16', 'float32'))
-        low_stored, high_stored = gradient(low, length, stored), gradient(high, length, stored)
-        of_low = distance(gradient(low, length, reversible), low_stored)
-        of_high = distance(gradient(high, length, reversible), high_stored)
-        print(f'{attention:<9} {of_low:>29.1e} {distance(low_stored, high_stored):>26.1e} {of_high:>28.1e}', flush=True)
+        low, high = (stack_config(attention, layers, dtype) for dtype in ('bfloat16', 'float32'))
+        low_stored, high_stored = (
+            stack_gradients(low, length, apply_storing_activations),
+            stack_gradients(high, length, apply_storing_activations),
+        )
+        of_low = relative_distance(stack_gradients(low, length, apply_reversible), low_stored)
+        of_high = relative_distance(stack_gradients(high, length, apply_reversible), high_stored)
+        print(
+            f'{attention:<9} {of_low:>29.1e} {relative_distance(low_stored, high_stored):>26.1e} {of_high:>28.1e}',
+            flush=True,
+        )
 
 
-def config_of(attention: str, layers: int, dtype: str) -> ModelConfig:
+def stack_config(attention: str, layers: int, dtype: str) -> ModelConfig:
     """Returns the config of the measured stack."""
     rates = {'dropout_rate': 0.1, 'attention_dropout_rate': 0.0}
     sizes = {'width': WIDTH, 'heads': 2, 'layers': layers, 'init_std': 0.1}
     return ModelConfig(**sizes, **rates, **ATTENTIONS[attention], norm='pre', stack='reversible', dtype=dtype)
 
 
-def made(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax.Array, Context]:
+def make_stack_inputs(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax.Array, Context]:
     """Returns a stack's graph and parameters, an input float32 [ROWS, length, WIDTH] and its context, no padding."""
     graph, state = nnx.split(jax.jit(lambda: Stack(config, rngs=nnx.Rngs(0)))())
     positions = jnp.tile(jnp.arange(length)[None], (ROWS, 1))
@@ -97,9 +103,9 @@ def made(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax
     return graph, state, jax.random.normal(jax.random.key(0), (ROWS, length, WIDTH)), context
 
 
-def error(config: ModelConfig, length: int, streams: str) -> float:
+def inversion_error(config: ModelConfig, length: int, streams: str) -> float:
     """Returns the inverse error with streams of the given dtype."""
-    graph, state, x, context = made(config, length)
+    graph, state, x, context = make_stack_inputs(config, length)
 
     @jax.jit
     def measured(state: nnx.State, x: jax.Array) -> jax.Array:
@@ -108,9 +114,9 @@ def error(config: ModelConfig, length: int, streams: str) -> float:
     return float(measured(state, x))
 
 
-def gradient(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array, Context], jax.Array]) -> list:
+def stack_gradients(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array, Context], jax.Array]) -> list:
     """Returns gradients of sum(output * fixed random numbers) with respect to all parameters and the input."""
-    graph, state, x, context = made(config, length)
+    graph, state, x, context = make_stack_inputs(config, length)
     weights = jax.random.normal(jax.random.key(3), x.shape)
 
     @jax.jit
@@ -120,18 +126,18 @@ def gradient(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array
     return jax.tree.leaves(measured(state, x))
 
 
-def reversible(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
+def apply_reversible(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
     """Returns the stack's output as in training."""
     return stack(x, context)
 
 
-def stored(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
+def apply_storing_activations(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
     """Returns the same output through ordinary differentiation, which stores all activations."""
-    first, second = forward(*stack.reversible_parts(context), (x, x))
+    first, second = reversible_forward(*stack.reversible_parts(context), (x, x))
     return (first + second) / 2
 
 
-def distance(left: list, right: list) -> float:
+def relative_distance(left: list, right: list) -> float:
     """Returns the Euclidean norm of the difference over the norm of `right`, over all arrays together."""
     square = sum(float(jnp.square(a - b).sum()) for a, b in zip(left, right, strict=True))
     return (square / sum(float(jnp.square(b).sum()) for b in right)) ** 0.5

@@ -8,7 +8,7 @@ in train.py it only acts when less than half of the memory is unused. The model 
 one JSON object.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -27,7 +27,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_length
 from efficient_attention.errors import RunError
 from efficient_attention.processes.allocator import SWITCH
-from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = ('default', 'unlimited', 'limited')
@@ -60,14 +60,14 @@ def main() -> None:
     children: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for number in range(options.rounds):
         for way in sorted(WAYS, reverse=number % 2 == 1):
-            children[way].append(figures_of(way, shape))
+            children[way].append(run_measurement_process(way, shape))
     summary = {way: medians(children[way]) for way in WAYS}
     for way, row in summary.items():
         print(f'{way:>10} ' + '  '.join(f'{name} {value:.4g}' for name, value in row.items()))
     print(json.dumps({'shape': shape, 'ways': summary}))
 
 
-def figures_of(way: str, shape: dict[str, Any]) -> dict[str, Any]:
+def run_measurement_process(way: str, shape: dict[str, Any]) -> dict[str, Any]:
     """Returns the JSON object on the last line of a process with this allocator setting."""
     environment = os.environ | {
         'PYTHONPATH': str(ROOT),
@@ -75,7 +75,7 @@ def figures_of(way: str, shape: dict[str, Any]) -> dict[str, Any]:
         'CUDA_VISIBLE_DEVICES': '',
         SWITCH: way,
     }
-    command = child_command([sys.executable, '-c', PROGRAM, json.dumps(shape)])
+    command = command_tied_to_parent([sys.executable, '-c', PROGRAM, json.dumps(shape)])
     child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if child.returncode:
         raise RunError(f'{way}: {child.stderr[-2000:]}')

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from absl import flags
 
+from efficient_attention.atomic_files import atomic_file
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import whole_file
-from scripts.benchmarks.process import start_peak, status_bytes
+from scripts.benchmarks.process_measurements import read_process_status_bytes, reset_peak_memory
 
 if TYPE_CHECKING:  # only the child process needs them
     import jax
@@ -51,7 +51,7 @@ MODEL = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class MemoryTable:
     """A table with a row per side and size; at each size, all sides are compared with the first side."""
 
     axis: str  # meaning of a size: 'layers', 'length' or 'vocab_size'
@@ -62,7 +62,7 @@ class Part:
     small: tuple[int, ...]  # sizes of --quick
     length: int = 0  # positions, if sizes are not lengths
 
-    def shape(self, side: str, size: int, steps: int) -> dict[str, Any]:
+    def benchmark_shape(self, side: str, size: int, steps: int) -> dict[str, Any]:
         """Returns the shape that the child process measures."""
         model = MODEL | self.model | self.sides[side]
         model |= {self.axis: size} if self.axis != 'length' else {}
@@ -70,7 +70,7 @@ class Part:
         return {'model': model, 'rows': self.rows, 'length': length, 'steps': steps}
 
 
-DEPTH = Part(
+DEPTH = MemoryTable(
     axis='layers',
     sides={
         'plain': {},
@@ -85,7 +85,7 @@ DEPTH = Part(
     sizes=(6, 12, 24, 48),
     small=(1, 2),
 )
-PATTERNS = Part(
+PATTERNS = MemoryTable(
     axis='length',
     sides={
         'dense': {'attention': 'causal'},
@@ -97,7 +97,7 @@ PATTERNS = Part(
     sizes=(12288,),
     small=(256,),
 )
-OUTPUT = Part(
+OUTPUT = MemoryTable(
     axis='vocab_size',
     sides={
         'one softmax': {},
@@ -113,7 +113,7 @@ OUTPUT = Part(
 )
 # the decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens
 SLOTS = {'memory_length': 256, 'compressed_length': 256, 'compression_rate': 4}
-COMPRESSION = Part(
+COMPRESSION = MemoryTable(
     axis='length',
     sides={
         'plain': {},
@@ -181,7 +181,7 @@ def check_flags(options: flags.FlagValues) -> None:
         raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
 
 
-def chosen_parts(options: flags.FlagValues) -> dict[str, Part]:
+def chosen_parts(options: flags.FlagValues) -> dict[str, MemoryTable]:
     """Returns the parts with the sizes chosen on the command line."""
     parts = {}
     for name in options.parts:
@@ -204,7 +204,9 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         figures: Figures = {side: {} for side in part.sides}
         print_titles(part)
         for size in part.sizes:
-            for side, children in take_turns(part, size, steps, options.rounds, lambda shape: run(CHILD, shape)):
+            for side, children in run_sides_in_turns(
+                part, size, steps, options.rounds, lambda shape: run(CHILD, shape)
+            ):
                 figures[side][size] = summary(children)
                 print_row(size, side, figures[side][size])
             report[name] = make_report(part, figures)
@@ -214,14 +216,14 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         draw(parts, report, options.plot)
 
 
-def take_turns(
-    part: Part, size: int, steps: int, rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
+def run_sides_in_turns(
+    part: MemoryTable, size: int, steps: int, rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
     """Returns figures of each side's processes; every other round runs in reverse, so that a slow minute hits all."""
     children: dict[str, list[dict[str, Any]]] = {side: [] for side in part.sides}
     for number in range(rounds):
         for side in sorted(children, key=list(children).index, reverse=number % 2 == 1):
-            children[side].append(run(part.shape(side, size, steps)))
+            children[side].append(run(part.benchmark_shape(side, size, steps)))
     return list(children.items())
 
 
@@ -235,7 +237,7 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
     return row | {'peak_bytes': statistics.median(peaks) if peaks else None}
 
 
-def make_report(part: Part, figures: Figures) -> dict[str, Any]:
+def make_report(part: MemoryTable, figures: Figures) -> dict[str, Any]:
     """Returns the figures with the settings, the ratios and the growth."""
     sides = {side: by_size for side, by_size in figures.items() if by_size}
     return {
@@ -243,12 +245,12 @@ def make_report(part: Part, figures: Figures) -> dict[str, Any]:
         'shape': {'model': MODEL | part.model, 'rows': part.rows, 'length': part.length or None},
         'choices': part.sides,
         'sides': sides,
-        'ratios': ratios(sides),
-        'growth': growth(sides),
+        'ratios': ratios_to_first_side(sides),
+        'growth': memory_growth(sides),
     }
 
 
-def ratios(figures: Figures) -> list[dict[str, Any]]:
+def ratios_to_first_side(figures: Figures) -> list[dict[str, Any]]:
     """Returns each side's temporary memory, resident memory and time over the first side's, at the same size."""
     first, *others = figures
     rows = []
@@ -263,7 +265,7 @@ def ratios(figures: Figures) -> list[dict[str, Any]]:
     return rows
 
 
-def growth(figures: Figures) -> dict[str, dict[int, float]]:
+def memory_growth(figures: Figures) -> dict[str, dict[int, float]]:
     """Returns each side's temporary memory at every size over that at its smallest; empty if there is only one size."""
     return {
         side: {size: row['temporary_bytes'] / by_size[min(by_size)]['temporary_bytes'] for size, row in by_size.items()}
@@ -272,7 +274,7 @@ def growth(figures: Figures) -> dict[str, dict[int, float]]:
     }
 
 
-def print_titles(part: Part) -> None:
+def print_titles(part: MemoryTable) -> None:
     """Prints the head of a table."""
     titles = f'{"temporary MiB":>14} {"resident MiB":>13} {"parameters MiB":>15} {"step ms":>8} {"(range)":>17}'
     print(f'{part.axis:>7} {"side":<20} {titles}')
@@ -302,7 +304,7 @@ def print_report(report: dict[str, Any]) -> None:
         print(f'{side}: temporary memory by {report["axis"]}, from the smallest: {steps}')
 
 
-def draw(parts: dict[str, Part], report: dict[str, Any], path: Path) -> None:
+def draw(parts: dict[str, MemoryTable], report: dict[str, Any], path: Path) -> None:
     """Plots temporary memory (lines), growth of resident memory in real steps (crosses) and step time for each part."""
     import matplotlib
 
@@ -324,7 +326,7 @@ def draw(parts: dict[str, Part], report: dict[str, Any], path: Path) -> None:
             axis.set(xlabel=part.axis)
             axis.grid(visible=True, alpha=0.3)
         memory.legend(fontsize=8)
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         figure.savefig(partial, format=path.suffix.removeprefix('.') or 'png')
     pyplot.close(figure)
 
@@ -404,14 +406,17 @@ def run_steps(step: jax.stages.Compiled, state: TrainState, batch: dict[str, np.
     """Returns seconds of each of `count` steps after a first one, and the growth of resident memory over all steps."""
     import jax
 
-    before = start_peak()
+    before = reset_peak_memory()
     seconds = []
     for _ in range(count + 1):
         start = time.perf_counter()
         state, metrics = jax.block_until_ready(step(state, batch))
         seconds.append(time.perf_counter() - start)
     assert np.isfinite(metrics['loss'])
-    return {'seconds': seconds[1:], 'peak_bytes': None if before is None else status_bytes('VmHWM') - before}
+    return {
+        'seconds': seconds[1:],
+        'peak_bytes': None if before is None else read_process_status_bytes('VmHWM') - before,
+    }
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@
 plotted at their mean, with an error bar from lowest to highest.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -21,10 +21,10 @@ from absl import flags
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
+from efficient_attention.atomic_files import atomic_file
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import whole_file
 
 MEBIBYTE = 2**20
 NEAR = 1.3  # if a neighbour to the right is nearer than this factor, the name goes to the left
@@ -39,7 +39,7 @@ def main() -> None:
         raise InputError(f'{output}: it must end in .png or .svg')
     qualities = parse_qualities(options.quality)
     sides = read_sides(Path(figures), options.length, options.rows, qualities)
-    with whole_file(output) as partial:
+    with atomic_file(output) as partial:
         draw(sides, f'{options.rows} x {options.length} tokens', options.metric).savefig(
             partial, format=output.suffix[1:], dpi=150
         )

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from efficient_attention.atomic_files import atomic_file
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import whole_file
-from scripts.benchmarks.attention import promised_seconds, slope
+from scripts.benchmarks.attention import extrapolated_seconds, log_log_slope
 from scripts.benchmarks.decode import measure_shape as measure_token
-from scripts.benchmarks.process import peak_bytes, seconds_of
+from scripts.benchmarks.process_measurements import peak_bytes, time_calls
 
 if TYPE_CHECKING:  # only the child process needs them
     from jax import Array
@@ -109,10 +109,10 @@ def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any
                 runs[side].append(run(commands[side], shape))
         found[cell] = {side: summary(children) for side, children in runs.items()}
         for side, row in found[cell].items():
-            others = [] if side == 'ours' else [ratio(runs[side], runs['ours'])]
+            others = [] if side == 'ours' else [speed_ratio(runs[side], runs['ours'])]
             print_cell(cell, side, row, others)
-        yield {'shape': ONE, 'cells': found} | faster(found)
-    for cell, times in faster(found)['than_lstm'].items():
+        yield {'shape': ONE, 'cells': found} | lstm_time_ratios(found)
+    for cell, times in lstm_time_ratios(found)['than_lstm'].items():
         print(f'{cell}: {times:.2f} times as fast as our LSTM forward + backward')
 
 
@@ -125,13 +125,13 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return row | {'peak_bytes': statistics.median(one['peak_bytes'] for one in runs)}
 
 
-def ratio(others: list[dict[str, Any]], ours: list[dict[str, Any]]) -> float:
+def speed_ratio(others: list[dict[str, Any]], ours: list[dict[str, Any]]) -> float:
     """Returns the other library's forward + backward time over ours: the median over rounds."""
     times = [[statistics.median(one['forward_backward']) for one in runs] for runs in (others, ours)]
     return statistics.median(other / own for other, own in zip(*times, strict=True))
 
 
-def faster(found: dict[str, Any]) -> dict[str, Any]:
+def lstm_time_ratios(found: dict[str, Any]) -> dict[str, Any]:
     """Returns our LSTM's time over the time of our other cells."""
     lstm = found.get('lstm', {}).get('ours')
     own = {cell: sides['ours']['forward_backward'] for cell, sides in found.items() if cell != 'lstm'}
@@ -149,16 +149,16 @@ def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -
 def measure_lengths(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Yields the forward + backward times of all sides so far after each length."""
     shape = {'program': 'call', 'side': 'layer', 'width': ONE['width'], 'rows': options.rows, 'steps': options.steps}
-    yield from against_length('forward_backward', LAYERS, shape, options, lambda one: run(CHILD, one))
+    yield from measure_against_length('forward_backward', LAYERS, shape, options, lambda one: run(CHILD, one))
 
 
 def measure_tokens(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Yields the times of one more token of all sides so far after each length of the text before it."""
     shape = {'program': 'token', 'width': ONE['width'], 'steps': options.steps}
-    yield from against_length('token', DECODERS, shape, options, lambda one: run(CHILD, one))
+    yield from measure_against_length('token', DECODERS, shape, options, lambda one: run(CHILD, one))
 
 
-def against_length(
+def measure_against_length(
     what: str,
     sides: dict[str, dict[str, Any]],
     shape: dict[str, Any],
@@ -171,13 +171,18 @@ def against_length(
     for length in sorted(options.lengths):
         for side, fields in sides.items():
             known = {past: {'forward_backward': row['seconds']} for past, row in figures[side].items()}
-            if what != 'token' and promised_seconds(known, length) > options.max_seconds:
+            if what != 'token' and extrapolated_seconds(known, length) > options.max_seconds:
                 continue
             figures[side][length] = {'seconds': statistics.median(run(shape | fields | {'length': length})[what])}
         cells = (f'{1e3 * by[length]["seconds"]:>9.2f}' if length in by else f'{"":>9}' for by in figures.values())
         print(f'{length:>7} ' + ' '.join(cells), flush=True)
-        yield {'shape': shape, 'sides': figures, 'exponents': exponents(figures), 'crossovers': crossovers(figures)}
-    for side, power in exponents(figures).items():
+        yield {
+            'shape': shape,
+            'sides': figures,
+            'exponents': scaling_exponents(figures),
+            'crossovers': crossovers(figures),
+        }
+    for side, power in scaling_exponents(figures).items():
         print(f'{side}: {WORDS[what]} grows as length^{power:.2f} (from {min(figures[side])} to {max(figures[side])})')
     for side, others in crossovers(figures).items():
         for other, length in others.items():
@@ -185,10 +190,12 @@ def against_length(
             print(f'{side}: {where}')
 
 
-def exponents(figures: Figures) -> dict[str, float]:
+def scaling_exponents(figures: Figures) -> dict[str, float]:
     """Returns least-squares slopes of log time over log length."""
     return {
-        side: slope(list(by), [row['seconds'] for row in by.values()]) for side, by in figures.items() if len(by) > 1
+        side: log_log_slope(list(by), [row['seconds'] for row in by.values()])
+        for side, by in figures.items()
+        if len(by) > 1
     }
 
 
@@ -219,7 +226,9 @@ def measure_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, An
         print(f'{length:>7} {row["whole"]:>10.1f} {row["chunks"]:>10.1f} {row["chunks"] / row["whole"]:>6.2f}')
         yield {'shape': ONE | {'chunk': CHUNK}, 'temporary_bytes': found}
     if len(found) > 1:
-        print(f'whole: grows as length^{slope(list(found), [float(row["whole"]) for row in found.values()]):.2f}')
+        print(
+            f'whole: grows as length^{log_log_slope(list(found), [float(row["whole"]) for row in found.values()]):.2f}'
+        )
 
 
 def draw(parts: dict[str, Figures], path: Path) -> None:
@@ -238,7 +247,7 @@ def draw(parts: dict[str, Figures], path: Path) -> None:
         1, len(parts), figsize=(6.2 * len(parts), 4.6), layout='constrained', squeeze=False
     )
     for axis, (part, figures) in zip(panels[0], parts.items(), strict=True):
-        powers, cheaper = exponents(figures), crossovers(figures)
+        powers, cheaper = scaling_exponents(figures), crossovers(figures)
         for number, (side, by_length) in enumerate(figures.items()):
             values = [1e3 * row['seconds'] for row in by_length.values()]
             style, label = '-' if side in CELLS else '--', side
@@ -253,7 +262,7 @@ def draw(parts: dict[str, Figures], path: Path) -> None:
         axis.set_xscale('log', base=2)
         axis.grid(visible=True, alpha=0.3)
         axis.legend(fontsize=7)
-    with whole_file(path) as partial:
+    with atomic_file(path) as partial:
         figure.savefig(partial, format=path.suffix.removeprefix('.'))
     pyplot.close(figure)
 
@@ -264,19 +273,19 @@ Compute = Callable[[Any, 'Array'], 'Array']  # from parameters and inputs [B, L,
 NNX_CELLS = {'tanh': 'SimpleCell', 'gru': 'GRUCell', 'lstm': 'OptimizedLSTMCell'}  # class names in nnx
 
 
-def ours(shape: dict[str, Any]) -> tuple[Compute, Any]:
+def project_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """Returns a cell of this project over rows without padding, and its parameters."""
     from flax import nnx
 
     from efficient_attention.modules.recurrent import CellParameters
     from efficient_attention.recurrence.recur import recur
 
-    graph, parameters = nnx.split(CellParameters(config_of(shape), rngs=nnx.Rngs(0)))
+    graph, parameters = nnx.split(CellParameters(layer_config(shape), rngs=nnx.Rngs(0)))
     chunk = shape.get('chunk', 0)
     return lambda parameters, x: recur(nnx.merge(graph, parameters).learned(), x, chunk=chunk)[0], parameters
 
 
-def plain_nnx(shape: dict[str, Any]) -> tuple[Compute, Any]:
+def flax_nnx_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """Returns the same cell of Flax under `nnx.RNN`, and its parameters."""
     from flax import nnx
 
@@ -286,7 +295,7 @@ def plain_nnx(shape: dict[str, Any]) -> tuple[Compute, Any]:
     return lambda parameters, x: nnx.merge(graph, parameters, other)(x, initial_carry=start), parameters
 
 
-def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
+def mixing_layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """Returns the part of our layer that mixes positions (a cell, or attention with projections) and parameters."""
     import jax.numpy as jnp
     from flax import nnx
@@ -295,7 +304,7 @@ def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
     from efficient_attention.modules.context import Context
     from efficient_attention.modules.recurrent import Recurrent
 
-    config, segments = config_of(shape), jnp.ones((shape['rows'], shape['length']), jnp.int32)
+    config, segments = layer_config(shape), jnp.ones((shape['rows'], shape['length']), jnp.int32)
     kind = Recurrent if config.cell != 'none' else Attention
     graph, parameters, other = nnx.split(kind(config, rngs=nnx.Rngs(0)), nnx.Param, ...)
     positions = jnp.broadcast_to(jnp.arange(shape['length']), segments.shape)
@@ -309,7 +318,7 @@ def layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
     return compute, parameters
 
 
-def config_of(shape: dict[str, Any]) -> LayerConfig:
+def layer_config(shape: dict[str, Any]) -> LayerConfig:
     """Returns the config of the layer with the shape's cell or attention."""
     from efficient_attention.config.model import ModelConfig
 
@@ -317,7 +326,7 @@ def config_of(shape: dict[str, Any]) -> LayerConfig:
     return ModelConfig(cell=shape.get('cell', 'none'), attention=shape.get('attention', 'full'), **fields)
 
 
-SIDES = {'ours': ours, 'nnx': plain_nnx, 'layer': layer}
+SIDES = {'ours': project_cell, 'nnx': flax_nnx_cell, 'layer': mixing_layer}
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
@@ -325,29 +334,29 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     return PROGRAMS[shape['program']](shape)
 
 
-def call(shape: dict[str, Any]) -> dict[str, Any]:
+def measure_call(shape: dict[str, Any]) -> dict[str, Any]:
     """Returns seconds of each forward and forward + backward call, and peak resident memory above the inputs."""
     import jax
 
     compute, parameters = SIDES[shape['side']](shape)
-    x, cotangent = inputs(shape)
+    x, cotangent = random_inputs(shape)
     baseline = peak_bytes()
-    programs = {'forward': jax.jit(compute), 'forward_backward': gradient(compute, cotangent)}
+    programs = {'forward': jax.jit(compute), 'forward_backward': compile_gradient(compute, cotangent)}
     result: dict[str, Any] = {'name': f'{shape["side"]}, jax {jax.__version__}'}
     for name, program in programs.items():
-        result[name] = seconds_of(lambda program=program: jax.block_until_ready(program(parameters, x)), shape['steps'])
+        result[name] = time_calls(lambda program=program: jax.block_until_ready(program(parameters, x)), shape['steps'])
     return result | {'peak_bytes': peak_bytes() - baseline}
 
 
-def memory(shape: dict[str, Any]) -> dict[str, Any]:
+def measure_program_memory(shape: dict[str, Any]) -> dict[str, Any]:
     """Returns the temporary bytes of the compiled forward + backward; nothing runs."""
-    compute, parameters = ours(shape)
-    x, cotangent = inputs(shape)
-    compiled = gradient(compute, cotangent).lower(parameters, x).compile()
+    compute, parameters = project_cell(shape)
+    x, cotangent = random_inputs(shape)
+    compiled = compile_gradient(compute, cotangent).lower(parameters, x).compile()
     return {'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes}
 
 
-def token(shape: dict[str, Any]) -> dict[str, Any]:
+def measure_next_token(shape: dict[str, Any]) -> dict[str, Any]:
     """Returns the seconds of the next token of a decoder of one layer after `length` tokens, from its cache."""
     fields = {'layers': 1, 'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'vocab_size': 256}
     fields |= {'norm': 'pre', 'positions': 'none', 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}
@@ -356,10 +365,10 @@ def token(shape: dict[str, Any]) -> dict[str, Any]:
     return {'token': [1.0 / rate for rate in found['rates']], 'state_bytes': found['state_bytes']}
 
 
-PROGRAMS = {'call': call, 'memory': memory, 'token': token}
+PROGRAMS = {'call': measure_call, 'memory': measure_program_memory, 'token': measure_next_token}
 
 
-def inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
+def random_inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
     """Returns inputs and the gradient of the outputs, [B, L, D] each."""
     import jax
 
@@ -367,7 +376,7 @@ def inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
     return jax.block_until_ready(tuple(jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0))))
 
 
-def gradient(compute: Compute, cotangent: Array) -> Any:
+def compile_gradient(compute: Compute, cotangent: Array) -> Any:
     """Returns the compiled function that computes the gradients of parameters and inputs."""
     import jax
 

@@ -9,7 +9,7 @@ cost relative to a run with a save every `--every_steps` steps. The time to resu
 end of its first step, with the quickstart's config and a prepared corpus.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
@@ -26,12 +26,12 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_output, define_path
 from efficient_attention.errors import RunError
 from efficient_attention.processes.allocator import keep_freed_memory
-from efficient_attention.processes.child_process import child_command
-from efficient_attention.whole_files import write_atomically
+from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {'layers': 4, 'width': 256, 'heads': 4, 'rows': 32, 'length': 128, 'vocab_size': 8192}
@@ -79,13 +79,13 @@ def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, 
     import jax
 
     from efficient_attention.config.checkpoint import CheckpointConfig
-    from efficient_attention.workdir.checkpoint_writer import Checkpoints
-    from scripts.benchmarks.step import masked_batches, ours_step
+    from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
+    from scripts.benchmarks.step import make_project_training_step, masked_batches
 
-    take_step, state = ours_step(shape)
+    take_step, state = make_project_training_step(shape)
     batches = masked_batches(shape, 8)
     plain, taken, sealed = [], [], []
-    with Checkpoints(folder / 'run', CheckpointConfig(keep=1)) as checkpoints:
+    with CheckpointWriter(folder / 'run', CheckpointConfig(keep=1)) as checkpoints:
         for trial in range(trials + 1):  # the first trial compiles and warms up the writer
             start = time.perf_counter()
             for number in range(block):
@@ -144,7 +144,7 @@ def start_train(folder: Path, steps: int) -> 'subprocess.Popen[str]':
     command = [sys.executable, 'train.py', '--config', 'configs/quickstart.py', '--workdir', str(folder / 'resumed')]
     command += [f'--config.{name}={value}' for name, value in fields.items()]
     return subprocess.Popen(
-        child_command(command), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command_tied_to_parent(command), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
 
 

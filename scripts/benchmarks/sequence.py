@@ -5,7 +5,7 @@ the compiler's memory per device: arguments, results and temporary memory. With 
 many tokens before it, with Transformer-XL's distance vectors. Nothing is run.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -38,7 +38,7 @@ ATTENTION = 'causal & window(512); causal; linear; favor(64); favor(64, causal=T
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class AttendCall:
     """One call of `attend`: the number of tokens, and of earlier tokens that it also attends to."""
 
     mechanism: Mechanism
@@ -57,14 +57,14 @@ def main() -> None:
             f'--memory {options.memory}'
         )
     texts = [text.strip() for text in options.attention.split(';')]
-    calls = [Call(checked_mechanism(text, options.memory), *sizes) for text in texts]
+    calls = [AttendCall(checked_mechanism(text, options.memory), *sizes) for text in texts]
     there_are = emulated_devices(EMULATED)
     before = f' after {options.memory:,} of memory' if options.memory else ''
     for text, call in zip(texts, calls, strict=True):
         print(f'{text}, {options.length:,} tokens{before}, {HEADS} heads of {WIDTH}, float32, MiB a device')
         print(f'{"devices":>7} {"arguments":>9} {"results":>8} {"temporary":>9}')
         for devices in options.devices:
-            found = compiled_sizes(call, there_are[:devices])
+            found = compiled_memory_sizes(call, there_are[:devices])
             print(f'{devices:>7} {found[0]:>9.1f} {found[1]:>8.1f} {found[2]:>9.1f}', flush=True)
 
 
@@ -85,14 +85,14 @@ def define_flags() -> flags.FlagValues:
 def checked_mechanism(text: str, memory: int) -> Mechanism:
     """Returns the mechanism of a text; raises InputError if it is not sequence parallel or cannot use memory."""
     mechanism = parse_mechanism(text)
-    if not mechanism.form.splits_tokens:
+    if not mechanism.capabilities.splits_tokens:
         raise InputError(f'--attention has {text!r}, which needs whole rows')
-    if memory and not mechanism.form.has_logits:
+    if memory and not mechanism.capabilities.has_logits:
         raise InputError(f'--attention has {text!r}, which has no memory; use a pattern with --memory')
     return mechanism
 
 
-def compiled_sizes(call: Call, devices: list[jax.Device]) -> tuple[float, float, float]:
+def compiled_memory_sizes(call: AttendCall, devices: list[jax.Device]) -> tuple[float, float, float]:
     """Returns MiB of arguments, results and temporary memory per device."""
     mesh = make_mesh(MeshConfig(data=1, sequence=len(devices)), devices)
     tokens = NamedSharding(mesh, PartitionSpec(None, 'sequence' if len(devices) > 1 else None))
@@ -100,7 +100,7 @@ def compiled_sizes(call: Call, devices: list[jax.Device]) -> tuple[float, float,
         jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), 'float32', sharding=tokens)
         for length in (call.length, call.memory + call.length)
     )
-    inputs = (query, key, key, *distance_terms(call, query, mesh))
+    inputs = (query, key, key, *relative_position_terms(call, query, mesh))
 
     def both(inputs: tuple, dout: jax.Array, key: jax.Array) -> tuple:
         out, pull = jax.vjp(functools.partial(attend_call, call, key), *inputs)
@@ -112,7 +112,9 @@ def compiled_sizes(call: Call, devices: list[jax.Device]) -> tuple[float, float,
     return tuple(size / 2**20 for size in sizes)  # type: ignore[return-value]
 
 
-def distance_terms(call: Call, query: jax.ShapeDtypeStruct, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
+def relative_position_terms(
+    call: AttendCall, query: jax.ShapeDtypeStruct, mesh: Mesh
+) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Returns the shapes of distance queries and of vectors of distances 0 to the memory length; () without memory."""
     if not call.memory:
         return ()
@@ -120,9 +122,9 @@ def distance_terms(call: Call, query: jax.ShapeDtypeStruct, mesh: Mesh) -> tuple
     return query, jax.ShapeDtypeStruct(shape, 'float32', sharding=NamedSharding(mesh, PartitionSpec()))
 
 
-def attend_call(call: Call, drawn: jax.Array, *inputs: jax.Array) -> jax.Array:
+def attend_call(call: AttendCall, drawn: jax.Array, *inputs: jax.Array) -> jax.Array:
     """Returns the output of the call for query, key, value and, with memory, distance query and table."""
-    options: dict[str, Any] = {'rng': drawn} if call.mechanism.draws.always else {}
+    options: dict[str, Any] = {'rng': drawn} if call.mechanism.randomness.always else {}
     if call.memory:
         places = np.arange(call.memory + call.length, dtype=np.int32)[None]
         options = {'query_positions': places[:, call.memory :], 'key_positions': places}

@@ -23,7 +23,7 @@ from absl import flags
 from efficient_attention.commands.flags import define_integers
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from scripts.benchmarks.process import peak_bytes
+from scripts.benchmarks.process_measurements import peak_bytes
 
 if TYPE_CHECKING:  # only the child process needs them
     from efficient_attention.training.state import TrainState
@@ -89,20 +89,20 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         runs: dict[str, list[dict]] = {side: [] for side in commands}
         for number in range(options.rounds):
             for side in sorted(commands, reverse=number % 2 == 1):
-                shape = shape_of(length, options.steps, choices[side])
-                runs[side].append(with_rate(run(commands[side], shape)))
+                shape = benchmark_shape(length, options.steps, choices[side])
+                runs[side].append(with_tokens_per_second(run(commands[side], shape)))
         results[str(length)] = compare(runs)
         print_comparison(length, results[str(length)])
         yield {'shape': SHAPE, 'tokens_a_step': TOKENS_A_STEP, 'choices': options.choices, 'lengths': results}
 
 
-def shape_of(length: int, steps: int, choices: dict[str, Any]) -> dict[str, Any]:
+def benchmark_shape(length: int, steps: int, choices: dict[str, Any]) -> dict[str, Any]:
     """Returns the shape that a program measures: row length, timed steps, and fields of our model."""
     shape = SHAPE | {'length': length, 'rows': TOKENS_A_STEP // length, 'masked': round(0.15 * length)}
     return shape | {'warmup_steps': 3, 'steps': steps, 'model': choices}
 
 
-def with_rate(figures: dict[str, Any]) -> dict[str, Any]:
+def with_tokens_per_second(figures: dict[str, Any]) -> dict[str, Any]:
     """Returns a program's figures with the tokens/s of its median step."""
     return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
 
@@ -147,7 +147,7 @@ def print_comparison(length: int, result: dict[str, Any]) -> None:
 # ---- one measurement, in a separate process ----
 
 
-def ours_step(shape: dict[str, Any]) -> tuple[StepFn, TrainState]:
+def make_project_training_step(shape: dict[str, Any]) -> tuple[StepFn, TrainState]:
     """Returns the training step of a BERT of this shape, compiled at its first call, and the first state."""
     import jax
     from flax import nnx
@@ -200,7 +200,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
         importlib.import_module(f'efficient_attention.{name}')  # so that the baseline includes the loaded program
     jax.devices()
     baseline = peak_bytes()
-    step, state = ours_step(shape)
+    step, state = make_project_training_step(shape)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     batches = masked_batches(shape, 8)
     seconds: list[float] = []

@@ -30,7 +30,7 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 from efficient_attention.models.text_to_text_sizes import t5_fields
-from scripts.benchmarks.process import peak_bytes
+from scripts.benchmarks.process_measurements import peak_bytes
 
 T5_SMALL = t5_fields('small')
 # With standard deviation 1, a decoder of random layers repeats its input word.
@@ -43,7 +43,7 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 UNITS = {'train': 'tokens', 'greedy': 'tokens', 'beam': 'tokens', 'translate': 'texts'}
 SIDES = ('ours', 'peer')
-STOPS = ('exact', 'early')  # values of `Search.stop`
+STOPS = ('exact', 'early')  # values of `SearchSettings.stop`
 PEER = str(Path(__file__).with_name('peers') / 'text_to_text.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
 CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
@@ -90,16 +90,16 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     print(f'{"part":>9} {titles}  equal')
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts:
-            shape = shape_of(part, options, Path(folder) / part)
+            shape = benchmark_shape(part, options, Path(folder) / part)
             if 'folder' in shape:
                 run(CHILD, shape | {'program': 'write'})
             row = compare(shape, options.rounds, commands, run)
             report['parts'][part] = {name: shape[name] for name in shape if name != 'folder'} | row
-            print(line_of(part, row))
+            print(table_line(part, row))
             yield report
 
 
-def shape_of(part: str, options: flags.FlagValues, folder: Path) -> dict[str, Any]:
+def benchmark_shape(part: str, options: flags.FlagValues, folder: Path) -> dict[str, Any]:
     """Returns the shape for the programs; `folder` is where the model of a generating part will be written."""
     shape = PARTS[part] | {'calls': options.calls}
     if part == 'translate':
@@ -138,7 +138,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {'name': runs[0]['name'], 'units_per_second': statistics.median(rates), 'rates': rates} | figures
 
 
-def line_of(part: str, row: dict[str, Any]) -> str:
+def table_line(part: str, row: dict[str, Any]) -> str:
     """Returns a line of the table."""
     cells = []
     for side in SIDES:
@@ -172,7 +172,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     return figures | {'name': name, 'baseline_bytes': baseline, 'peak_bytes': peak_bytes()}
 
 
-def train(shape: dict[str, Any]) -> dict[str, Any]:
+def measure_training(shape: dict[str, Any]) -> dict[str, Any]:
     """Measures training steps on random ids with this project's training step, with unrolled layers."""
     import jax
     from flax import nnx
@@ -199,7 +199,7 @@ def train(shape: dict[str, Any]) -> dict[str, Any]:
         assert np.isfinite(float(metrics['loss']))
         jax.block_until_ready(state)
 
-    figures = timed(call, shape['calls'])
+    figures = time_calls(call, shape['calls'])
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     return figures | {'units': shape['rows'] * (shape['source'] + shape['target']), 'parameters': parameters}
 
@@ -223,22 +223,22 @@ def random_pairs(shape: dict[str, Any], count: int = 4) -> list[tuple[np.ndarray
     return [tuple(rng.integers(FIRST_WORD, words, size, np.int32) for size in sizes) for _ in range(count)]
 
 
-def generate(shape: dict[str, Any]) -> dict[str, Any]:
+def measure_generation(shape: dict[str, Any]) -> dict[str, Any]:
     """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
     from flax import nnx
 
     from efficient_attention.inference.pretrained_models import pretrained_module
-    from efficient_attention.inference.search import Search
-    from efficient_attention.inference.transducer import Batching, Transducer
+    from efficient_attention.inference.search_settings import SearchSettings
+    from efficient_attention.inference.seq2seq_generator import Seq2SeqGenerator, SourceBatching
     from efficient_attention.interop.pretrained import open_pretrained
     from efficient_attention.models.encoder_decoder import EncoderDecoder
 
     pretrained = open_pretrained(Path(shape['folder']))
     module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
     graph, state = nnx.split(module)
-    search = Search(beams=shape['beams'], penalty='length', alpha=1.0, max_tokens=shape['target'], end=NO_END)
-    batching = Batching(rows=shape['rows'], lengths=(shape['source'],), ratio=0.0, extra=shape['target'])
-    transducer = Transducer(graph, nnx.to_pure_dict(state), search, prompt=[START], batching=batching)
+    search = SearchSettings(beams=shape['beams'], penalty='length', alpha=1.0, max_tokens=shape['target'], end=NO_END)
+    batching = SourceBatching(rows=shape['rows'], lengths=(shape['source'],), ratio=0.0, extra=shape['target'])
+    transducer = Seq2SeqGenerator(graph, nnx.to_pure_dict(state), search, prompt=[START], batching=batching)
     sources = [list(source_BM) for source_BM, _ in random_pairs(shape)]
     made: dict[int, list[list[int]]] = {}
 
@@ -246,27 +246,27 @@ def generate(shape: dict[str, Any]) -> dict[str, Any]:
         found = transducer(sources[number % len(sources)])
         made[number % len(sources)] = [best[0].ids.tolist() for best in found]
 
-    figures = timed(call, shape['calls'])
+    figures = time_calls(call, shape['calls'])
     return figures | {'units': shape['rows'] * shape['target'], 'made': made[0]}
 
 
-def translate(shape: dict[str, Any]) -> dict[str, Any]:
+def measure_translation(shape: dict[str, Any]) -> dict[str, Any]:
     """Measures the translation of all texts of a file with the model of a Hugging Face folder."""
-    from efficient_attention.inference.translator import Decoding, open_translator
+    from efficient_attention.inference.translator import DecodingOptions, open_translator
 
     texts = [line for _, line in read_lines(Path(shape['input']))]
     fields = {'beams': shape['beams'], 'penalty': 'length', 'alpha': shape['alpha'], 'batch_size': shape['rows']}
-    decoding = Decoding(**fields, ratio=1.0, extra=shape['extra'], stop=shape['stop'])
+    decoding = DecodingOptions(**fields, ratio=1.0, extra=shape['extra'], stop=shape['stop'])
     translator = open_translator(Path(shape['folder']), decoding=decoding, prefix='')
     made: list[str] = []
 
     def call(_: int) -> None:
         made[:] = [best[0].text for best in translator(texts)]
 
-    return timed(call, shape['calls']) | {'units': len(texts), 'made': made}
+    return time_calls(call, shape['calls']) | {'units': len(texts), 'made': made}
 
 
-def timed(call: Callable[[int], None], calls: int) -> dict[str, Any]:
+def time_calls(call: Callable[[int], None], calls: int) -> dict[str, Any]:
     """Returns seconds and CPU seconds of each call after the first, and the seconds of the first, which compiles."""
     start = time.perf_counter()
     call(0)
@@ -287,7 +287,7 @@ def write_model(shape: dict[str, Any]) -> dict[str, Any]:
     from efficient_attention.config.head import HeadConfig
     from efficient_attention.config.model import ModelConfig
     from efficient_attention.interop.config_fields import TEXT_TO_TEXT
-    from efficient_attention.interop.folder_out import save_pretrained
+    from efficient_attention.interop.huggingface_export import save_pretrained
     from efficient_attention.interop.pretrained import Pretrained, open_pretrained
     from efficient_attention.models.encoder_decoder import EncoderDecoder
 
@@ -302,7 +302,12 @@ def write_model(shape: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-PROGRAMS = {'train': train, 'generate': generate, 'translate': translate, 'write': write_model}
+PROGRAMS = {
+    'train': measure_training,
+    'generate': measure_generation,
+    'translate': measure_translation,
+    'write': write_model,
+}
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ batch this file has the encoder's vectors, the logits and the cross-attention we
 precision. For other sources it has the tokens of `generate`, greedy and with four beams.
 
 A plain random model repeats one token, whatever the source. So these models are built to copy words of the source
-(`made_to_read`). Models are sampled until the tokens distinguish a correct search from a wrong one (`tells_apart`).
+(`amplify_cross_attention`). Models are sampled until the tokens distinguish a correct search from a wrong one (`is_sensitive_to_settings`).
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
@@ -57,32 +57,32 @@ def main() -> None:
     parser.add_argument('names', nargs='*', default=list(MODELS))
     torch.set_num_threads(1)
     for name in parser.parse_args().names:
-        size = make(FIXTURES / name, *MODELS[name], seed=list(MODELS).index(name))
+        size = write_fixture(FIXTURES / name, *MODELS[name], seed=list(MODELS).index(name))
         print(f'{name}: {size / 1024:.0f} KiB')
 
 
-def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
+def write_fixture(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
     """Writes one folder; returns its size in bytes."""
     name = 'Marian' if kind == 'MarianMTModel' else kind.removesuffix('ForConditionalGeneration')
     config = getattr(transformers, f'{name}Config')(**fields)
     for draw in range(DRAWS):
         torch.manual_seed(DRAWS * seed + draw)
         # Other attention kernels do not return weights.
-        model = randomised(getattr(transformers, kind)._from_config(config, attn_implementation='eager'))
+        model = randomise_parameters(getattr(transformers, kind)._from_config(config, attn_implementation='eager'))
         for key, value in FORCED.items():  # only generation_config.json counts, not config.json
             setattr(model.generation_config, key, value if folder.name == 'bart_1' else None)
         inputs, sources = make_inputs(config), make_sources(config)
-        if rounding(model, inputs) > 4e-5:
+        if float32_logit_error(model, inputs) > 4e-5:
             continue
-        generated = generate(model, sources)
-        if tells_apart(generated, config):
+        generated = generate_tokens(model, sources)
+        if is_sensitive_to_settings(generated, config):
             break
     else:
         raise SystemExit(f'{folder.name}: none of {DRAWS} models writes texts that tell searches apart')
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     arrays = {f'input/{name}': value for name, value in inputs.items()}
-    arrays |= outputs_of(copy.deepcopy(model).double(), inputs)  # the references are exact in float64
+    arrays |= model_outputs(copy.deepcopy(model).double(), inputs)  # the references are exact in float64
     arrays |= {f'source/{name}': value for name, value in sources.items()}
     arrays |= {f'output/{name}': value for name, value in generated.items() if name in ('greedy', 'beam')}
     kept = {name: value.float() if value.is_floating_point() else value.int() for name, value in arrays.items()}
@@ -91,7 +91,7 @@ def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def randomised(model: Any) -> Any:
+def randomise_parameters(model: Any) -> Any:
     """Sets every parameter to random values, so that no parameter is without effect; returns the model.
 
     If T5's outputs are not scaled, they get a head that differs from the token table, because transformers ties an
@@ -113,11 +113,11 @@ def randomised(model: Any) -> Any:
         for stack in (model.model.encoder, model.model.decoder):
             stack.embed_positions.weight.data = stack.embed_positions.create_weight()
     table.data[model.config.eos_token_id] *= 1.5
-    made_to_read(model)
+    amplify_cross_attention(model)
     return model.eval()
 
 
-def made_to_read(model: Any) -> None:
+def amplify_cross_attention(model: Any) -> None:
     """Makes each decoder layer add the content of the source and remove earlier output tokens, approximately.
 
     Cross-attention then returns approximately the vectors that it attends to, and self-attention their negatives.
@@ -147,7 +147,7 @@ def make_sources(config: Any) -> dict[str, torch.Tensor]:
     return {'input_ids': tokens, 'attention_mask': mask}
 
 
-def generate(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def generate_tokens(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns the tokens of `generate`: greedy, with four beams, and with four beams without length penalty."""
     beams = {'num_beams': 4, 'early_stopping': 'never'}
     searches = {'greedy': {'num_beams': 1}, 'beam': beams | {'length_penalty': 1.0}}
@@ -157,13 +157,16 @@ def generate(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Te
         return {name: model.generate(**sources, **length, **options) for name, options in searches.items()}
 
 
-def tells_apart(generated: dict[str, torch.Tensor], config: Any) -> bool:
+def is_sensitive_to_settings(generated: dict[str, torch.Tensor], config: Any) -> bool:
     """Returns whether the texts would change if a search ignored its source, beams, end token or length penalty.
 
     Every text has several tokens. None of them is special, except the end token and a forced first token. Some T5 text
     has a sentinel.
     """
-    texts = {name: [text_of(row, config.eos_token_id) for row in rows.tolist()] for name, rows in generated.items()}
+    texts = {
+        name: [strip_special_tokens(row, config.eos_token_id) for row in rows.tolist()]
+        for name, rows in generated.items()
+    }
     kept = texts['greedy'] + texts['beam']
     special = {config.pad_token_id, 0, 2, 3}
     inner = [token for text in kept for token in text[config.model_type == 'bart' :]]
@@ -180,14 +183,14 @@ def tells_apart(generated: dict[str, torch.Tensor], config: Any) -> bool:
     )
 
 
-def rounding(model: Any, inputs: dict[str, torch.Tensor]) -> float:
+def float32_logit_error(model: Any, inputs: dict[str, torch.Tensor]) -> float:
     """Returns the largest relative difference |float32 - float64| / (1 + |float64|) of the logits."""
     with torch.no_grad():
         rough, exact = model(**inputs).logits, copy.deepcopy(model).double()(**inputs).logits
     return float(((rough - exact) / (1.0 + exact.abs()))[inputs['decoder_attention_mask'] == 1].abs().max())
 
 
-def text_of(row: list[int], end: int) -> list[int]:
+def strip_special_tokens(row: list[int], end: int) -> list[int]:
     """Returns the tokens between the start token and the end token."""
     made = row[1:]
     return made[: made.index(end)] if end in made else made
@@ -206,7 +209,7 @@ def make_inputs(config: Any) -> dict[str, torch.Tensor]:
     return inputs | {'decoder_input_ids': target, 'decoder_attention_mask': target_mask}
 
 
-def outputs_of(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def model_outputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns the encoder's vectors, the logits and the cross-attention weights of the batch."""
     with torch.no_grad():
         found = model(**inputs, output_attentions=True, return_dict=True)

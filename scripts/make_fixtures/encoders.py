@@ -34,7 +34,7 @@ PLACES = 6  # positions per row whose logits over the vocabulary are kept
 SEP = 3  # marks the end of BigBird's question
 
 
-def distil(fields: dict[str, Any]) -> dict[str, Any]:
+def rename_distilbert_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {DISTIL_NAMES.get(name, name): value for name, value in fields.items()}
 
 
@@ -54,8 +54,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
         ('ForPreTraining', 'ForMaskedLM', *TASKS),
     ),
     'albert_2': ('Albert', WIDER | {'embedding_size': 6, 'hidden_act': 'gelu'}, 7, ('ForMaskedLM', TASKS[0])),
-    'distilbert_1': ('DistilBert', distil(SMALL), 13, ('ForMaskedLM', *TASKS)),
-    'distilbert_2': ('DistilBert', distil(WIDER) | {'activation': 'relu'}, 7, ('ForMaskedLM', TASKS[0])),
+    'distilbert_1': ('DistilBert', rename_distilbert_fields(SMALL), 13, ('ForMaskedLM', *TASKS)),
+    'distilbert_2': ('DistilBert', rename_distilbert_fields(WIDER) | {'activation': 'relu'}, 7, ('ForMaskedLM', TASKS[0])),
     'electra_1': ('Electra', SMALL | {'embedding_size': 8}, 13, ('ForPreTraining', 'ForMaskedLM', *TASKS)),
     'electra_2': ('Electra', WIDER | {'embedding_size': 24}, 7, ('ForPreTraining', TASKS[2])),
     'longformer_1': (
@@ -87,17 +87,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(MODELS))
     for name in parser.parse_args().names:
-        size = make(FIXTURES / name, *MODELS[name], seed=list(MODELS).index(name))
+        size = write_fixture(FIXTURES / name, *MODELS[name], seed=list(MODELS).index(name))
         print(f'{name}: {size / 1024:.0f} KiB')
 
 
-def make(folder: Path, stem: str, fields: dict[str, Any], length: int, classes: tuple[str, ...], *, seed: int) -> int:
+def write_fixture(
+    folder: Path, stem: str, fields: dict[str, Any], length: int, classes: tuple[str, ...], *, seed: int
+) -> int:
     """Writes one folder; returns its size in bytes."""
     torch.manual_seed(seed)
     is_half = folder.name.endswith('_2')
     dropout = {'dropout': 0.0, 'attention_dropout': 0.0} if stem == 'DistilBert' else NO_DROPOUT
     config = getattr(transformers, f'{stem}Config')(**fields, **dropout, **LABELS)
-    base = randomised(getattr(transformers, f'{stem}Model')(config), is_half)
+    base = randomise_parameters(getattr(transformers, f'{stem}Model')(config), is_half)
     shutil.rmtree(folder, ignore_errors=True)
     (base.half() if is_half else base).save_pretrained(folder)
     base.float()
@@ -105,12 +107,12 @@ def make(folder: Path, stem: str, fields: dict[str, Any], length: int, classes: 
     inputs = make_inputs(config, length, has_global=has_global)
     plan: list[np.ndarray] = []
     arrays = {f'input/{name}': value for name, value in inputs.items()}
-    arrays['output/hidden'] = run(base, inputs, plan)['last_hidden_state']
+    arrays['output/hidden'] = model_outputs(base, inputs, plan)['last_hidden_state']
     arrays |= {f'plan/{layer}': torch.from_numpy(own) for layer, own in enumerate(plan)}
     heads: dict[str, torch.Tensor] = {}
     configs: dict[str, Any] = {}
     for ending in classes:
-        configs[ending], tensors, outputs = with_head(stem, ending, config, base, inputs, is_half)
+        configs[ending], tensors, outputs = head_fixture(stem, ending, config, base, inputs, is_half)
         heads |= {f'{ending}/{name}': tensor for name, tensor in tensors.items()}
         arrays |= {f'output/{ending}/{name}': value for name, value in outputs.items()}
     kept = {name: value.float() if value.is_floating_point() else value.int() for name, value in arrays.items()}
@@ -120,7 +122,7 @@ def make(folder: Path, stem: str, fields: dict[str, Any], length: int, classes: 
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def randomised(model: Any, is_half: bool) -> Any:
+def randomise_parameters(model: Any, is_half: bool) -> Any:
     """Sets every parameter to random values, rounded to float16 if asked, so that each one has an effect."""
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter) * 0.3
@@ -148,7 +150,9 @@ def make_inputs(config: Any, length: int, *, has_global: bool) -> dict[str, torc
     return inputs
 
 
-def run(model: Any, inputs: dict[str, torch.Tensor], plan: list[np.ndarray] | None = None) -> dict[str, torch.Tensor]:
+def model_outputs(
+    model: Any, inputs: dict[str, torch.Tensor], plan: list[np.ndarray] | None = None
+) -> dict[str, torch.Tensor]:
     """Returns the model's outputs.
 
     BigBird runs in training mode without dropout, because the library uses its random blocks only in training mode.
@@ -171,7 +175,7 @@ def run(model: Any, inputs: dict[str, torch.Tensor], plan: list[np.ndarray] | No
         modeling_big_bird.BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head = draw
 
 
-def with_head(
+def head_fixture(
     stem: str, ending: str, config: Any, base: Any, inputs: dict[str, torch.Tensor], is_half: bool
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Returns config.json of a class with a head, the tensors it adds to `base`, and its outputs.
@@ -180,7 +184,7 @@ def with_head(
     """
     count = 2 if ending in ('ForQuestionAnswering', 'ForPreTraining') else 3
     own = type(config).from_dict(config.to_dict() | (LABELS if count == 3 else {'id2label': None, 'label2id': None}))
-    model = randomised(getattr(transformers, f'{stem}{ending}')(own), is_half)
+    model = randomise_parameters(getattr(transformers, f'{stem}{ending}')(own), is_half)
     model.base_model.load_state_dict(base.state_dict(), strict=False)
     model.tie_weights()
     with tempfile.TemporaryDirectory() as name:
@@ -192,7 +196,7 @@ def with_head(
             added = {own: file.get_tensor(own) for own in file.keys() if not own.startswith(inside)}  # noqa: SIM118
     if ending == 'ForMultipleChoice':
         inputs = {name: value[None] for name, value in inputs.items()}
-    outputs = {name: value for name, value in run(model, inputs).items() if name.endswith('logits')}
+    outputs = {name: value for name, value in model_outputs(model, inputs).items() if name.endswith('logits')}
     vocabulary = config.vocab_size
     outputs = {name: own[:, :PLACES] if own.shape[-1] == vocabulary else own for name, own in outputs.items()}
     if ending == 'ForMultipleChoice':

@@ -17,10 +17,10 @@ CELLS = {'tanh': torch.nn.RNN, 'gru': torch.nn.GRU, 'lstm': torch.nn.LSTM}
 ROWS, LENGTH, INPUTS, UNITS = 2, 5, 3, 4
 
 
-def numbers(tensor: torch.Tensor) -> list | float:
+def tensor_to_lists(tensor: torch.Tensor) -> list | float:
     """Returns the tensor as nested lists of numbers with nine digits, enough for float32."""
     if tensor.ndim:
-        return [numbers(one) for one in tensor]
+        return [tensor_to_lists(one) for one in tensor]
     return float(f'{tensor.item():.9g}')
 
 
@@ -35,8 +35,16 @@ def main() -> None:
         x = torch.randn(ROWS, LENGTH, INPUTS, requires_grad=True)
         out = layer(x)[0]
         (out * torch.cos(torch.arange(out.numel(), dtype=torch.float32)).reshape(out.shape)).sum().backward()
-        weights = {key: {'value': numbers(one), 'gradient': numbers(one.grad)} for key, one in layer.named_parameters()}
-        found[name] = {'x': numbers(x), 'of_x': numbers(x.grad), 'out': numbers(out), 'weights': weights}
+        weights = {
+            key: {'value': tensor_to_lists(one), 'gradient': tensor_to_lists(one.grad)}
+            for key, one in layer.named_parameters()
+        }
+        found[name] = {
+            'x': tensor_to_lists(x),
+            'of_x': tensor_to_lists(x.grad),
+            'out': tensor_to_lists(out),
+            'weights': weights,
+        }
     PATH.write_text(json.dumps(found) + '\n', encoding='utf-8')
     print(f'{PATH}: {PATH.stat().st_size:,} bytes')
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
 from efficient_attention.errors import InputError
-from efficient_attention.inference.translate_file import say_limits
+from efficient_attention.inference.translate_file import log_truncations
 from efficient_attention.inference.translator import Translation, open_translator
 
 TITLE_INCHES = 6.0  # least width, for the title
@@ -26,7 +26,7 @@ def define_alignment_flags(options: flags.FlagValues) -> None:
     flags.DEFINE_integer('beams', 5, 'Beams of the search; 1 = greedy.', flag_values=options)
 
 
-def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
+def draw_translation_alignments(texts: list[str], options: flags.FlagValues) -> Figure:
     """Returns a picture of each text and the best target that the model generates for it; prints the targets.
 
     Raises:
@@ -41,7 +41,7 @@ def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
         options.model, checkpoint=chosen_checkpoint(options), decoding=decoding, prefix=options.prefix
     )
     found = [best[0] for best in translator(texts, alignments=True) if best]
-    say_limits(translator)
+    log_truncations(translator)
     for one in found:
         print(one.text)
     return draw_alignments(found)
@@ -57,7 +57,9 @@ def draw_alignments(found: list[Translation]) -> Figure:
         raise InputError('the model generated no text, so there is nothing to draw')
     columns = min(COLUMNS, len(found))
     rows = -(-len(found) // columns)
-    width, height = (max(len(side) for side in sides) for sides in zip(*map(pieces_of, found), strict=True))
+    width, height = (
+        max(len(side) for side in sides) for sides in zip(*map(source_and_target_pieces, found), strict=True)
+    )
     size = (max(TITLE_INCHES, columns * (INCHES_A_PIECE * width + 1.4)), rows * (INCHES_A_PIECE * height + 1.4))
     figure = Figure(figsize=size, layout='constrained')
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -69,7 +71,7 @@ def draw_alignments(found: list[Translation]) -> Figure:
     return figure
 
 
-def pieces_of(one: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def source_and_target_pieces(one: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the pieces of the source and of the target."""
     return one.source_pieces, one.pieces
 

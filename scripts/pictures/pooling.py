@@ -6,14 +6,14 @@ from pathlib import Path
 from absl import flags
 
 from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
-from efficient_attention.inference.pooled_text import (
+from efficient_attention.inference.pooling_weights import (
     BETWEEN,
     SPECIAL,
     UNREAD,
-    PooledText,
-    Sentence,
-    TextWeigher,
-    Word,
+    PoolingWeightsOfText,
+    PoolingWeightsPipeline,
+    SentenceWeight,
+    WordWeight,
 )
 
 LEAST = 0.0005  # smallest weight of special tokens that is shown
@@ -65,48 +65,50 @@ def define_pooling_flags(options: flags.FlagValues) -> None:
 
 def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
     """Returns a page with each text and its weights from the model of `--model`; prints the predictions."""
-    weigher = TextWeigher(Path(options.model), chosen_checkpoint(options))
+    weigher = PoolingWeightsPipeline(Path(options.model), chosen_checkpoint(options))
     found = [weigher(text) for text in texts]
     for one in found:
-        print(answer_of(one))
-    return page(found)
+        print(format_prediction(one))
+    return html_page(found)
 
 
-def page(texts: list[PooledText]) -> str:
+def html_page(texts: list[PoolingWeightsOfText]) -> str:
     """Returns a self-contained HTML page for light and dark mode."""
-    body = '\n'.join(article(one) for one in texts)
+    body = '\n'.join(html_article(one) for one in texts)
     return PAGE.format(title='Weights of sentences and words', style=STYLE, body=f'{body}\n<p>{LEGEND}</p>')
 
 
-def article(text: PooledText) -> str:
+def html_article(text: PoolingWeightsOfText) -> str:
     """Returns the HTML of a text with its weights, under the model's prediction."""
-    strongest = max((shade(one, word) for one in text.sentences for word in one.words), default=0.0)
+    strongest = max((word_shade(one, word) for one in text.sentences for word in one.words), default=0.0)
     heaviest = max((one.weight for one in text.sentences), default=0.0)
-    rows = '\n'.join(sentence_row(one, heaviest, strongest) for one in text.sentences)
+    rows = '\n'.join(html_sentence_row(one, heaviest, strongest) for one in text.sentences)
     note = f'<p>{text.left_out} more sentences are over the length limit and are not read.</p>' if text.left_out else ''
-    return f'<article>\n<h1>{escape(answer_of(text))}</h1>\n{rows}\n{note}</article>'
+    return f'<article>\n<h1>{escape(format_prediction(text))}</h1>\n{rows}\n{note}</article>'
 
 
-def answer_of(text: PooledText) -> str:
+def format_prediction(text: PoolingWeightsOfText) -> str:
     """Returns the label with its probability, or the number of a regression."""
     label, score = text.answer.get('label'), text.answer['score']
     return f'{score:.3f}' if label is None else f'{label} ({score:.1%})'
 
 
-def shade(sentence: Sentence, word: Word) -> float:
+def word_shade(sentence: SentenceWeight, word: WordWeight) -> float:
     """Returns how dark a word is, before scaling the darkest word to 1."""
     return 0.0 if word.kind == SPECIAL else sentence.weight**0.5 * word.weight
 
 
-def sentence_row(sentence: Sentence, heaviest: float, strongest: float) -> str:
+def html_sentence_row(sentence: SentenceWeight, heaviest: float, strongest: float) -> str:
     """Returns the HTML of a sentence with a bar for its weight; the longest bar fills its column."""
     width = 100 * sentence.weight / heaviest if heaviest else 0.0
-    words = ''.join(word_span(word, shade(sentence, word) / strongest if strongest else 0.0) for word in sentence.words)
+    words = ''.join(
+        html_word_span(word, word_shade(sentence, word) / strongest if strongest else 0.0) for word in sentence.words
+    )
     bar = f'<span class="bar" style="width: {width:.1f}%"></span>{sentence.weight:.1%}'
     return f'<div class="sentence"><div class="weight">{bar}</div><div>{words}</div></div>'
 
 
-def word_span(word: Word, share: float) -> str:
+def html_word_span(word: WordWeight, share: float) -> str:
     """Returns the HTML of a word on its colour, or of the text between words."""
     if word.kind == SPECIAL:
         return f' <span class="special">special {word.weight:.1%}</span>' if word.weight > LEAST else ''

@@ -28,7 +28,7 @@ def define_weight_flags(options: flags.FlagValues) -> None:
     flags.DEFINE_integer('seed', 0, 'Seed of the queries, the keys and the mechanisms.', flag_values=options)
 
 
-def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
+def draw_attention_weights(texts: list[str], options: flags.FlagValues) -> Figure:
     """Returns a picture of the weights of each mechanism, queries downwards; darker = more weight.
 
     Raises:
@@ -43,7 +43,7 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
     figure = Figure(figsize=(3.2 * columns, 3.4 * rows), layout='constrained')
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, text, mechanism in zip(grid, texts, mechanisms, strict=False):
-        weights_LM = weights_of(mechanism, text, options)
+        weights_LM = mechanism_weights(mechanism, text, options)
         has_negative = bool((weights_LM < 0.0).any())  # Linformer and Nystrom
         colours, least = ('RdBu', -1.0) if has_negative else ('Blues', 0.0)
         axes.imshow(weights_LM, cmap=colours, vmin=least, vmax=1.0, interpolation='nearest')
@@ -57,7 +57,7 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
     return figure
 
 
-def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np.ndarray:
+def mechanism_weights(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np.ndarray:
     """Returns the attention weights, float32 [L, M]; raises InputError if the mechanism cannot compute them."""
     shape = 1, options.length, 1, WIDTH
 
@@ -65,13 +65,13 @@ def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np
     def made(rng: jax.Array) -> jax.Array:
         rngs = jax.random.split(rng, 4)
         query, key = (SCALE * jax.random.normal(rng, shape) for rng in rngs[:2])
-        given: dict[str, Any] = {'rng': rngs[2]} if mechanism.draws.always else {}
+        given: dict[str, Any] = {'rng': rngs[2]} if mechanism.randomness.always else {}
         given['learned'] = draw_operands(mechanism, 1, WIDTH, jax.random.fold_in(rngs[3], 2)) or None
-        if mechanism.needs.centres:
+        if mechanism.requirements.centres:
             given['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
         if options.score == 'additive':
             given['additive'] = jax.random.normal(jax.random.fold_in(rngs[3], 1), (1, WIDTH))
-        return attention_weights(query, query if mechanism.needs.shared_qk else key, mechanism, **given)
+        return attention_weights(query, query if mechanism.requirements.shared_qk else key, mechanism, **given)
 
     try:
         weights = made(jax.random.key(options.seed))

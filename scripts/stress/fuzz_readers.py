@@ -9,7 +9,7 @@ and the exit code is 1. Each finding becomes a case of tests/scripts/stress/test
 entry in READERS.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -49,16 +49,16 @@ from efficient_attention.data.sources.tables import read_table
 from efficient_attention.data.sources.wikipedia_dump import dump_documents
 from efficient_attention.data.tokenizers.added_tokens import added_tokens
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.interop.config_in import describe, read_values
+from efficient_attention.interop.config_import import parse_config_json, read_config_json
 from efficient_attention.interop.safetensors_files import TensorFolder
+from efficient_attention.workdir.checksums import find_checksum_mismatch
 from efficient_attention.workdir.config_file import read_config
-from efficient_attention.workdir.evaluations import best_of
+from efficient_attention.workdir.evaluations import pick_best_evaluation
 from efficient_attention.workdir.metrics import read_metrics
-from efficient_attention.workdir.report import baselines_of, series_of
-from efficient_attention.workdir.seal import damage
+from efficient_attention.workdir.report import metric_series, unigram_baselines
 from scripts.stress.fuzz_samples import (
     BERT,
     CONLL,
@@ -79,7 +79,7 @@ from scripts.stress.fuzz_samples import (
     T5,
     TOKENIZER,
     WIKI_WORDS,
-    as_bytes,
+    json_bytes,
 )
 
 SECONDS = 10  # most seconds of processor time per input; six times as many by the clock
@@ -110,12 +110,12 @@ class Finding(RunError):
     """A reader did something that readers must not do."""
 
 
-class Slow(BaseException):
+class ReaderTimeout(BaseException):
     """A reader took too long; not an Exception, so that the reader does not catch it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
+class FuzzedReader:
     """A reader, with sample files.
 
     Attributes:
@@ -135,7 +135,7 @@ def read_tokenizer(path: Path) -> None:
     """Opens a tokenizer, inspects its pieces and encodes texts with it."""
     tokenizer = load_tokenizer(path, lowercase=True)
     vocabulary_of(tokenizer, str(path))
-    reader = reader_of(tokenizer)
+    reader = make_plain_text_tokenizer(tokenizer)
     for text in TEXTS:
         tokenizer.decode(reader.encode(text).ids)
 
@@ -157,12 +157,12 @@ def read_tensors(path: Path) -> None:
 def read_run_metrics(path: Path) -> None:
     """Reads the metrics of a run, and computes the data of a report."""
     lines = read_metrics(path.parent)
-    series_of(lines)
-    baselines_of(lines)
-    best_of([line for line in lines if line['split'] == 'held_out'], CheckpointConfig(best_metric='loss'))
+    metric_series(lines)
+    unigram_baselines(lines)
+    pick_best_evaluation([line for line in lines if line['split'] == 'held_out'], CheckpointConfig(best_metric='loss'))
 
 
-def read_tags(path: Path) -> None:
+def read_conll_tags(path: Path) -> None:
     """Reads the sentences of a CoNLL file."""
     config = ExamplesConfig(problem='token_classification', format='conll', test=str(path), train=str(path))
     list(read_sentences(config, 'test'))
@@ -175,64 +175,74 @@ def read_race(path: Path) -> None:
 
 
 READERS = {
-    'safetensors': Reader('model.safetensors', read_tensors, (struct.pack('<Q', len(HEADER)) + HEADER + bytes(20),)),
-    'hugging_face': Reader(
-        'config.json',
-        lambda path: describe(read_values(path.parent)),
-        tuple(map(as_bytes, (BERT, LONGFORMER, T5, MARIAN))),
+    'safetensors': FuzzedReader(
+        'model.safetensors', read_tensors, (struct.pack('<Q', len(HEADER)) + HEADER + bytes(20),)
     ),
-    'vocabulary': Reader('vocab.txt', read_tokenizer, ('\n'.join(PIECES).encode(),), (*PIECES, '\n', '\r\n')),
-    'tokenizer': Reader('tokenizer.json', read_tokenizer, (as_bytes(TOKENIZER),)),
-    'sentencepiece': Reader('spiece.model', read_tokenizer, (UNIGRAM, UNIGRAM + b'\x12\x02\x18\x02')),  # the second BPE
-    'added_tokens': Reader('tokenizer_config.json', lambda path: added_tokens(path.parent), (as_bytes(ADDED_TOKENS),)),
-    'json_lines': Reader(
+    'hugging_face': FuzzedReader(
+        'config.json',
+        lambda path: parse_config_json(read_config_json(path.parent)),
+        tuple(map(json_bytes, (BERT, LONGFORMER, T5, MARIAN))),
+    ),
+    'vocabulary': FuzzedReader('vocab.txt', read_tokenizer, ('\n'.join(PIECES).encode(),), (*PIECES, '\n', '\r\n')),
+    'tokenizer': FuzzedReader('tokenizer.json', read_tokenizer, (json_bytes(TOKENIZER),)),
+    'sentencepiece': FuzzedReader(
+        'spiece.model', read_tokenizer, (UNIGRAM, UNIGRAM + b'\x12\x02\x18\x02')
+    ),  # the second BPE
+    'added_tokens': FuzzedReader(
+        'tokenizer_config.json', lambda path: added_tokens(path.parent), (json_bytes(ADDED_TOKENS),)
+    ),
+    'json_lines': FuzzedReader(
         'rows.jsonl', lambda path: list(json_documents([path], 'text')), (b'{"text": "A dog."}\n\n{"text": "B"}\n',)
     ),
-    'dump': Reader('dump.xml', lambda path: list(dump_documents([path])), (DUMP,), WIKI_WORDS),
-    'records': Reader('rows.array_record', lambda path: list(record_documents([path])), (bytes(70_000),)),
-    'csv': Reader('rows.csv', lambda path: list(read_table(str(path))), (b'text,label\n"A, ""dog""",1\nB,0\n',)),
-    'tsv': Reader('rows.tsv', lambda path: list(read_table(str(path))), (b'text\tlabel\nA "dog\t1\n',)),
-    'packed': Reader('rows.jsonl.gz', lambda path: list(read_table(str(path))), (b'\x1f\x8b\x08' + bytes(20),)),
-    'conll': Reader('rows.txt', read_tags, (CONLL,), ('-DOCSTART-', 'The', '\t', ' ', '\n', 'DT')),
-    'conllu': Reader('rows.conllu', read_tags, (CONLLU,), ('1', '1-2', '1.1', '\t', '\n', '_', '#')),
-    'squad': Reader(
+    'dump': FuzzedReader('dump.xml', lambda path: list(dump_documents([path])), (DUMP,), WIKI_WORDS),
+    'records': FuzzedReader('rows.array_record', lambda path: list(record_documents([path])), (bytes(70_000),)),
+    'csv': FuzzedReader('rows.csv', lambda path: list(read_table(str(path))), (b'text,label\n"A, ""dog""",1\nB,0\n',)),
+    'tsv': FuzzedReader('rows.tsv', lambda path: list(read_table(str(path))), (b'text\tlabel\nA "dog\t1\n',)),
+    'packed': FuzzedReader('rows.jsonl.gz', lambda path: list(read_table(str(path))), (b'\x1f\x8b\x08' + bytes(20),)),
+    'conll': FuzzedReader('rows.txt', read_conll_tags, (CONLL,), ('-DOCSTART-', 'The', '\t', ' ', '\n', 'DT')),
+    'conllu': FuzzedReader('rows.conllu', read_conll_tags, (CONLLU,), ('1', '1-2', '1.1', '\t', '\n', '_', '#')),
+    'squad': FuzzedReader(
         'rows.json',
         lambda path: read_squad(str(path), is_labelled=True),
-        (as_bytes({'data': [{'title': 't', 'paragraphs': [{'context': 'The dog.', 'qas': [SQUAD]}]}]}),),
+        (json_bytes({'data': [{'title': 't', 'paragraphs': [{'context': 'The dog.', 'qas': [SQUAD]}]}]}),),
     ),
-    'squad_lines': Reader(
-        'rows.jsonl', lambda path: read_squad(str(path), is_labelled=False), (as_bytes(SQUAD | {'context': 'The dog'}),)
+    'squad_lines': FuzzedReader(
+        'rows.jsonl',
+        lambda path: read_squad(str(path), is_labelled=False),
+        (json_bytes(SQUAD | {'context': 'The dog'}),),
     ),
-    'hotpotqa': Reader(
+    'hotpotqa': FuzzedReader(
         'rows.json',
         lambda path: read_hotpotqa(str(path), is_labelled=False),
-        (as_bytes([HOTPOT]), as_bytes(MUSIQUE), as_bytes([MUSIQUE, HOTPOT])),
+        (json_bytes([HOTPOT]), json_bytes(MUSIQUE), json_bytes([MUSIQUE, HOTPOT])),
     ),
-    'race': Reader('rows.json', read_race, (as_bytes(RACE),)),
-    'pattern': Reader('', parse_pattern, (b'causal & (window(8, 2) | global_tokens(2))',), PATTERN_WORDS),
-    'mechanism': Reader('', parse_mechanism, (b'lsh(bucket_size=64, rounds=4)', b'bigbird(64, 3)'), PATTERN_WORDS),
-    'metrics': Reader('metrics.jsonl', read_run_metrics, (METRICS,)),
-    'run_config': Reader('config.json', lambda path: read_config(path.parent), (as_bytes(RUN),)),
-    'seal': Reader('seal-0-of-1.sha256', lambda path: damage(path.parent, 'step 1'), (SEAL,)),
+    'race': FuzzedReader('rows.json', read_race, (json_bytes(RACE),)),
+    'pattern': FuzzedReader('', parse_pattern, (b'causal & (window(8, 2) | global_tokens(2))',), PATTERN_WORDS),
+    'mechanism': FuzzedReader(
+        '', parse_mechanism, (b'lsh(bucket_size=64, rounds=4)', b'bigbird(64, 3)'), PATTERN_WORDS
+    ),
+    'metrics': FuzzedReader('metrics.jsonl', read_run_metrics, (METRICS,)),
+    'run_config': FuzzedReader('config.json', lambda path: read_config(path.parent), (json_bytes(RUN),)),
+    'seal': FuzzedReader('seal-0-of-1.sha256', lambda path: find_checksum_mismatch(path.parent, 'step 1'), (SEAL,)),
 }
 
 
-def inputs(reader: Reader) -> st.SearchStrategy[bytes]:
+def fuzz_inputs(reader: FuzzedReader) -> st.SearchStrategy[bytes]:
     """Returns inputs for a reader: random bytes, combined words, and its samples changed as bytes and as JSON."""
     words = st.sampled_from([word.encode('utf-8', 'surrogatepass') for word in (*reader.words, *NASTY)])
     together = st.lists(words | st.binary(max_size=8), max_size=12).map(b''.join)
-    changed = st.builds(changed_bytes, st.sampled_from(reader.samples), st.randoms(use_true_random=False))
+    changed = st.builds(mutate_bytes, st.sampled_from(reader.samples), st.randoms(use_true_random=False))
     kinds = [changed, together, st.binary(max_size=200)]
-    values = [value for sample in reader.samples if isinstance(value := value_of(sample), dict | list)]
+    values = [value for sample in reader.samples if isinstance(value := parse_sample_json(sample), dict | list)]
     if values:
-        kinds.insert(0, st.builds(changed_json, st.sampled_from(values), st.randoms(use_true_random=False)))
+        kinds.insert(0, st.builds(mutate_json, st.sampled_from(values), st.randoms(use_true_random=False)))
     if reader.name.endswith('.safetensors'):
-        header = st.builds(changed_json, st.just(json.loads(HEADER)), st.randoms(use_true_random=False))
+        header = st.builds(mutate_json, st.just(json.loads(HEADER)), st.randoms(use_true_random=False))
         kinds.insert(0, header.map(lambda text: struct.pack('<Q', len(text)) + text + bytes(20)))
     return st.one_of(kinds)
 
 
-def value_of(sample: bytes) -> Any:
+def parse_sample_json(sample: bytes) -> Any:
     """Returns the JSON value of a sample, or None if it is not JSON."""
     try:
         return json.loads(sample)
@@ -240,7 +250,7 @@ def value_of(sample: bytes) -> Any:
         return None
 
 
-def changed_bytes(sample: bytes, rng: random.Random) -> bytes:
+def mutate_bytes(sample: bytes, rng: random.Random) -> bytes:
     """Returns a sample with some bytes changed, removed, doubled or inserted."""
     data = bytearray(sample)
     for _ in range(rng.randint(1, 4)):
@@ -251,11 +261,11 @@ def changed_bytes(sample: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def changed_json(value: Any, rng: random.Random) -> bytes:
+def mutate_json(value: Any, rng: random.Random) -> bytes:
     """Returns a JSON value with some of its inner values replaced, removed or renamed."""
     value = json.loads(json.dumps(value))
     for _ in range(rng.randint(1, 3)):
-        places = list(inner_places(value))
+        places = list(inner_keys(value))
         if not places:
             break
         parent, key = rng.choice(places)
@@ -264,27 +274,27 @@ def changed_json(value: Any, rng: random.Random) -> bytes:
         elif rng.random() < 0.1:
             del parent[key]
         else:
-            parent[key] = other_value(parent[key], rng)
-    return as_bytes(value)
+            parent[key] = random_other_value(parent[key], rng)
+    return json_bytes(value)
 
 
-def inner_places(value: Any) -> Iterator[tuple[Any, Any]]:
+def inner_keys(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yields (dict or list, key) of every value inside a JSON value."""
     pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
     for key, inner in pairs:
         yield value, key
         if isinstance(inner, dict | list):
-            yield from inner_places(inner)
+            yield from inner_keys(inner)
 
 
-def other_value(value: Any, rng: random.Random) -> Any:
+def random_other_value(value: Any, rng: random.Random) -> Any:
     """Returns another JSON value, of the same or another type."""
     plain = [None, True, False, 0, 1, -1, 2**31, 2**40, 10**30, 0.5, -1.5, 1e308, float('nan'), float('inf'), '', []]
     plain += [*(text[:2000] for text in NASTY), {}, [[]], [value], {'a': value}, [value, value], [1, 'a'], {'5': 3}]
     return rng.choice(plain)
 
 
-def check(reader: Reader, data: bytes, folder: Path) -> None:
+def check_reader(reader: FuzzedReader, data: bytes, folder: Path) -> None:
     """Reads one input; raises Finding if the reader neither accepts it nor raises InputError."""
     target: Any = data.decode('utf-8', 'replace')
     if reader.name:
@@ -296,7 +306,7 @@ def check(reader: Reader, data: bytes, folder: Path) -> None:
     except InputError as error:
         if not str(error).strip():
             raise Finding('an InputError without a message') from None
-    except Slow:
+    except ReaderTimeout:
         raise Finding(f'took more than {SECONDS} seconds') from None
     except BaseException as error:  # panics of Rust libraries are not Exceptions
         if isinstance(error, KeyboardInterrupt):
@@ -323,7 +333,7 @@ def fuzz(name: str, minutes: float, first_seed: int) -> tuple[int, str]:
         def one(data: bytes) -> None:
             nonlocal count, smallest
             count, smallest = count + 1, data
-            check(reader, data, Path(folder))
+            check_reader(reader, data, Path(folder))
 
         number = first_seed
         while time.process_time() < deadline:
@@ -331,19 +341,19 @@ def fuzz(name: str, minutes: float, first_seed: int) -> tuple[int, str]:
             checks = list(HealthCheck)
             rules = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=checks)
             try:
-                seed(number)(rules(given(inputs(reader))(one)))()
+                seed(number)(rules(given(fuzz_inputs(reader))(one)))()
             except Finding as finding:
                 shown = repr(smallest) if len(smallest) < 2000 else f'{smallest[:1000]!r} ... {len(smallest)} bytes'
                 return count, f'{finding}\n  with {shown}\n  in round {number}'
     return count, ''
 
 
-def guard() -> None:
+def install_fuzz_guards() -> None:
     """Makes slow readers and large allocations raise an exception, and forbids running programs."""
 
     def late(number: int, frame: FrameType | None) -> None:
         del number, frame
-        raise Slow
+        raise ReaderTimeout
 
     def audit(event: str, arguments: tuple) -> None:
         if event.startswith(FORBIDDEN):
@@ -368,7 +378,7 @@ def main() -> None:
     unknown = [name for name in names if name not in READERS]
     if unknown:
         raise InputError(f'{unknown[0]!r} is no reader; known: {", ".join(READERS)}')
-    guard()
+    install_fuzz_guards()
     findings = 0
     for name in names:
         count, finding = fuzz(name, options.minutes, options.seed)

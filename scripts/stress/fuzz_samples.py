@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 
-def as_bytes(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """Returns a value as JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False).encode('utf-8', 'surrogatepass')
 
@@ -78,7 +78,7 @@ MARIAN = {
     'scale_embedding': True,
 }
 RUN = {'task': 'pretraining', 'data': {'length': 16}, 'model': {'width': 16, 'layers': 2, 'attention': 'window(4)'}}
-HEADER = as_bytes(
+HEADER = json_bytes(
     {
         '__metadata__': {'format': 'pt'},
         'a.weight': {'dtype': 'F32', 'shape': [2, 2], 'data_offsets': [0, 16]},

@@ -3,7 +3,7 @@
 python scripts/stress/kill_mutants.py [--tree CHECKOUT]
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -23,7 +23,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_path
-from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = 'efficient_attention'
@@ -49,7 +49,7 @@ class Mutant:
     text: str
     broken: str
 
-    def found_in(self, package: Path) -> str:
+    def find_file(self, package: Path) -> str:
         """Returns the path of the file with the text below a package: `path`, or the file that the text has moved to.
 
         The result is '' if no file, or no single file, has the text.
@@ -79,7 +79,7 @@ MUTANTS = (
         'return query_B1L1 == key_B11M',
     ),
     Mutant('attention/weights.py', 'weights_BHLM / (1.0 - rate)', 'weights_BHLM'),
-    Mutant('attention/merge.py', 'maximum_1BHL[0] + jnp.log(total_BHL)', 'maximum_1BHL[0]'),
+    Mutant('attention/partial_softmax.py', 'maximum_1BHL[0] + jnp.log(total_BHL)', 'maximum_1BHL[0]'),
     Mutant('attention/patterns/bands.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
     Mutant(
         'attention/patterns/strided.py',
@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
     Mutant('models/position_bias.py', 'where(differences > 0, buckets, 0)', 'where(differences >= 0, buckets, 0)'),
     Mutant(
-        'models/memory.py',
+        'models/segment_memory.py',
         "jax.lax.stop_gradient(spread(states[:, :, start:], 'BNMD'))",
         "spread(states[:, :, start:], 'BNMD')",
     ),
@@ -126,7 +126,11 @@ MUTANTS = (
         "known.get('seeds', {})",
     ),
     Mutant('experiments/grid_configs.py', "PLACE.sub('', rows.text)", 'rows.text'),
-    Mutant('pruning/largest.py', 'above = [x > threshold for x in arrays]', 'above = [x >= threshold for x in arrays]'),
+    Mutant(
+        'pruning/largest_entries.py',
+        'above = [x > threshold for x in arrays]',
+        'above = [x >= threshold for x in arrays]',
+    ),
     Mutant('pruning/pruner.py', 'jnp.clip(share, 0.0, 1.0)) ** 3', 'jnp.clip(share, 0.0, 1.0)) ** 2'),
     Mutant(
         'inference/beam_search.py',
@@ -147,7 +151,7 @@ def main() -> None:
         copy_tree(options.tree, Path(folder))
         for number in numbers:
             mutant, start = MUTANTS[number - 1], time.monotonic()
-            found[number], test = noticed_by(mutant, Path(folder), is_own_alone=options.alone)
+            found[number], test = run_tests_on_mutant(mutant, Path(folder), is_own_alone=options.alone)
             print(f'{number:2} {mutant.path}: {found[number]} ({time.monotonic() - start:.0f} s) {test}', flush=True)
     print(json.dumps(summary(found)))
     sys.exit(int('nobody' in found.values()))
@@ -175,7 +179,7 @@ def copy_tree(tree: Path, folder: Path) -> None:
         copy(tree / name, folder / name)
 
 
-def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> tuple[str, str]:
+def run_tests_on_mutant(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> tuple[str, str]:
     """Returns which tests notice the mutant, and the first failing test.
 
     'file' = the nearest tests, 'package' = another test of its package, 'nobody' = no test, 'absent' = the tree does
@@ -184,25 +188,25 @@ def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> t
     Raises:
         RuntimeError: the nearest tests fail without the mutant, too.
     """
-    name = mutant.found_in(folder / PACKAGE)
+    name = mutant.find_file(folder / PACKAGE)
     if not name:
         return 'absent', ''
     path, nearest = folder / PACKAGE / name, nearest_tests(name, folder)
-    if failed := first_failure(folder, nearest):
+    if failed := first_failing_test(folder, nearest):
         raise RuntimeError(f'{failed} fails without any mutant')
     whole = path.read_text(encoding='utf-8')
     path.write_text(whole.replace(mutant.text, mutant.broken), encoding='utf-8')
     try:
         for who, tests in (('file', nearest), ('package', f'tests/{Path(name).parts[0]}')):
             if who == 'file' or not is_own_alone:
-                if failed := first_failure(folder, tests):
+                if failed := first_failing_test(folder, tests):
                     return who, failed
         return 'nobody', ''
     finally:
         path.write_text(whole, encoding='utf-8')
 
 
-def first_failure(folder: Path, tests: str) -> str:
+def first_failing_test(folder: Path, tests: str) -> str:
     """Returns the first test that fails; '' if all pass.
 
     Raises:
@@ -211,7 +215,7 @@ def first_failure(folder: Path, tests: str) -> str:
     command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', tests]
     environment = os.environ | {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
     done = subprocess.run(
-        child_command(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+        command_tied_to_parent(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode not in (0, 1):
         raise RuntimeError(f'pytest {tests} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}')

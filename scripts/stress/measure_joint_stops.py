@@ -8,7 +8,7 @@ docs/reliability.md, and the step reported as saved is saved. The seed determine
 last line of output is one JSON object; the exit code is 1 if a stop was not clean.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -32,11 +32,20 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.errors import ExitCode, InputError, RunError, require_at_least
-from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.child_process import command_tied_to_parent
 from efficient_attention.processes.hosts import free_port
 from efficient_attention.processes.relay import LOOPBACK
-from efficient_attention.processes.stopping import line_of
-from scripts.stress.phase_moments import NAMED, Moment, moments, noting, phase_at, read_events, spans_of, wait_for
+from efficient_attention.processes.signal_thread import stop_message
+from scripts.stress.phase_moments import (
+    NAMED,
+    SignalMoment,
+    phase_at,
+    phase_logging_environment,
+    phase_spans,
+    random_moments,
+    read_phase_events,
+    wait_for_moment,
+)
 from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +77,7 @@ FIELDS = {
 }
 
 
-class Stop(NamedTuple):
+class StopResult(NamedTuple):
     """The end of a run's processes, after some of them got a signal."""
 
     name: str  # name of the signal
@@ -102,7 +111,7 @@ def main() -> None:
         raise RunError(f'{len(result["not_clean"])} of {len(stops)} stop(s) were not clean')
 
 
-def all_stops(folder: Path, options: Any) -> list[Stop]:
+def all_stops(folder: Path, options: Any) -> list[StopResult]:
     """Stops as many runs as asked and prints a line per stop; a run that ends before its moment does not count."""
     rng, count = random.Random(options.seed), options.processes
     start = time.monotonic()
@@ -110,9 +119,11 @@ def all_stops(folder: Path, options: Any) -> list[Stop]:
     for process in unbroken:
         process.wait()
     if any(process.returncode for process in unbroken):
-        raise RunError(f'the run without a stop failed: {said(folder, 0)[-1:]}')
-    drawn = moments(rng, spans_of(read_events(folder / 'phases-0'), start, time.monotonic()), options.phases)
-    stops: list[Stop] = []
+        raise RunError(f'the run without a stop failed: {stderr_lines(folder, 0)[-1:]}')
+    drawn = random_moments(
+        rng, phase_spans(read_phase_events(folder / 'phases-0'), start, time.monotonic()), options.phases
+    )
+    stops: list[StopResult] = []
     while len(stops) < options.stops:
         victims = rng.choice([[rng.randrange(count)], list(range(count))])
         stop = stop_once(folder, rng.choice((signal.SIGINT, signal.SIGTERM)), victims, next(drawn), count)
@@ -132,35 +143,37 @@ def launch(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
     words = ['train.py', f'--config={CONFIG}', f'--workdir={folder / name / "run"}', *words, *place]
     begun = []
     for number in range(count):
-        command = child_command([sys.executable, *words, f'--process_id={number}'])
+        command = command_tied_to_parent([sys.executable, *words, f'--process_id={number}'])
         settings = {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': '', 'XLA_FLAGS': ''}
         settings |= {'JAX_COMPILATION_CACHE_DIR': str(folder / 'programs')}
         settings |= {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}
         with (folder / f'stderr-{number}').open('wb') as errors, (folder / f'stdout-{number}').open('wb') as output:
-            environment = noting(folder / f'phases-{number}') | settings
+            environment = phase_logging_environment(folder / f'phases-{number}') | settings
             begun.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=errors))
     return begun
 
 
-def stop_once(folder: Path, number: signal.Signals, victims: list[int], moment: Moment, count: int) -> Stop | None:
+def stop_once(
+    folder: Path, number: signal.Signals, victims: list[int], moment: SignalMoment, count: int
+) -> StopResult | None:
     """Starts a run in `folder`/stopped and stops it at the moment; returns None if it ended before."""
     start = time.monotonic()
     processes = launch(folder, 'stopped', count)
     first = processes[victims[0]]
-    if not wait_for(moment, folder / f'phases-{victims[0]}', start, lambda: first.poll() is None):
-        end_all(processes, 0.0)
+    if not wait_for_moment(moment, folder / f'phases-{victims[0]}', start, lambda: first.poll() is None):
+        wait_or_kill_all(processes, 0.0)
         return None
     sent = time.monotonic()
     for victim in victims:
         processes[victim].send_signal(number)
-    codes = end_all(processes, HANGING_SECONDS)
+    codes = wait_or_kill_all(processes, HANGING_SECONDS)
     seconds = time.monotonic() - sent
-    phase = phase_at(read_events(folder / f'phases-{victims[0]}'), sent)
-    found = faults(folder, number, victims, phase, codes)
-    return Stop(number.name, victims, phase, seconds, codes, found)
+    phase = phase_at(read_phase_events(folder / f'phases-{victims[0]}'), sent)
+    found = stop_faults(folder, number, victims, phase, codes)
+    return StopResult(number.name, victims, phase, seconds, codes, found)
 
 
-def end_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int | None]:
+def wait_or_kill_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int | None]:
     """Returns the exit codes of all processes; a process that does not end in time is killed and has None."""
     latest = time.monotonic() + seconds
     codes: list[int | None] = []
@@ -175,12 +188,12 @@ def end_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int |
     return codes
 
 
-def said(folder: Path, number: int) -> list[str]:
+def stderr_lines(folder: Path, number: int) -> list[str]:
     """Returns the lines of a process's standard error."""
     return (folder / f'stderr-{number}').read_text(encoding='utf-8', errors='replace').splitlines()
 
 
-def faults(
+def stop_faults(
     folder: Path, number: signal.Signals, victims: Sequence[int], phase: str, codes: Sequence[int | None]
 ) -> list[str]:
     """Returns deviations from the documented behaviour, in a few words each; [] for a clean stop."""
@@ -189,35 +202,35 @@ def faults(
     alone = [(nothing, ExitCode.WATCHDOG) if place in victims else (ExitCode.WATCHDOG,) for place in range(len(codes))]
     ends_alone = nothing in codes and all(code in allowed for code, allowed in zip(codes, alone, strict=True))
     if set(codes) == {ExitCode.STOPPED}:
-        found += faults_of_the_save(folder)
+        found += save_faults(folder)
     elif set(codes) == {ExitCode.DONE}:
         if newest_saved(folder / 'stopped' / 'run') != LAST_STEP:
             found.append(f'exit code 0, and step {LAST_STEP} is not saved')
     elif not (ends_alone and phase in BEFORE_THE_FIRST_STEP):
         found.append(f'exit codes {list(codes)}')
     for place in range(len(codes)):
-        lines = [line for line in said(folder, place) if not (PROGRESS.match(line) or SAVED.fullmatch(line))]
-        odd = [line for line in lines if line != line_of(number) and not OF_ANOTHER.match(line)]
+        lines = [line for line in stderr_lines(folder, place) if not (PROGRESS.match(line) or SAVED.fullmatch(line))]
+        odd = [line for line in lines if line != stop_message(number) and not OF_ANOTHER.match(line)]
         found += [f'process {place} said: {line[:200]}' for line in odd[:3]]
         if (folder / f'stdout-{place}').stat().st_size:
             found.append(f'process {place} printed something')
     return found
 
 
-def faults_of_the_save(folder: Path) -> list[str]:
+def save_faults(folder: Path) -> list[str]:
     """Returns a fault if the last step that process 0 reports is not the newest saved step."""
-    last = (said(folder, 0) or [''])[-1]
+    last = (stderr_lines(folder, 0) or [''])[-1]
     match, saved = SAVED.fullmatch(last), newest_saved(folder / 'stopped' / 'run')
     return [] if match and int(match[1]) == saved else [f'step {saved} is saved, and the last line is: {last[:200]}']
 
 
-def line_of_stop(stop: Stop) -> str:
+def line_of_stop(stop: StopResult) -> str:
     """Returns the printed line of a stop."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} to {stop.victims} in {stop.phase:<11} codes {stop.codes}, {stop.seconds:5.2f} s: {verdict}'
 
 
-def summary(stops: Sequence[Stop]) -> dict[str, Any]:
+def summary(stops: Sequence[StopResult]) -> dict[str, Any]:
     """Returns the figures of all stops, by the phase in which they came."""
     phases = {}
     for phase in dict.fromkeys(stop.phase for stop in stops):

@@ -9,7 +9,7 @@ determines moments and signals. The last line of output is one JSON object. The 
 a run is not equal to the first, or no stop hit some phase.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -32,10 +32,20 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.errors import RunError, require_at_least
-from efficient_attention.processes.child_process import child_command
-from scripts.stress.phase_moments import NAMED, Moment, Plan, Span, moments, noting, read_events, spans_of, wait_for
-from scripts.stress.soak_compare import differences
-from scripts.stress.stop_judge import Ending, faults, newest_saved
+from efficient_attention.processes.child_process import command_tied_to_parent
+from scripts.stress.phase_moments import (
+    NAMED,
+    MomentPlan,
+    PhaseSpan,
+    SignalMoment,
+    phase_logging_environment,
+    phase_spans,
+    random_moments,
+    read_phase_events,
+    wait_for_moment,
+)
+from scripts.stress.soak_compare import folder_differences
+from scripts.stress.stop_judge import StoppedProcess, newest_saved, stop_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPS_EACH = (3, 7)  # fewest and most stops per run
@@ -59,7 +69,7 @@ FIELDS = {
 }
 
 
-class Stop(NamedTuple):
+class StopResult(NamedTuple):
     """The end of a process that got a signal."""
 
     name: str  # name of the signal
@@ -82,7 +92,7 @@ def main() -> None:
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / 'docs', folder / 'docs')  # a copy, so that the text does not change meanwhile
-    unbroken = unbroken_run(folder)
+    unbroken = measure_uninterrupted_run(folder)
     seconds = options.stops * (0.8 + 1 / statistics.mean(STOPS_EACH)) * (unbroken[-1].end - unbroken[0].start)
     print(f'{options.stops} stops take about {seconds / 60:.1f} minutes', flush=True)
     stops, found = stopped_runs(folder, options.stops, options.seed, unbroken)
@@ -96,65 +106,67 @@ def main() -> None:
         raise RunError(f'no stop hit: {", ".join(result["not_hit"])}')
 
 
-def command(folder: Path) -> list[str]:
+def training_command(folder: Path) -> list[str]:
     """Returns the command that trains in a folder, with a corpus prepared there."""
     fields = FIELDS | {'data.source': f'text:{folder.parent}/docs/*.md#paragraphs', 'data.cache': folder / 'cache'}
     words = [f'--config.{name}={value}' for name, value in fields.items()]
-    return child_command(
+    return command_tied_to_parent(
         [sys.executable, 'train.py', '--config=configs/quickstart.py', f'--workdir={folder / "run"}', *words]
     )
 
 
-def environment(noted: Path) -> dict[str, str]:
+def run_environment(noted: Path) -> dict[str, str]:
     """Returns the environment of the runs: CPU only, phases written into a file."""
-    return noting(noted) | {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
+    return phase_logging_environment(noted) | {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
 
 
-def unbroken_run(folder: Path) -> list[Span]:
+def measure_uninterrupted_run(folder: Path) -> list[PhaseSpan]:
     """Returns the phases of a run without stops, in `folder`/unbroken."""
     start = time.monotonic()
-    finish(folder, 'unbroken')
-    return spans_of(read_events(folder / 'phases'), start, time.monotonic())
+    run_to_end(folder, 'unbroken')
+    return phase_spans(read_phase_events(folder / 'phases'), start, time.monotonic())
 
 
-def finish(folder: Path, name: str) -> None:
+def run_to_end(folder: Path, name: str) -> None:
     """Runs the run in a folder to its end; raises RunError if it fails."""
-    words, noted = command(folder / name), environment(folder / 'phases')
+    words, noted = training_command(folder / name), run_environment(folder / 'phases')
     done = subprocess.run(words, cwd=ROOT, env=noted, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError(f'the {name} run ended with {done.returncode}: {"; ".join(done.stderr.splitlines()[-3:])}')
 
 
-def stopped_runs(folder: Path, count: int, seed: int, unbroken: Sequence[Span]) -> tuple[list[Stop], list[list[str]]]:
+def stopped_runs(
+    folder: Path, count: int, seed: int, unbroken: Sequence[PhaseSpan]
+) -> tuple[list[StopResult], list[list[str]]]:
     """Returns all stops, and for each finished run its differences from the run in `folder`/unbroken."""
     rng, numbers = random.Random(seed), random.Random(f'signals {seed}')
-    plan = Plan(moments(rng, unbroken), unbroken)
-    stops: list[Stop] = []
+    plan = MomentPlan(random_moments(rng, unbroken), unbroken)
+    stops: list[StopResult] = []
     found: list[list[str]] = []
     while len(stops) < count:
-        planned = plan.take(min(rng.randint(*STOPS_EACH), count - len(stops)))
+        planned = plan.take_moments(min(rng.randint(*STOPS_EACH), count - len(stops)))
         for place, moment in enumerate(planned):
             stop = stop_once(folder, numbers.choice((signal.SIGINT, signal.SIGTERM)), moment)
             if stop is not None:
                 stops.append(stop)
                 print(line_of_stop(stop), flush=True)
             if stop is None or stop.code == 0:
-                plan.give_back(planned[place + 1 :])
+                plan.return_moments(planned[place + 1 :])
                 break
-        finish(folder, 'stopped')
-        found.append(differences(folder / 'stopped' / 'run', folder / 'unbroken' / 'run', was_stopped=True))
+        run_to_end(folder, 'stopped')
+        found.append(folder_differences(folder / 'stopped' / 'run', folder / 'unbroken' / 'run', was_stopped=True))
         shutil.rmtree(folder / 'stopped')
     return stops, found
 
 
-def stop_once(folder: Path, number: signal.Signals, moment: Moment) -> Stop | None:
+def stop_once(folder: Path, number: signal.Signals, moment: SignalMoment) -> StopResult | None:
     """Resumes the run in `folder`/stopped and stops it at the moment; returns None if it ended before."""
     run, said = folder / 'stopped' / 'run', folder / 'stderr'
     before = newest_saved(run)
     with said.open('wb') as stream:
-        words, noted, start = command(folder / 'stopped'), environment(folder / 'phases'), time.monotonic()
+        words, noted, start = training_command(folder / 'stopped'), run_environment(folder / 'phases'), time.monotonic()
         process = subprocess.Popen(words, cwd=ROOT, env=noted, stdout=subprocess.DEVNULL, stderr=stream)
-        if not wait_for(moment, folder / 'phases', start, lambda: process.poll() is None):
+        if not wait_for_moment(moment, folder / 'phases', start, lambda: process.poll() is None):
             return None
         sent = time.monotonic()
         process.send_signal(number)
@@ -164,27 +176,29 @@ def stop_once(folder: Path, number: signal.Signals, moment: Moment) -> Stop | No
             process.kill()
             process.wait()
     end, lines = time.monotonic(), said.read_text(encoding='utf-8', errors='replace').splitlines()
-    events, after = read_events(folder / 'phases'), newest_saved(run)
-    ending = Ending(number, start, sent, end, process.returncode, lines, events, before, after)
-    found = faults(ending, run, FIELDS['train.steps'])
+    events, after = read_phase_events(folder / 'phases'), newest_saved(run)
+    ending = StoppedProcess(number, start, sent, end, process.returncode, lines, events, before, after)
+    found = stop_faults(ending, run, FIELDS['train.steps'])
     last = lines[-1] if lines else ''
-    return Stop(number.name, ending.phase, end - sent, ending.beyond, ending.code, found, last)
+    return StopResult(number.name, ending.phase, end - sent, ending.overtime_seconds, ending.code, found, last)
 
 
-def line_of_stop(stop: Stop) -> str:
+def line_of_stop(stop: StopResult) -> str:
     """Returns the printed line of a stop."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} in {stop.phase:<11} code {stop.code:>4}, {stop.seconds:5.2f} s: {verdict}; {stop.said[:60]}'
 
 
-def summary(stops: Sequence[Stop], found: Sequence[Sequence[str]], unbroken: Sequence[Span]) -> dict[str, Any]:
+def summary(
+    stops: Sequence[StopResult], found: Sequence[Sequence[str]], unbroken: Sequence[PhaseSpan]
+) -> dict[str, Any]:
     """Returns the figures of all stops by phase, and of the comparisons of finished runs."""
     hit = {phase: [stop for stop in stops if stop.phase == phase] for phase in (span.phase for span in unbroken)}
     return {
         'stops': len(stops),
-        'phases': {phase: figures(of_phase) for phase, of_phase in hit.items() if of_phase},
+        'phases': {phase: count_exit_codes(of_phase) for phase, of_phase in hit.items() if of_phase},
         'not_hit': [phase for phase, of_phase in hit.items() if phase in NAMED and not of_phase],
-        'all': figures(stops),
+        'all': count_exit_codes(stops),
         'not_clean': [stop._asdict() for stop in stops if stop.faults],
         'runs_finished': len(found),
         'runs_equal_to_the_unbroken': sum(not lines for lines in found),
@@ -192,7 +206,7 @@ def summary(stops: Sequence[Stop], found: Sequence[Sequence[str]], unbroken: Seq
     }
 
 
-def figures(stops: Sequence[Stop]) -> dict[str, Any]:
+def count_exit_codes(stops: Sequence[StopResult]) -> dict[str, Any]:
     """Returns the number of stops per exit code, and their seconds."""
     return {
         'stops': len(stops),

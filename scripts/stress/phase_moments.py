@@ -34,7 +34,7 @@ LOOK_SECONDS = 0.005
 OCCURRENCES = 2  # moments lie in the first occurrences of a phase; most phases have more
 
 
-class Event(NamedTuple):
+class PhaseEvent(NamedTuple):
     """The start of a phase."""
 
     time: float  # seconds of the machine's clock
@@ -42,7 +42,7 @@ class Event(NamedTuple):
     step: int
 
 
-class Span(NamedTuple):
+class PhaseSpan(NamedTuple):
     """The time that a process spends in one phase; a save lasts until its checksums, whatever runs in parallel."""
 
     phase: str
@@ -50,7 +50,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Moment(NamedTuple):
+class SignalMoment(NamedTuple):
     """The moment of a signal: `seconds` after the start of the phase's `occurrence`-th occurrence in a process."""
 
     phase: str
@@ -58,23 +58,23 @@ class Moment(NamedTuple):
     seconds: float
 
 
-def noting(path: Path) -> dict[str, str]:
+def phase_logging_environment(path: Path) -> dict[str, str]:
     """Returns the environment of a process that writes its phases into a new file."""
     path.unlink(missing_ok=True)
     return {**os.environ, phases.VARIABLE: str(path)}
 
 
-def read_events(path: Path) -> list[Event]:
+def read_phase_events(path: Path) -> list[PhaseEvent]:
     """Returns the phases that a process has written so far."""
     try:
         lines = path.read_text(encoding='utf-8').splitlines()
     except FileNotFoundError:
         return []
     found = (line.split() for line in lines)
-    return [Event(float(moment), phase, int(step)) for moment, phase, step in found]
+    return [PhaseEvent(float(moment), phase, int(step)) for moment, phase, step in found]
 
 
-def spans_of(events: Sequence[Event], start: float, end: float) -> list[Span]:
+def phase_spans(events: Sequence[PhaseEvent], start: float, end: float) -> list[PhaseSpan]:
     """Returns the phases of a process from its start to its end, in order."""
     begun = [(start, START)]
     main, beside = START, ''
@@ -86,15 +86,17 @@ def spans_of(events: Sequence[Event], start: float, end: float) -> list[Span]:
         if (phase := beside or main) != begun[-1][1]:
             begun.append((event.time, phase))
     ends = [*(moment for moment, _ in begun[1:]), end]
-    return [Span(phase, moment, then) for (moment, phase), then in zip(begun, ends, strict=True)]
+    return [PhaseSpan(phase, moment, then) for (moment, phase), then in zip(begun, ends, strict=True)]
 
 
-def phase_at(events: Sequence[Event], moment: float) -> str:
+def phase_at(events: Sequence[PhaseEvent], moment: float) -> str:
     """Returns the phase of a process at a moment."""
-    return spans_of([event for event in events if event.time <= moment], 0.0, moment)[-1].phase
+    return phase_spans([event for event in events if event.time <= moment], 0.0, moment)[-1].phase
 
 
-def moments(rng: random.Random, unbroken: Sequence[Span], only: Sequence[str] = NAMED) -> Iterator[Moment]:
+def random_moments(
+    rng: random.Random, unbroken: Sequence[PhaseSpan], only: Sequence[str] = NAMED
+) -> Iterator[SignalMoment]:
     """Yields moments without end: each phase once in random order, then each once more, and so on.
 
     Every second pass uses only the first tenth of each phase. A resumed run may pass through a phase faster than the
@@ -104,7 +106,7 @@ def moments(rng: random.Random, unbroken: Sequence[Span], only: Sequence[str] = 
         unbroken: the phases of a whole run.
         only: phases to use; at least one must occur.
     """
-    found: dict[str, list[Span]] = {}
+    found: dict[str, list[PhaseSpan]] = {}
     for span in unbroken:
         if span.phase in only:
             found.setdefault(span.phase, []).append(span)
@@ -112,38 +114,38 @@ def moments(rng: random.Random, unbroken: Sequence[Span], only: Sequence[str] = 
         for phase in rng.sample(list(found), len(found)):
             occurrence = rng.randrange(min(len(found[phase]), OCCURRENCES))
             span = found[phase][occurrence]
-            yield Moment(phase, occurrence + 1, rng.random() * share * (span.end - span.start))
+            yield SignalMoment(phase, occurrence + 1, rng.random() * share * (span.end - span.start))
 
 
-class Plan:
+class MomentPlan:
     """Hands out moments run by run; the moments of one run are in the order of its phases."""
 
-    def __init__(self, drawn: Iterator[Moment], unbroken: Sequence[Span]) -> None:
+    def __init__(self, drawn: Iterator[SignalMoment], unbroken: Sequence[PhaseSpan]) -> None:
         self._drawn = drawn
         self._order = list(dict.fromkeys(span.phase for span in unbroken))
 
-    def take(self, count: int) -> list[Moment]:
+    def take_moments(self, count: int) -> list[SignalMoment]:
         """Returns the next `count` moments, for a new run."""
         return sorted(itertools.islice(self._drawn, count), key=lambda moment: self._order.index(moment.phase))
 
-    def give_back(self, unused: Sequence[Moment]) -> None:
+    def return_moments(self, unused: Sequence[SignalMoment]) -> None:
         """Takes back moments that a run did not reach before its end, for the next run."""
         self._drawn = itertools.chain([moment._replace(occurrence=1) for moment in unused], self._drawn)
 
 
-def wait_for(moment: Moment, path: Path, start: float, is_running: Callable[[], bool]) -> bool:
+def wait_for_moment(moment: SignalMoment, path: Path, start: float, is_running: Callable[[], bool]) -> bool:
     """Waits until a process that writes its phases into `path` reaches the moment; returns False if it ends before.
 
     If the phase ends sooner than in the unbroken run, the end of the phase counts as the moment.
     """
-    events: list[Event] = []
+    events: list[PhaseEvent] = []
     size = 0
     while is_running():
         now, before = time.monotonic(), size
         size = path.stat().st_size if path.exists() else 0
         if size != before:  # reading takes time, and the process may have only this core
-            events = read_events(path)
-        spans = spans_of(events, start, now)
+            events = read_phase_events(path)
+        spans = phase_spans(events, start, now)
         places = [place for place, span in enumerate(spans) if span.phase == moment.phase]
         if len(places) >= moment.occurrence:
             place = places[moment.occurrence - 1]

@@ -10,7 +10,7 @@ mounted, so ext4 replays its journal as after a power cut. The reported step mus
 metrics.jsonl up to it. Losses inside a disk, of data that it has confirmed, are not simulated.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -41,7 +41,7 @@ POLL_SECONDS = 0.01
 
 
 @dataclasses.dataclass
-class Trial:
+class PowerCutTrial:
     """A file system, and the time at which its newest checkpoint was reported saved."""
 
     folder: Path
@@ -51,12 +51,12 @@ class Trial:
     cut_at: float = 0.0
 
     @property
-    def image(self) -> Path:
+    def disk_image(self) -> Path:
         """The file of the file system."""
         return self.folder / 'image'
 
     @property
-    def copy(self) -> Path:
+    def disk_image_after_cut(self) -> Path:
         """The copy of the file at the power cut."""
         return self.folder / 'after'
 
@@ -68,11 +68,11 @@ def main() -> None:
     flags.DEFINE_integer('trials', 5, 'Cuts per age.', lower_bound=1, flag_values=options)
     flags.DEFINE_bool('control', False, 'Flush nothing, to show what is lost without flushing.', flag_values=options)
     parse_flags(sys.argv, options=options)
-    ages = read_ages(options.ages)
-    check_system()
+    ages = parse_ages(options.ages)
+    check_can_mount()
     if options.control:
         os.fsync = lambda descriptor: None  # noqa: ARG005
-    found = [trial for number in range(options.trials) for trial in run_round(ages, number)]
+    found = [trial for number in range(options.trials) for trial in run_trials(ages, number)]
     for age in ages:
         ends = [fault for trial, fault in found if trial.age == age]
         print(f'{age:g} s after the report: {ends.count("")} of {len(ends)} come back')
@@ -82,7 +82,7 @@ def main() -> None:
         raise RunError(f'{lost} of {len(found)} checkpoints that were reported saved did not come back')
 
 
-def read_ages(words: Sequence[str]) -> list[float]:
+def parse_ages(words: Sequence[str]) -> list[float]:
     """Returns the ages of --ages; raises InputError if one is not a number of seconds."""
     try:
         ages = [float(word) for word in words]
@@ -93,7 +93,7 @@ def read_ages(words: Sequence[str]) -> list[float]:
     return ages
 
 
-def check_system() -> None:
+def check_can_mount() -> None:
     """Raises InputError if loop devices cannot be mounted."""
     if sys.platform != 'linux' or os.geteuid() != 0:
         raise InputError('simulated power cuts mount file systems: they need Linux and root')
@@ -102,52 +102,52 @@ def check_system() -> None:
         raise InputError(f'simulated power cuts need the programs of ext4 and mount; missing: {", ".join(missing)}')
 
 
-def run_round(ages: Sequence[float], number: int) -> list[tuple[Trial, str]]:
+def run_trials(ages: Sequence[float], number: int) -> list[tuple[PowerCutTrial, str]]:
     """Runs one trial per age at the same time; returns each with its fault after the cut ('' = none)."""
     with tempfile.TemporaryDirectory(prefix='power-cuts-') as name, contextlib.ExitStack() as mounts:
-        trials = [Trial(Path(name) / f'{age:g}', age, 1000 * number + place) for place, age in enumerate(ages)]
+        trials = [PowerCutTrial(Path(name) / f'{age:g}', age, 1000 * number + place) for place, age in enumerate(ages)]
         for trial in sorted(trials, key=lambda trial: -trial.age):  # the last trial saved is the first one cut
-            save_and_report(trial, mounts)
+            save_checkpoints(trial, mounts)
         for trial in sorted(trials, key=lambda trial: trial.reported + trial.age):
-            cut(trial)
-        found = [(trial, what_is_wrong(trial)) for trial in trials]
+            simulate_power_cut(trial)
+        found = [(trial, find_checkpoint_fault(trial)) for trial in trials]
         for trial, fault in found:
             age = trial.cut_at - trial.reported
             print(f'round {number + 1}: cut {age:.1f} s after the report: {fault or "all is there"}', flush=True)
         return found
 
 
-def save_and_report(trial: Trial, mounts: contextlib.ExitStack) -> None:
+def save_checkpoints(trial: PowerCutTrial, mounts: contextlib.ExitStack) -> None:
     """Creates and mounts the file system, and saves checkpoints on it; waits for each save, as a report does."""
     from efficient_attention.config.checkpoint import CheckpointConfig
-    from efficient_attention.workdir.checkpoint_writer import Checkpoints
+    from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
     from efficient_attention.workdir.metrics import MetricsLog
 
     trial.folder.mkdir()
-    with trial.image.open('wb') as file:
+    with trial.disk_image.open('wb') as file:
         file.truncate(IMAGE_BYTES)
-    run('mkfs.ext4', '-q', str(trial.image))
-    workdir = mounts.enter_context(mounted(trial.image, trial.folder / 'before')) / 'run'
-    with Checkpoints(workdir, CheckpointConfig(keep=1)) as checkpoints, MetricsLog(workdir) as log:
+    run_program('mkfs.ext4', '-q', str(trial.disk_image))
+    workdir = mounts.enter_context(mount_image(trial.disk_image, trial.folder / 'before')) / 'run'
+    with CheckpointWriter(workdir, CheckpointConfig(keep=1)) as checkpoints, MetricsLog(workdir) as log:
         for step in STEPS:
-            log.write(step, 'train', {'loss': 1 / step})
-            checkpoints.save(step, state_of(trial, step), record={'fingerprint': {}})
-            checkpoints.wait()
+            log.write_metrics(step, 'train', {'loss': 1 / step})
+            checkpoints.save(step, make_trial_state(trial, step), record={'fingerprint': {}})
+            checkpoints.wait_until_saved()
             trial.reported = time.monotonic()
 
 
-def cut(trial: Trial) -> None:
+def simulate_power_cut(trial: PowerCutTrial) -> None:
     """Copies the file system's file at the trial's age; copies again if the file changed meanwhile."""
     while time.monotonic() < trial.reported + trial.age:
         time.sleep(POLL_SECONDS)
     is_torn = True
     while is_torn:
         trial.cut_at = time.monotonic()
-        shutil.copyfile(trial.image, trial.copy)
-        is_torn = not filecmp.cmp(trial.image, trial.copy, shallow=False)
+        shutil.copyfile(trial.disk_image, trial.disk_image_after_cut)
+        is_torn = not filecmp.cmp(trial.disk_image, trial.disk_image_after_cut, shallow=False)
 
 
-def what_is_wrong(trial: Trial) -> str:
+def find_checkpoint_fault(trial: PowerCutTrial) -> str:
     """Returns what is missing on the file system after the cut; '' if nothing is."""
     import jax
     import numpy as np
@@ -155,9 +155,9 @@ def what_is_wrong(trial: Trial) -> str:
     from efficient_attention.workdir.checkpoint_reader import CheckpointReader
     from efficient_attention.workdir.metrics import read_metrics
 
-    with mounted(trial.copy, trial.folder / 'mounted') as folder:
+    with mount_image(trial.disk_image_after_cut, trial.folder / 'mounted') as folder:
         try:
-            expected = state_of(trial, STEPS[-1])
+            expected = make_trial_state(trial, STEPS[-1])
             layout = jax.tree.map(
                 lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=one.sharding), expected
             )
@@ -172,7 +172,7 @@ def what_is_wrong(trial: Trial) -> str:
         return '' if lines == list(STEPS) else f'metrics.jsonl has the steps {lines}'
 
 
-def state_of(trial: Trial, step: int) -> dict[str, Any]:
+def make_trial_state(trial: PowerCutTrial, step: int) -> dict[str, Any]:
     """Returns the state that a trial saves at a step."""
     import jax.numpy as jnp
     import numpy as np
@@ -182,17 +182,17 @@ def state_of(trial: Trial, step: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def mounted(image: Path, folder: Path) -> Iterator[Path]:
+def mount_image(image: Path, folder: Path) -> Iterator[Path]:
     """Yields the folder in which the file system of a file is mounted during the block."""
     folder.mkdir()
-    run('mount', '-o', 'loop', str(image), str(folder))
+    run_program('mount', '-o', 'loop', str(image), str(folder))
     try:
         yield folder
     finally:
-        run('umount', str(folder))
+        run_program('umount', str(folder))
 
 
-def run(*command: str) -> None:
+def run_program(*command: str) -> None:
     """Runs a program; raises RunError with its output if it fails."""
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:

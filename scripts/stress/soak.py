@@ -10,7 +10,7 @@ output is one JSON object; the exit code is 1 if something differs. A kill takes
 time is printed.
 """
 
-from efficient_attention.processes.stopping import catch_stop_signals
+from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # first, so that a stop during the slow imports is handled
@@ -30,24 +30,24 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from efficient_attention.atomic_files import PARTIAL
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
 from efficient_attention.errors import RunError, require, require_at_least
-from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.child_process import command_tied_to_parent
 from efficient_attention.processes.phases import COMPILATION
-from efficient_attention.whole_files import PARTIAL
 from efficient_attention.workdir.checkpoint_writer import UNFINISHED
 from scripts.stress.phase_moments import (
     NAMED,
-    Event,
-    Moment,
-    Plan,
-    moments,
-    noting,
+    MomentPlan,
+    PhaseEvent,
+    SignalMoment,
     phase_at,
-    read_events,
-    spans_of,
-    wait_for,
+    phase_logging_environment,
+    phase_spans,
+    random_moments,
+    read_phase_events,
+    wait_for_moment,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,17 +57,17 @@ HANGING_SECONDS = 900.0  # a process that runs longer counts as hanging
 KILLED = -9
 
 
-class Ended(NamedTuple):
+class ProcessResult(NamedTuple):
     """A process that ended or was killed."""
 
     code: int
     lines: list[str]  # lines of standard error
     start: float
     end: float
-    events: list[Event]
+    events: list[PhaseEvent]
 
     @property
-    def seconds_to_step(self) -> float:
+    def seconds_to_first_step(self) -> float:
         """Seconds from the start to the end of the first step; without a step, to the end of the process."""
         begun = [place for place, event in enumerate(self.events) if event.phase == COMPILATION]
         after = [event.time for event in self.events[begun[-1] + 1 :]] if begun else []
@@ -117,7 +117,7 @@ def soak(
     `fields` are added to the command line, such as --config.train.steps=20. `only` are the phases in which kills come,
     by default all.
     """
-    from scripts.stress.soak_compare import differences
+    from scripts.stress.soak_compare import folder_differences
     from scripts.stress.soak_runs import RUNS
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -125,23 +125,23 @@ def soak(
     RUNS[name].write_files(folder)
     unbroken, broken = folder / 'unbroken', folder / 'broken'
     expected = run_to_end([*RUNS[name].command(folder, unbroken), *fields], folder / 'phases')
-    spans = spans_of(expected.events, expected.start, expected.end)
+    spans = phase_spans(expected.events, expected.start, expected.end)
     say_estimate(name, kills, expected)
-    plan = Plan(moments(rng, spans, only), spans)
+    plan = MomentPlan(random_moments(rng, spans, only), spans)
     command, hits = [*RUNS[name].command(folder, broken), *fields], collections.Counter[str]()
     found: list[str] = []
     resumed: list[float] = []
     while hits.total() < kills:
-        planned = plan.take(min(rng.randint(*KILLS_EACH), kills - hits.total()))
-        hit = killed(command, broken, planned, RUNS[name].goes_on)
-        plan.give_back(planned[len(hit) + 1 :])  # one more was used, but the run ended before it
+        planned = plan.take_moments(min(rng.randint(*KILLS_EACH), kills - hits.total()))
+        hit = kill_at_moments(command, broken, planned, RUNS[name].goes_on)
+        plan.return_moments(planned[len(hit) + 1 :])  # one more was used, but the run ended before it
         hits.update(hit)
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():
-            resumed.append(run_to_end(command, folder / 'phases').seconds_to_step)
-        found += differences(broken, unbroken) + leftovers(folder)
+            resumed.append(run_to_end(command, folder / 'phases').seconds_to_first_step)
+        found += folder_differences(broken, unbroken) + leftovers(folder)
         shutil.rmtree(broken)
-    seconds = {'first': expected.seconds_to_step, 'resumed': statistics.median(resumed) if resumed else None}
+    seconds = {'first': expected.seconds_to_first_step, 'resumed': statistics.median(resumed) if resumed else None}
     missed = sorted({span.phase for span in spans if span.phase in only} - set(hits))
     return {
         'kills': hits.total(),
@@ -152,21 +152,21 @@ def soak(
     }
 
 
-def say_estimate(name: str, kills: int, expected: Ended) -> None:
+def say_estimate(name: str, kills: int, expected: ProcessResult) -> None:
     """Prints the approximate time of all kills: most come after compilation, and some runs go to their end."""
     seconds = kills * (0.8 + 1 / statistics.mean(KILLS_EACH)) * (expected.end - expected.start)
     print(f'{name}: {kills} kills take about {seconds / 60:.1f} minutes', file=sys.stderr, flush=True)
 
 
-def killed(command: list[str], workdir: Path, planned: Sequence[Moment], goes_on: bool) -> list[str]:
+def kill_at_moments(command: list[str], workdir: Path, planned: Sequence[SignalMoment], goes_on: bool) -> list[str]:
     """Starts a command once per moment and kills it then; returns the phases hit. Stops early if a process ends."""
     hit: list[str] = []
     for moment in planned:
         if workdir.exists() and not goes_on:
             break
-        ended = run(command, workdir.with_name('phases'), moment)
+        ended = run_or_kill(command, workdir.with_name('phases'), moment)
         if ended.code != KILLED:
-            check_ended(command, ended)
+            check_exit_code(command, ended)
             break
         hit.append(phase_at(ended.events, ended.end))
     return hit
@@ -177,20 +177,20 @@ def leftovers(folder: Path) -> list[str]:
     return [f'{path} was left behind' for pattern in (PARTIAL, UNFINISHED) for path in folder.rglob(pattern)]
 
 
-def run_to_end(command: list[str], noted: Path) -> Ended:
+def run_to_end(command: list[str], noted: Path) -> ProcessResult:
     """Runs a command to its end; raises RunError if it fails."""
-    ended = run(command, noted, None)
-    check_ended(command, ended)
+    ended = run_or_kill(command, noted, None)
+    check_exit_code(command, ended)
     return ended
 
 
-def check_ended(command: list[str], ended: Ended) -> None:
+def check_exit_code(command: list[str], ended: ProcessResult) -> None:
     """Raises RunError if a process failed without being killed."""
     if ended.code:
         raise RunError(f'{" ".join(command)} ended with exit code {ended.code}: {"; ".join(ended.lines[-3:])}')
 
 
-def run(command: list[str], noted: Path, kill_at: Moment | None) -> Ended:
+def run_or_kill(command: list[str], noted: Path, kill_at: SignalMoment | None) -> ProcessResult:
     """Runs a command to its end, or kills it at a moment; raises RunError if it hangs.
 
     Args:
@@ -198,12 +198,17 @@ def run(command: list[str], noted: Path, kill_at: Moment | None) -> Ended:
         noted: the file into which it writes its phases.
         kill_at: None = never.
     """
-    environment, start = noting(noted), time.monotonic()
+    environment, start = phase_logging_environment(noted), time.monotonic()
     with subprocess.Popen(
-        child_command(command), cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command_tied_to_parent(command),
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         if kill_at:
-            threading.Thread(target=kill, args=(process, noted, kill_at, start), daemon=True).start()
+            threading.Thread(target=kill_at_moment, args=(process, noted, kill_at, start), daemon=True).start()
         try:
             said = process.communicate(timeout=HANGING_SECONDS)[1]
         except subprocess.TimeoutExpired:
@@ -212,12 +217,12 @@ def run(command: list[str], noted: Path, kill_at: Moment | None) -> Ended:
             raise RunError(
                 f'{" ".join(command)} did not end in {HANGING_SECONDS:.0f} s: {"; ".join(lines[-3:])}'
             ) from None
-    return Ended(process.returncode, said.splitlines(), start, time.monotonic(), read_events(noted))
+    return ProcessResult(process.returncode, said.splitlines(), start, time.monotonic(), read_phase_events(noted))
 
 
-def kill(process: subprocess.Popen, noted: Path, moment: Moment, start: float) -> None:
+def kill_at_moment(process: subprocess.Popen, noted: Path, moment: SignalMoment, start: float) -> None:
     """Kills a process at the moment, unless it ends before."""
-    if wait_for(moment, noted, start, lambda: process.poll() is None):
+    if wait_for_moment(moment, noted, start, lambda: process.poll() is None):
         process.kill()
 
 

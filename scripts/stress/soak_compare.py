@@ -16,7 +16,7 @@ METRICS = 'metrics'  # key in the record of a checkpoint
 SUMMARY = 'seeds.json'  # file of runs with several seeds
 
 
-def differences(found: Path, expected: Path, *, was_stopped: bool = False) -> list[str]:
+def folder_differences(found: Path, expected: Path, *, was_stopped: bool = False) -> list[str]:
     """Returns the differences between two folders of runs or exports, one line each; [] if there are none.
 
     Runs are compared by their metrics without speeds, and by every array of every checkpoint, bit by bit. Exports are
@@ -40,7 +40,7 @@ def differences(found: Path, expected: Path, *, was_stopped: bool = False) -> li
 def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]:
     """Returns the differences between two workdirs."""
     lines = metrics_differences(found, expected)
-    steps, expected_steps = CheckpointReader(found).steps(), CheckpointReader(expected).steps()
+    steps, expected_steps = CheckpointReader(found).complete_steps(), CheckpointReader(expected).complete_steps()
     if steps != expected_steps:
         return [*lines, f'{found}: checkpoints of the steps {steps}, expected {expected_steps}']
     for step in steps:
@@ -51,7 +51,7 @@ def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]
 
 def metrics_differences(found: Path, expected: Path) -> list[str]:
     """Returns missing, duplicate and different lines of metrics.jsonl; speeds are not compared."""
-    ours, theirs = without_speeds(found), without_speeds(expected)
+    ours, theirs = metrics_without_speeds(found), metrics_without_speeds(expected)
     lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
     lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
     lines += [f'{found}: metrics {dropped}' for dropped in read_log(found).dropped]  # such as a duplicate line
@@ -60,7 +60,7 @@ def metrics_differences(found: Path, expected: Path) -> list[str]:
     return lines
 
 
-def without_speeds(workdir: Path) -> list[str]:
+def metrics_without_speeds(workdir: Path) -> list[str]:
     """Returns the lines of a run's metrics without speeds, as text; NaN equals NaN."""
     lines = read_metrics(workdir)
     return [json.dumps({name: value for name, value in line.items() if name not in SPEEDS}) for line in lines]
@@ -68,12 +68,12 @@ def without_speeds(workdir: Path) -> list[str]:
 
 def array_differences(found: Path, expected: Path, step: int) -> list[str]:
     """Returns the names of arrays of a checkpoint, and of fields of its record, that differ."""
-    ours, theirs = read_step(found, step), read_step(expected, step)
+    ours, theirs = read_checkpoint_arrays(found, step), read_checkpoint_arrays(expected, step)
     names = sorted(set(ours) ^ set(theirs))
     return names + [name for name in ours if name in theirs and not is_same(ours[name], theirs[name])]
 
 
-def read_step(workdir: Path, step: int) -> dict[str, Any]:
+def read_checkpoint_arrays(workdir: Path, step: int) -> dict[str, Any]:
     """Returns {name: array} of a checkpoint's state, and the metrics of its record as text."""
     folder = CheckpointReader(workdir).folder / str(step)
     handler = ocp.PyTreeCheckpointHandler()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()
@@ -31,7 +31,7 @@ class SoakRun(NamedTuple):
     goes_on: bool = True  # whether the command resumes an existing workdir; else existing output must be complete
 
 
-def write_text(folder: Path) -> None:
+def write_text_corpus(folder: Path) -> None:
     """Writes text.txt: 200 paragraphs of artificial sentences."""
     rng = np.random.default_rng(0)
     sentences = [' '.join(rng.choice(WORDS, rng.integers(4, 9))).capitalize() + '.' for _ in range(1600)]
@@ -39,7 +39,7 @@ def write_text(folder: Path) -> None:
     (folder / 'text.txt').write_text('\n\n'.join(paragraphs) + '\n', encoding='utf-8')
 
 
-def write_table(folder: Path) -> None:
+def write_labelled_table(folder: Path) -> None:
     """Writes vocab.txt, train.tsv and dev.tsv: the label of a text is one of two words in it."""
     rng = np.random.default_rng(0)
     (folder / 'vocab.txt').write_text('\n'.join([*SPECIALS, *WORDS, GOOD, BAD]) + '\n', encoding='utf-8')
@@ -51,40 +51,40 @@ def write_table(folder: Path) -> None:
         (folder / f'{split}.tsv').write_text('\n'.join(lines) + '\n', encoding='utf-8')
 
 
-def pretraining(folder: Path, workdir: Path) -> list[str]:
+def pretraining_command(folder: Path, workdir: Path) -> list[str]:
     """Returns the command of masked-LM and NSP with FAVOR+ attention, whose features are resampled every 7 steps."""
     fields = [f'data.source=text:{folder}/text.txt#paragraphs', f'data.cache={workdir}/cache', 'data.held_out=0.2']
     fields += ['data.tokenizer=train:wordpiece', 'data.vocab_size=80', 'data.length=32', 'data.pairs=nsp']
     fields += ['data.max_masked=5', 'model.attention=favor(16)', 'model.attention_redraw_steps=7', 'train.steps=40']
-    return training('configs/quickstart.py', workdir, [*fields, *MODEL, *ROWS, *INTERVALS])
+    return training_command('configs/quickstart.py', workdir, [*fields, *MODEL, *ROWS, *INTERVALS])
 
 
-def memory(folder: Path, workdir: Path) -> list[str]:
+def memory_model_command(folder: Path, workdir: Path) -> list[str]:
     """Returns the command of a byte language model with Transformer-XL memory, which checkpoints must include."""
-    return language_modelling(folder, workdir, ['model.memory_length=16', 'data.length=16'], 'transformer_xl')
+    return language_model_command(folder, workdir, ['model.memory_length=16', 'data.length=16'], 'transformer_xl')
 
 
-def lsh(folder: Path, workdir: Path) -> list[str]:
+def lsh_command(folder: Path, workdir: Path) -> list[str]:
     """Returns the command of a byte language model with LSH attention, whose hashes are resampled in each step."""
     fields = ['model.attention=lsh(8, 2, causal=True)', 'data.length=32', 'eval.context=16']
-    return language_modelling(folder, workdir, fields, 'lsh')
+    return language_model_command(folder, workdir, fields, 'lsh')
 
 
-def language_modelling(folder: Path, workdir: Path, fields: list[str], mechanism: str) -> list[str]:
+def language_model_command(folder: Path, workdir: Path, fields: list[str], mechanism: str) -> list[str]:
     """Returns the command of a byte language model on the text in the folder."""
     fields = [f'data.source=text:{folder}/text.txt#paragraphs', f'data.cache={workdir}/cache', *fields]
     fields += ['data.held_out=0.1', 'data.test=0', 'train.steps=40', 'checkpoint.keep_best=1']
     config = f'configs/lm/enwik8_small.py:{mechanism}'
-    return training(config, workdir, [*fields, *MODEL, *ROWS, *INTERVALS])
+    return training_command(config, workdir, [*fields, *MODEL, *ROWS, *INTERVALS])
 
 
-def fine_tuning(folder: Path, workdir: Path) -> list[str]:
+def fine_tuning_command(folder: Path, workdir: Path) -> list[str]:
     """Returns the command of a classifier with two seeds.
 
     Each run stops early after two evaluations without improvement, and keeps the best checkpoint.
     """
     fields = [*classifier_fields(folder), 'train.early_stop=2', 'checkpoint.keep_best=1']
-    command = training('configs/finetune/table.py', workdir, fields)
+    command = training_command('configs/finetune/table.py', workdir, fields)
     return [command[0], 'scripts/train_seeds.py', '--seeds=0,1', *command[2:]]
 
 
@@ -96,19 +96,21 @@ def classifier_fields(folder: Path) -> list[str]:
     return [*fields, *MODEL, *ROWS, *INTERVALS]
 
 
-def write_model(folder: Path) -> None:
+def train_small_model(folder: Path) -> None:
     """Trains one of the classifiers for one step, into the folder `model`."""
-    write_table(folder)
-    command = training('configs/finetune/table.py', folder / 'model', [*classifier_fields(folder), 'train.steps=1'])
-    subprocess.run(child_command(command), cwd=ROOT, check=True, capture_output=True)
+    write_labelled_table(folder)
+    command = training_command(
+        'configs/finetune/table.py', folder / 'model', [*classifier_fields(folder), 'train.steps=1']
+    )
+    subprocess.run(command_tied_to_parent(command), cwd=ROOT, check=True, capture_output=True)
 
 
-def export(folder: Path, output: Path) -> list[str]:
+def export_command(folder: Path, output: Path) -> list[str]:
     """Returns the command that exports this run to a Hugging Face folder."""
     return [sys.executable, 'scripts/convert.py', f'--model={folder}/model', f'--output={output}']
 
 
-def training(config: str, workdir: Path, fields: list[str]) -> list[str]:
+def training_command(config: str, workdir: Path, fields: list[str]) -> list[str]:
     """Returns the command that trains a config with these fields."""
     return [
         sys.executable,
@@ -120,9 +122,9 @@ def training(config: str, workdir: Path, fields: list[str]) -> list[str]:
 
 
 RUNS = {
-    'pretraining': SoakRun(write_text, pretraining),
-    'memory': SoakRun(write_text, memory),
-    'lsh': SoakRun(write_text, lsh),
-    'fine_tuning': SoakRun(write_table, fine_tuning),
-    'export': SoakRun(write_model, export, goes_on=False),
+    'pretraining': SoakRun(write_text_corpus, pretraining_command),
+    'memory': SoakRun(write_text_corpus, memory_model_command),
+    'lsh': SoakRun(write_text_corpus, lsh_command),
+    'fine_tuning': SoakRun(write_labelled_table, fine_tuning_command),
+    'export': SoakRun(train_small_model, export_command, goes_on=False),
 }

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from efficient_attention.errors import ExitCode
 from efficient_attention.processes import phases
-from efficient_attention.processes.stopping import line_of
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader, label_of
-from efficient_attention.workdir.seal import damage
-from scripts.stress.phase_moments import BESIDE, START, Event, phase_at
+from efficient_attention.processes.signal_thread import stop_message
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, checkpoint_label
+from efficient_attention.workdir.checksums import find_checksum_mismatch
+from scripts.stress.phase_moments import BESIDE, START, PhaseEvent, phase_at
 
 MOST_SECONDS = 5.0  # after the step, evaluation batch or save that was under way
 STEPS_BEHIND = 2  # steps that may already be dispatched to the device at the signal
@@ -23,7 +23,7 @@ PROGRESS = re.compile(  # lines that a run prints without a stop
 BEFORE_THE_FIRST_STEP = (phases.IMPORTS, phases.PREPARATION, phases.RESTORING, phases.COMPILATION)
 
 
-class Ending(NamedTuple):
+class StoppedProcess(NamedTuple):
     """A process that got a signal, with its state before and after."""
 
     number: signal.Signals
@@ -32,7 +32,7 @@ class Ending(NamedTuple):
     end: float
     code: int  # negative: killed by the signal of this number
     lines: list[str]  # lines of standard error
-    events: list[Event]
+    events: list[PhaseEvent]
     before: int | None  # newest saved step at the start
     after: int | None  # newest saved step at the end
 
@@ -42,12 +42,12 @@ class Ending(NamedTuple):
         return phase_at(self.events, self.sent)
 
     @property
-    def beyond(self) -> float:
+    def overtime_seconds(self) -> float:
         """Seconds from the end of the work that was under way at the signal to the end of the process."""
-        return self.end - min(max(self.sent, under_way_until(self.events, self.sent)), self.end)
+        return self.end - min(max(self.sent, work_end_time(self.events, self.sent)), self.end)
 
 
-def under_way_until(events: Sequence[Event], sent: float) -> float:
+def work_end_time(events: Sequence[PhaseEvent], sent: float) -> float:
     """Returns the end of the step, evaluation batch or save that was under way; `sent` if there was none."""
     phase = phase_at(events, sent)
     later = [event for event in events if event.time > sent]
@@ -65,7 +65,7 @@ def newest_saved(workdir: Path) -> int | None:
     return CheckpointReader(workdir).latest_step() if (workdir / 'checkpoints').is_dir() else None
 
 
-def faults(ending: Ending, workdir: Path, last_step: int) -> list[str]:
+def stop_faults(ending: StoppedProcess, workdir: Path, last_step: int) -> list[str]:
     """Returns deviations from the documented behaviour, in a few words each; [] for a clean stop.
 
     Args:
@@ -73,19 +73,21 @@ def faults(ending: Ending, workdir: Path, last_step: int) -> list[str]:
         workdir: the workdir of the run.
         last_step: the last step of the whole run.
     """
-    found = [f'{ending.beyond:.1f} s after what was under way'] if ending.beyond > MOST_SECONDS else []
+    found = (
+        [f'{ending.overtime_seconds:.1f} s after what was under way'] if ending.overtime_seconds > MOST_SECONDS else []
+    )
     if ending.phase == START:
-        is_pythons = ending.code in (-ending.number, 1, *codes(ending, last_step))
+        is_pythons = ending.code in (-ending.number, 1, *allowed_exit_codes(ending, last_step))
         return found if is_pythons else [*found, f'exit code {ending.code}']
-    if ending.code not in codes(ending, last_step):
+    if ending.code not in allowed_exit_codes(ending, last_step):
         found.append(f'exit code {ending.code}')
-    return [*found, *faults_of_lines(ending), *faults_of_steps(ending, workdir)]
+    return [*found, *output_faults(ending), *saved_step_faults(ending, workdir)]
 
 
-def codes(ending: Ending, last_step: int) -> tuple[int, ...]:
+def allowed_exit_codes(ending: StoppedProcess, last_step: int) -> tuple[int, ...]:
     """Returns the exit codes that the phase allows; a run that was at its last steps may also end normally."""
     nothing = ExitCode.INTERRUPTED if ending.number == signal.SIGINT else ExitCode.TERMINATED
-    is_last = ending.phase == phases.END or step_at(ending) + STEPS_BEHIND >= last_step
+    is_last = ending.phase == phases.END or step_at_signal(ending) + STEPS_BEHIND >= last_step
     done = (ExitCode.DONE,) if is_last and ending.after == last_step else ()
     if ending.phase in (START, *BEFORE_THE_FIRST_STEP):
         return (nothing,)
@@ -93,9 +95,9 @@ def codes(ending: Ending, last_step: int) -> tuple[int, ...]:
     return (nothing if is_before or ending.phase == phases.END else ExitCode.STOPPED, *done)
 
 
-def faults_of_lines(ending: Ending) -> list[str]:
+def output_faults(ending: StoppedProcess) -> list[str]:
     """Returns faults of the output: only the last line may report the stop, and no line may be unexpected."""
-    stops = [line for line in ending.lines if line == line_of(ending.number) or SAVED.fullmatch(line)]
+    stops = [line for line in ending.lines if line == stop_message(ending.number) or SAVED.fullmatch(line)]
     others = [line for line in ending.lines if line not in stops and not PROGRESS.match(line)]
     found = [f'said: {line[:200]}' for line in others]
     if len(stops) != (ending.code != ExitCode.DONE):
@@ -107,14 +109,16 @@ def faults_of_lines(ending: Ending) -> list[str]:
     return found
 
 
-def faults_of_steps(ending: Ending, workdir: Path) -> list[str]:
+def saved_step_faults(ending: StoppedProcess, workdir: Path) -> list[str]:
     """Returns faults of the saved steps.
 
     The step of the stop must be saved, undamaged and the step at the signal. No step saved before may be lost.
     """
     found = [begun for line in ending.lines if (begun := BEGUN.match(line))]
     begun = [
-        f'it went on from step {line[1]}, and {ending.before} was saved' for line in found if not goes(line, ending)
+        f'it went on from step {line[1]}, and {ending.before} was saved'
+        for line in found
+        if not is_resumed_from_newest(line, ending)
     ]
     said = next((int(match[1]) for line in ending.lines if (match := SAVED.fullmatch(line))), None)
     if said is None:
@@ -122,19 +126,19 @@ def faults_of_steps(ending: Ending, workdir: Path) -> list[str]:
         return [*begun, f'step {ending.before} was saved before, {ending.after} is now'] if is_lost else begun
     if said != ending.after:
         return [*begun, f'step {said} was said to be saved, and {ending.after} is']
-    if hurt := damage(workdir / 'checkpoints' / str(said), label_of(said)):
+    if hurt := find_checksum_mismatch(workdir / 'checkpoints' / str(said), checkpoint_label(said)):
         begun.append(f'step {said}: {hurt}')
-    if not step_at(ending) <= said <= step_at(ending) + STEPS_BEHIND:
-        begun.append(f'stopped at step {step_at(ending)}, and {said} is saved')
+    if not step_at_signal(ending) <= said <= step_at_signal(ending) + STEPS_BEHIND:
+        begun.append(f'stopped at step {step_at_signal(ending)}, and {said} is saved')
     return begun
 
 
-def step_at(ending: Ending) -> int:
+def step_at_signal(ending: StoppedProcess) -> int:
     """Returns the step that was under way at the signal; 0 before the first step."""
     begun = [event for event in ending.events if event.time <= ending.sent and event.phase not in BESIDE]
     return begun[-1].step if begun else 0
 
 
-def goes(begun: re.Match[str], ending: Ending) -> bool:
+def is_resumed_from_newest(begun: re.Match[str], ending: StoppedProcess) -> bool:
     """Returns whether a run reports that it resumes from the newest step saved before."""
     return (int(begun[1]) if begun[1] else None) == ending.before

@@ -114,14 +114,14 @@ def results_of(
     """As `results`, by backend: all in one program, which compiles faster than one for each."""
     arrays, extra = inputs(*shape[:1], option, *shape[1:])
     bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
-    extra = ({'rng': jax.random.key(5)} if mechanism.draws.always else {}) | extra
-    if mechanism.needs.centres:
+    extra = ({'rng': jax.random.key(5)} if mechanism.randomness.always else {}) | extra
+    if mechanism.requirements.centres:
         places = np.random.default_rng(6).uniform(0.0, arrays[1].shape[1], arrays[0].shape[:3])
         extra['centres'] = jax.device_put(places.astype(np.float32))
     learned = drawn_operands(mechanism, *arrays[0].shape[2:])
 
     def weighted(q: jax.Array, k: jax.Array, v: jax.Array, both: tuple, backend: str) -> tuple:
-        k = q if mechanism.needs.shared_qk and k.shape == q.shape else k
+        k = q if mechanism.requirements.shared_qk and k.shape == q.shape else k
         own = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
         out = attend(q, k, v, own, backend=backend, bias=both[0], learned=both[1], **extra)
         outs = out if isinstance(out, tuple) else (out,)

@@ -40,7 +40,7 @@ def assert_split_equals_whole(
 ) -> None:
     """Output, log-sum-exp where there is one, and gradients of inputs and terms (bias, relative)."""
     count = mesh.data * mesh.sequence * mesh.tensor
-    has_lse = mechanism.form.has_logits
+    has_lse = mechanism.capabilities.has_logits
 
     def loss(inputs: tuple, terms: Any) -> Any:
         named = dict(zip(('bias', 'relative'), terms, strict=True))

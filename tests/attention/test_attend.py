@@ -92,7 +92,7 @@ def test_every_mechanism_has_cells():
 @pytest.mark.parametrize('backend', ['dense', 'jax_nn'])
 def test_dense_backends_refuse_what_is_no_pattern(backend: str):
     for text in MECHANISM_CELLS:
-        if not parse_mechanism(text).form.has_backends:
+        if not parse_mechanism(text).capabilities.has_backends:
             name = text.split('(')[0]
             line = f'^{backend} is a way to execute Softmax; {name} has one fast form, under auto and blocked'
             with pytest.raises(NotImplementedError, match=line):
@@ -208,16 +208,16 @@ def test_bfloat16_stays_near_the_float32_reference_at_other_lengths(text: str, l
     """Outputs of each mechanism, with buckets and features of the same rounded inputs."""
     mechanism = parse_mechanism(text)
     arrays, extra = inputs(length, 'padding', jnp.bfloat16)
-    extra |= {'rng': jax.random.key(5)} if mechanism.draws.always else {}
+    extra |= {'rng': jax.random.key(5)} if mechanism.randomness.always else {}
 
     def run(backend: str, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attend(q, q if mechanism.needs.shared_qk else k, v, mechanism, backend=backend, **extra)
+        return attend(q, q if mechanism.requirements.shared_qk else k, v, mechanism, backend=backend, **extra)
 
     @quick
     def outputs(arrays: tuple) -> tuple:
         exact = run('reference', *(x.astype(jnp.float32) for x in arrays))
         return exact, [
-            run(backend, *arrays) for backend in (['blocked'] if mechanism.draws.always else ['dense', 'blocked'])
+            run(backend, *arrays) for backend in (['blocked'] if mechanism.randomness.always else ['dense', 'blocked'])
         ]
 
     exact, rounded = jax.device_get(outputs(arrays))
@@ -364,7 +364,7 @@ def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
 
     @quick
     def both(q: jax.Array, k: jax.Array) -> tuple:
-        k = q if mechanism.needs.shared_qk else k
+        k = q if mechanism.requirements.shared_qk else k
         return attention_weights(q, k, mechanism, **options), attend(q, k, v, mechanism, **options)
 
     weights, out = jax.device_get(both(q, k))

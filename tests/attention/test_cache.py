@@ -14,12 +14,12 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import (
     CacheSpec,
     NewTokens,
+    beam_row_indices,
     decode,
-    go_on_from,
+    expand_to_beams,
     init_cache,
-    rows_of,
+    reorder_beams,
     take_rows,
-    with_hypotheses,
 )
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
@@ -161,20 +161,22 @@ def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype
     parents_tBK = rng.integers(0, 3, (12, 2, 3)).astype(np.int32)
     noise_tb11K = rng.normal(size=(12, 6, 1, 1, 8)).astype(np.dtype(dtype))
     lengths_b = np.array([12, 12, 12, 10, 10, 10], np.int32)
-    bias = slopes if spec.mechanism.form.has_logits else None
+    bias = slopes if spec.mechanism.capabilities.has_logits else None
 
     def outputs(new: NewTokens, is_shared: bool) -> jax.Array:
         prompt, texts = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 12), slice(12, 24)))
         cache = decode(spec, init_cache(spec, 2, dtype, RNG), prompt)[1]
         first = jnp.repeat(jnp.arange(2), 3)
-        cache = with_hypotheses(cache, 3) if is_shared else take_rows(cache, first)
+        cache = expand_to_beams(cache, 3) if is_shared else take_rows(cache, first)
 
         def step(cache: Any, read: Any) -> Any:
             number, parents_BK, noise, token = read
             vectors = (x[first][:, None] + noise for x in token[:3])
             own = NewTokens(*vectors, (lengths_b + number)[:, None], jnp.ones((6, 1), jnp.int32))
             out, cache = decode(spec, cache, own, bias=bias)
-            return go_on_from(cache, parents_BK) if is_shared else take_rows(cache, rows_of(parents_BK)), out
+            return reorder_beams(cache, parents_BK) if is_shared else take_rows(
+                cache, beam_row_indices(parents_BK)
+            ), out
 
         tokens = NewTokens(*(x.swapaxes(0, 1) for x in texts))
         return jax.lax.scan(step, cache, (jnp.arange(12), parents_tBK, noise_tb11K, tokens))[1]
@@ -185,6 +187,6 @@ def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype
 
 def test_hypotheses_go_on_by_one_token():
     spec, new = spec_of('causal'), NewTokens(*arrays(), POSITIONS, ONES)
-    cache = quick(lambda: with_hypotheses(init_cache(spec, 2, jnp.float32), 1))()
+    cache = quick(lambda: expand_to_beams(init_cache(spec, 2, jnp.float32), 1))()
     with pytest.raises(ValueError, match='beams take one new token at a time, and 2 are given'):
         decode(spec, cache, NewTokens(*(x[:, :2] for x in new)))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import checks as request_checks
-from efficient_attention.attention.checks import is_key, is_known, is_on_cpu, same_values
+from efficient_attention.attention.checks import has_equal_values, is_concrete, is_on_cpu, is_rng_key
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.mechanism import Mechanism
@@ -126,7 +126,9 @@ class OnAccelerator:
 
 def test_segments_on_an_accelerator_are_not_fetched():
     q, k = vectors()['query'], vectors()['key']
-    assert is_known(OnAccelerator()) and not is_on_cpu(OnAccelerator()) and is_on_cpu(ids_L) and is_on_cpu(np.ones(1))
+    assert (
+        is_concrete(OnAccelerator()) and not is_on_cpu(OnAccelerator()) and is_on_cpu(ids_L) and is_on_cpu(np.ones(1))
+    )
     plain(request_checks.check_segments)(q, k, OnAccelerator(), ids_M)
 
 
@@ -193,7 +195,7 @@ def test_bias(bias: object, line: str):
     ],
 )
 def test_keys(mechanism: Mechanism, rate: float, rng: object, dropout_rng: object, line: str):
-    check = plain(request_checks.check_keys)
+    check = plain(request_checks.check_rng_keys)
     check(Softmax(), B, 0.1, None, jax.random.split(RNG, B))
     check(LSH(), B, 0.1, RNG, None)
     with pytest.raises(ValueError, match=line):
@@ -216,8 +218,13 @@ def test_known_rows_of_positions_that_are_alike_become_one():
 
 def test_what_is_known_and_equal():
     x = jnp.arange(3)
-    assert is_known(x) and is_known(np.arange(3)) and same_values(x, np.arange(3)) and not same_values(x, x + 1)
-    assert is_key(RNG) and not is_key(x) and not is_key(3)
+    assert (
+        is_concrete(x)
+        and is_concrete(np.arange(3))
+        and has_equal_values(x, np.arange(3))
+        and not has_equal_values(x, x + 1)
+    )
+    assert is_rng_key(RNG) and not is_rng_key(x) and not is_rng_key(3)
     seen = []
-    jax.eval_shape(lambda y: seen.append((is_known(y), same_values(y, y), same_values(y, x))), x)
+    jax.eval_shape(lambda y: seen.append((is_concrete(y), has_equal_values(y, y), has_equal_values(y, x))), x)
     assert seen == [(False, True, False)]

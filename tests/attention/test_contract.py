@@ -16,8 +16,8 @@ from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.logits.definition import scaled_logits
 from efficient_attention.attention.lsh import hashing
 from efficient_attention.attention.lsh.definition import LSH
-from efficient_attention.attention.merge import Partial, merge
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
+from efficient_attention.attention.partial_softmax import Partial, merge_partial_softmax
 from efficient_attention.attention.patterns import RandomTiles, dense_mask
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax
@@ -73,8 +73,8 @@ def by_row(define: Callable[[int], tuple[np.ndarray, ...]]) -> tuple[np.ndarray,
 
 def drawn(pattern: RandomTiles, keys: int) -> list[paper.Reads]:
     """The tiles that the library drew for each head."""
-    pattern = pattern.for_keys(keys)
-    chosen = [np.argwhere(pattern.for_head(head, H).chosen()) for head in range(H)]
+    pattern = pattern.for_key_count(keys)
+    chosen = [np.argwhere(pattern.for_head(head, H).chosen_key_tiles()) for head in range(H)]
     return [paper.tiles(pattern.size, {(int(a), int(b)) for a, b in pairs}) for pairs in chosen]
 
 
@@ -293,7 +293,9 @@ def test_merging_parts_is_softmax_over_their_union():
         given = [segment_arguments(segments, segments[:, cut]) for cut in cuts]
         options = {'backend': 'reference', 'return_lse': True}
         parts = zip(cuts, given, strict=True)
-        return merge([attend(q, k[:, cut], v[:, cut], Softmax(), **options, **more) for cut, more in parts])
+        return merge_partial_softmax(
+            [attend(q, k[:, cut], v[:, cut], Softmax(), **options, **more) for cut, more in parts]
+        )
 
     def define(row: int) -> tuple[np.ndarray, np.ndarray]:
         query, key, value = row_of(row, q, k, v)

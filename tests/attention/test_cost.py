@@ -36,7 +36,7 @@ def both_counts(text: str, length: int) -> tuple[int, int]:
     mechanism = parse_mechanism(text)
     array = jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), jnp.float32)
     rng = jax.eval_shape(lambda: jax.random.key(0))
-    options: dict[str, Any] = {'centres': jnp.ones((1, length, HEADS))} if mechanism.needs.centres else {}
+    options: dict[str, Any] = {'centres': jnp.ones((1, length, HEADS))} if mechanism.requirements.centres else {}
     options['learned'] = drawn_operands(mechanism, HEADS, WIDTH)
     program = jax.make_jaxpr(lambda q, rng: attend(q, q, q, mechanism, rng=rng, backend='blocked', **options))(
         array, rng

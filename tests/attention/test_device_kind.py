@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import efficient_attention
-from efficient_attention.attention.devices import compiled_for, device_count, device_kind
+from efficient_attention.attention.devices import device_count, device_kind, using_platform
 from efficient_attention.errors import InputError
 
 ATTENTION = Path(efficient_attention.__file__).parent / 'attention'
@@ -16,16 +16,16 @@ ATTENTION = Path(efficient_attention.__file__).parent / 'attention'
 
 def test_the_kind_is_that_of_this_process_unless_said_otherwise():
     assert device_kind() == 'cpu'
-    with compiled_for('cuda'):
+    with using_platform('cuda'):
         assert device_kind() == 'gpu'
-        with compiled_for('tpu'):
+        with using_platform('tpu'):
             assert device_kind() == 'tpu'
         assert device_kind() == 'gpu'
     assert device_kind() == 'cpu'
 
 
 def test_a_function_that_is_decorated_runs_inside_each_time():
-    kind_on_rocm = compiled_for('rocm')(device_kind)
+    kind_on_rocm = using_platform('rocm')(device_kind)
     assert [device_kind(), kind_on_rocm(), device_kind(), kind_on_rocm()] == ['cpu', 'gpu', 'cpu', 'gpu']
 
 
@@ -35,17 +35,17 @@ def test_the_default_device_is_asked_before_the_default_backend(device: object, 
     assert device_kind() == 'gpu'
     with jax.default_device(device):
         assert device_kind() == ('tpu' if device == 'tpu' else 'cpu')
-        with compiled_for('cuda'):
+        with using_platform('cuda'):
             assert device_kind() == 'gpu'
 
 
 def test_devices_are_all_of_this_process_unless_said_otherwise():
     assert device_count() == jax.device_count() == 8
-    with compiled_for('cpu', 1):
+    with using_platform('cpu', 1):
         assert device_count() == 1
-        with compiled_for('tpu'):
+        with using_platform('tpu'):
             assert device_count() == 1
-        with compiled_for('tpu', 256):
+        with using_platform('tpu', 256):
             assert (device_kind(), device_count()) == ('tpu', 256)
     assert device_count() == 8
 
@@ -55,10 +55,10 @@ def test_a_platform_or_a_number_that_cannot_be_is_refused(monkeypatch: pytest.Mo
         (('tpus',), "^programs can be compiled for cpu, gpu, cuda, rocm, tpu, not for 'tpus'$"),
         (('tpu', 0), '^programs can be compiled for 1 device or more, not for 0$'),
     ):
-        with pytest.raises(InputError, match=line), compiled_for(*arguments):
+        with pytest.raises(InputError, match=line), using_platform(*arguments):
             pass
     monkeypatch.setattr(jax, 'default_backend', lambda: 'metal')
-    with compiled_for('metal'):  # a plugin's platform that this process runs on
+    with using_platform('metal'):  # a plugin's platform that this process runs on
         assert device_kind() == 'metal'
 
 
@@ -78,7 +78,7 @@ def test_a_function_that_was_traced_for_some_devices_is_traced_again_for_others(
     for is_new in (True, False):
         for platform, count in devices:
             seen.clear()
-            with compiled_for(platform, count):
+            with using_platform(platform, count):
                 run.trace(one)
             assert set(seen) == ({(platform, count)} if is_new else set())
 

@@ -14,11 +14,11 @@ from efficient_attention.attention.device_mesh import (
     PARAMETERS,
     Table,
     device_mesh,
-    gathered,
-    is_gathering,
-    is_split,
+    gather_parameter,
+    has_fsdp_axis,
+    is_axis_sharded,
     partition,
-    spread,
+    shard_activations,
     using_mesh,
 )
 from efficient_attention.attention.devices import device_count
@@ -55,11 +55,11 @@ def test_a_mesh_without_an_axis_leaves_whole_what_that_axis_would_split():
 
 
 def test_the_mesh_is_named_inside_alone():
-    assert device_mesh() is None and not is_gathering()
+    assert device_mesh() is None and not has_fsdp_axis()
     with using_mesh(MESH):
-        assert device_mesh() is MESH and device_count() == 8 and is_gathering()
+        assert device_mesh() is MESH and device_count() == 8 and has_fsdp_axis()
         with using_mesh(ONE):
-            assert device_mesh() is None and device_count() == 1 and not is_gathering()
+            assert device_mesh() is None and device_count() == 1 and not has_fsdp_axis()
     assert device_mesh() is None
 
 
@@ -67,12 +67,12 @@ def test_the_mesh_is_named_inside_alone():
 def test_which_letters_several_devices_share(shape: tuple, letters: str):
     mesh = Mesh(np.asarray(jax.devices()[: np.prod(shape)]).reshape(shape), NAMES)
     with using_mesh(mesh):
-        assert ''.join(filter(is_split, 'BLHFD')) == letters
-    assert not is_split('B')
+        assert ''.join(filter(is_axis_sharded, 'BLHFD')) == letters
+    assert not is_axis_sharded('B')
 
 
 def program(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return spread(x @ gathered(kernel, 'DF'), 'BF').sum()
+    return shard_activations(x @ gather_parameter(kernel, 'DF'), 'BF').sum()
 
 
 def text_of(mesh: Mesh | None) -> str:

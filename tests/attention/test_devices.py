@@ -16,17 +16,17 @@ from efficient_attention.attention.devices import (
     CPU,
     FORMS,
     TPU,
-    DeviceForms,
-    compiled_for,
-    cores,
-    device_forms,
+    DeviceTuning,
+    cpu_core_count,
+    device_tuning,
     has_bfloat16_instructions,
-    using_forms,
+    using_device_tuning,
+    using_platform,
 )
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.softmax import dense_loop
-from efficient_attention.attention.softmax.cudnn import check_served
+from efficient_attention.attention.softmax.cudnn import check_supported
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from efficient_attention.modules.dense_layer import Dense
@@ -37,26 +37,26 @@ X, RNG = jax.ShapeDtypeStruct((1, 2048, 2, 16), jnp.float32), jax.eval_shape(lam
 
 
 def test_they_follow_the_devices_that_are_compiled_for():
-    assert device_forms() is CPU
+    assert device_tuning() is CPU
     for platform, kind in (('cuda', 'gpu'), ('rocm', 'gpu'), ('tpu', 'tpu'), ('cpu', 'cpu')):
-        with compiled_for(platform):
-            assert device_forms() is FORMS[kind]
+        with using_platform(platform):
+            assert device_tuning() is FORMS[kind]
 
 
 def test_an_accelerator_of_an_unknown_kind_is_taken_for_a_tpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, 'default_backend', lambda: 'metal')
-    assert device_forms() is TPU
+    assert device_tuning() is TPU
 
 
 def test_changes_hold_inside_and_add_up():
-    with using_forms(tile_step_bytes=7):
-        with compiled_for('tpu'), using_forms(cores=3):
-            assert device_forms() == dataclasses.replace(TPU, tile_step_bytes=7, cores=3)
-            with using_forms(tile_step_bytes=8):
-                assert device_forms().tile_step_bytes == 8
-        assert device_forms() == dataclasses.replace(CPU, tile_step_bytes=7)
-    assert device_forms() is CPU
-    assert using_forms(cores=5)(cores)() == 5
+    with using_device_tuning(tile_step_bytes=7):
+        with using_platform('tpu'), using_device_tuning(cores=3):
+            assert device_tuning() == dataclasses.replace(TPU, tile_step_bytes=7, cores=3)
+            with using_device_tuning(tile_step_bytes=8):
+                assert device_tuning().tile_step_bytes == 8
+        assert device_tuning() == dataclasses.replace(CPU, tile_step_bytes=7)
+    assert device_tuning() is CPU
+    assert using_device_tuning(cores=5)(cpu_core_count)() == 5
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_the_processor_says_of_itself_is_read(tmp_path: Path, line: str, fo
 
 
 def test_cores_are_those_of_this_process_unless_said_otherwise():
-    assert cores() == len(os.sched_getaffinity(0))
+    assert cpu_core_count() == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_cores_are_those_of_this_process_unless_said_otherwise():
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict, line: str):
-    with pytest.raises(InputError, match=line), using_forms(**changes):
+    with pytest.raises(InputError, match=line), using_device_tuning(**changes):
         pass
-    assert device_forms() is CPU
+    assert device_tuning() is CPU
 
 
 def test_programs_of_changed_forms_are_traced_anew():
-    seen: list[DeviceForms] = []
-    run = jax.jit(lambda x: (seen.append(device_forms()), x)[1])
+    seen: list[DeviceTuning] = []
+    run = jax.jit(lambda x: (seen.append(device_tuning()), x)[1])
     for size in (1, 2, 1):
-        with using_forms(tile_step_bytes=size):
+        with using_device_tuning(tile_step_bytes=size):
             run.trace(jnp.ones(()))
     run.trace(jnp.ones(()))
     assert seen == [*(dataclasses.replace(CPU, tile_step_bytes=size) for size in (1, 2)), CPU]
@@ -112,8 +112,8 @@ def attention(text: str) -> Any:
     return jax.jit(lambda q, rng: attend(q, q, q, mechanism, rng=rng))
 
 
-@compiled_for('cpu', 1)
-@using_forms(cores=1)
+@using_platform('cpu', 1)
+@using_device_tuning(cores=1)
 def dense_softmax() -> str:
     """The program of many rows, for one CPU core."""
     x = jax.ShapeDtypeStruct((32, 64, 12, 8), jnp.float32)
@@ -149,7 +149,7 @@ def cudnn() -> str:
     """What the backend says to a call that it can serve."""
     x = jnp.ones((1, 8, 2, 8), jnp.bfloat16)
     try:
-        check_served(make_request(x, x, x, Softmax()))
+        check_supported(make_request(x, x, x, Softmax()))
     except NotImplementedError as error:
         return str(error)
     return 'served'
@@ -159,7 +159,11 @@ def cudnn() -> str:
 CASES = {
     'tile_step_bytes': (2**13, 2**20, functools.partial(attended, 'causal & window(100)')),
     'shared_tile_step_bytes': (2**13, 2**22, functools.partial(attended, 'full')),
-    'takes_turns_by_head': (False, True, using_forms(tile_step_bytes=2**13)(functools.partial(attended, 'causal'))),
+    'takes_turns_by_head': (
+        False,
+        True,
+        using_device_tuning(tile_step_bytes=2**13)(functools.partial(attended, 'causal')),
+    ),
     'dense_step_bytes': (0, 2**20, dense_softmax),
     'cores': (1, 8, one_row_of_dense_softmax),
     'has_cudnn': (False, True, cudnn),
@@ -173,7 +177,7 @@ CASES = {
 
 
 def test_every_form_is_tried():
-    assert {field.name for field in dataclasses.fields(DeviceForms)} == CASES.keys()
+    assert {field.name for field in dataclasses.fields(DeviceTuning)} == CASES.keys()
 
 
 @pytest.mark.parametrize('name', CASES)
@@ -181,7 +185,7 @@ def test_a_form_decides_the_program(name: str):
     one, other, program = CASES[name]
     programs = []
     for value in (one, other, one):
-        with using_forms(**{name: value}):
+        with using_device_tuning(**{name: value}):
             programs.append(program())
     assert programs[0] == programs[2] != programs[1]
 
@@ -205,7 +209,7 @@ def test_every_mechanism_is_lowered_in_the_form_for_its_devices(text: str, loops
         return run.trace(X, RNG).lower(lowering_platforms=(platform,)).as_text()
 
     form_of_a_cpu = lowered()
-    with compiled_for(platform):
+    with using_platform(platform):
         form_of_the_platform = lowered()
     assert [form.count('stablehlo.while') for form in (form_of_a_cpu, form_of_the_platform)] == [loops, loops_there]
     assert form_of_the_platform != form_of_a_cpu == lowered()

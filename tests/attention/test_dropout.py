@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.dropout import dropout, keep_mask, mix
+from efficient_attention.attention.dropout import dropout, hash_bits, keep_mask
 
 
 def test_mix_is_a_bijection_that_flips_half_of_the_bits():
-    run = jax.jit(mix)
+    run = jax.jit(hash_bits)
     values = np.unique(np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32))
     mixed = np.asarray(run(values))
     assert len(np.unique(mixed)) == len(values)

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.cross_attention_cache import (
+    CrossAttentionKeys,
+    KeySequence,
+    NewQueries,
+    attend_cross_cached,
+    cache_cross_keys,
+)
 from efficient_attention.attention.draw_operands import draw_operands
-from efficient_attention.attention.features.fixed_sums import FixedSums
-from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
+from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.request import CallOptions
@@ -27,11 +33,11 @@ QUERY_SEGMENTS = jax.device_put(np.array([[1] * 3] * 4 + [[1, 1, 0], [1] * 3], n
 POSITIONS = jax.device_put(np.arange(18, dtype=np.int32).reshape(6, 3) % 5)
 NEW = NewQueries(QUERY, QUERY_SEGMENTS, POSITIONS)
 SLOTS = ('linformer(4, 9)', 'linformer(4, 7, tied=False, by_head=True)', 'induced(3)')
-KEPT = dict.fromkeys(SLOTS, FixedKeys) | {
-    'full': FixedKeys,
-    'window(2)': FixedKeys,
-    'favor(16)': FixedSums,
-    'linear': FixedSums,
+KEPT = dict.fromkeys(SLOTS, CrossAttentionKeys) | {
+    'full': CrossAttentionKeys,
+    'window(2)': CrossAttentionKeys,
+    'favor(16)': CrossAttentionSums,
+    'linear': CrossAttentionSums,
 }
 
 
@@ -51,14 +57,14 @@ def test_three_rows_of_queries_read_one_row_of_keys(text: str, has_positions: bo
     key_positions = jax.device_put(np.arange(7, dtype=np.int32) + np.array([[1], [0]], np.int32))
 
     @quick
-    def both() -> tuple[FixedKeys | FixedSums, jax.Array, jax.Array]:
+    def both() -> tuple[CrossAttentionKeys | CrossAttentionSums, jax.Array, jax.Array]:
         learned, places = draw_operands(mechanism, 4, 6, RNG), key_positions if has_positions else None
-        fixed = fix_keys(mechanism, KeySequence(KEY, VALUE, SEGMENTS, places), RNG, learned)
+        fixed = cache_cross_keys(mechanism, KeySequence(KEY, VALUE, SEGMENTS, places), RNG, learned)
         key, value, segments = (jnp.repeat(x, 3, axis=0) for x in (KEY, VALUE, SEGMENTS))
         options: dict[str, Any] = {'query_segments': QUERY_SEGMENTS, 'key_segments': segments, 'backend': 'reference'}
         options |= {'query_positions': POSITIONS, 'rng': RNG, 'learned': learned}
         options |= {'key_positions': jnp.repeat(key_positions, 3, axis=0)} if has_positions else {}
-        return fixed, attend_fixed(mechanism, fixed, NEW)[0], attend(QUERY, key, value, mechanism, **options)
+        return fixed, attend_cross_cached(mechanism, fixed, NEW)[0], attend(QUERY, key, value, mechanism, **options)
 
     fixed, found, expected = both()
     assert isinstance(fixed, KEPT[text])
@@ -72,18 +78,20 @@ def test_keys_are_not_read_again_where_slots_stand_for_them(text: str):
     @quick
     def both() -> tuple[jax.Array, jax.Array]:
         fixed = keys_of(mechanism)
-        assert isinstance(fixed, FixedKeys) and fixed.slots is not None
+        assert isinstance(fixed, CrossAttentionKeys) and fixed.slots is not None
         unread = fixed._replace(key_BGMK=jnp.nan * fixed.key_BGMK, value_BGMK=jnp.nan * fixed.value_BGMK)
-        return attend_fixed(mechanism, unread, NEW)[0], attend_fixed(mechanism, fixed, NEW)[0]
+        return attend_cross_cached(mechanism, unread, NEW)[0], attend_cross_cached(mechanism, fixed, NEW)[0]
 
     unread, read = both()
     np.testing.assert_array_equal(unread, read)
     assert np.isfinite(read).all()
 
 
-def keys_of(mechanism: Mechanism, value: jax.Array = VALUE, segments: jax.Array = SEGMENTS) -> FixedKeys | FixedSums:
+def keys_of(
+    mechanism: Mechanism, value: jax.Array = VALUE, segments: jax.Array = SEGMENTS
+) -> CrossAttentionKeys | CrossAttentionSums:
     learned = draw_operands(mechanism, 4, 6, RNG)
-    return fix_keys(mechanism, KeySequence(KEY, value, segments), learned=learned)
+    return cache_cross_keys(mechanism, KeySequence(KEY, value, segments), learned=learned)
 
 
 def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
@@ -91,7 +99,7 @@ def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
 
     def read(mechanism: Mechanism, **options: Any) -> jax.Array:
         fixed = keys_of(mechanism, segments=jnp.asarray(segments))
-        return attend_fixed(mechanism, fixed, NEW, CallOptions(**options))[0]
+        return attend_cross_cached(mechanism, fixed, NEW, CallOptions(**options))[0]
 
     linear, induced, linformer = map(parse_mechanism, ('linear', 'induced(3)', 'linformer(4, 6)'))
     for found in jax.device_get(quick(lambda: [read(linear), read(induced)])()):
@@ -108,10 +116,10 @@ def test_dropout_acts_on_the_weights_of_slots():
     @quick
     def both() -> tuple[jax.Array, jax.Array]:
         fixed = keys_of(mechanism, jnp.ones_like(VALUE))
-        assert isinstance(fixed, FixedKeys) and fixed.slots is not None
+        assert isinstance(fixed, CrossAttentionKeys) and fixed.slots is not None
         ones = fixed._replace(slots=fixed.slots._replace(value_BRGK=jnp.ones_like(fixed.slots.value_BRGK)))
-        dropped = attend_fixed(mechanism, ones, NEW, CallOptions(dropout_rate=0.5, dropout_rng=RNG))
-        return dropped[0], attend_fixed(mechanism, ones, NEW)[0]
+        dropped = attend_cross_cached(mechanism, ones, NEW, CallOptions(dropout_rate=0.5, dropout_rng=RNG))
+        return dropped[0], attend_cross_cached(mechanism, ones, NEW)[0]
 
     kept, whole = jax.device_get(both())
     assert np.unique(np.round(kept[..., 0], 5)).size > 10
@@ -120,4 +128,4 @@ def test_dropout_acts_on_the_weights_of_slots():
 
 def test_what_draws_at_random_asks_for_a_key():
     with pytest.raises(ValueError, match='samples at random and needs rng, one key'):
-        fix_keys(parse_mechanism('favor(16)'), KeySequence(KEY, VALUE, SEGMENTS))
+        cache_cross_keys(parse_mechanism('favor(16)'), KeySequence(KEY, VALUE, SEGMENTS))

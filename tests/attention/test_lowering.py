@@ -9,7 +9,7 @@ import pytest
 from jax import export
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.devices import compiled_for
+from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 
@@ -42,7 +42,7 @@ def exported(mechanism: Mechanism, dtype: str, option: str, platform: str) -> ex
     def attended(q: jax.Array, k: jax.Array, v: jax.Array, rng: jax.Array) -> jax.Array:
         return attend(
             q,
-            q if mechanism.needs.shared_qk else k,
+            q if mechanism.requirements.shared_qk else k,
             v,
             mechanism,
             bias=jnp.ones((1, 2, 256, 256)) if has_bias else distance if 'function' in option else None,
@@ -66,7 +66,7 @@ def exported(mechanism: Mechanism, dtype: str, option: str, platform: str) -> ex
 @pytest.mark.parametrize('text, dtype, option', CASES)
 def test_forward_and_backward_lower(text: str, dtype: str, option: str, platform: str):
     """Export refuses what has no rule for the platform, and calls into code that only a CPU's jaxlib has."""
-    with compiled_for(platform):  # it picks the sizes of chunks
+    with using_platform(platform):  # it picks the sizes of chunks
         program = exported(parse_mechanism(text), dtype, option, platform)
     assert program.platforms == (platform,)
     assert [(out.shape, out.dtype.name) for out in program.out_avals] == [(SHAPE, dtype)] * 4
@@ -76,7 +76,7 @@ def test_a_platform_has_chunks_of_its_own():
     """Else the tests above would lower what a CPU runs."""
     mechanism = parse_mechanism('favor(64, causal=True)')
     here = exported(mechanism, 'float32', '', 'tpu').mlir_module()
-    with compiled_for('tpu'):
+    with using_platform('tpu'):
         assert exported(mechanism, 'float32', '', 'tpu').mlir_module() != here
 
 

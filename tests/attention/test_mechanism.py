@@ -35,7 +35,7 @@ def test_unknown_names_list_the_known_ones():
     ],
 )
 def test_what_reads_the_length_of_a_row(text: str, expected: bool):
-    assert parse_mechanism(text).reads.by_length is expected
+    assert parse_mechanism(text).key_access.by_length is expected
 
 
 @pytest.mark.parametrize('text', ['lsh', 'favor', 'linear', 'sinkhorn', 'routing'])
@@ -47,25 +47,25 @@ def test_a_causal_option_makes_it_causal_and_is_advised(text: str):
 
 def test_a_mechanism_promises_no_causal_form_unless_it_says_so():
     assert not Mechanism().is_causal and model_needs(Mechanism()) == model_needs(Softmax()) == ''
-    assert Mechanism().causal_form('mean') == 'another mechanism, as mechanism has no causal form'
-    assert Softmax().causal_form('full').startswith("'causal & (full)', which keeps")
+    assert Mechanism().causal_text('mean') == 'another mechanism, as mechanism has no causal form'
+    assert Softmax().causal_text('full').startswith("'causal & (full)', which keeps")
 
 
 @pytest.mark.parametrize('text', ['causal & bigbird(8, 1)', 'routing(3, 4)', "linear('cos', 12)", 'hard(sampled=True)'])
 def test_records_are_made_once_and_change_neither_equality_nor_copies(text: str):
     mechanism, fresh = parse_mechanism(text), parse_mechanism(text)
     fresh = dataclasses.replace(fresh)  # one of which nothing was asked
-    records = [mechanism.needs, mechanism.form, mechanism.reads, mechanism.draws]
-    again = [mechanism.needs, mechanism.form, mechanism.reads, mechanism.draws]
+    records = [mechanism.requirements, mechanism.capabilities, mechanism.key_access, mechanism.randomness]
+    again = [mechanism.requirements, mechanism.capabilities, mechanism.key_access, mechanism.randomness]
     assert list(map(id, records)) == list(map(id, again))
     assert mechanism == fresh and hash(mechanism) == hash(fresh) and repr(mechanism) == repr(fresh)
     for other in (fresh, copy.copy(mechanism), copy.deepcopy(mechanism), pickle.loads(pickle.dumps(mechanism))):
         assert other == mechanism and hash(other) == hash(mechanism)
-        assert [other.needs, other.form, other.reads, other.draws] == records
+        assert [other.requirements, other.capabilities, other.key_access, other.randomness] == records
 
 
 def test_a_changed_copy_has_records_of_its_own():
     causal = parse_mechanism('routing(3, 4, causal=True)')
-    assert causal.needs.positions and not dataclasses.replace(causal, causal=False).needs.positions
-    assert parse_mechanism('bigbird(8, 1)').reads.by_length
-    assert not dataclasses.replace(parse_mechanism('bigbird(8, 1)'), pattern=Full()).reads.by_length
+    assert causal.requirements.positions and not dataclasses.replace(causal, causal=False).requirements.positions
+    assert parse_mechanism('bigbird(8, 1)').key_access.by_length
+    assert not dataclasses.replace(parse_mechanism('bigbird(8, 1)'), pattern=Full()).key_access.by_length

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.merge import Partial, merge
+from efficient_attention.attention.partial_softmax import Partial, merge_partial_softmax
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import MASKED
 from tests.attention.cells import quick
@@ -22,7 +22,9 @@ def arrays(dtype: jnp.dtype = jnp.float32) -> list[jax.Array]:
 
 
 def in_parts(q: jax.Array, k: jax.Array, v: jax.Array) -> Partial:
-    return merge([attend(q, k[:, cut], v[:, cut], Softmax(), backend='reference', return_lse=True) for cut in CUTS])
+    return merge_partial_softmax(
+        [attend(q, k[:, cut], v[:, cut], Softmax(), backend='reference', return_lse=True) for cut in CUTS]
+    )
 
 
 def in_one(q: jax.Array, k: jax.Array, v: jax.Array) -> Partial:
@@ -58,13 +60,18 @@ def test_parts_without_keys_count_nothing():
     empty = jax.device_put(zeros), jax.device_put(masked)
 
     def total(out: jax.Array, lse: jax.Array) -> jax.Array:
-        merged, merged_lse = merge([(out, lse), empty])
+        merged, merged_lse = merge_partial_softmax([(out, lse), empty])
         return merged.sum() + merged_lse.sum()
 
     @quick
     def run(empty: Partial, *arrays: jax.Array) -> tuple:
         whole = in_one(*arrays)
-        return whole, merge([empty, whole, empty]), merge([empty, empty]), jax.grad(total, (0, 1))(*empty)
+        return (
+            whole,
+            merge_partial_softmax([empty, whole, empty]),
+            merge_partial_softmax([empty, empty]),
+            jax.grad(total, (0, 1))(*empty),
+        )
 
     whole, found, (out, lse), gradients = jax.device_get(run(empty, *arrays()))
     assert_close(found, whole)
@@ -77,7 +84,7 @@ def test_log_sum_exps_far_apart_do_not_overflow():
     @quick
     def run(lses: jax.Array) -> Partial:
         ones = jnp.ones((1, 3, 1, 2))
-        return merge([(ones, lses), (2 * ones, jnp.zeros((1, 1, 3)))])
+        return merge_partial_softmax([(ones, lses), (2 * ones, jnp.zeros((1, 1, 3)))])
 
     out, lse = map(np.asarray, run(np.array([[[-3e4, 0.0, 3e4]]], np.float32)))
     np.testing.assert_allclose(out[0, :, 0, 0], [2.0, 1.5, 1.0])
@@ -86,4 +93,4 @@ def test_log_sum_exps_far_apart_do_not_overflow():
 
 def test_one_part_is_itself():
     part = quick(in_one)(*arrays())
-    assert merge([part]) is part
+    assert merge_partial_softmax([part]) is part

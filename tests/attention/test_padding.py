@@ -12,7 +12,12 @@ import pytest
 
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
-from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, attend_fixed, fix_keys
+from efficient_attention.attention.cross_attention_cache import (
+    KeySequence,
+    NewQueries,
+    attend_cross_cached,
+    cache_cross_keys,
+)
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import without_padding
@@ -105,8 +110,8 @@ def test_keys_that_stay_for_all_queries(text: str):
     @quick
     def run(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         segments, positions = jnp.asarray(ONE_TEXT), jnp.broadcast_to(jnp.arange(L), (B, L))
-        fixed = fix_keys(mechanism, KeySequence(k, v, segments), learned=drawn_operands(mechanism, H, K))
-        return attend_fixed(mechanism, fixed, NewQueries(q, segments, positions))[0]
+        fixed = cache_cross_keys(mechanism, KeySequence(k, v, segments), learned=drawn_operands(mechanism, H, K))
+        return attend_cross_cached(mechanism, fixed, NewQueries(q, segments, positions))[0]
 
     arrays = vectors()
     assert_same(run(*map(spoiled, arrays)), run(*arrays))

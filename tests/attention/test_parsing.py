@@ -13,6 +13,7 @@ from efficient_attention.attention.patterns import (
     And,
     Block,
     Causal,
+    Difference,
     Full,
     GlobalTokens,
     ListedTiles,
@@ -24,7 +25,6 @@ from efficient_attention.attention.patterns import (
     Strided,
     Summary,
     Window,
-    Without,
 )
 from efficient_attention.attention.sinkhorn.definition import Sinkhorn
 from efficient_attention.attention.softmax.definition import Softmax
@@ -48,7 +48,7 @@ TEXTS: dict[str, Pattern] = {
     'listed_tiles(16, 2, 5, 3, 7)': ListedTiles(16, (2, 5, 3, 7)),
     'causal & (window(128) | global_tokens(2))': And(Causal(), Or(Window(128), GlobalTokens(2))),
     'causal & window(1) | full': Or(And(Causal(), Window(1)), Full()),  # & binds before |
-    'full - window(1) & causal': And(Without(Full(), Window(1)), Causal()),  # - binds before &
+    'full - window(1) & causal': And(Difference(Full(), Window(1)), Causal()),  # - binds before &
     'per_head(causal & window(9), full)': PerHead(And(Causal(), Window(9)), Full()),
     'longformer(4, 2)': Or(Window(4), GlobalTokens(2)),
     'bigbird(16, 2, seed=1)': Or(Or(Block(16, 1, 1), GlobalTokens(16, 16)), RandomTiles(2, 16, seed=1, near=1, ends=1)),

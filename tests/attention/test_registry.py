@@ -1,4 +1,4 @@
-"""Every mechanism has a room with the same files, and a row in the table of tests below."""
+"""Every mechanism has a implementation with the same files, and a row in the table of tests below."""
 
 import functools
 import re
@@ -16,19 +16,19 @@ from efficient_attention.attention import registry
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.implementation import Implementation, raise_no_cache
 from efficient_attention.attention.induced.definition import Induced
 from efficient_attention.attention.linear.definition import Linear
 from efficient_attention.attention.linformer.definition import Linformer
 from efficient_attention.attention.local_p.definition import LocalP
-from efficient_attention.attention.logits.definition import OverPattern
+from efficient_attention.attention.logits.definition import PatternAttention
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.lsh.hashing import draw_rotations
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.nystrom.definition import Nystrom
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import dense_mask, global_tokens
-from efficient_attention.attention.registry import NAMES, load_room, room_of
-from efficient_attention.attention.room import Room, no_cache
+from efficient_attention.attention.registry import NAMES, get_implementation, load_implementation
 from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.sinkhorn.definition import Sinkhorn
 from efficient_attention.attention.softmax.definition import Softmax
@@ -46,39 +46,48 @@ SHARED = ('logits.definition', 'logits.serve', 'logits.cache')
 @pytest.mark.parametrize('name', NAMES)
 def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
     """Rooms over patterns may take those of logits/; a fast form of one line stands in definition.py."""
-    room = load_room(name)
-    made = [room.kind, room.weights, room.serve, room.multiply_adds]
-    made += [room.init_cache, room.decode] if has_cache(room) else []
-    # partial where another room is what it is made of
+    implementation = load_implementation(name)
+    made = [implementation.kind, implementation.weights, implementation.compute, implementation.multiply_adds]
+    made += [implementation.init_cache, implementation.decode] if has_cache(implementation) else []
+    # partial where another implementation is what it is made of
     found = [getattr(one, 'func', one).__module__.removeprefix('efficient_attention.attention.') for one in made]
-    files = ['definition', 'definition', 'serve', 'definition'] + ['cache', 'cache'] * has_cache(room)
+    files = ['definition', 'definition', 'serve', 'definition'] + ['cache', 'cache'] * has_cache(implementation)
     if name in ('hard', 'local_p'):
         files[2] = 'definition'
     for module, file in zip(found, files, strict=True):
-        is_shared = module in SHARED and issubclass(room.kind, OverPattern) and module == f'logits.{file}'
+        is_shared = (
+            module in SHARED and issubclass(implementation.kind, PatternAttention) and module == f'logits.{file}'
+        )
         assert is_shared or module == f'{name}.{file}'
-    assert found[0] == f'{name}.definition' and (room.init_cache is no_cache) is (room.decode is no_cache)
-    assert room.slots is None or room.slots.__module__.endswith(f'.{name}.serve')
+    assert found[0] == f'{name}.definition' and (implementation.init_cache is raise_no_cache) is (
+        implementation.decode is raise_no_cache
+    )
+    assert implementation.compress_keys is None or implementation.compress_keys.__module__.endswith(f'.{name}.serve')
 
 
-def has_cache(room: Room) -> bool:
-    return room.decode is not no_cache
+def has_cache(implementation: Implementation) -> bool:
+    return implementation.decode is not raise_no_cache
 
 
 def test_a_room_is_found_by_the_class():
-    assert all(room_of(room.kind()) is room for room in map(load_room, NAMES))
-    assert room_of(Softmax()) is load_room('softmax')
+    assert all(
+        get_implementation(implementation.kind()) is implementation
+        for implementation in map(load_implementation, NAMES)
+    )
+    assert get_implementation(Softmax()) is load_implementation('softmax')
 
 
 def test_every_room_is_registered_under_the_name_of_its_folder():
-    is_room = re.compile('^(ROOM = |def make_room)', re.MULTILINE)
-    folders = [path.parent.name for path in ATTENTION.glob('*/__init__.py') if is_room.search(path.read_text())]
-    assert sorted(NAMES) == sorted(folders) and all(load_room(name).kind.name == name for name in NAMES)
+    is_implementation = re.compile('^(IMPLEMENTATION = |def make_implementation)', re.MULTILINE)
+    folders = [
+        path.parent.name for path in ATTENTION.glob('*/__init__.py') if is_implementation.search(path.read_text())
+    ]
+    assert sorted(NAMES) == sorted(folders) and all(load_implementation(name).kind.name == name for name in NAMES)
 
 
 def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
     """Softmax is written as its pattern."""
-    kinds = {name: load_room(name).kind for name in NAMES}
+    kinds = {name: load_implementation(name).kind for name in NAMES}
     assert {name: parse_mechanism(name) for name in NAMES if name != Softmax.name} == {
         name: kind() for name, kind in kinds.items() if name != Softmax.name
     }
@@ -87,10 +96,10 @@ def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
 
 def test_a_mechanism_without_a_room_is_named():
     with pytest.raises(NotImplementedError, match='^Mechanism has no implementation in attention/registry.py$'):
-        room_of(Mechanism())
+        get_implementation(Mechanism())
 
 
-# ---- the table: what a mechanism computes, in float64, and all that its room makes of it ----
+# ---- the table: what a mechanism computes, in float64, and all that its implementation makes of it ----
 
 B, L, H, K = 2, 13, 2, 8
 RNG = jax.random.key(7)
@@ -133,7 +142,7 @@ def of_linear(mechanism: Linear, query: np.ndarray, key: np.ndarray, allowed: np
 
 
 def of_entmax(
-    mechanism: OverPattern, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray
+    mechanism: PatternAttention, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray
 ) -> np.ndarray:
     allowed = allowed & dense_mask(mechanism.pattern, L, L)
     return contract.entmax(
@@ -243,12 +252,12 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
 
 
 def test_every_mechanism_has_a_row():
-    assert {type(parse_mechanism(text)) for text in TABLE} == {load_room(name).kind for name in NAMES}
+    assert {type(parse_mechanism(text)) for text in TABLE} == {load_implementation(name).kind for name in NAMES}
 
 
 def segments_for(mechanism: Mechanism) -> np.ndarray:
     """Packed rows with padding, or of one text each."""
-    return np.minimum(SEGMENTS, 1) if mechanism.needs.whole_rows else SEGMENTS
+    return np.minimum(SEGMENTS, 1) if mechanism.requirements.whole_rows else SEGMENTS
 
 
 def vectors() -> list[jax.Array]:
@@ -263,10 +272,10 @@ def served(
     segments = jax.device_put(segments_for(mechanism)) if segments is None else segments
     options = {'query_segments': segments, 'key_segments': segments, 'backend': backend}
     options['learned'] = drawn_operands(mechanism, H, K)
-    options |= {'rng': RNG} if mechanism.draws.always else {}
-    if mechanism.needs.centres:
+    options |= {'rng': RNG} if mechanism.randomness.always else {}
+    if mechanism.requirements.centres:
         options |= {'centres': jnp.broadcast_to(CENTRES, (B, *CENTRES.shape))}
-    return attend(q, q if mechanism.needs.shared_qk else k, v, mechanism, **options)
+    return attend(q, q if mechanism.requirements.shared_qk else k, v, mechanism, **options)
 
 
 def defined(text: str, segments_BL: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -307,7 +316,7 @@ def test_definition_and_fast_form_are_the_table_s(text: str):
 @pytest.mark.parametrize('text', [text for text in TABLE if parse_mechanism(text).is_causal])
 def test_token_by_token_equals_the_definition_or_is_refused(text: str):
     mechanism = parse_mechanism(text)
-    if not has_cache(room_of(mechanism)):
+    if not has_cache(get_implementation(mechanism)):
         with pytest.raises(InputError, match='cannot decode token by token'):
             CacheSpec(mechanism, H, H, K, L)
         return
@@ -333,7 +342,7 @@ def test_cost_is_that_of_the_program(text: str):
     """Other options in test_cost.py. The lists of tiles that Softmax visits are padded, so it computes some more."""
     counted, traced = both_counts(text, 512)
     assert counted <= 1.01 * traced
-    assert traced <= counted * (1.35 if parse_mechanism(text).form.has_backends else 1.01)
+    assert traced <= counted * (1.35 if parse_mechanism(text).capabilities.has_backends else 1.01)
 
 
 # ---- the worked example of the docs ----

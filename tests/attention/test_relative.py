@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import efficient_attention as ea
-from efficient_attention.attention.relative import Relative, distance_rows, relative_logits
+from efficient_attention.attention.relative import Relative, relative_logits, table_row_by_distance
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
@@ -44,7 +44,7 @@ def test_the_dense_term_is_the_formula(first, rows):
 
 def test_distances_beyond_the_table_take_its_last_rows():
     _, _, _, p, table = inputs(3, 9, 4)
-    rows = distance_rows(Relative(p, table), jnp.arange(6, 9)[None], jnp.arange(9)[None])
+    rows = table_row_by_distance(Relative(p, table), jnp.arange(6, 9)[None], jnp.arange(9)[None])
     np.testing.assert_array_equal(rows[0, 2], [3, 3, 3, 3, 3, 3, 2, 1, 0])
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import attend as attend_module
-from efficient_attention.attention.request import CallOptions, Keywords, Place, Request, Sides
-from efficient_attention.attention.softmax import serve as softmax
+from efficient_attention.attention.request import AttendKeywords, CallOptions, QueryKeyPair, Request, ShardPlacement
+from efficient_attention.attention.softmax import backend_choice as softmax
 from efficient_attention.attention.softmax.definition import Softmax
 
 
@@ -18,9 +18,9 @@ def test_the_keywords_of_attend_stand_alike_in_three_places():
     keywords = {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
     options = {field.name: field.default for field in dataclasses.fields(CallOptions)}
     assert list(keywords.items()) == list(options.items())
-    assert [*Keywords.__annotations__, 'return_lse'] == list(keywords)
+    assert [*AttendKeywords.__annotations__, 'return_lse'] == list(keywords)
     types = {field.name: field.type for field in dataclasses.fields(CallOptions)}
-    assert all(types[name] == kind for name, kind in Keywords.__annotations__.items())
+    assert all(types[name] == kind for name, kind in AttendKeywords.__annotations__.items())
 
 
 def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: pytest.MonkeyPatch):
@@ -46,10 +46,14 @@ def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: py
 
 def test_a_block_of_whole_rows_knows_where_it_lies():
     q, positions = jnp.ones((1, 3, 2, 4)), np.arange(3, dtype=np.int32)[None]
-    whole = Request(q, q, q, Softmax(), None, Sides(positions, positions + 6), None)
-    assert whole.positions_in_row is whole.positions and whole.keys_of_row == 3
-    assert [whole.numbers(axis).tolist() for axis in ('head', 'query', 'key')] == [[0, 1], [0, 1, 2], [0, 1, 2]]
-    block = dataclasses.replace(whole, place=Place(12, Sides(9, 3), Sides(2, -1), first_head=4))
-    assert block.keys_of_row == 12
-    assert [x.tolist() for x in block.positions_in_row] == [[[2, 3, 4]], [[5, 6, 7]]]
-    assert [block.numbers(axis).tolist() for axis in ('head', 'query', 'key')] == [[4, 5], [9, 10, 11], [3, 4, 5]]
+    whole = Request(q, q, q, Softmax(), None, QueryKeyPair(positions, positions + 6), None)
+    assert whole.full_row_positions is whole.positions and whole.full_row_key_count == 3
+    assert [whole.global_indices(axis).tolist() for axis in ('head', 'query', 'key')] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    block = dataclasses.replace(whole, place=ShardPlacement(12, QueryKeyPair(9, 3), QueryKeyPair(2, -1), first_head=4))
+    assert block.full_row_key_count == 12
+    assert [x.tolist() for x in block.full_row_positions] == [[[2, 3, 4]], [[5, 6, 7]]]
+    assert [block.global_indices(axis).tolist() for axis in ('head', 'query', 'key')] == [
+        [4, 5],
+        [9, 10, 11],
+        [3, 4, 5],
+    ]

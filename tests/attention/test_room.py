@@ -1,4 +1,4 @@
-"""What a room provides is called as its fields say; a mechanism that is added to the registry is served at once."""
+"""What a implementation provides is called as its fields say; a mechanism that is added to the registry is served at once."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ import pytest
 from efficient_attention.attention import registry
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.cache_spec import CacheSpec
+from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.linear.definition import Linear
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.registry import multiply_adds
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.room import Room
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,9 @@ def serve(request: Request) -> tuple:
 
 
 def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
-    room = Room(Mean, weights, serve, lambda *sizes: len(sizes))
+    implementation = Implementation(Mean, weights, serve, lambda *sizes: len(sizes))
     monkeypatch.setattr(registry, 'NAMES', ('mean',))
-    monkeypatch.setattr(registry, 'load_room', {'mean': room}.__getitem__)
+    monkeypatch.setattr(registry, 'load_implementation', {'mean': implementation}.__getitem__)
     q, v = jnp.ones((1, 3, 2, 4)), jnp.arange(24.0).reshape(1, 3, 2, 4)
     out = attend(q, q, v, Mean())
     np.testing.assert_allclose(out, attend(q, q, v, Mean(), backend='reference'), rtol=1e-6)
@@ -47,6 +47,6 @@ def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize('function', ['init_cache', 'decode'])
 def test_a_room_without_a_cache_refuses_in_one_line(function: str):
-    room = Room(Linear, weights, serve, lambda *sizes: len(sizes))
+    implementation = Implementation(Linear, weights, serve, lambda *sizes: len(sizes))
     with pytest.raises(NotImplementedError, match='^linear has no cache$'):
-        getattr(room, function)(CacheSpec(Linear(causal=True), 4, 2, 8, 16), 2, 'float32', None)
+        getattr(implementation, function)(CacheSpec(Linear(causal=True), 4, 2, 8, 16), 2, 'float32', None)

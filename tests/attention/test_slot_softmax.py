@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.slot_softmax import NO_PAIRS, Pairs, read_by_tokens, read_slots
+from efficient_attention.attention.slot_softmax import NO_PAIRS, PairMasks, attend_slots, attend_slots_by_tokens
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
@@ -23,15 +23,15 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def masks() -> dict[str, Pairs]:
+def masks() -> dict[str, PairMasks]:
     rng = np.random.default_rng(0)
     is_there, is_kept = rng.random(SHAPE) < 0.6, rng.random(SHAPE) < 0.7
     is_there[0, 0, 0, 1] = False  # a query without slots
     found = {'all': (), 'some': (is_there,), 'alike': (is_there[:1, :1],), 'both': (is_there, is_kept)}
-    return {name: Pairs(*map(jax.device_put, pairs)) if pairs else NO_PAIRS for name, pairs in found.items()}
+    return {name: PairMasks(*map(jax.device_put, pairs)) if pairs else NO_PAIRS for name, pairs in found.items()}
 
 
-def plain(query_GsK: jax.Array, key_GmK: jax.Array, value_GmX: jax.Array, pairs: Pairs) -> jax.Array:
+def plain(query_GsK: jax.Array, key_GmK: jax.Array, value_GmX: jax.Array, pairs: PairMasks) -> jax.Array:
     logits = jnp.einsum('...sk,...mk->...sm', query_GsK, key_GmK, precision='highest')
     there = jnp.broadcast_to(True if pairs.is_there_Gsm is None else pairs.is_there_Gsm, SHAPE)
     weights = jnp.where(there, jax.nn.softmax(jnp.where(there, logits, -1e30), axis=-1), 0.0)
@@ -44,7 +44,7 @@ def test_values_and_gradients_are_those_of_the_formula(name: str):
     pairs, found = masks()[name], operands()
     rate = 0.0 if pairs.is_kept_Gsm is None else RATE
     cotangent = normal(3, *SHAPE[:-1], 2)
-    read = both_ways(lambda *vectors: read_slots(*vectors, pairs, rate))
+    read = both_ways(lambda *vectors: attend_slots(*vectors, pairs, rate))
     formula = both_ways(lambda *vectors: plain(*vectors, pairs))
 
     @quick
@@ -74,7 +74,7 @@ def test_tokens_of_whole_rows_read_the_slots_of_their_head():
 
     @quick
     def both(query_BLHK: jax.Array, key_BHRK: jax.Array, value_BHRK: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = read_by_tokens(query_BLHK, key_BHRK, value_BHRK, Pairs(is_there_B11m))
+        found = attend_slots_by_tokens(query_BLHK, key_BHRK, value_BHRK, PairMasks(is_there_B11m))
         logits = jnp.einsum('blhk,bhrk->bhlr', query_BLHK, key_BHRK, precision='highest') / 2.0
         weights = jax.nn.softmax(jnp.where(is_there_B11m, logits, -jnp.inf), axis=-1)
         return found, jnp.einsum('bhlr,bhrk->blhk', weights, value_BHRK, precision='highest')
@@ -83,7 +83,7 @@ def test_tokens_of_whole_rows_read_the_slots_of_their_head():
 
 
 def test_no_weight_is_kept_for_the_backward_pass():
-    pull = jax.eval_shape(lambda *vectors: jax.vjp(read_slots, *vectors)[1], *operands())
+    pull = jax.eval_shape(lambda *vectors: jax.vjp(attend_slots, *vectors)[1], *operands())
     kept = {array.shape for array in jax.tree.leaves(pull)}
     assert kept and SHAPE not in kept
 
@@ -93,7 +93,7 @@ def test_products_are_of_the_operands_dtype(name: str):
     pairs = masks()[name]
 
     def read(*vectors: jax.Array) -> jax.Array:
-        return read_slots(*vectors, pairs, 0.0 if name == 'all' else RATE)
+        return attend_slots(*vectors, pairs, 0.0 if name == 'all' else RATE)
 
     @quick
     def both(*vectors: jax.Array) -> tuple:
@@ -114,7 +114,7 @@ def test_gradients_of_weights_near_1_cancel_in_16_bits(rate: str):
     is_kept = jax.device_put(np.random.default_rng(3).random((4, 32, 24)) < 1.0 - rate) if rate else None
 
     def read(*vectors: jax.Array) -> jax.Array:
-        return read_slots(*vectors, Pairs(None, is_kept), rate)
+        return attend_slots(*vectors, PairMasks(None, is_kept), rate)
 
     cotangent = normal(4, 4, 32, 16)
 
@@ -134,7 +134,7 @@ def test_huge_logits_stay_finite():
 
     @quick
     def run(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, tuple[jax.Array]]:
-        out, pull = jax.vjp(lambda query: read_slots(query, key, value), query)
+        out, pull = jax.vjp(lambda query: attend_slots(query, key, value), query)
         return out, pull(out)
 
     out, (gradient,) = jax.device_get(run(query, key, value))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.weights import MASKED, masked_softmax, softmax_over, undivided_softmax
+from efficient_attention.attention.weights import MASKED, masked_softmax, slot_softmax, undivided_softmax
 from tests.tolerances import assert_close
 
 
@@ -30,6 +30,6 @@ def test_undivided_weights_are_those_of_softmax_times_their_divisor():
     allowed_BHLR = jnp.asarray(rng.random((2, 3, 4, 5)) < 0.5).at[0, 0, 0].set(False)
     for allowed in (None, allowed_BHLR):
         found_BHLR, divisor_BHL1 = undivided_softmax(logits_BHLR, allowed)
-        assert_close(found_BHLR / divisor_BHL1, softmax_over(logits_BHLR, allowed), within=1e-6)
+        assert_close(found_BHLR / divisor_BHL1, slot_softmax(logits_BHLR, allowed), within=1e-6)
         assert (divisor_BHL1 >= 1.0).all()
     assert not found_BHLR[0, 0, 0].any()

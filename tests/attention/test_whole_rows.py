@@ -10,7 +10,13 @@ import pytest
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.nystrom.definition import Nystrom
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.whole_rows import finish, per_head, text_of_row, valid_keys, valid_queries
+from efficient_attention.attention.whole_rows import (
+    mask_unread_queries,
+    repeat_key_heads,
+    row_segment,
+    valid_keys,
+    valid_queries,
+)
 from tests.attention.cells import drawn_operands, inputs, quick
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
@@ -26,7 +32,7 @@ def test_the_text_of_a_row_is_that_of_its_keys():
     @jax.jit
     def run(x: jax.Array) -> tuple[jax.Array, ...]:
         request = make_request(x, x, x, Nystrom(2), query_segments=QUERIES, key_segments=ROWS)
-        return text_of_row(request), valid_keys(request), valid_queries(request), finish(x, request)
+        return row_segment(request), valid_keys(request), valid_queries(request), mask_unread_queries(x, request)
 
     texts, keys, queries, out = jax.device_get(run(x))
     np.testing.assert_array_equal(texts, [5, 2, 0])
@@ -36,14 +42,14 @@ def test_the_text_of_a_row_is_that_of_its_keys():
     np.testing.assert_array_equal(out[0, :, 0, 0], [1, 0, 0, 1])
     assert np.isnan(out[1]).all() and not out[2].any()
     plain = make_request(x, x, x, Nystrom(2))
-    assert text_of_row(plain) is valid_keys(plain) is valid_queries(plain) is None
-    np.testing.assert_array_equal(finish(x, plain), x)
+    assert row_segment(plain) is valid_keys(plain) is valid_queries(plain) is None
+    np.testing.assert_array_equal(mask_unread_queries(x, plain), x)
 
 
 def test_neighbouring_heads_share_keys():
     x = jnp.arange(2.0)[None, None, :, None]
-    np.testing.assert_array_equal(per_head(x, 4)[0, 0, :, 0], [0, 0, 1, 1])
-    assert per_head(x, 2) is x
+    np.testing.assert_array_equal(repeat_key_heads(x, 4)[0, 0, :, 0], [0, 0, 1, 1])
+    assert repeat_key_heads(x, 2) is x
 
 
 @pytest.mark.parametrize('text', [*WHOLE_ROWS, 'nystrom(8, 6, 3)', 'sinkhorn(4, 5)', 'sinkhorn(4, 5, causal=True)'])

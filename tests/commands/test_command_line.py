@@ -10,10 +10,15 @@ from absl import flags
 from ml_collections import config_flags
 
 from efficient_attention.commands import command_line
-from efficient_attention.commands.command_line import answer, parse_flags, run_command, take_command
+from efficient_attention.commands.command_line import (
+    parse_flags,
+    print_error_get_exit_code,
+    run_command,
+    split_subcommand,
+)
 from efficient_attention.errors import InputError, RunError, RunStopped
-from efficient_attention.processes.stopping import Stopped, StopWatch
-from efficient_attention.training.step_queue import TrainingStopped
+from efficient_attention.processes.signal_thread import StoppedBySignal, StopSignalThread
+from efficient_attention.training.step_queue import NonFiniteTrainingError
 from efficient_attention.workdir.checkpoint_writer import SaveError
 
 LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
@@ -53,7 +58,7 @@ def test_bad_flags_are_named(known, arguments: list[str], message: str):
     [
         (InputError('data.length is 3'), 2, 'error: data.length is 3'),
         (RunError('the disk is full'), 1, 'error: the disk is full'),
-        (TrainingStopped('stopped at step 7'), 1, 'error: stopped at step 7'),
+        (NonFiniteTrainingError('stopped at step 7'), 1, 'error: stopped at step 7'),
         (SaveError('checkpoint step 5 not saved'), 1, 'error: checkpoint step 5 not saved'),
         (InputError('two\n  lines'), 2, 'error: two lines'),
         (NotImplementedError('the backend does not serve it'), 2, 'error: the backend does not serve it'),
@@ -79,11 +84,11 @@ def test_a_stopped_run_has_said_so_itself(capsys):
     assert exited.value.code == 3 and capsys.readouterr() == ('', '')
 
 
-@pytest.mark.parametrize('error', [Stopped('stopped'), InputError('a worker died'), ZeroDivisionError()])
+@pytest.mark.parametrize('error', [StoppedBySignal('stopped'), InputError('a worker died'), ZeroDivisionError()])
 def test_whatever_a_stop_has_broken_on_its_way_is_the_line_of_the_stop(capfd, monkeypatch, error: BaseException):
-    watch = StopWatch(leave=sys.exit)
+    watch = StopSignalThread(leave=sys.exit)
     watch.number = signal.SIGTERM
-    monkeypatch.setattr(command_line, 'stop_watch', lambda: watch)
+    monkeypatch.setattr(command_line, 'current_signal_thread', lambda: watch)
 
     def main() -> None:
         raise error
@@ -108,13 +113,13 @@ def test_success_is_no_exit_at_all(capsys):
 
 
 def test_the_text_of_a_key_error_has_no_extra_quotes(capsys):
-    assert answer(InputError(KeyError("no field 'widht'"))) == 2
+    assert print_error_get_exit_code(InputError(KeyError("no field 'widht'"))) == 2
     assert capsys.readouterr().err == "error: no field 'widht'\n"
 
 
 def test_too_little_memory_is_one_line(capsys):
     error = RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 95876255176 bytes.')  # as JAX raises it
-    assert answer(error) == 1
+    assert print_error_get_exit_code(error) == 1
     said = 'error: the device has not enough memory (Out of memory allocating 95876255176 bytes); take fewer rows'
     assert capsys.readouterr().err.startswith(said)
 
@@ -250,13 +255,13 @@ def test_an_error_names_the_sub_command(known):
 
 def test_the_sub_command_comes_first():
     commands = {'draw': 1, 'list': 2}
-    assert take_command(['program', 'list', '--step=3'], commands) == ('list', ['program', '--step=3'])
+    assert split_subcommand(['program', 'list', '--step=3'], commands) == ('list', ['program', '--step=3'])
     for arguments, message in (
         ([], 'name a command: draw, list'),
         (['--step=3', 'list'], "'--step=3' is no command; known: draw, list"),
     ):
         with pytest.raises(InputError) as raised:
-            take_command(['program', *arguments], commands)
+            split_subcommand(['program', *arguments], commands)
         assert str(raised.value) == message
 
 
@@ -274,5 +279,5 @@ def test_help_that_is_read_in_part_ends_well():
 
 def test_help_without_a_sub_command_lists_them(capsys):
     with pytest.raises(SystemExit) as exited:
-        take_command(['program', '--help'], ('draw', 'list'))
+        split_subcommand(['program', '--help'], ('draw', 'list'))
     assert not exited.value.code and 'each with its own --help: draw, list\n' in capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import host_flags
-from efficient_attention.commands.host_flags import hosts_of_flags
+from efficient_attention.commands.host_flags import multi_host_run_from_flags
 from efficient_attention.errors import InputError
 
 
@@ -24,7 +24,7 @@ def values(monkeypatch: pytest.MonkeyPatch) -> flags.FlagValues:
 @pytest.mark.parametrize('flag', ['--process_count=2', '--bind_address=::1'])
 def test_a_flag_for_hosts_without_distributed_is_refused(flag: str, values: flags.FlagValues):
     values(['program', flag])
-    with pytest.raises(InputError, match=f'{flag.split("=")[0]} needs --distributed'), hosts_of_flags({}):
+    with pytest.raises(InputError, match=f'{flag.split("=")[0]} needs --distributed'), multi_host_run_from_flags({}):
         pass
 
 
@@ -39,5 +39,5 @@ def test_a_flag_for_hosts_without_distributed_is_refused(flag: str, values: flag
 )
 def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: flags.FlagValues):
     values(['program', '--distributed', '--process_count=2', *words.split()])
-    with pytest.raises(InputError, match=fault), hosts_of_flags({}):
+    with pytest.raises(InputError, match=fault), multi_host_run_from_flags({}):
         pass

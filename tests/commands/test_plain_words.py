@@ -3,7 +3,7 @@
 import pytest
 from absl import flags
 
-from efficient_attention.commands.command_line import in_plain_words, parse_flags
+from efficient_attention.commands.command_line import parse_flags, simplify_library_message
 from efficient_attention.errors import InputError
 
 
@@ -28,7 +28,7 @@ from efficient_attention.errors import InputError
     ],
 )
 def test_lines(said: str, plain: str):
-    assert in_plain_words(said).startswith(plain)
+    assert simplify_library_message(said).startswith(plain)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def test_what_does_not_serve_is_one_line(fields: dict[str, Any], message: str):
 
 def test_commas_make_an_ensemble():
     config = DistillConfig(teacher='runs/a, runs/b,')
-    assert config.teachers == ('runs/a', 'runs/b') and config.is_on and config.inside == ()
-    assert not DistillConfig().is_on
+    assert config.teacher_folders == ('runs/a', 'runs/b') and config.is_enabled and config.intermediate_loss_terms == ()
+    assert not DistillConfig().is_enabled
 
 
 @pytest.mark.parametrize('task', ['language_modelling', 'text_to_text'])
@@ -54,4 +54,4 @@ def test_tasks_without_soft_targets_refuse_a_teacher(task: str):
 
 def test_layers_are_picked_from_a_checkpoint_alone():
     with pytest.raises(InputError, match=r"train.start_layers is '1,3'; it needs train.start_from"):
-        TrainConfig(start_layers='1,3').check_start()
+        TrainConfig(start_layers='1,3').check_start_checkpoint()

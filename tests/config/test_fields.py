@@ -2,22 +2,30 @@
 
 import dataclasses
 
-from efficient_attention.config.fields import CHANGEABLE, EXPORTED, TASKS, marked, marked_fields, read_by, unread_fields
+from efficient_attention.config.fields import (
+    CHANGEABLE,
+    EXPORTED,
+    TASKS,
+    field_read_by_tasks,
+    field_with_marks,
+    marked_fields,
+    unread_fields,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
     size: int = 3
-    rate: float = read_by('pretraining', default=0.5, marks=(CHANGEABLE,))
-    types: int = read_by('pretraining', default=2, unread=0)
-    colour: str = marked(CHANGEABLE, EXPORTED, default='red')
+    rate: float = field_read_by_tasks('pretraining', default=0.5, marks=(CHANGEABLE,))
+    types: int = field_read_by_tasks('pretraining', default=2, unread=0)
+    colour: str = field_with_marks(CHANGEABLE, EXPORTED, default='red')
 
 
 @dataclasses.dataclass(frozen=True)
 class Outer:
     inner: Inner = Inner()
-    labels: Inner = read_by('fine_tuning', default=Inner())
-    whole: Inner = marked(CHANGEABLE, default=Inner())
+    labels: Inner = field_read_by_tasks('fine_tuning', default=Inner())
+    whole: Inner = field_with_marks(CHANGEABLE, default=Inner())
 
 
 def test_what_is_not_read_has_its_value_and_the_one_it_must_have():

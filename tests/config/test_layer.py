@@ -8,7 +8,7 @@ import pytest
 
 from efficient_attention.config import layer
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.config.mesh import MeshConfig, check_sequence
+from efficient_attention.config.mesh import MeshConfig, check_sequence_parallel
 from efficient_attention.config.model import ModelConfig, check_memory
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
@@ -98,7 +98,7 @@ def test_local_p_in_self_attention_is_refused(text: str):
 )
 def test_cross_attention_that_reads_another_row(text: str):
     config = LayerConfig(cross_attention=text, attention_dropout_rate=0.0)
-    assert config.cross_mechanism.reads_other_sequence
+    assert config.cross_mechanism.can_cross_attend
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_rows_that_are_split_over_devices_have_no_additive_scores():
     with pytest.raises(
         InputError, match="mesh.sequence is 2; model.score 'additive' does not work with sequence parallel"
     ):
-        check_sequence(MeshConfig(sequence=2), ModelConfig(score='additive'), {})
+        check_sequence_parallel(MeshConfig(sequence=2), ModelConfig(score='additive'), {})
 
 
 def test_the_feed_forward_layer_is_four_times_as_wide():
@@ -251,7 +251,11 @@ def test_fields_out_of_range_are_named(fields: dict, said: str):
 
 def test_both_directions_share_the_width_and_a_decoder_has_one():
     model = ModelConfig(cell='lstm', bidirectional=True, decoder_layers=2, token_types=0)
-    assert (model.units, model.encoder.units, model.decoder.units) == (64, 64, 128)
+    assert (model.recurrent_state_width, model.encoder.recurrent_state_width, model.decoder.recurrent_state_width) == (
+        64,
+        64,
+        128,
+    )
 
 
 PAIR: dict[str, Any] = {'cell': 'gru', 'token_types': 0, 'layers': 2, 'decoder_layers': 2}
@@ -286,10 +290,10 @@ def test_what_does_not_fit_is_named(fields: dict, said: str):
 
 def test_the_papers_choices_are_taken():
     bahdanau = {'source_reading': 'before', 'bidirectional': True, 'initial_state': 'map_backward', 'readout': 'maxout'}
-    assert ModelConfig(**PAIR | bahdanau).decoder.is_stepwise
+    assert ModelConfig(**PAIR | bahdanau).decoder.has_sequential_decoder
     luong = {'source_reading': 'after', 'input_feeding': True, 'initial_state': 'copy'}
-    assert ModelConfig(**PAIR | luong).decoder.is_stepwise
-    assert not ModelConfig(**PAIR | luong | {'input_feeding': False}).decoder.is_stepwise
+    assert ModelConfig(**PAIR | luong).decoder.has_sequential_decoder
+    assert not ModelConfig(**PAIR | luong | {'input_feeding': False}).decoder.has_sequential_decoder
 
 
 LEARNED = {'compression': 'convolution', 'compressed_length': 8, 'reconstruction_weight': 1.0}

@@ -2,18 +2,18 @@
 
 import pytest
 
-from efficient_attention.config.layer_numbers import layer_list, mapped_layers
+from efficient_attention.config.layer_numbers import parse_layer_list, teacher_layers_of_student
 from efficient_attention.errors import InputError
 
 
 def test_a_list_names_layers_from_one_on():
-    assert layer_list('train.start_layers', ' 1, 3,6', 6) == (1, 3, 6)
+    assert parse_layer_list('train.start_layers', ' 1, 3,6', 6) == (1, 3, 6)
 
 
 @pytest.mark.parametrize('text', ['', 'all', '0,1', '1,7', '1;3', '-1', '1,,3'])
 def test_what_names_no_layer_is_refused(text: str):
     with pytest.raises(InputError, match=r'train.start_layers is .*; it must be numbers from 1 to 6 with commas'):
-        layer_list('train.start_layers', text, 6)
+        parse_layer_list('train.start_layers', text, 6)
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ def test_what_names_no_layer_is_refused(text: str):
     ],
 )
 def test_maps_of_layers(text: str, students: int, teachers: int, expected: dict[int, int]):
-    assert mapped_layers(text, students, teachers) == expected
+    assert teacher_layers_of_student(text, students, teachers) == expected
 
 
 def test_a_uniform_map_that_does_not_divide_names_one_that_serves():
     with pytest.raises(InputError, match='6 layers do not divide by the student.s 4; name 4 of them, such as') as found:
-        mapped_layers('uniform', 4, 6)
+        teacher_layers_of_student('uniform', 4, 6)
     advice = str(found.value).split("such as '")[1].split("'")[0]
-    assert mapped_layers(advice, 4, 6)[4] == 6
+    assert teacher_layers_of_student(advice, 4, 6)[4] == 6
 
 
 def test_a_list_of_another_length_is_refused():
     with pytest.raises(InputError, match="'1,2' names 2 layers; the student has 3"):
-        mapped_layers('1,2', 3, 6)
+        teacher_layers_of_student('1,2', 3, 6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.config.mesh import MeshConfig, check_sequence
+from efficient_attention.config.mesh import MeshConfig, check_sequence_parallel
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
@@ -50,22 +50,22 @@ LINES = [
 @pytest.mark.parametrize('model, mesh, line', LINES)
 def test_what_cannot_be_split_is_refused(model: dict, mesh: dict, line: str):
     config = ModelConfig(**model)
-    check_sequence(MeshConfig(**mesh), config, LENGTHS)
+    check_sequence_parallel(MeshConfig(**mesh), config, LENGTHS)
     with pytest.raises(InputError) as raised:
-        check_sequence(MeshConfig(sequence=2, **mesh), config, LENGTHS)
+        check_sequence_parallel(MeshConfig(sequence=2, **mesh), config, LENGTHS)
     assert str(raised.value).startswith('mesh.sequence is 2; ') and line in str(raised.value)
 
 
 @pytest.mark.parametrize('text', ['full', 'longformer(4, 2)', 'bigbird(4, 1)', 'sparse_fixed(8, 2)'])
 def test_patterns_can_be_split(text: str):
-    check_sequence(MeshConfig(sequence=4), ModelConfig(attention=text), LENGTHS)
+    check_sequence_parallel(MeshConfig(sequence=4), ModelConfig(attention=text), LENGTHS)
 
 
 def test_an_encoder_decoder_can_be_split():
     both = {'attention': 'longformer(4, 2)', 'decoder_attention': 'causal & window(8)', 'decoder_layers': 1}
     for cross in ('full', 'favor(8)', 'linear'):
         model = ModelConfig(**both, cross_attention=cross, attention_dropout_rate=0.0)
-        check_sequence(MeshConfig(sequence=4), model, LENGTHS)
+        check_sequence_parallel(MeshConfig(sequence=4), model, LENGTHS)
 
 
 def test_a_run_checks_its_rows():

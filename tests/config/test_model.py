@@ -27,7 +27,7 @@ def test_the_layers_own_fields_are_derived_too():
     ],
 )
 def test_which_layers_share_parameters(fields: dict, numbers: tuple[int, ...]):
-    assert ModelConfig(layers=6, **fields).layer_numbers == numbers
+    assert ModelConfig(layers=6, **fields).layer_to_param_index == numbers
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ SIZES: dict[str, Any] = {'layers': 2, 'width': 8, 'heads': 4, 'feed_forward_widt
 def test_what_does_not_fit_is_one_line(fields: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
         ModelConfig(**SIZES | fields)
-    assert ModelConfig(**SIZES).is_uneven and not ModelConfig().is_uneven
+    assert ModelConfig(**SIZES).has_layer_specific_sizes and not ModelConfig().has_layer_specific_sizes
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,12 @@ def test_ranks_that_do_not_serve_are_named(fields: dict[str, Any], message: str)
 
 def test_a_matrix_whose_factors_save_nothing_stays_whole():
     model = ModelConfig(**SIZES_OF_LOW_RANK, ranks=('up=6', 'query=4', 'token=3'))
-    assert model.rank_of('up', 8, 32) == 6 and model.rank_of('up', 8, 12) == 0
-    assert model.rank_of('query', 8, 8) == 0 and model.rank_of('token', 50, 8) == 3 and model.rank_of('key', 8, 8) == 0
+    assert model.kernel_rank('up', 8, 32) == 6 and model.kernel_rank('up', 8, 12) == 0
+    assert (
+        model.kernel_rank('query', 8, 8) == 0
+        and model.kernel_rank('token', 50, 8) == 3
+        and model.kernel_rank('key', 8, 8) == 0
+    )
 
 
 def test_factors_are_not_pruned():

@@ -12,12 +12,12 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import (
     ModelConfig,
     check_compression,
-    check_draws,
+    check_compression_rate,
     check_keeps_memory,
     check_memory,
     check_packing,
-    check_rate,
-    goes_by_place,
+    check_sampled_attention,
+    is_position_dependent,
 )
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.pairs import PairsConfig
@@ -29,9 +29,9 @@ DRAWS = {'cross_attention': 'hard(full, sampled=True)', 'decoder_layers': 1}
 
 def test_a_plain_stack_and_the_losses_of_all_targets_serve():
     model = ModelConfig(**DRAWS, reinforce_weight=0.5)
-    check_draws(model)
+    check_sampled_attention(model)
     assert model.decoder.reinforce_weight == 0.5 and model.encoder.cross_attention == 'full'
-    check_draws(ModelConfig(loss_chunk=8))
+    check_sampled_attention(ModelConfig(loss_chunk=8))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_plain_stack_and_the_losses_of_all_targets_serve():
 )
 def test_what_does_not_serve_is_named(fields: dict, line: str):
     with pytest.raises(InputError, match=re.escape(line)):
-        check_draws(ModelConfig(**DRAWS, **fields))
+        check_sampled_attention(ModelConfig(**DRAWS, **fields))
 
 
 def test_draws_in_self_attention_are_refused():
@@ -122,7 +122,7 @@ def test_segments_divide_by_the_rate_of_compression():
     check_compression(ModelConfig(**SLOTS), {'data.length': 12})
     check_compression(ModelConfig(**MEMORY), lengths)
     without = ModelConfig(**SLOTS | {'compressed_length': 0})
-    check_rate(without, lengths)
+    check_compression_rate(without, lengths)
     with pytest.raises(InputError, match="^model.compressed_length is 0; it must be above 0 with model.compression 'm"):
         check_compression(without, {'data.length': 12})
 
@@ -144,7 +144,7 @@ def test_attention_by_the_place_in_the_row_is_refused(text: str):
         RunConfig(task='text_to_text', pairs=pairs, model=model)
     assert str(refused.value).startswith(f"pairs.packed is True; model.attention '{text}' needs a row for each pair: ")
     decoder = dataclasses.replace(MODEL, decoder_attention='sparse_fixed(4, 2)')
-    assert goes_by_place(parse_mechanism('lsh(8, 2)')) and not goes_by_place(parse_mechanism('causal'))
+    assert is_position_dependent(parse_mechanism('lsh(8, 2)')) and not is_position_dependent(parse_mechanism('causal'))
     with pytest.raises(InputError, match=r"model.decoder_attention 'sparse_fixed\(4, 2\)' needs a row for each pair"):
         check_packing(decoder)
 
@@ -167,7 +167,7 @@ def test_clusters_of_a_row_serve_packed_documents_and_not_packed_pairs():
     model = dataclasses.replace(MODEL, attention='routing(4, 32, causal=True)', decoder_layers=0)
     RunConfig(task='language_modelling', model=model, data=DataConfig(cut_at_documents=True))
     RunConfig(model=dataclasses.replace(model, attention='routing(4, 32)'))
-    assert goes_by_place(parse_mechanism('routing(4, 32)'))
+    assert is_position_dependent(parse_mechanism('routing(4, 32)'))
     packed = PairsConfig(train='toy:copy:9:1-5', packed=True)
     with pytest.raises(InputError, match='^pairs.packed is True; model.attention .* needs a row for each pair'):
         RunConfig(task='text_to_text', pairs=packed, model=dataclasses.replace(model, decoder_layers=2))

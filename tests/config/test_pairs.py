@@ -113,4 +113,4 @@ def test_the_configs_of_the_two_stacks():
     'fields, is_mixed', [({}, False), ({'mixing_limit': 9}, True), ({'mixing_temperature': 2.0}, True)]
 )
 def test_a_limit_or_a_temperature_makes_a_mixture(fields: dict, is_mixed: bool):
-    assert PairsConfig(**fields).is_mixed is is_mixed
+    assert PairsConfig(**fields).is_weighted_mixture is is_mixed

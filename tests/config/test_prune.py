@@ -47,12 +47,12 @@ from efficient_attention.errors import InputError
 )
 def test_what_does_not_serve_is_one_line(fields: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        PruneConfig(**fields).check_read()
+        PruneConfig(**fields).check_no_unread_fields()
 
 
 def test_a_config_with_the_earlier_default_of_keep_is_the_same_where_nothing_reads_it():
     assert PruneConfig(keep=0.15) == PruneConfig()
-    PruneConfig(method='soft_movement', penalty=1.0, keep=0.15).check_read()
+    PruneConfig(method='soft_movement', penalty=1.0, keep=0.15).check_no_unread_fields()
     assert PruneConfig(method='movement', keep=0.15).keep == 0.15
 
 

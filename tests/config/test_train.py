@@ -20,4 +20,4 @@ def test_numbers_are_not_negative(field: str):
 
 def test_sizes_come_from_somewhere():
     with pytest.raises(InputError, match=r'^train\.start_random is True; it needs train\.start_from'):
-        TrainConfig(start_random=True).check_start()
+        TrainConfig(start_random=True).check_start_checkpoint()

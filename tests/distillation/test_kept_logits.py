@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.distill import DistillConfig
-from efficient_attention.distillation import kept_logits
-from efficient_attention.distillation.kept_logits import KeptLogits, is_kept, keep_logits, rows_digest
+from efficient_attention.distillation import cached_logits
+from efficient_attention.distillation.cached_logits import (
+    CachedTeacherLogits,
+    can_cache_logits,
+    load_or_compute_logits,
+    rows_digest,
+)
 from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import NOWHERE
 from efficient_attention.tasks.fine_tuning import FineTuningTask
@@ -48,8 +53,8 @@ def files_of(run: Run) -> set[Path]:
     return set(Path(run.config.distill.cache, 'teachers').iterdir())
 
 
-def kept_of(run: Run, *arguments: Any) -> KeptLogits | None:
-    return keep_logits(run.teacher, run.task, run.evaluation, *arguments)
+def kept_of(run: Run, *arguments: Any) -> CachedTeacherLogits | None:
+    return load_or_compute_logits(run.teacher, run.task, run.evaluation, *arguments)
 
 
 def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
@@ -59,9 +64,9 @@ def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
     assert kept is not None and kept.logits.shape == (ROWS['train'], 2)
     assert len(lines) == 1 and lines[0].startswith('the teacher computes the logits of 160 training rows once')
     for batch in run.task.training_batches(18, 21, 0, 1):
-        added = kept.add(batch)
-        assert_close(added['teacher_logits'], run.on_devices(batch)['teacher_logits'])
-        np.testing.assert_array_equal(run.on_devices(added)['teacher_logits'], added['teacher_logits'])
+        added = kept.add_teacher_logits(batch)
+        assert_close(added['teacher_logits'], run.put_batch_on_devices(batch)['teacher_logits'])
+        np.testing.assert_array_equal(run.put_batch_on_devices(added)['teacher_logits'], added['teacher_logits'])
 
 
 def test_devices_that_share_the_rows_keep_the_same_logits(run: Run, teacher: Path, tmp_path: Path):
@@ -74,7 +79,7 @@ def test_devices_that_share_the_rows_keep_the_same_logits(run: Run, teacher: Pat
 
 def test_a_second_run_reads_the_file_of_the_first(run: Run, teacher: Path, monkeypatch: pytest.MonkeyPatch):
     first = kept_of(run)
-    monkeypatch.setattr(kept_logits, 'compute', lambda *_: pytest.fail('it is computed anew'))
+    monkeypatch.setattr(cached_logits, 'compute_logits', lambda *_: pytest.fail('it is computed anew'))
     folder = Path(run.config.distill.cache)
     second = kept_of(run_of(folder, teacher, **{'train.seed': 5, 'distill.temperature': 3.0}))
     assert first is not None and second is not None
@@ -87,8 +92,8 @@ def test_processes_that_share_a_folder_write_the_file_once(
 ):
     path = tmp_path / 'kept.npy'
     monkeypatch.setattr(jax, 'process_index', lambda: index)
-    monkeypatch.setattr(kept_logits, 'all_have', lambda _: is_shared)
-    kept_logits.write_once(path, np.arange(3.0))
+    monkeypatch.setattr(cached_logits, 'all_processes_have_file', lambda _: is_shared)
+    cached_logits.write_logits_per_folder(path, np.arange(3.0))
     assert path.is_file() == is_written
 
 
@@ -114,7 +119,7 @@ def test_they_are_not_kept_where_they_are_not_wanted_or_not_all_read(
     tmp_path: Path, teacher: Path, fields: dict[str, Any]
 ):
     run = run_of(tmp_path, teacher, **fields)
-    assert not is_kept(run.teacher, run.task) and kept_of(run) is None
+    assert not can_cache_logits(run.teacher, run.task) and kept_of(run) is None
 
 
 def test_a_file_that_cannot_be_read_is_named(run: Run):
@@ -142,12 +147,12 @@ def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, probl
     kept = kept_of(run)
     assert kept is not None and isinstance(run.task, FineTuningTask)
     for batch in run.task.training_batches(0, 12, 0, 1):
-        added, live = kept.add(batch), np.asarray(run.on_devices(batch)['teacher_logits'])
+        added, live = kept.add_teacher_logits(batch), np.asarray(run.put_batch_on_devices(batch)['teacher_logits'])
         is_row = batch['index'] >= 0
         is_read = (batch['segments'][is_row] > 0)[..., None] | (problem == 'question_answering')
         assert_close(np.where(is_read, added['teacher_logits'][is_row], 0), np.where(is_read, live[is_row], 0))
-    assert kept.logits.shape[1] == 64 > max(len(feature['tokens']) for feature in run.task.encoded.train)
-    for feature, logits in zip(run.task.encoded.train, kept.logits, strict=True):
+    assert kept.logits.shape[1] == 64 > max(len(feature['tokens']) for feature in run.task.encoded.train_rows)
+    for feature, logits in zip(run.task.encoded.train_rows, kept.logits, strict=True):
         behind = logits[len(feature['tokens']) :]
         assert (behind == NOWHERE).all() if problem == 'question_answering' else np.isfinite(behind).all()
 
@@ -169,13 +174,13 @@ def test_a_run_with_kept_logits_and_rounding_that_goes_on_is_the_unbroken_one(tm
 
 
 def test_logits_of_tokens_are_cut_to_the_batch():
-    kept = KeptLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True)
-    added = kept.add({'index': np.array([1, -1]), 'tokens': np.zeros((2, 4))})
+    kept = CachedTeacherLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True)
+    added = kept.add_teacher_logits({'index': np.array([1, -1]), 'tokens': np.zeros((2, 4))})
     np.testing.assert_array_equal(added['teacher_logits'][0], kept.logits[1, :4])
 
 
 def test_logits_of_tokens_of_shorter_rows_serve_longer_batches():
-    kept = KeptLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True, behind=NOWHERE)
-    added = kept.add({'index': np.array([1, 0]), 'tokens': np.zeros((2, 9))})
+    kept = CachedTeacherLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True, behind=NOWHERE)
+    added = kept.add_teacher_logits({'index': np.array([1, 0]), 'tokens': np.zeros((2, 9))})
     np.testing.assert_array_equal(added['teacher_logits'][:, :6], kept.logits[::-1])
     assert added['teacher_logits'].shape == (2, 9, 2) and (added['teacher_logits'][:, 6:] == NOWHERE).all()

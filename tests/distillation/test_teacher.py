@@ -15,8 +15,8 @@ from efficient_attention.distillation.teacher import open_teacher
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.pretrained_models import pretrained_module
+from efficient_attention.interop.compact_export import quantize, save_compact
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.tasks.registry import make_task
@@ -53,7 +53,7 @@ def config_of(folder: Path, teacher: Path | str, **fields: Any) -> RunConfig:
 
 
 def batch_of(run: Run) -> dict[str, Any]:
-    return run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+    return run.put_batch_on_devices(next(run.task.training_batches(0, 1, 0, 1)))
 
 
 @pytest.fixture(scope='module')
@@ -85,7 +85,7 @@ def test_what_the_teacher_says_has_our_order_of_labels_and_no_dropout(
 def test_a_teacher_of_codes_says_what_its_folder_does(
     tmp_path: Path, teacher: Path, taught: tuple[Run, dict[str, Any]]
 ):
-    save_small(tmp_path / 'int8', quantize(open_pretrained(teacher), 'int8_weights'))
+    save_compact(tmp_path / 'int8', quantize(open_pretrained(teacher), 'int8_weights'))
     opened = open_pretrained(tmp_path / 'int8')
     model = pretrained_module(lambda rngs: FineTuningModel(opened.model, opened.head, rngs=rngs), opened)
     batch = batch_of(build_run(config_of(tmp_path, tmp_path / 'int8')))
@@ -145,7 +145,7 @@ def saved(workdir: Path, step: int = 4) -> dict[str, Any]:
         lambda leaf: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
         ),
-        dict(reader.saved_tree(step)),
+        dict(reader.saved_array_metadata(step)),
     )
     return reader.restore(tree, step).state
 
@@ -155,7 +155,7 @@ def test_a_run_that_goes_on_is_the_unbroken_one(unbroken: Path):
     second = unbroken / 'second'
     shutil.copytree(unbroken / 'run', second)
     shutil.rmtree(second / 'checkpoints' / '4')
-    assert CheckpointReader(second).steps() == [2]
+    assert CheckpointReader(second).complete_steps() == [2]
     train(read_config(second), second)
     jax.tree.map(np.testing.assert_array_equal, saved(second), saved(unbroken / 'run'))
 
@@ -251,7 +251,7 @@ def test_a_masked_model_learns_words_from_another_with_the_layers_that_it_began_
     total = 2 * held_out['masked_lm_loss'] + 5 * held_out['soft_loss'] + held_out['cosine_loss']
     assert held_out['loss'] == pytest.approx(total, rel=1e-5)
     assert 'masked_lm_perplexity' in held_out and held_out['soft_weight'] == held_out['masked_lm_weight']
-    started = InitialParams(config).state(build_run(config)).params['encoder']['stack']['layers']
+    started = InitialParams(config).make_initial_state(build_run(config)).params['encoder']['stack']['layers']
     theirs = open_pretrained(teacher).params()['encoder']['stack']['layers']
     jax.tree.map(lambda mine, all_: np.testing.assert_array_equal(mine, all_[[0, 3]]), started, theirs)
 

@@ -11,8 +11,8 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.teacher import (
     check_outputs,
-    check_reads_rows,
     check_student,
+    check_teacher_inputs,
     warn_of_another_task,
     warn_of_unknown_pieces,
 )
@@ -126,10 +126,10 @@ def test_masked_models(tmp_path: Path):
         check_outputs(config, Path('there'), masked)
     alike = dataclasses.replace(masked, model=dataclasses.replace(masked.model, vocab_size=70, max_length=64))
     check_outputs(config, Path('there'), alike)
-    check_reads_rows(config, Path('there'), alike)
+    check_teacher_inputs(config, Path('there'), alike)
     mixing = dataclasses.replace(alike.model, attention='nystrom(4)', attention_dropout_rate=0.0)
     with pytest.raises(InputError, match="^distill.teacher there: data.pairs is 'none', which packs documents"):
-        check_reads_rows(config, Path('there'), dataclasses.replace(alike, model=mixing))
+        check_teacher_inputs(config, Path('there'), dataclasses.replace(alike, model=mixing))
 
 
 def test_a_teacher_without_global_tokens_reads_rows_that_mark_some(tmp_path: Path):

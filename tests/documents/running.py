@@ -128,13 +128,13 @@ def trace_first_step(
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()
-    batch = run.on_devices(next(run.task.training_batches(0, config.train.steps, 0, 1)))
+    batch = run.put_batch_on_devices(next(run.task.training_batches(0, config.train.steps, 0, 1)))
     jax.eval_shape(jit_train_step(run), run.abstract_state, batch)
     if config.has_held_out:
         trace_evaluation(run)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, 'drawn_state', zero_state)  # which needs no program
-        state = start.state(run)
+        patch.setattr(Run, 'init_random_state', zero_state)  # which needs no program
+        state = start.make_initial_state(run)
     if str(workdir) in BEGUN:
         drawn_workdir(run, Path(workdir), state)
 
@@ -145,8 +145,8 @@ def trace_evaluation(run: Run) -> None:
     rows = next(iter(evaluation.task.evaluation_batches(0, 1)))
     carry = evaluation.initial_carry()
     of_carry = () if carry is None else (carry,)
-    read = jax.eval_shape(run.evaluated, run.abstract_state)
-    jax.eval_shape(evaluation.step(), read, evaluation.on_devices(rows), *of_carry)
+    read = jax.eval_shape(run.evaluation_params_fn, run.abstract_state)
+    jax.eval_shape(evaluation.step(), read, evaluation.put_batch_on_devices(rows), *of_carry)
 
 
 def zero_state(run: Run) -> TrainState:

@@ -15,17 +15,17 @@ from efficient_attention.errors import InputError, RunStopped, one_line
 from efficient_attention.experiments import grid as module
 from efficient_attention.experiments.grid import (
     Grid,
-    Pilots,
+    LearningRateSweep,
     all_seeds,
-    note_error,
     read_cells,
-    speed_of,
     train_grid,
+    training_speed,
+    write_cell_error,
 )
-from efficient_attention.experiments.grid_configs import check_workdir, noted
+from efficient_attention.experiments.grid_configs import add_cell_metadata, check_workdir
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.fill_config import fill_config
-from efficient_attention.training.state import TrainingStopped
+from efficient_attention.training.state import NonFiniteTrainingError
 from efficient_attention.workdir.metrics import read_metrics
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 
@@ -159,7 +159,7 @@ def test_an_error_of_jax_is_named_by_its_first_line(tmp_path: Path):
     with pytest.raises(TypeError) as caught:
         jax.jit(lambda x: x @ jnp.zeros(3))(jnp.zeros(2))
     for error in (caught.value, RuntimeError('RESOURCE_EXHAUSTED: no room\nin use: 12')):
-        note_error(tmp_path / 'recall/full', error)
+        write_cell_error(tmp_path / 'recall/full', error)
         assert read_cells(tmp_path)['recall']['full'] == {'error': f'{type(error).__name__}: {one_line(error)}'}
     assert one_line(caught.value).startswith('dot_general requires')
     (tmp_path / 'recall/full/error.txt').write_text('Traceback (most recent call last):\n  ...\nx.MemoryError: full\n')
@@ -199,12 +199,12 @@ def test_cells_of_a_row_must_be_equal_in_what_they_read(tmp_path: Path):
 def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
     rates = {}
-    monkeypatch.setattr(module, 'size_of', lambda *_: {})
+    monkeypatch.setattr(module, 'model_size', lambda *_: {})
 
     def train(config: Any, workdir: Path, **opened: Any) -> dict[str, float]:
         del opened
         if config.optimizer.learning_rate == 1e30:
-            raise TrainingStopped('10 steps in a row were skipped')
+            raise NonFiniteTrainingError('10 steps in a row were skipped')
         rates[workdir.name] = (config.optimizer.learning_rate, config.train.steps)
         return {}
 
@@ -214,19 +214,19 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
         module, 'best_evaluation', lambda workdir, _: {'accuracy': 0.2, 'fine_tuning_loss': losses[workdir.name]}
     )
     monkeypatch.setattr(module, 'evaluate_workdir', lambda *_, **__: {'step': 3, 'accuracy': 0.3})
-    grid = Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e-3, 3e-3, 1e-2, 1e30), 2))
+    grid = Grid(cells, tmp_path / 'grid', ['0'], LearningRateSweep((1e-3, 3e-3, 1e-2, 1e30), 2))
     (tmp_path / 'grid' / 'listops_short' / 'full' / 'seed_0').mkdir(parents=True)
     [cell] = train_grid(grid)['listops_short'].values()
     assert rates == {'pilot_0.001': (1e-3, 2), 'pilot_0.003': (3e-3, 2), 'pilot_0.01': (1e-2, 2), 'seed_0': (3e-3, 3)}
     assert cell['learning_rate'] == 3e-3 and cell['pilots'] == {'0.001': 0.9, '0.003': 0.4, '0.01': None, '1e+30': None}
     monkeypatch.setattr(module, 'fill_config', None)  # all is known, of the rates too that are not used
     assert train_grid(grid)['listops_short']['full'] == cell
-    assert train_grid(dataclasses.replace(grid, pilots=Pilots()))['listops_short']['full'] == cell
+    assert train_grid(dataclasses.replace(grid, pilots=LearningRateSweep()))['listops_short']['full'] == cell
     monkeypatch.setattr(module, 'fill_config', fill_config)
     (tmp_path / 'grid' / 'listops_short' / 'full' / 'cell.json').unlink()  # as where a stop came before it
-    monkeypatch.setattr(module, 'chosen_rate', None)
-    assert train_grid(dataclasses.replace(grid, pilots=Pilots()))['listops_short']['full'] == cell
-    for other in (Pilots((1e-3, 3e-3), 2), Pilots(grid.pilots.rates, 4)):
+    monkeypatch.setattr(module, 'choose_learning_rate', None)
+    assert train_grid(dataclasses.replace(grid, pilots=LearningRateSweep()))['listops_short']['full'] == cell
+    for other in (LearningRateSweep((1e-3, 3e-3), 2), LearningRateSweep(grid.pilots.rates, 4)):
         with pytest.raises(
             InputError, match='full: the trial runs before were 0.001, 0.003, 0.01, 1e.30 in 2 steps, now'
         ):
@@ -238,7 +238,7 @@ EACH_STEP = {'train.steps': 2, 'eval.every_steps': 1, 'checkpoint.every_steps': 
 
 def test_pilots_as_long_as_the_cell_choose_by_its_metric_and_are_its_first_run(tmp_path: Path):
     cells = cells_of(tmp_path, ('listops_short',), ('full',), **EACH_STEP)
-    grid = Grid(cells, tmp_path / 'grid', ['0', '1'], Pilots((1e-3, 1e-1), 0))
+    grid = Grid(cells, tmp_path / 'grid', ['0', '1'], LearningRateSweep((1e-3, 1e-1), 0))
     cell = train_grid(grid)['listops_short']['full']
     folder = grid.folder('listops_short', 'full')
     losing = min((1e-3, 1e-1), key=lambda rate: cell['pilots'][f'{rate:g}'])
@@ -258,8 +258,8 @@ def test_speed_is_read_from_the_log(tmp_path: Path):
         {'step': step, 'split': 'train', 'steps_per_second': speed} for step, speed in ((10, 2.0), (20, 5.0), (25, 1.0))
     ]
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    assert speed_of(tmp_path) == (2.0, 10 / 2 + 10 / 5 + 5 / 1)
-    assert speed_of(tmp_path / 'nowhere') == (0.0, 0.0)
+    assert training_speed(tmp_path) == (2.0, 10 / 2 + 10 / 5 + 5 / 1)
+    assert training_speed(tmp_path / 'nowhere') == (0.0, 0.0)
 
 
 def test_cells_that_another_command_has_made_must_be_equal_too(trained: tuple[Grid, dict[str, Any]]):
@@ -283,11 +283,11 @@ def test_a_cell_needs_test_rows_that_choose_nothing(tmp_path: Path, fields: dict
 
 def test_no_pilot_that_is_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def stops(*_: Any, **__: Any) -> dict[str, float]:
-        raise TrainingStopped('10 steps in a row were skipped')
+        raise NonFiniteTrainingError('10 steps in a row were skipped')
 
     monkeypatch.setattr(module, 'train', stops)
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
-    found = train_grid(Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e30,), 2)))
+    found = train_grid(Grid(cells, tmp_path / 'grid', ['0'], LearningRateSweep((1e30,), 2)))
     assert 'no trial run of the rates 1e+30 stayed finite' in found['listops_short']['full']['error']
 
 
@@ -296,7 +296,7 @@ def test_a_cell_that_was_refused_may_be_given_other_values(tmp_path: Path):
     found = train_grid(Grid(cells, tmp_path / 'grid', ['0']))
     assert 'data.tokenizer has another vocabulary' in found['listops_short']['full']['error']
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
-    check_workdir(tmp_path / 'grid', noted(cells, ''))  # raises nothing: no run has begun
+    check_workdir(tmp_path / 'grid', add_cell_metadata(cells, ''))  # raises nothing: no run has begun
 
 
 def test_seeds_that_a_cell_has_been_tested_with_count_on(tmp_path: Path):

@@ -7,29 +7,34 @@ import pytest
 
 from configs.arena import get_config
 from efficient_attention.errors import InputError
-from efficient_attention.experiments.grid_cells import cells_of, changing, positive_rates, yardsticks_of
+from efficient_attention.experiments.grid_cells import (
+    compute_baselines,
+    effective_overrides,
+    make_cells,
+    parse_learning_rates,
+)
 
 FILE = 'configs/arena.py'
 
 
 def test_cells_are_the_files_configs():
-    cells = cells_of(FILE, {'train.steps': 7}, ['listops_short', 'text'], ['full', 'linear'])
+    cells = make_cells(FILE, {'train.steps': 7}, ['listops_short', 'text'], ['full', 'linear'])
     assert list(cells) == [(row, column) for row in ('listops_short', 'text') for column in ('full', 'linear')]
     assert {values['train']['steps'] for values in cells.values()} == {7}
     assert cells['text', 'linear']['model']['attention'] == 'linear()'
-    assert cells_of(FILE, {}, ['image'], ['full'], 'code')['image', 'full']['model']['width'] == 128
+    assert make_cells(FILE, {}, ['image'], ['full'], 'code')['image', 'full']['model']['width'] == 128
 
 
 def test_overrides_that_change_something():
     overrides = {'train.steps': 2_000, 'model.attention': 'linear()', 'examples.buckets': (128,), 'model.layers': 3}
-    own, cells = (cells_of(FILE, given, ['recall'], ['linear']) for given in ({}, overrides))
-    assert changing(overrides, own, cells) == {'examples.buckets': (128,), 'model.layers': 3}
-    assert changing({}, own, own) == {}
+    own, cells = (make_cells(FILE, given, ['recall'], ['linear']) for given in ({}, overrides))
+    assert effective_overrides(overrides, own, cells) == {'examples.buckets': (128,), 'model.layers': 3}
+    assert effective_overrides({}, own, own) == {}
 
 
 def test_overrides_may_name_the_cell():
     overrides = {'train.start_from': 'runs/masked/{row}/{column}', 'train.steps': 7}
-    cells = cells_of(FILE, overrides, ['recall'], ['full', 'linear'])
+    cells = make_cells(FILE, overrides, ['recall'], ['full', 'linear'])
     starts = [values['train']['start_from'] for values in cells.values()]
     assert starts == ['runs/masked/recall/full', 'runs/masked/recall/linear']
     assert overrides['train.start_from'] == 'runs/masked/{row}/{column}'
@@ -40,23 +45,23 @@ def test_overrides_may_name_the_cell():
 )
 def test_rows_that_an_override_makes_the_same(name: str, value: str, columns: list):
     with pytest.raises(InputError) as error:
-        cells_of(FILE, {name: value}, ['listops', 'text'], columns)
+        make_cells(FILE, {name: value}, ['listops', 'text'], columns)
     line = f'--config.{name} is {value!r} in the rows listops and text, which would train the same under two names; '
     assert str(error.value).startswith(line)
     group, field = name.split('.')
-    assert cells_of(FILE, {name: value}, ['listops'], columns)['listops', 'full'][group][field] == value
+    assert make_cells(FILE, {name: value}, ['listops'], columns)['listops', 'full'][group][field] == value
 
 
 def test_a_column_that_an_override_makes_another_mechanism():
     with pytest.raises(InputError) as error:
-        cells_of(FILE, {'model.attention': 'linear()'}, ['text'], ['linear', 'full'])
+        make_cells(FILE, {'model.attention': 'linear()'}, ['text'], ['linear', 'full'])
     line = "--config.model.attention is 'linear()', which the column full is not; give it a column"
     assert str(error.value).startswith(line)
-    assert cells_of(FILE, {'model.attention': 'linear()'}, ['text'], ['linear'])
+    assert make_cells(FILE, {'model.attention': 'linear()'}, ['text'], ['linear'])
 
 
 def test_an_override_that_is_different_in_each_row():
-    cells = cells_of(FILE, {'examples.train': 'aan:folder={row}'}, ['retrieval', 'text'], ['full', 'linear'])
+    cells = make_cells(FILE, {'examples.train': 'aan:folder={row}'}, ['retrieval', 'text'], ['full', 'linear'])
     assert cells['text', 'linear']['examples']['train'] == 'aan:folder=text'
 
 
@@ -85,30 +90,32 @@ def test_an_override_that_is_different_in_each_row():
 )
 def test_cells_that_there_are_not(file: str, rows: list, columns: list, line: str):
     with pytest.raises(InputError) as error:
-        cells_of(file, {}, rows, columns)
+        make_cells(file, {}, rows, columns)
     assert str(error.value).startswith(line)
 
 
 def test_rates():
-    assert positive_rates(['1e-3', '3e-3']) == (1e-3, 3e-3) and positive_rates([]) == ()
+    assert parse_learning_rates(['1e-3', '3e-3']) == (1e-3, 3e-3) and parse_learning_rates([]) == ()
     for words in (['fast'], ['0'], ['1e-3', '0.001'], ['1e-3', '0.001000001'], ['-1'], ['inf']):
         with pytest.raises(InputError, match=r'^--rates is .*; it must be different numbers above 0 with commas$'):
-            positive_rates(words)
+            parse_learning_rates(words)
 
 
 def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
     fields = {f'examples.{split}': 'listops:rows=40:length=8-30' for split in ('train', 'dev', 'test')}
-    cells = cells_of(FILE, fields | {'examples.cache': str(tmp_path / 'cache')}, ['listops_short'], ['full', 'linear'])
-    found = yardsticks_of(cells, tmp_path)
+    cells = make_cells(
+        FILE, fields | {'examples.cache': str(tmp_path / 'cache')}, ['listops_short'], ['full', 'linear']
+    )
+    found = compute_baselines(cells, tmp_path)
     assert list(found) == ['listops_short'] and list(found['listops_short']) == ['majority', 'root', 'root_digits']
     [(identity, scores)] = json.loads((tmp_path / 'yardsticks.json').read_text()).items()
     assert scores == found['listops_short']
     (tmp_path / 'yardsticks.json').write_text(json.dumps({identity: {'known': 0.5}}))
-    assert yardsticks_of(cells, tmp_path) == {'listops_short': {'known': 0.5}}
+    assert compute_baselines(cells, tmp_path) == {'listops_short': {'known': 0.5}}
     cells['listops_short', 'full']['data']['length'] = 4  # of which yardsticks read no more either
-    assert yardsticks_of(cells, tmp_path)['listops_short'] != found['listops_short']
+    assert compute_baselines(cells, tmp_path)['listops_short'] != found['listops_short']
     cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'  # other rows, other yardsticks
-    assert list(yardsticks_of(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']
+    assert list(compute_baselines(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from efficient_attention.experiments.grid_report import grid_picture, grid_table, known_yardsticks, write_grid
+from efficient_attention.experiments.grid_report import grid_picture, grid_table, read_known_baselines, write_grid
 
 
 def cell(scores: dict[str, float], parameters: int = 100, speed: float = 2.0) -> dict:
@@ -139,6 +139,6 @@ def test_a_rate_that_was_chosen_from_others_is_marked():
 
 
 def test_yardsticks_of_a_folder_are_read_again(tmp_path: Path):
-    assert known_yardsticks(tmp_path) == {}
+    assert read_known_baselines(tmp_path) == {}
     write_grid(CELLS, YARDSTICKS, tmp_path)
-    assert known_yardsticks(tmp_path) == YARDSTICKS
+    assert read_known_baselines(tmp_path) == YARDSTICKS

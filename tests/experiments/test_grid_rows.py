@@ -7,7 +7,7 @@ import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.arena.passages import PassagePairs
-from efficient_attention.experiments.grid_configs import RowIdentities, row_identity
+from efficient_attention.experiments.grid_configs import SplitHashCache, split_hash
 
 
 def write_documents(folder: Path, word: str) -> str:
@@ -25,25 +25,29 @@ def test_the_same_documents_elsewhere_are_the_same_rows(tmp_path: Path, monkeypa
     here, there, other = (
         arena(write_documents(tmp_path / name, word)) for name, word in (('a', 'tree'), ('b', 'tree'), ('c', 'house'))
     )
-    before = row_identity(here, 'train')
-    assert len(before) == 16 and row_identity(there, 'train') == before != row_identity(other, 'train')
-    assert row_identity(dataclasses.replace(here, test=here.train), 'test') != before
-    assert row_identity(arena(here.train.replace('rows=4', 'rows=5')), 'train') != before
+    before = split_hash(here, 'train')
+    assert len(before) == 16 and split_hash(there, 'train') == before != split_hash(other, 'train')
+    assert split_hash(dataclasses.replace(here, test=here.train), 'test') != before
+    assert split_hash(arena(here.train.replace('rows=4', 'rows=5')), 'train') != before
     monkeypatch.setattr(PassagePairs, 'rules', PassagePairs.rules + 1)
-    assert row_identity(here, 'train') != before
+    assert split_hash(here, 'train') != before
 
 
 def test_rows_of_files_and_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / 'rows.csv'
     path.write_text('text,label\na,1\n')
     fields = {'problem': 'classification', 'train': str(path), 'labels': None}
-    found = RowIdentities().of(fields)
+    found = SplitHashCache().split_hashes(fields)
     assert list(found) == ['train']
     path.write_text('text,label\na,0\n')
-    identities = RowIdentities()
-    assert identities.of(fields)['train'] != found['train']
-    monkeypatch.setattr('efficient_attention.experiments.grid_configs.row_identity', None)  # each is computed once
-    assert identities.of(dict(fields)) == identities.of(fields)
+    identities = SplitHashCache()
+    assert identities.split_hashes(fields)['train'] != found['train']
+    monkeypatch.setattr('efficient_attention.experiments.grid_configs.split_hash', None)  # each is computed once
+    assert identities.split_hashes(dict(fields)) == identities.split_hashes(fields)
     monkeypatch.undo()
     path.unlink()
-    assert RowIdentities().of(fields) == {} == RowIdentities().of({'format': 'unknown', 'train': 'x'})
+    assert (
+        SplitHashCache().split_hashes(fields)
+        == {}
+        == SplitHashCache().split_hashes({'format': 'unknown', 'train': 'x'})
+    )

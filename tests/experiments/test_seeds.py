@@ -16,20 +16,20 @@ from efficient_attention.commands.command_line import run_command
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.experiments import seeds as module
-from efficient_attention.experiments.seeds import refuse_a_seed, spread, table, train_seeds
-from efficient_attention.processes import stopping
+from efficient_attention.experiments.seeds import check_no_seed_override, mean_and_deviation, seeds_table, train_seeds
+from efficient_attention.processes import signal_thread
+from efficient_attention.processes.signal_thread import StopSignalThread
 from efficient_attention.processes.stop_signal import StopSignal
-from efficient_attention.processes.stopping import StopWatch
 from tests.processes.test_stopping import Left, left, watch  # noqa: F401  fixtures among them
 
 
 def test_mean_and_deviation():
     runs = [{'step': 5, 'f1': 0.5}, {'step': 9, 'f1': 0.7}, {'step': 2, 'f1': 0.9}]
-    found = spread(runs)
+    found = mean_and_deviation(runs)
     assert found['mean'] == pytest.approx({'f1': 0.7})
     assert found['deviation'] == pytest.approx({'f1': statistics.stdev([0.5, 0.7, 0.9])})
-    assert spread(runs[:1])['deviation'] == {'f1': 0.0}
-    lines = table({'seeds': dict(zip('012', runs, strict=True)), **found}).splitlines()
+    assert mean_and_deviation(runs[:1])['deviation'] == {'f1': 0.0}
+    lines = seeds_table({'seeds': dict(zip('012', runs, strict=True)), **found}).splitlines()
     assert lines[0].split() == 'metric seed 0 seed 1 seed 2 mean deviation'.split()
     assert lines[1].split() == ['f1', '0.5000', '0.7000', '0.9000', '0.7000', '0.2000']
 
@@ -44,9 +44,9 @@ def test_seeds_that_are_none(tmp_path: Path, seeds: list):
 
 
 def test_a_seed_that_the_config_is_given_is_refused():
-    refuse_a_seed({'train.steps': 7})
+    check_no_seed_override({'train.steps': 7})
     with pytest.raises(InputError, match=r'^--config\.train\.seed is 7, which --seeds names; leave it out$'):
-        refuse_a_seed({'train.seed': 7})
+        check_no_seed_override({'train.seed': 7})
 
 
 def test_seeds_need_held_out_text_to_be_compared_by(tmp_path: Path):
@@ -76,17 +76,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_programs_are_kept_where_only_the_user_writes(programs: Path):
     programs.mkdir(parents=True, mode=0o777)
-    module.share_programs()
+    module.enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == str(programs) and programs.stat().st_mode & 0o777 == 0o700
     jax.config.update('jax_compilation_cache_dir', '/elsewhere')  # by the environment
-    module.share_programs()
+    module.enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == '/elsewhere'
 
 
 def test_a_folder_of_programs_that_cannot_be_made_is_named(programs: Path):
     programs.parent.write_text('a file')
     with pytest.raises(InputError, match=f'^{programs}: cannot be written'):
-        module.share_programs()
+        module.enable_compilation_cache()
 
 
 @pytest.mark.usefixtures('programs')
@@ -114,7 +114,7 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
 @pytest.mark.usefixtures('programs')
 @pytest.mark.parametrize('number, code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=['SIGINT', 'SIGTERM'])
 def test_a_stop_at_the_end_of_a_seed_is_said_by_the_next_with_its_line_and_code(
-    watch: StopWatch,  # noqa: F811
+    watch: StopSignalThread,  # noqa: F811
     left: Left,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -128,14 +128,14 @@ def test_a_stop_at_the_end_of_a_seed_is_said_by_the_next_with_its_line_and_code(
     def train(config: RunConfig, workdir: Path, **opened: object) -> dict[str, float]:
         del workdir, opened
         with StopSignal() as stop:
-            stop.expect()
+            stop.enable_graceful_stop()
             trained.append(config.train.seed)
             signal.raise_signal(number)
             while not watch.number:  # the thread has yet to learn of it
                 pass
         return {'loss': 1.0}
 
-    monkeypatch.setattr(stopping, '_watches', [watch])
+    monkeypatch.setattr(signal_thread, '_watches', [watch])
     monkeypatch.setattr(module, 'train', train)
     monkeypatch.setattr(module, 'best_evaluation', lambda *_: {'loss': 1.0})
     values = default_config().to_dict()

@@ -10,12 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.cache import rows_of
+from efficient_attention.attention.cache import beam_row_indices
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Hypotheses, Start, beam_search, find_best, greedy, highest
-from efficient_attention.inference.search import Limits, Search, no_limits
+from efficient_attention.inference.beam_search import (
+    Hypotheses,
+    PromptState,
+    beam_search,
+    blockwise_top_k,
+    find_best_texts,
+    greedy,
+)
+from efficient_attention.inference.search_settings import SearchSettings, TokenLimits, no_limits
 from tests.tolerances import assert_close
 
 END, WORDS = 1, (2, 3, 4, 5)
@@ -37,7 +44,7 @@ class Walk(NamedTuple):
         return Walk(jnp.repeat(self.row_b, count), jnp.repeat(self.hash_b, count))
 
     def go_on_from(self, parents_BK: jax.Array) -> 'Walk':
-        rows_b = rows_of(parents_BK)
+        rows_b = beam_row_indices(parents_BK)
         return Walk(self.row_b[rows_b], self.hash_b[rows_b])
 
 
@@ -58,15 +65,15 @@ def table(rows: int, size: int = 6, seed: int = 0, scale: float = 2.0) -> np.nda
 
 @functools.partial(jax.jit, static_argnames=('search', 'find'))
 def search_table(
-    table_BPV: jax.Array, limits: Limits, search: Search, find: Any = find_best
+    table_BPV: jax.Array, limits: TokenLimits, search: SearchSettings, find: Any = find_best_texts
 ) -> tuple[Hypotheses, jax.Array]:
     rows, _, size = table_BPV.shape
     decoder: Any = TableDecoder(table_BPV, ModelConfig(width=2, heads=1, vocab_size=size))
-    begin: Any = Start(Walk(jnp.arange(rows), jnp.zeros(rows, jnp.int32)), jnp.zeros(rows, jnp.int32))  # type: ignore
+    begin: Any = PromptState(Walk(jnp.arange(rows), jnp.zeros(rows, jnp.int32)), jnp.zeros(rows, jnp.int32))  # type: ignore
     return find(decoder, begin, search, limits)
 
 
-def found_in(table_BPV: np.ndarray, search: Search, limits: Limits | None = None, **options: Any) -> Any:
+def found_in(table_BPV: np.ndarray, search: SearchSettings, limits: TokenLimits | None = None, **options: Any) -> Any:
     """The texts and scores of each row, and the steps."""
     limits = limits or no_limits(table_BPV.shape[2], len(table_BPV), search)
     found, steps = search_table(jnp.asarray(table_BPV), limits, search, **options)
@@ -93,12 +100,12 @@ def log_probs(table_PV: np.ndarray, text: Text) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum())
 
 
-def divided(total: float, length: int, search: Search) -> float:
+def divided(total: float, length: int, search: SearchSettings) -> float:
     base = (5 + length) / 6 if search.penalty == 'gnmt' else length
     return total / base**search.alpha
 
 
-def exhaustive(next_of: Any, search: Search) -> list[tuple[Text, float]]:
+def exhaustive(next_of: Any, search: SearchSettings) -> list[tuple[Text, float]]:
     """Every string of words up to the most tokens, the end symbol included, best first."""
     found, open_texts = [], {(): 0.0}
     for length in range(1, search.max_tokens + 1):
@@ -113,7 +120,7 @@ def exhaustive(next_of: Any, search: Search) -> list[tuple[Text, float]]:
     return sorted(found, key=lambda pair: -pair[1])
 
 
-def search_by_hand(table_PV: np.ndarray, search: Search) -> list[tuple[Text, float]]:
+def search_by_hand(table_PV: np.ndarray, search: SearchSettings) -> list[tuple[Text, float]]:
     """A beam search in Python that goes on to the most tokens, or stops by the rule of transformers."""
     found: list[tuple[Text, float]] = []
     beams: list[tuple[Text, float]] = [((), 0.0)]
@@ -135,9 +142,9 @@ def search_by_hand(table_PV: np.ndarray, search: Search) -> list[tuple[Text, flo
     return sorted(found, key=lambda pair: -pair[1])[: search.best]
 
 
-def words_alone(rows: int, most: int | list[int], size: int = 6) -> Limits:
+def words_alone(rows: int, most: int | list[int], size: int = 6) -> TokenLimits:
     """The start symbol may not follow."""
-    return Limits(np.arange(size) != 0, np.broadcast_to(np.asarray(most, np.int32), (rows,)))
+    return TokenLimits(np.arange(size) != 0, np.broadcast_to(np.asarray(most, np.int32), (rows,)))
 
 
 def assert_same(found: list[tuple[Text, float]], expected: list[tuple[Text, float]]) -> None:
@@ -151,7 +158,7 @@ ALL = 4**5 + 4**4  # texts of length 5, of words alone or with the end symbol be
 
 @pytest.mark.parametrize('penalty, alpha', PENALTIES)
 def test_a_beam_as_wide_as_all_prefixes_equals_the_search_of_every_string(penalty: str, alpha: float):
-    search = Search(beams=ALL, best=8, penalty=penalty, alpha=alpha, max_tokens=5, end=END)
+    search = SearchSettings(beams=ALL, best=8, penalty=penalty, alpha=alpha, max_tokens=5, end=END)
     tables = table(3)
     rows, _ = found_in(tables, search, words_alone(3, 5))
     for row, found in enumerate(rows):
@@ -173,7 +180,7 @@ def test_a_beam_as_wide_as_all_prefixes_equals_the_search_of_every_string(penalt
 )
 def test_a_narrow_beam_equals_one_in_python(penalty: str, alpha: float, best: int, min_tokens: int, stop: str):
     """One in Python never stops before the most tokens, but for the early stop, which loses something by that."""
-    search = Search(
+    search = SearchSettings(
         beams=3, best=best, penalty=penalty, alpha=alpha, max_tokens=9, min_tokens=min_tokens, end=END, stop=stop
     )  # fmt: skip
     tables = table(24, scale=3.0)
@@ -191,12 +198,12 @@ def test_a_narrow_beam_equals_one_in_python(penalty: str, alpha: float, best: in
 @pytest.mark.parametrize('size, count', [(1024, 4), (672, 5), (331, 6)])
 def test_the_highest_sums_are_those_of_top_k_ties_too(size: int, count: int):
     sums_Bs = jnp.asarray(np.random.default_rng(0).integers(0, 40, (3, size)), jnp.float32)
-    both = jax.jit(lambda sums_Bs: (highest(sums_Bs, count), tuple(jax.lax.top_k(sums_Bs, count))))
+    both = jax.jit(lambda sums_Bs: (blockwise_top_k(sums_Bs, count), tuple(jax.lax.top_k(sums_Bs, count))))
     jax.tree.map(np.testing.assert_array_equal, *both(sums_Bs))
 
 
 def test_it_stops_when_nothing_open_can_improve_and_a_row_that_is_done_never_changes():
-    search = Search(beams=2, best=2, penalty='length', alpha=1.0, max_tokens=30, end=END)
+    search = SearchSettings(beams=2, best=2, penalty='length', alpha=1.0, max_tokens=30, end=END)
     tables = table(2)
     tables[..., END] = 5.0
     tables[1, :, END] = -50.0  # goes on to the last step
@@ -209,7 +216,7 @@ def test_it_stops_when_nothing_open_can_improve_and_a_row_that_is_done_never_cha
 
 
 def test_one_beam_is_greedy():
-    search = Search(beams=1, penalty='length', alpha=0.0, max_tokens=8, end=END)
+    search = SearchSettings(beams=1, penalty='length', alpha=0.0, max_tokens=8, end=END)
     tables = table(16)
     limits = words_alone(16, [8] * 14 + [3, 0])
     assert found_in(tables, search, limits)[0] == found_in(tables, search, limits, find=greedy)[0]
@@ -226,7 +233,9 @@ def test_one_beam_is_greedy():
 @pytest.mark.parametrize('beams', [1, 3])
 def test_the_first_token_and_the_last_may_be_given(beams: int):
     """Their probabilities count as 1, as in transformers."""
-    search = Search(beams=beams, best=beams, alpha=0.0, max_tokens=4, end=END, first=4, forces_end=True, min_tokens=1)
+    search = SearchSettings(
+        beams=beams, best=beams, alpha=0.0, max_tokens=4, end=END, first=4, forces_end=True, min_tokens=1
+    )
     tables = table(4)
     tables[..., END] = -9.0
     rows, _ = found_in(tables, search, words_alone(4, [4, 4, 3, 2]))
@@ -239,8 +248,8 @@ def test_the_first_token_and_the_last_may_be_given(beams: int):
 
 
 def test_fewer_texts_than_asked_for_are_told_by_their_length():
-    search = Search(beams=4, best=4, max_tokens=1, end=END)
-    limits = Limits(np.array([False, True, True, False, False, False]), np.array([1], np.int32))
+    search = SearchSettings(beams=4, best=4, max_tokens=1, end=END)
+    limits = TokenLimits(np.array([False, True, True, False, False, False]), np.array([1], np.int32))
     found, _ = search_table(jnp.asarray(table(1)), limits, search)
     np.testing.assert_array_equal(found.lengths_Bn, [[1, 1, 0, 0]])
     assert (np.asarray(found.scores_Bn[0, 2:]) == np.float32(MASKED)).all() and not found.tokens_BnT[0, 2:].any()
@@ -248,4 +257,4 @@ def test_fewer_texts_than_asked_for_are_told_by_their_length():
 
 def test_an_id_beyond_the_vocabulary_is_named():
     with pytest.raises(InputError, match='end is 6; the model has 6 ids'):
-        found_in(table(1), Search(end=6))
+        found_in(table(1), SearchSettings(end=6))

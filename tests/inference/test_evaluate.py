@@ -12,7 +12,7 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.batches import evaluation_row_count
 from efficient_attention.data.corpus.rows import CorpusRows
-from efficient_attention.inference.evaluate import announced, evaluate
+from efficient_attention.inference.evaluate import evaluate, with_batch_callback
 from efficient_attention.training.run import Run, build_run
 from tests.training.tiny_run import tiny_config
 
@@ -48,7 +48,9 @@ def random_params(run: Run) -> dict:
 
 def evaluated(config: RunConfig, batch_size: int, mesh: tuple[int, int, int]) -> dict[str, float]:
     run = run_of(config, batch_size, mesh)
-    return evaluate(run.evaluation.step(), random_params(run), run.task.evaluation_batches(0, 1), run.on_devices)
+    return evaluate(
+        run.evaluation.step(), random_params(run), run.task.evaluation_batches(0, 1), run.put_batch_on_devices
+    )
 
 
 @pytest.fixture(scope='module')
@@ -147,5 +149,5 @@ def test_batches_are_announced_before_they_are_read_and_after_the_last():
             happened.append(number)
             yield number
 
-    assert list(announced(batches(), lambda: happened.append('announced'))) == [0, 1]
+    assert list(with_batch_callback(batches(), lambda: happened.append('announced'))) == [0, 1]
     assert happened == ['announced', 0, 'announced', 1, 'announced']

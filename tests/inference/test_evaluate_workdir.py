@@ -55,6 +55,6 @@ def test_a_missing_step_or_run_is_named(workdir, tmp_path):
 
 def test_an_evaluation_tells_its_watchdog_of_each_batch(workdir, monkeypatch):
     notes = []
-    monkeypatch.setattr(Watchdog, 'note', lambda _, step, doing: notes.append((step, doing)))
+    monkeypatch.setattr(Watchdog, 'note_progress', lambda _, step, doing: notes.append((step, doing)))
     evaluate_workdir(workdir, batch_size=4)
     assert len(notes) > 2 and set(notes) == {(0, EVALUATING)}

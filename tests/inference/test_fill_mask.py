@@ -13,7 +13,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.config_file import read_config
 from tests.tolerances import assert_close
 from tests.training.tiny_run import fresh_workdir
@@ -57,7 +57,7 @@ def test_they_equal_a_direct_use_of_the_model(fill):
 
     logits = np.array(logits_of(fill.model, jnp.asarray(tokens)))[0, places]
     logits[:, list(fill.vocabulary.special)] = -np.inf
-    best = [fill.readable(int(id)) for id in logits.argmax(-1)]
+    best = [fill.readable_token(int(id)) for id in logits.argmax(-1)]
     assert [row[0].token for row in fill(TEXT)] == best
 
 
@@ -84,7 +84,7 @@ def test_the_checkpoint_is_the_users_choice(fill, workdir, tmp_path):
     shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
     params = jax.device_get(open_pretrained(workdir).params())
     config = read_config(tmp_path)
-    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+    with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
         for step, loss in ((1, 1.5), (3, 2.5)):
             state = {'params': jax.tree.map(lambda leaf, step=step: leaf + np.float32(step), params)}
             checkpoints.save(step, state, record={}, metrics={config.checkpoint.best_metric: loss})

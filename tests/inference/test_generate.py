@@ -14,12 +14,18 @@ from configs.lm.common import language_modelling_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.generate import TextGenerator, continue_text, drawable, prompt_ids, start_text
+from efficient_attention.inference.generate import (
+    TextGenerator,
+    allowed_token_mask,
+    generate_tokens,
+    prompt_ids,
+    read_prompts,
+)
 from efficient_attention.inference.restore import restore
-from efficient_attention.inference.sampling import Draw, Sampling
-from efficient_attention.models.decoding import CachedDecoder
+from efficient_attention.inference.sampling import Sampling, SamplingInputs
+from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.training.run import build_run
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from tests.training.tiny_run import drawn_workdir, write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
@@ -101,8 +107,8 @@ def test_rows_of_unequal_prompts_go_on_as_each_alone(generator):
     @functools.partial(jax.jit, static_argnames='sampling')
     def go_on(params, tokens: jax.Array, segments: jax.Array, *, sampling: Sampling) -> jax.Array:
         cached = CachedDecoder(nnx.merge(generator.graph, params), 32)
-        text = start_text(cached, tokens, segments)
-        return continue_text(cached, text, 8, sampling, Draw(0, generator.may_follow_V))[0]
+        text = read_prompts(cached, tokens, segments)
+        return generate_tokens(cached, text, 8, sampling, SamplingInputs(0, generator.may_follow_V))[0]
 
     both = go_on(generator.params, jnp.asarray(tokens), jnp.asarray(segments), sampling=GREEDY)
     for row, ids in enumerate(prompts):
@@ -111,7 +117,7 @@ def test_rows_of_unequal_prompts_go_on_as_each_alone(generator):
 
 
 def test_what_no_text_stands_for_is_never_drawn(generator):
-    may_follow = np.asarray(drawable(generator.units, 64))
+    may_follow = np.asarray(allowed_token_mask(generator.units, 64))
     np.testing.assert_array_equal(np.flatnonzero(may_follow), np.arange(1, generator.units.size))
     text = ''.join(generator('The old dog', max_tokens=20, sampling=Sampling(temperature=50.0)))
     assert '\N{REPLACEMENT CHARACTER}' not in text
@@ -157,7 +163,7 @@ def test_the_checkpoint_is_the_users_choice(generator, workdir, tmp_path):
     config['checkpoint']['best_metric'] = metric
     (tmp_path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
     stacked = jax.device_get(restore(workdir).params)  # the generator has its layers' arrays apart
-    with Checkpoints(tmp_path, from_dict(config, RunConfig).checkpoint) as checkpoints:
+    with CheckpointWriter(tmp_path, from_dict(config, RunConfig).checkpoint) as checkpoints:
         for step, loss in ((1, 1.5), (3, 2.5)):
             state = {'params': jax.tree.map(lambda leaf, step=step: leaf + np.float32(step), stacked)}
             checkpoints.save(step, state, record={}, metrics={metric: loss})

@@ -8,9 +8,9 @@ import pytest
 
 from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.inference.decoding_options import DecodingOptions
 from efficient_attention.inference.generation_pipelines import GenerationOptions
 from efficient_attention.inference.options import EvalOptions, ExampleOptions, PipelineOptions, SearchOptions
-from efficient_attention.inference.search_options import Decoding
 
 
 def names(kind: type) -> set[str]:
@@ -26,7 +26,7 @@ def any_sequence(kind: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    'options, kind', [(EvalOptions, EvalConfig), (ExampleOptions, ExamplesConfig), (SearchOptions, Decoding)]
+    'options, kind', [(EvalOptions, EvalConfig), (ExampleOptions, ExamplesConfig), (SearchOptions, DecodingOptions)]
 )
 def test_options_are_the_fields_of_their_dataclass(options: type, kind: type):
     assert set(options.__annotations__) == names(kind) - {'batch_size'}

@@ -15,11 +15,11 @@ import efficient_attention as ea
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pipeline import examples_of, make_pipeline
+from efficient_attention.inference.pipeline import make_pipeline, trained_examples_config
 from efficient_attention.inference.predict_files import predict_files
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.compact_export import save_compact
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.interop.save_small import save_small
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
@@ -148,7 +148,7 @@ def test_several_numbers_and_several_labels_are_no_softmax(checkpoint, served, t
     np.testing.assert_allclose(list(found['scores'].values()), scipy.special.expit(logits), atol=1e-6)
     assert found['labels'] == [name for name, logit in raw['scores'].items() if logit >= 0]
     save_pretrained(tmp_path / 'again', open_pretrained(labels))
-    save_small(tmp_path / 'small', open_pretrained(labels))
+    save_compact(tmp_path / 'small', open_pretrained(labels))
     for folder in ('again', 'small'):
         assert round_all(ea.pipeline('text-classification', tmp_path / folder)(text)) == round_all(found)
 
@@ -294,7 +294,7 @@ def test_the_options_of_a_long_range_run_with_two_towers():
     trained = ExamplesConfig('classification', 'arena', train=rows, cache='elsewhere', towers=True)
     model = types.SimpleNamespace(global_tokens=0)
     run = types.SimpleNamespace(examples=trained)
-    found = examples_of(
+    found = trained_examples_config(
         types.SimpleNamespace(model=model, examples={}, run=run, problem='classification', labels=('0', '1')), {}
     )
     assert (found.format, found.cache, found.train, found.overlong) == ('table', 'cache', '', 'truncate')

@@ -8,7 +8,7 @@ import pytest
 import efficient_attention as ea
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.inference.pooled_text import BETWEEN, SPECIAL, UNREAD, TextWeigher
+from efficient_attention.inference.pooling_weights import BETWEEN, SPECIAL, UNREAD, PoolingWeightsPipeline
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.run import build_run
@@ -28,11 +28,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope='module')
-def weigh(run: Path) -> TextWeigher:
-    return TextWeigher(run)
+def weigh(run: Path) -> PoolingWeightsPipeline:
+    return PoolingWeightsPipeline(run)
 
 
-def test_weights_are_those_of_the_model_and_all_that_is_not_read_is_said(weigh: TextWeigher):
+def test_weights_are_those_of_the_model_and_all_that_is_not_read_is_said(weigh: PoolingWeightsPipeline):
     found = weigh(LONG)
     assert [len(found.sentences), found.left_out] == [3, 2]
     assert sum(one.weight for one in found.sentences) == pytest.approx(1)
@@ -44,8 +44,8 @@ def test_weights_are_those_of_the_model_and_all_that_is_not_read_is_said(weigh: 
     assert {word.text for word in first if word.kind == BETWEEN} == {' '}
     for one in found.sentences:
         assert sum(word.weight for word in one.words) == pytest.approx(1, abs=1e-5)
-    [feature] = weigh.problem.encode([weigh.problem.example(LONG)])
-    weights = weigh.weights(weigh.params, weigh.batch(feature))
+    [feature] = weigh.problem.encode([weigh.problem.example_from_python(LONG)])
+    weights = weigh.weights(weigh.params, weigh.single_row_batch(feature))
     assert_close(np.array([one.weight for one in found.sentences]), np.asarray(weights['sentences'])[0])
     assert_close(np.array([word.weight for word in first if not word.kind]), np.asarray(weights['words'])[0, 0, 1:9])
 
@@ -55,7 +55,7 @@ def test_its_run_is_evaluated(run: Path):
     assert np.isfinite(found['fine_tuning_loss']) and found['fine_tuning_weight'] == 7
 
 
-def test_a_pipeline_reads_long_texts_whole_and_batches_change_nothing(run: Path, weigh: TextWeigher):
+def test_a_pipeline_reads_long_texts_whole_and_batches_change_nothing(run: Path, weigh: PoolingWeightsPipeline):
     classify = ea.pipeline('text-classification', run)
     texts = [LONG, 'A good film.', 'We saw it. It was bad.']
     together, alone = classify(texts), [classify(text) for text in texts]
@@ -74,14 +74,14 @@ def test_a_run_that_starts_from_it_has_its_head_and_its_parameters(run: Path, tm
     filled = fill_config(values)
     assert (filled.config.head.pooling, filled.config.head.sentence_layers) == ('attention', 1)
     started = build_run(filled.config, examples=filled.examples)
-    params = InitialParams(filled.config, filled.pretrained).state(started).params
+    params = InitialParams(filled.config, filled.pretrained).make_initial_state(started).params
     theirs = filled.pretrained.params()
     np.testing.assert_array_equal(params['sentences']['pooling']['query'], theirs['sentences']['pooling']['query'])
     np.testing.assert_array_equal(params['pooling']['query'], theirs['pooling']['query'])
 
 
 def test_a_classifier_without_sentences_is_shown_as_one(tmp_path: Path):
-    found = TextWeigher(write_checkpoint(tmp_path / 'made', 'classification'))('the dog sleeps')
+    found = PoolingWeightsPipeline(write_checkpoint(tmp_path / 'made', 'classification'))('the dog sleeps')
     [sentence] = found.sentences
     assert sentence.weight == 1 and [word.weight for word in sentence.words if not word.kind] == [0, 0, 0]
     assert sentence.words[-1].kind == SPECIAL and sentence.words[-1].weight == 1  # [CLS] alone
@@ -89,4 +89,4 @@ def test_a_classifier_without_sentences_is_shown_as_one(tmp_path: Path):
 
 def test_what_is_no_classifier_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match='was trained for .*text-classification needs'):
-        TextWeigher(write_checkpoint(tmp_path / 'made', 'token_classification'))
+        PoolingWeightsPipeline(write_checkpoint(tmp_path / 'made', 'token_classification'))

@@ -11,7 +11,7 @@ from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.inference.pipeline import TextPipeline, pipeline
 from efficient_attention.inference.predict_files import predict_files
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.problems import prediction_files
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint

@@ -8,7 +8,7 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pretrained_models import matched, pretrained_module, row_length
+from efficient_attention.inference.pretrained_models import match_tree_structure, pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.pretraining import PretrainingModel
 
@@ -47,7 +47,7 @@ def test_what_is_missing_is_named():
     del params['masked_lm']['norm']
     with pytest.raises(InputError, match=r'^the checkpoint has no masked_lm/norm/(bias|scale)$'):
         pretrained_module(make, pretrained(params))
-    assert matched({'a': 1}, {'a': 2, 'b': 3}, '') == {'a': 2}
+    assert match_tree_structure({'a': 1}, {'a': 2, 'b': 3}, '') == {'a': 2}
 
 
 def test_rows_are_as_long_as_there_are_positions():

@@ -6,7 +6,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.sampling import Sampling
-from efficient_attention.inference.search import Rules, Search
+from efficient_attention.inference.search_settings import SearchSettings, TokenRules
 
 
 @pytest.mark.parametrize(
@@ -24,15 +24,18 @@ from efficient_attention.inference.search import Rules, Search
         ({'end': -1, 'more_ends': (2,)}, r'more_ends is \(2,\); it must be empty without an end symbol'),
         ({'sampling': Sampling()}, r'beams is 4; it must be 1 where tokens are sampled \(do_sample\)'),
         (
-            {'first': 3, 'rules': Rules(suppress_tokens=(3,))},
+            {'first': 3, 'rules': TokenRules(suppress_tokens=(3,))},
             'suppress_tokens has the id 3, which the model forces; remove it',
         ),
-        ({'forces_end': True, 'rules': Rules(suppress_tokens=(1,))}, 'suppress_tokens has the id 1, which the model'),
+        (
+            {'forces_end': True, 'rules': TokenRules(suppress_tokens=(1,))},
+            'suppress_tokens has the id 1, which the model',
+        ),
     ],
 )
 def test_bad_options_are_named(fields: dict, message: str):
     with pytest.raises(InputError, match=message):
-        Search(**fields)
+        SearchSettings(**fields)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +52,13 @@ def test_bad_options_are_named(fields: dict, message: str):
 )
 def test_bad_rules_are_named(fields: dict, message: str):
     with pytest.raises(InputError, match=message):
-        Rules(**fields)
+        TokenRules(**fields)
 
 
 def test_lists_of_ids_become_tuples():
-    rules = Rules(bad_words_ids=[[5, 6], [7]], suppress_tokens=[3])
-    assert hash(rules) == hash(Rules(bad_words_ids=((5, 6), (7,)), suppress_tokens=(3,)))
-    assert Search(end=2, more_ends=(4,)).ends == (2, 4) and Search(end=-1).ends == ()
+    rules = TokenRules(bad_words_ids=[[5, 6], [7]], suppress_tokens=[3])
+    assert hash(rules) == hash(TokenRules(bad_words_ids=((5, 6), (7,)), suppress_tokens=(3,)))
+    assert SearchSettings(end=2, more_ends=(4,)).end_token_ids == (2, 4) and SearchSettings(end=-1).end_token_ids == ()
 
 
 @pytest.mark.parametrize(
@@ -63,12 +66,12 @@ def test_lists_of_ids_become_tuples():
     [
         ({'end': 6}, 'end'),
         ({'more_ends': (2, 6)}, 'more_ends'),
-        ({'rules': Rules(bad_words_ids=((2,), (3, 6)))}, 'bad_words_ids'),
-        ({'rules': Rules(suppress_tokens=(6,))}, 'suppress_tokens'),
-        ({'rules': Rules(begin_suppress_tokens=(6,))}, 'begin_suppress_tokens'),
+        ({'rules': TokenRules(bad_words_ids=((2,), (3, 6)))}, 'bad_words_ids'),
+        ({'rules': TokenRules(suppress_tokens=(6,))}, 'suppress_tokens'),
+        ({'rules': TokenRules(begin_suppress_tokens=(6,))}, 'begin_suppress_tokens'),
     ],
 )
 def test_ids_beyond_a_vocabulary_are_named(fields: dict, name: str):
-    Search(**fields).check_ids(7)
+    SearchSettings(**fields).check_ids(7)
     with pytest.raises(InputError, match=f'^{name} is 6; the model has 6 ids$'):
-        Search(**fields).check_ids(6)
+        SearchSettings(**fields).check_ids(6)

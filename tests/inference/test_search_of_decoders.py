@@ -13,8 +13,8 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.beam_search import Hypotheses, cached_for, find_best, start
-from efficient_attention.inference.search import Search
+from efficient_attention.inference.beam_search import Hypotheses, find_best_texts, make_cached_decoder, read_prompts
+from efficient_attention.inference.search_settings import SearchSettings
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.inference.test_beam_search import ALL, END, WORDS, Text, exhaustive, texts_of, words_alone
@@ -50,21 +50,23 @@ def model_of(kind: str) -> tuple[nnx.GraphDef, dict]:
 
 @functools.partial(jax.jit, static_argnames=('kind', 'search'))
 def search_model(
-    kind: str, params: dict, tokens: jax.Array, segments: jax.Array, search: Search
+    kind: str, params: dict, tokens: jax.Array, segments: jax.Array, search: SearchSettings
 ) -> tuple[Hypotheses, jax.Array]:
     """Continuations of these prompts, or targets of these sources."""
     model, rows = nnx.merge(model_of(kind)[0], params), len(tokens)
     if kind in PAIRS:
         other, prompt = model.encode(tokens, segments), jnp.zeros((rows, 1), jnp.int32)
-        cached = cached_for(model.decoder, 1, search)
-        begin = start(cached, prompt, jnp.ones_like(prompt), other)
+        cached = make_cached_decoder(model.decoder, 1, search)
+        begin = read_prompts(cached, prompt, jnp.ones_like(prompt), other)
     else:
-        cached = cached_for(model, tokens.shape[1], search)
-        begin = start(cached, tokens, segments)
-    return find_best(cached, begin, search, words_alone(rows, search.max_tokens))
+        cached = make_cached_decoder(model, tokens.shape[1], search)
+        begin = read_prompts(cached, tokens, segments)
+    return find_best_texts(cached, begin, search, words_alone(rows, search.max_tokens))
 
 
-def found_by(kind: str, tokens: np.ndarray, lengths: list[int], search: Search) -> list[list[tuple[Text, float]]]:
+def found_by(
+    kind: str, tokens: np.ndarray, lengths: list[int], search: SearchSettings
+) -> list[list[tuple[Text, float]]]:
     segments = (np.arange(tokens.shape[1])[None] < np.asarray(lengths)[:, None]).astype(np.int32)
     params = model_of(kind)[1]
     return texts_of(search_model(kind, params, jnp.asarray(tokens), jnp.asarray(segments), search)[0])
@@ -99,7 +101,7 @@ ROWS = dict.fromkeys(PAIRS, (SOURCE, [5, 3])) | {'gpt': (PROMPT, [3, 1])}
 def test_a_decoder_s_caches_follow_its_hypotheses(kind: str):
     """A wide search of rows of unequal lengths equals that of every string, by logits without caches."""
     tokens, lengths = ROWS[kind]
-    search = Search(beams=ALL, best=6, max_tokens=5, end=END)
+    search = SearchSettings(beams=ALL, best=6, max_tokens=5, end=END)
     one = dataclasses.replace(search, beams=1, best=1)
     wide, narrow = found_by(kind, tokens, lengths, search), found_by(kind, tokens, lengths, one)
     for row, (found, length) in enumerate(zip(wide, lengths, strict=True)):
@@ -118,7 +120,7 @@ def test_a_decoder_s_caches_follow_its_hypotheses(kind: str):
 def test_neighbours_and_what_stands_in_the_padding_change_nothing(kind: str):
     """Bit for bit in one program; a row by itself, without its padding, has the same texts."""
     tokens, lengths = ROWS[kind]
-    search = Search(beams=3, best=3, max_tokens=6, end=END)
+    search = SearchSettings(beams=3, best=3, max_tokens=6, end=END)
     found = found_by(kind, tokens, lengths, search)[1]
     others = tokens.copy()
     others[0], others[1, lengths[1] :] = 3, 4
@@ -130,6 +132,6 @@ def test_neighbours_and_what_stands_in_the_padding_change_nothing(kind: str):
 
 def test_too_few_positions_are_told_before_anything_runs():
     model = nnx.merge(*model_of('pair'))
-    assert cached_for(model.decoder, 1, Search(max_tokens=16)).specs[0].max_length == 16
+    assert make_cached_decoder(model.decoder, 1, SearchSettings(max_tokens=16)).specs[0].max_length == 16
     with pytest.raises(InputError, match='2 tokens before and max_tokens 16 need 17 positions; the model has 16'):
-        cached_for(model.decoder, 2, Search(max_tokens=16))
+        make_cached_decoder(model.decoder, 2, SearchSettings(max_tokens=16))

@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.inference.search_options import Decoding, decoding_of
-from efficient_attention.interop.generation_config import Forced
+from efficient_attention.inference.decoding_options import DecodingOptions, pretrained_decoding_options
+from efficient_attention.interop.generation_config import ForcedTokens
 
 BART = {'num_beams': 3, 'length_penalty': 2.0, 'max_length': 142, 'min_length': 56, 'no_repeat_ngram_size': 3}
 
 
-def decoded(generation: dict, defaults: dict | None = None, **given: Any) -> Decoding:
+def decoded(generation: dict, defaults: dict | None = None, **given: Any) -> DecodingOptions:
     pretrained: Any = SimpleNamespace(generation=generation, extra={'vocab_size': 9})
-    return decoding_of(pretrained, Path('bart'), given, defaults)
+    return pretrained_decoding_options(pretrained, Path('bart'), given, defaults)
 
 
 def test_files_decide_what_no_option_does(caplog: pytest.LogCaptureFixture):
     stated = {'beams': 3, 'penalty': 'length', 'alpha': 2.0, 'max_tokens': 141, 'min_tokens': 55, 'extra': 141}
     # Where a file states beams and no stop, that of transformers counts.
-    assert decoded(BART, {'beams': 5}) == Decoding(**stated, stop='early', no_repeat_ngram_size=3)
+    assert decoded(BART, {'beams': 5}) == DecodingOptions(**stated, stop='early', no_repeat_ngram_size=3)
     found = decoded(BART | {'diversity_penalty': 0.5}, beams=1, penalty='gnmt', max_tokens=60)
-    assert found == Decoding(beams=1, stop='early', max_tokens=60, min_tokens=55, no_repeat_ngram_size=3)
+    assert found == DecodingOptions(beams=1, stop='early', max_tokens=60, min_tokens=55, no_repeat_ngram_size=3)
     said = [record.getMessage() for record in caplog.records[1:]]
     assert said == [
         'bart: search settings in its files, used where no option is given: stop=early, '
@@ -31,14 +31,14 @@ def test_files_decide_what_no_option_does(caplog: pytest.LogCaptureFixture):
         'bart: search settings in its files that are not supported: diversity_penalty=0.5',
     ]
     caplog.clear()
-    assert decoded({'forced_bos_token_id': 0}, {'beams': 5}) == Decoding(beams=5) and not caplog.records
+    assert decoded({'forced_bos_token_id': 0}, {'beams': 5}) == DecodingOptions(beams=5) and not caplog.records
 
 
 def test_drawing_needs_one_beam_and_an_option_for_beams_replaces_it():
     drawn = {'do_sample': True, 'temperature': 0.5}
-    expected = Decoding(beams=1, do_sample=True, temperature=0.5, top_k=50)
+    expected = DecodingOptions(beams=1, do_sample=True, temperature=0.5, top_k=50)
     assert decoded(drawn, {'beams': 5}) == expected
-    assert decoded(drawn, beams=4) == Decoding() == decoded(drawn, do_sample=False)
+    assert decoded(drawn, beams=4) == DecodingOptions() == decoded(drawn, do_sample=False)
     assert decoded(BART, do_sample=True, top_p=0.5).beams == 1
     with pytest.raises(InputError, match='beams is 4; it must be 1 where tokens are sampled'):
         decoded({}, do_sample=True, beams=4)
@@ -67,16 +67,16 @@ def test_what_contradicts_a_file_names_it():
 
 
 def test_ends_are_those_of_the_option_else_of_the_files_and_a_forced_one_is_first():
-    assert Decoding().search(2).ends == (2,)
-    assert Decoding().search(2, Forced(end_ids=(4, 2))).ends == (4, 2)
-    assert Decoding(ends=[5, 2]).search(2, Forced(ends=True)).ends == (2, 5)
+    assert DecodingOptions().search_settings(2).end_token_ids == (2,)
+    assert DecodingOptions().search_settings(2, ForcedTokens(end_ids=(4, 2))).end_token_ids == (4, 2)
+    assert DecodingOptions(ends=[5, 2]).search_settings(2, ForcedTokens(ends=True)).end_token_ids == (2, 5)
     with pytest.raises(InputError, match=r'ends is \[5\]; the model forces the end 2; add it to ends'):
-        Decoding(ends=[5]).search(2, Forced(ends=True))
+        DecodingOptions(ends=[5]).search_settings(2, ForcedTokens(ends=True))
 
 
 def test_what_changes_a_search_stands_beside_scores():
-    assert Decoding().shown() == {'beams': 4, 'length_penalty': 'gnmt 0.6'}
-    assert Decoding(stop='first', suppress_tokens=[3]).shown() == {
+    assert DecodingOptions().reported_options() == {'beams': 4, 'length_penalty': 'gnmt 0.6'}
+    assert DecodingOptions(stop='first', suppress_tokens=[3]).reported_options() == {
         'beams': 4,
         'length_penalty': 'gnmt 0.6',
         'stop': 'first',

@@ -33,7 +33,7 @@ def test_texts_are_those_of_the_generator(workdir: Path):
 
 def test_a_search_gives_scores(workdir: Path):
     options = {'max_tokens': 4, 'beams': 3}
-    found = TextGenerator(workdir).best(PROMPT, best=2, **options)
+    found = TextGenerator(workdir).beam_search(PROMPT, best=2, **options)
     rows = ea.pipeline('text-generation', workdir, best=2, **options)(PROMPT)
     assert [(row['text'], row['score']) for row in rows] == found and rows[0]['score'] >= rows[1]['score']
 

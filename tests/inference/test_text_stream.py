@@ -4,47 +4,47 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from efficient_attention.data.text.units import Bytes, Characters, TokenizerPieces, Units
+from efficient_attention.data.text.units import ByteUnits, CharacterUnits, TextUnits, TokenizerUnits
 from efficient_attention.inference.text_stream import HELD_BACK, open_stream
 
 TEXT = "Größe: 3 €. I don't know, he isn't 家 here!"
 
 
-def word_pieces() -> TokenizerPieces:
+def word_pieces() -> TokenizerUnits:
     """A tokenizer whose decoder moves spaces when it sees the piece after them."""
     words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'i', 'don', "'", 't', 'know', ',', 'say', '##ing', '!']
     tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token='[UNK]'))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(cleanup=True)
-    return TokenizerPieces(tokenizer, 'test')
+    return TokenizerUnits(tokenizer, 'test')
 
 
-def parts_of(units: Units, ids: np.ndarray, size: int) -> list[str]:
+def parts_of(units: TextUnits, ids: np.ndarray, size: int) -> list[str]:
     stream = open_stream(units)
-    return [*(stream.feed(ids[start : start + size]) for start in range(0, len(ids), size)), stream.finish()]
+    return [*(stream.feed_ids(ids[start : start + size]) for start in range(0, len(ids), size)), stream.flush_text()]
 
 
 @pytest.mark.parametrize('size', [1, 2, 5, 100])
 @pytest.mark.parametrize('kind', ['bytes', 'characters', 'pieces'])
 def test_the_parts_joined_are_the_text(kind: str, size: int):
-    units = {'bytes': Bytes, 'characters': lambda: Characters(TEXT), 'pieces': word_pieces}[kind]()
+    units = {'bytes': ByteUnits, 'characters': lambda: CharacterUnits(TEXT), 'pieces': word_pieces}[kind]()
     ids = units.encode("i don't know, saying! " * 3 if kind == 'pieces' else TEXT)
     assert ''.join(parts_of(units, ids, size)) == units.decode(ids)
 
 
 def test_a_character_is_returned_once_its_bytes_are_complete():
-    assert parts_of(Bytes(), np.frombuffer('a€b'.encode(), np.uint8), 1) == ['a', '', '', '€', 'b', '']
-    assert parts_of(Bytes(), np.frombuffer('a€'.encode()[:-1], np.uint8), 1) == [
+    assert parts_of(ByteUnits(), np.frombuffer('a€b'.encode(), np.uint8), 1) == ['a', '', '', '€', 'b', '']
+    assert parts_of(ByteUnits(), np.frombuffer('a€'.encode()[:-1], np.uint8), 1) == [
         'a',
         '',
         '',
         '\N{REPLACEMENT CHARACTER}',
     ]
-    assert ''.join(parts_of(Bytes(), np.array([97, 255, 98]), 1)) == 'a\N{REPLACEMENT CHARACTER}b'
+    assert ''.join(parts_of(ByteUnits(), np.array([97, 255, 98]), 1)) == 'a\N{REPLACEMENT CHARACTER}b'
 
 
 def test_characters_are_returned_at_once():
-    units = Characters('abc')
+    units = CharacterUnits('abc')
     assert parts_of(units, units.encode('cab'), 1) == ['c', 'a', 'b', '']
 
 
@@ -52,7 +52,7 @@ def test_pieces_are_returned_before_the_end_but_for_the_last_characters():
     units = word_pieces()
     ids = units.encode("i don't know, saying! " * 9)
     stream = open_stream(units)
-    text = ''.join(stream.feed(ids[start : start + 1]) for start in range(len(ids)))
+    text = ''.join(stream.feed_ids(ids[start : start + 1]) for start in range(len(ids)))
     assert text == units.decode(ids)[:-HELD_BACK]
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.inference.sampling import Sampling
-from efficient_attention.inference.search import Draws, Rules, Search
-from efficient_attention.inference.token_scores import Read, log_softmax, read_of, ruled
+from efficient_attention.inference.search_settings import SamplingSeeds, SearchSettings, TokenRules
+from efficient_attention.inference.token_scores import TokenHistory, apply_token_rules, log_softmax, token_history
 from tests.inference.test_beam_search import END, Text, assert_same, divided, found_in, log_probs, table, words_alone
 
 SIZE = 6
 
 
-def by_definition(scores: np.ndarray, text: Text, search: Search, made: int, most: int) -> np.ndarray:
+def by_definition(scores: np.ndarray, text: Text, search: SearchSettings, made: int, most: int) -> np.ndarray:
     """The scores of what may follow a text, the start symbol in it: one rule after another, in transformers' order."""
     rules, scores = search.rules, scores.astype(np.float64).copy()
     for token in set(text):
@@ -26,9 +26,9 @@ def by_definition(scores: np.ndarray, text: Text, search: Search, made: int, mos
         longer = (*text, token)
         size = rules.no_repeat_ngram_size
         earlier = {text[place : place + size] for place in range(len(text) - size + 1)} if size else set()
-        words = [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.ends]
+        words = [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.end_token_ids]
         is_bad = any(longer[-len(word) :] == word for word in words)
-        is_early_end = token in search.ends and made < search.min_tokens
+        is_early_end = token in search.end_token_ids and made < search.min_tokens
         if token == 0 or longer[-size:] in earlier or is_bad or is_early_end:
             scores[token] = -math.inf
     for must, forced in (
@@ -60,15 +60,15 @@ RULES = [
 @pytest.mark.parametrize('fields', RULES, ids=lambda fields: ' '.join(fields))
 def test_scores_by_rules_are_those_of_a_definition(fields: dict):
     """Of texts of 0 to 7 tokens behind two that were read; random ones of few words, so that sequences repeat."""
-    search = Search(end=END, rules=Rules(**fields), max_tokens=8, min_tokens=2)
+    search = SearchSettings(end=END, rules=TokenRules(**fields), max_tokens=8, min_tokens=2)
     draw = np.random.default_rng(0)
     before, made = draw.integers(0, SIZE, (32, 2)), draw.integers(2, SIZE, (32, 8))
     scores = draw.normal(0.0, 2.0, (32, SIZE)).astype(np.float32)
 
     @jax.jit
     def of_so_many(count: jax.Array) -> jax.Array:
-        read = read_of(jnp.asarray(before, jnp.int32), jnp.asarray(made, jnp.int32), count)
-        return ruled(jnp.asarray(scores), read, search, words_alone(32, 8))
+        read = token_history(jnp.asarray(before, jnp.int32), jnp.asarray(made, jnp.int32), count)
+        return apply_token_rules(jnp.asarray(scores), read, search, words_alone(32, 8))
 
     for count in range(8):
         found = np.asarray(of_so_many(jnp.int32(count)))
@@ -82,15 +82,19 @@ def test_scores_by_rules_are_those_of_a_definition(fields: dict):
 
 def test_places_before_a_short_prompt_hold_no_token():
     """They are -1: no token is repeated by them, and no sequence ends there. A longer sequence forbids nothing."""
-    rules = Rules(repetition_penalty=2.0, no_repeat_ngram_size=2, bad_words_ids=((3, 4, 2), (2, 2, 2, 2, 3, 4, 3, 5)))
-    search = Search(end=END, rules=rules)
-    read = Read(jnp.asarray([[-1, -1, 3, 4, 3], [-1, 3, 4, 3, 0]], jnp.int32), jnp.int32(5), jnp.int32(2))
-    found = np.asarray(jax.jit(lambda: ruled(jnp.ones((2, SIZE), jnp.float32), read, search, words_alone(2, 8)))())
+    rules = TokenRules(
+        repetition_penalty=2.0, no_repeat_ngram_size=2, bad_words_ids=((3, 4, 2), (2, 2, 2, 2, 3, 4, 3, 5))
+    )
+    search = SearchSettings(end=END, rules=rules)
+    read = TokenHistory(jnp.asarray([[-1, -1, 3, 4, 3], [-1, 3, 4, 3, 0]], jnp.int32), jnp.int32(5), jnp.int32(2))
+    found = np.asarray(
+        jax.jit(lambda: apply_token_rules(jnp.ones((2, SIZE), jnp.float32), read, search, words_alone(2, 8)))()
+    )
     expected = by_definition(np.ones(SIZE), (3, 4, 3), search, 2, 8)
     np.testing.assert_allclose(found[0], np.where(np.isinf(expected), np.float32(MASKED), expected), rtol=1e-6)
 
 
-def search_in_python(table_PV: np.ndarray, search: Search) -> list[tuple[Text, float]]:
+def search_in_python(table_PV: np.ndarray, search: SearchSettings) -> list[tuple[Text, float]]:
     """The search by beams in Python, or greedily with one: the most tokens are reached, or the row is done."""
     found: list[tuple[Text, float]] = []
     beams: list[tuple[Text, float]] = [((), 0.0)]
@@ -102,21 +106,21 @@ def search_in_python(table_PV: np.ndarray, search: Search) -> list[tuple[Text, f
             longer += [((*text, word), total + scores[word]) for word in range(SIZE) if not np.isinf(scores[word])]
         longer.sort(key=lambda pair: -pair[1])
         is_last = length == search.max_tokens
-        ended = [one for one in longer[: search.beams] if is_last or one[0][-1] in search.ends]
+        ended = [one for one in longer[: search.beams] if is_last or one[0][-1] in search.end_token_ids]
         found += [(text, divided(total, length, search)) for text, total in ended]
-        beams = [one for one in longer if one[0][-1] not in search.ends][: search.beams]
+        beams = [one for one in longer if one[0][-1] not in search.end_token_ids][: search.beams]
         if search.stop == 'first' and len(found) >= search.beams:
             break
     return sorted(found, key=lambda pair: -pair[1])[: search.best]
 
 
-COMBINED = Rules(repetition_penalty=1.4, no_repeat_ngram_size=3, bad_words_ids=((2, 3), (4,)))
+COMBINED = TokenRules(repetition_penalty=1.4, no_repeat_ngram_size=3, bad_words_ids=((2, 3), (4,)))
 
 
 @pytest.mark.parametrize('fields', [{}, {'stop': 'first'}], ids=['exact', 'first'])
 def test_a_search_with_rules_and_two_ends_equals_one_in_python(fields: dict):
     """A hypothesis may end in two ways, so that one more candidate of each beam is needed."""
-    search = Search(
+    search = SearchSettings(
         beams=3, best=2, penalty='length', alpha=1.0, max_tokens=9, end=END, more_ends=(5,), rules=COMBINED, **fields
     )
     tables = table(16, scale=3.0)
@@ -127,21 +131,21 @@ def test_a_search_with_rules_and_two_ends_equals_one_in_python(fields: dict):
     if fields:
         exact = dataclasses.replace(search, stop='exact')
         assert any(search_in_python(one, search) != search_in_python(one, exact) for one in tables)
-    without = dataclasses.replace(search, rules=Rules())
+    without = dataclasses.replace(search, rules=TokenRules())
     assert any(search_in_python(one, search) != search_in_python(one, without) for one in tables)
 
 
 def test_greedy_text_is_chosen_by_penalised_logits_and_scored_by_the_model():
     """As in transformers, where beams penalise log-probabilities and one hypothesis logits."""
-    rules = Rules(repetition_penalty=2.0, bad_words_ids=((2, 3),))
-    search = Search(beams=1, penalty='length', alpha=0.0, max_tokens=8, end=END, more_ends=(5,), rules=rules)
+    rules = TokenRules(repetition_penalty=2.0, bad_words_ids=((2, 3),))
+    search = SearchSettings(beams=1, penalty='length', alpha=0.0, max_tokens=8, end=END, more_ends=(5,), rules=rules)
     tables = table(16, scale=1.5) - 4.0
     rows, _ = found_in(tables, search, words_alone(len(tables), search.max_tokens))
     differs = False
     for row, [(found, score)] in enumerate(rows):
         text: Text = ()
         total = 0.0
-        while len(text) < 8 and not (text and text[-1] in search.ends):
+        while len(text) < 8 and not (text and text[-1] in search.end_token_ids):
             number = 1
             for token in text:
                 number = (number * 31 + token + 1) % len(tables[row])
@@ -157,14 +161,14 @@ def test_greedy_text_is_chosen_by_penalised_logits_and_scored_by_the_model():
 def test_draws_follow_the_probabilities_of_what_may_follow():
     """Of 4,000 first tokens each share lies within 5 standard deviations; what the rules forbid is never drawn."""
     sampling, count = Sampling(temperature=0.8, top_k=4, top_p=0.95), 4000
-    rules = Rules(repetition_penalty=1.5, begin_suppress_tokens=(3,))
-    search = Search(beams=1, alpha=0.0, max_tokens=1, end=END, rules=rules, sampling=sampling)
+    rules = TokenRules(repetition_penalty=1.5, begin_suppress_tokens=(3,))
+    search = SearchSettings(beams=1, alpha=0.0, max_tokens=1, end=END, rules=rules, sampling=sampling)
     one = table(1, scale=1.0)
     tables = np.repeat(one, count, axis=0)
     limits = words_alone(count, 1)
 
     def drawn(seed: int) -> list[Text]:
-        rows, _ = found_in(tables, search, limits._replace(draws=Draws(seed, np.arange(count, dtype=np.int32))))
+        rows, _ = found_in(tables, search, limits._replace(draws=SamplingSeeds(seed, np.arange(count, dtype=np.int32))))
         return [text for [(text, _)] in rows]
 
     first = drawn(3)

@@ -15,11 +15,11 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.sampling import Sampling
-from efficient_attention.inference.search import Draws, Search
-from efficient_attention.inference.transducer import Batching, Transducer, transduce
+from efficient_attention.inference.search_settings import SamplingSeeds, SearchSettings
+from efficient_attention.inference.seq2seq_generator import Seq2SeqGenerator, SourceBatching, search_targets
 from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.inference_layout import lay_out_for_inference
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -29,17 +29,19 @@ CONFIG = ModelConfig(
     width=8, heads=2, vocab_size=12, max_length=24, token_types=0, layers=1, decoder_layers=1, norm='pre',
     attention_dropout_rate=0.0, feed_forward_width=16, positions='sinusoidal',
 )  # fmt: skip
-SEARCH = Search(beams=3, best=2, max_tokens=6, end=1)
+SEARCH = SearchSettings(beams=3, best=2, max_tokens=6, end=1)
 SOURCES = [[3, 4, 5, 6, 7, 1], [2, 1], [4, 4, 9, 1], [8, 7, 6, 5, 4, 3, 1], [5, 1], [11, 10, 1]]
 PROMPT = (0, 2)
 
 
 @functools.cache
-def transducer_of(rows: int = 4, lengths: tuple[int, ...] = (4, 8), layers: int = 1, **options: Any) -> Transducer:
+def transducer_of(
+    rows: int = 4, lengths: tuple[int, ...] = (4, 8), layers: int = 1, **options: Any
+) -> Seq2SeqGenerator:
     config = dataclasses.replace(CONFIG, decoder_layers=layers)
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
-    batching = Batching(rows, lengths, ratio=1.0, extra=1)
-    return Transducer(*for_inference(graph, params), SEARCH, prompt=PROMPT, batching=batching, **options)
+    batching = SourceBatching(rows, lengths, ratio=1.0, extra=1)
+    return Seq2SeqGenerator(*lay_out_for_inference(graph, params), SEARCH, prompt=PROMPT, batching=batching, **options)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,9 @@ def test_fixed_lengths_bound_sources_and_targets_each_by_its_own(fields: dict[st
     config = dataclasses.replace(CONFIG, max_length=64, **fields)
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
     search = dataclasses.replace(SEARCH, max_tokens=40, beams=1, best=1)
-    transducer = Transducer(*for_inference(graph, params), search, prompt=[0], batching=Batching(1, (24,)))
+    transducer = Seq2SeqGenerator(
+        *lay_out_for_inference(graph, params), search, prompt=[0], batching=SourceBatching(1, (24,))
+    )
     assert config.source_limit == source_limit and transducer.search.max_tokens == most
     [[target]] = transducer([[*range(2, 10)] + [3] * 10])
     assert len(target.ids) and np.isfinite(target.score)
@@ -66,10 +70,10 @@ def test_fixed_lengths_bound_sources_and_targets_each_by_its_own(fields: dict[st
 
 
 def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
-    transduce.clear_cache()
+    search_targets.clear_cache()
     sources = [*SOURCES, SOURCES[3]]
     targets = transducer_of()(sources)
-    assert transduce._cache_size() == 2  # rows of 4 and of 8 tokens, and none for the one of 8 that is left
+    assert search_targets._cache_size() == 2  # rows of 4 and of 8 tokens, and none for the one of 8 that is left
     assert [len(found) for found in targets] == [2] * 7
     assert [list(target.ids) for target in targets[6]] == [list(target.ids) for target in targets[3]]
     for source, found in zip(sources, targets, strict=True):
@@ -91,10 +95,12 @@ def test_a_draw_follows_from_the_seed_and_the_number_of_a_source_alone():
     """Whatever sources are beside it; and of equal ones each has its own."""
     graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)), std=0.3)
     search = dataclasses.replace(SEARCH, beams=1, best=1, sampling=Sampling(top_k=8))
-    transducer = Transducer(*for_inference(graph, params), search, prompt=PROMPT, batching=Batching(2, (8,), extra=5))
+    transducer = Seq2SeqGenerator(
+        *lay_out_for_inference(graph, params), search, prompt=PROMPT, batching=SourceBatching(2, (8,), extra=5)
+    )
 
     def texts(sources: list[list[int]], seed: int, numbers: list[int]) -> list[list[int]]:
-        found = dict(transducer.each(sources, draws=Draws(seed, np.asarray(numbers))))
+        found = dict(transducer.iterate_targets(sources, draws=SamplingSeeds(seed, np.asarray(numbers))))
         return [found[place][0].ids.tolist() for place in range(len(sources))]
 
     numbers = [4, 0, 2, 1, 3, 5]
@@ -109,14 +115,14 @@ def test_a_draw_follows_from_the_seed_and_the_number_of_a_source_alone():
 
 
 def test_the_shortest_come_first_and_the_numbers_tell_which_they_are():
-    numbers = [number for number, _ in transducer_of().each(SOURCES)]
+    numbers = [number for number, _ in transducer_of().iterate_targets(SOURCES)]
     assert numbers == [1, 4, 5, 2, 0, 3] and transducer_of()([]) == []
 
 
 def test_batches_side_by_side_are_found_as_one_after_another(monkeypatch):
     sources = [source[:-1] + [number, 1] for number in range(3, 12) for source in SOURCES]
     targets = transducer_of()(sources)
-    monkeypatch.setattr('efficient_attention.inference.transducer.CPU_BATCHES', 1)
+    monkeypatch.setattr('efficient_attention.inference.seq2seq_generator.CPU_BATCHES', 1)
     alone = transducer_of.__wrapped__(rows=2)
     assert (alone.at_once, alone.rows) == (1, 2) == (1, transducer_of().rows)
     for found, expected in zip(targets, alone(sources), strict=True):
@@ -124,10 +130,10 @@ def test_batches_side_by_side_are_found_as_one_after_another(monkeypatch):
         assert [target.score for target in found] == [target.score for target in expected]
 
 
-def patched(batch: Callable[..., Any]) -> Transducer:
+def patched(batch: Callable[..., Any]) -> Seq2SeqGenerator:
     """A transducer of batches of two, whose programs are compiled, with another function for them."""
     transducer = transducer_of.__wrapped__()
-    transducer.batch = batch
+    transducer.search_batch = batch
     transducer.compiled = {(2, length, False) for length in (4, 8)}
     return transducer
 
@@ -139,7 +145,7 @@ def test_two_batches_are_under_way_together():
         both.wait(timeout=60)
         return [[], []]
 
-    assert [number for number, _ in patched(meet).each([[3, 1]] * 8)] == list(range(8))
+    assert [number for number, _ in patched(meet).iterate_targets([[3, 1]] * 8)] == list(range(8))
 
 
 def test_what_fails_in_a_batch_ends_the_call():
@@ -152,7 +158,7 @@ def test_what_fails_in_a_batch_ends_the_call():
         return [[], []]
 
     with pytest.raises(RuntimeError, match='no memory'):
-        list(patched(second_fails).each([[3, 1]] * 20))
+        list(patched(second_fails).iterate_targets([[3, 1]] * 20))
     assert len(begun) <= 5  # of ten batches
 
 
@@ -164,7 +170,7 @@ def test_who_stops_asking_waits_for_no_batch():
         assert int(sources.tokens_BM[0, 0]) == 3 or may_go_on.wait(timeout=60)
         return [[], []]
 
-    found = patched(first_is_quick).each([[3, 1]] * 2 + [[4, 1]] * 18)
+    found = patched(first_is_quick).iterate_targets([[3, 1]] * 2 + [[4, 1]] * 18)
     assert next(found) == (0, [])
     found.close()
     assert len(begun) <= 3
@@ -180,7 +186,7 @@ def test_settings_of_the_caller_hold_in_the_threads():
 
     device, transducer = jax.local_devices()[-1], patched(look)
     with jax.default_device(device), jax.default_matmul_precision('highest'):
-        list(transducer.each([[3, 1]] * 8))
+        list(transducer.iterate_targets([[3, 1]] * 8))
     assert seen == [(device, 'highest')] * 4
 
 
@@ -204,7 +210,7 @@ def test_no_more_sources_than_rows_are_under_way(rows: int):
 def test_a_line_says_that_a_search_draws_no_keys(caplog: pytest.LogCaptureFixture):
     config = dataclasses.replace(CONFIG, cross_attention='hard(full, sampled=True)')
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
-    Transducer(*for_inference(graph, params), SEARCH, prompt=PROMPT)
+    Seq2SeqGenerator(*lay_out_for_inference(graph, params), SEARCH, prompt=PROMPT)
     [line] = [
         record.getMessage() for record in caplog.records if 'samples keys only in training' in record.getMessage()
     ]
@@ -255,7 +261,7 @@ def test_learned_positions_limit_sources_and_targets():
     config = {'positions': 'learned', 'max_length': 6, 'layers': 1, 'decoder_layers': 1}
     sizes = {'width': 8, 'heads': 2, 'vocab_size': 12, 'token_types': 0}
     model = drawn(lambda: EncoderDecoder(ModelConfig(**sizes | config), rngs=nnx.Rngs(0)))
-    transducer = Transducer(*model, Search(max_tokens=100), prompt=PROMPT)
+    transducer = Seq2SeqGenerator(*model, SearchSettings(max_tokens=100), prompt=PROMPT)
     assert transducer.search.max_tokens == 5 and transducer.row_length(5, 0) == 6
     with pytest.raises(InputError, match='source 0 has 7 tokens; the model has 6 positions'):
         transducer([[2] * 7])
@@ -267,13 +273,17 @@ def test_a_decoder_that_reads_the_length_of_its_row_is_refused():
     with pytest.raises(
         InputError, match=r"^model.decoder_attention 'causal & random_tiles\(1, 4\)' depends on the length"
     ):
-        Transducer(graph, params, SEARCH)
+        Seq2SeqGenerator(graph, params, SEARCH)
 
 
 def test_lengths_and_sizes_of_batches():
-    batching = Batching(rows=4, lengths=(4, 8), ratio=1.5, extra=2)
-    assert [batching.padded(length) for length in (1, 4, 5, 9, 17)] == [4, 4, 8, 16, 32]
-    assert [batching.most(length, Search(max_tokens=9, min_tokens=6)) for length in (1, 4, 9)] == [7, 8, 9]
+    batching = SourceBatching(rows=4, lengths=(4, 8), ratio=1.5, extra=2)
+    assert [batching.padded_length(length) for length in (1, 4, 5, 9, 17)] == [4, 4, 8, 16, 32]
+    assert [batching.max_target_tokens(length, SearchSettings(max_tokens=9, min_tokens=6)) for length in (1, 4, 9)] == [
+        7,
+        8,
+        9,
+    ]
     for fields, message in (
         ({'rows': 0}, 'rows is 0'),
         ({'lengths': (8, 4)}, r'lengths is \(8, 4\); it must be rising'),
@@ -281,4 +291,4 @@ def test_lengths_and_sizes_of_batches():
         ({'extra': -1}, 'extra is -1'),
     ):
         with pytest.raises(InputError, match=message):
-            Batching(**fields)
+            SourceBatching(**fields)

@@ -11,7 +11,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference import translate_file as module
-from efficient_attention.inference.transducer import Batching
+from efficient_attention.inference.seq2seq_generator import SourceBatching
 from efficient_attention.inference.translate_file import file_scores, translate_file, translate_lines, translate_stream
 from efficient_attention.inference.translator import Translation
 
@@ -20,7 +20,7 @@ class Shouting:
     """Answers in capitals; counts what it was asked, and fails at a word."""
 
     class transducer:
-        batching = Batching(rows=2)
+        batching = SourceBatching(rows=2)
 
     cut_sources = named = 0
 

@@ -9,18 +9,18 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from configs.text_to_text.glue import get_config as glue_config
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, special_ids_of_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.inference.transducer import Target
+from efficient_attention.inference.seq2seq_generator import GeneratedTarget
 from efficient_attention.inference.translator import (
-    Decoding,
+    DecodingOptions,
     Translator,
-    may_follow,
-    one_prefix,
+    allowed_token_mask,
     open_translator,
+    single_task_prefix,
     structural_ids,
 )
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.fill_config import fill_config
 from tests.data.tokenizers.test_marian import ids_of_library, write_marian
@@ -36,7 +36,7 @@ def test_a_released_marian_reads_with_one_model_and_writes_with_both(tmp_path: P
     save_pretrained(tmp_path / 'out', open_pretrained(folder))
     texts = ['the quick fox', '>>fra<< ß jumps']
     for path in (folder, tmp_path / 'out'):
-        translator = open_translator(path, decoding=Decoding(beams=1, max_tokens=4))
+        translator = open_translator(path, decoding=DecodingOptions(beams=1, max_tokens=4))
         for side, name in ((translator.encoder.source, 'source.spm'), (translator.encoder.target, 'target.spm')):
             expected = [[*ids_of_library(folder, name, text), 1] for text in texts]
             assert [ids.tolist() for ids in side.ids(texts)] == expected
@@ -66,11 +66,11 @@ class Reversing:
     def each(self, sources: list[np.ndarray], *, alignments: bool = False, **_):
         for number, ids in reversed(list(enumerate(sources))):
             weights = np.eye(len(ids))[::-1][1:] if alignments else None
-            yield number, [Target(ids[:-1][::-1], -1.0, -2.0, True, weights)]
+            yield number, [GeneratedTarget(ids[:-1][::-1], -1.0, -2.0, True, weights)]
 
 
 def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
-    side = SideEncoder(tokenizer, symbols_of(tokenizer), 4)
+    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
     translator = Translator(Reversing(), PairEncoder(side, side), 'b ')
     [[one], [other]] = translator(['a a', 'a b a b'], alignments=True)
     assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
@@ -80,7 +80,7 @@ def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
 
 def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer: Tokenizer):
     """The transducer reads `b a a` and gives it backwards; each target's weight is at the piece that it was."""
-    side = SideEncoder(tokenizer, symbols_of(tokenizer), 4)
+    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
     reversing = dataclasses.replace(side, is_reversed=True)
     [[one]] = Translator(Reversing(), PairEncoder(reversing, side))(['a a b'], alignments=True)
     assert one.text == 'a a b' and one.source_pieces == ('a', 'a', 'b', '</s>')
@@ -90,20 +90,29 @@ def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer:
 def test_sentinels_are_written_and_read(tokenizer: Tokenizer):
     """They say which span the pieces behind them fill; other special pieces are left out of a text."""
     tokenizer.add_special_tokens(['<extra_id_1>', '<extra_id_0>'])
-    side = SideEncoder(tokenizer, symbols_of(tokenizer), 8)
-    assert may_follow(tokenizer, side.symbols, 8).tolist() == [False, True, False, True, True, True, True, False]
+    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 8)
+    assert allowed_token_mask(tokenizer, side.symbols, 8).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
     [[one]] = Translator(Reversing(), PairEncoder(side, side))(['a <extra_id_1> b <unk> <extra_id_0>'])
     assert one.text == '<extra_id_0> b <extra_id_1> a' and '<unk>' in one.pieces
 
 
 def test_pieces_that_fill_a_vocabulary_up_do_not_follow(tokenizer: Tokenizer):
     tokenizer.add_tokens(['[unused0]', 'c', '[unused17]'])
-    follow = may_follow(tokenizer, symbols_of(tokenizer), 8)
+    follow = allowed_token_mask(tokenizer, special_ids_of_tokenizer(tokenizer), 8)
     assert follow.tolist() == [False, True, False, True, True, False, True, False]
 
 
 def test_special_pieces_do_not_follow_but_for_the_end(tokenizer: Tokenizer):
-    assert may_follow(tokenizer, symbols_of(tokenizer), 8).tolist() == [
+    assert allowed_token_mask(tokenizer, special_ids_of_tokenizer(tokenizer), 8).tolist() == [
         False,
         True,
         False,
@@ -118,14 +127,14 @@ def test_special_pieces_do_not_follow_but_for_the_end(tokenizer: Tokenizer):
 @pytest.mark.parametrize('fields', [{'beams': 0}, {'best': 5}, {'penalty': 'none'}, {'batch_size': 0}])
 def test_options_out_of_range_are_refused(fields: dict):
     with pytest.raises(InputError, match='|'.join([*fields, 'rows'])):
-        Decoding(**fields)
+        DecodingOptions(**fields)
 
 
 def test_a_run_with_several_prefixes_needs_one():
-    assert one_prefix(config_of(), Path('run')) == ''
+    assert single_task_prefix(config_of(), Path('run')) == ''
     two = {'pairs.train': 'toy:copy:4:2-3; toy:sort:4:2-3', 'pairs.held_out': '', 'pairs.prefix': ('a ', 'b ')}
     with pytest.raises(InputError, match=r"^run was trained with the prefixes 'a ', 'b '; choose one"):
-        one_prefix(config_of(**two), Path('run'))
+        single_task_prefix(config_of(**two), Path('run'))
 
 
 def test_a_run_of_another_task_is_refused(tmp_path: Path):
@@ -137,6 +146,6 @@ def test_tokens_that_an_author_added_are_written_and_structural_ones_are_not():
     pieces = {'<pad>': 0, '</s>': 1, '<unk>': 2, 'a': 3, 'b': 4}
     tokenizer = Tokenizer(models.WordLevel(pieces, '<unk>'))
     tokenizer.add_special_tokens(['<pad>', '</s>', '<unk>', '<triplet>', '<extra_id_0>'])
-    allowed = may_follow(tokenizer, symbols_of(tokenizer), 8)
+    allowed = allowed_token_mask(tokenizer, special_ids_of_tokenizer(tokenizer), 8)
     assert allowed.tolist() == [False, True, False, True, True, True, True, False]
     assert structural_ids(tokenizer) == {0, 1, 2}

@@ -22,9 +22,9 @@ def parts_of(tokenizer: Tokenizer, text: str) -> list[tuple[str, str]]:
 def line_of(tokenizer: Tokenizer, *texts: str) -> str:
     unknown = UnknownTokens(functools.partial(parts_of, tokenizer), tokenizer)
     encoded = tokenizer.encode_batch(list(texts))
-    unknown.note(texts, [np.array(one.ids, np.int32) for one in encoded])
-    line = unknown.take()
-    assert unknown.take() == ''
+    unknown.count_unknown_tokens(texts, [np.array(one.ids, np.int32) for one in encoded])
+    line = unknown.summarize_and_reset()
+    assert unknown.summarize_and_reset() == ''
     return line
 
 
@@ -50,5 +50,5 @@ def test_pieces_whose_ids_stand_in_a_vocabulary_apart():
     reader = tokenizer_of(models.Unigram([('<unk>', 0.0), ('a', -1.0), ('b', -1.0)], unk_id=0))
     vocabulary = Tokenizer(models.WordLevel({'a': 0, '<unk>': 1}, unk_token='<unk>'))
     unknown = UnknownTokens(functools.partial(parts_of, reader), vocabulary)
-    unknown.note(['a b'], [np.array([0, 1], np.int32)])
-    assert unknown.take() == "1 of 2 tokens of the sources are unknown to the tokenizer: 'b'"
+    unknown.count_unknown_tokens(['a b'], [np.array([0, 1], np.int32)])
+    assert unknown.summarize_and_reset() == "1 of 2 tokens of the sources are unknown to the tokenizer: 'b'"

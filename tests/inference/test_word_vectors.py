@@ -8,7 +8,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.word_replacement import WordReplacer
-from efficient_attention.inference.word_vectors import TokenTable, Vectors, open_vectors, read_vectors
+from efficient_attention.inference.word_vectors import TokenTableVectors, UnitWordVectors, open_vectors, read_vectors
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 
@@ -20,25 +20,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pieces_of_a_word_count_as_their_mean(folder: Path):
     table = open_vectors(folder)
-    assert isinstance(table, TokenTable)
+    assert isinstance(table, TokenTableVectors)
     ids = [table.tokenizer.token_to_id(word) for word in ('king', 'tree')]
-    vector_E = table.of_word('king tree')
+    vector_E = table.vector_of_word('king tree')
     np.testing.assert_allclose(vector_E, table.table_VE[ids].mean(axis=0), rtol=1e-6)
     cosines = table.words.unit_VE @ vector_E
     near = table.neighbours(vector_E, 3, 'kingtree')
     assert list(near) == [table.words.words[place] for place in np.argsort(-cosines)[:3]]
-    assert table.of_word('monarch') is None  # the vocabulary has no piece of it
+    assert table.vector_of_word('monarch') is None  # the vocabulary has no piece of it
 
 
 def test_neighbours_come_from_the_table_of_another_model(folder: Path, tmp_path: Path):
     filler = MaskFiller(write_checkpoint(tmp_path, 'fill_mask'))
     table = open_vectors(folder)
-    assert isinstance(table, TokenTable)
+    assert isinstance(table, TokenTableVectors)
     table.table_VE = table.table_VE.copy()
     table.table_VE[table.tokenizer.token_to_id('house')] = table.table_VE[table.tokenizer.token_to_id('king')]
     own, other = WordReplacer(filler, candidates=1), WordReplacer(filler, table, candidates=1)
-    assert other.nearest('kinghouse') == () == own.nearest('kinghouse')  # no pieces of words in this vocabulary
-    assert other.nearest('house house') == ('king',) != own.nearest('house house')
+    assert (
+        other.nearest_words('kinghouse') == () == own.nearest_words('kinghouse')
+    )  # no pieces of words in this vocabulary
+    assert other.nearest_words('house house') == ('king',) != own.nearest_words('house house')
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path):
@@ -50,7 +52,7 @@ def test_a_vectors_file_is_read_with_or_without_counts(tmp_path: Path):
     lines = 'ada 3 4\nbee 0 2\n'
     for name, text in (('glove.txt', lines), ('word2vec.txt', f'2 2\n{lines}')):
         (tmp_path / name).write_text(text)
-        vectors: Vectors = read_vectors(tmp_path / name)
+        vectors: UnitWordVectors = read_vectors(tmp_path / name)
         assert vectors.words == ('ada', 'bee')
         np.testing.assert_allclose(vectors.unit_VE, [[0.6, 0.8], [0, 1]], rtol=1e-6)
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel

@@ -47,7 +47,7 @@ def drawn_sentences(folder: Path, **fields: Any) -> Path:
     """The workdir of such a run, with random parameters that no draw of another run gives."""
     filled = fill_config(sentence_values(folder / 'files', **fields))
     run, rng = build_run(filled.config, examples=filled.examples), np.random.default_rng(0)
-    state = run.drawn_state()
+    state = run.init_random_state()
 
     def moved(leaf: jax.Array) -> jax.Array:
         return jax.device_put(np.asarray(leaf) + rng.normal(0.0, 0.1, leaf.shape).astype(leaf.dtype), leaf.sharding)

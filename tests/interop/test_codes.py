@@ -6,14 +6,14 @@ import pytest
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.codes import (
-    Packed,
-    as_flat,
-    as_tree,
-    coded,
-    decoded,
+from efficient_attention.interop.int8_codes import (
+    PackedSparseArrays,
+    dequantize_params,
+    flatten_by_path,
     packed,
-    rounding_errors,
+    quantization_errors,
+    quantize_params,
+    unflatten_paths,
     unpacked,
 )
 
@@ -34,27 +34,27 @@ def arrays() -> dict[str, np.ndarray]:
 
 def test_rounded_parameters_become_codes_and_come_back():
     flat = arrays()
-    codes = coded(flat, MODEL, HeadConfig())
+    codes = quantize_params(flat, MODEL, HeadConfig())
     query = 'encoder/stack/layers/attention/query/kernel'
     assert codes[query].dtype == np.int8 and codes[f'{query}_scale'].shape == (2, 1, 8)
     assert codes['encoder/embeddings/token/embedding_scale'].shape == (9, 1)
     assert codes['encoder/embeddings/position/embedding'].dtype == np.float32
-    back = decoded(codes)
+    back = dequantize_params(codes)
     assert set(back) == set(flat)
     for path, array in flat.items():
         np.testing.assert_allclose(back[path], array, atol=np.abs(array).max() / 127.5 / 2 + 1e-6)
-    errors = rounding_errors(flat, MODEL, HeadConfig())
+    errors = quantization_errors(flat, MODEL, HeadConfig())
     assert set(errors) >= {f'{query} of layer 1', f'{query} of layer 2', 'encoder/embeddings/token/embedding'}
     assert all(0.001 < error < 0.02 for error in errors.values())
 
 
 def test_codes_without_a_scale_that_fits_are_one_line():
-    codes = coded(arrays(), MODEL, HeadConfig())
+    codes = quantize_params(arrays(), MODEL, HeadConfig())
     key = 'encoder/stack/layers/attention/key/kernel'
     with pytest.raises(InputError, match=f'{key} is int8 and has no scale'):
-        decoded({path: array for path, array in codes.items() if path != f'{key}_scale'})
+        dequantize_params({path: array for path, array in codes.items() if path != f'{key}_scale'})
     with pytest.raises(InputError, match=r'has a scale of shape \[8\], not \[2, 1, 8\]'):
-        decoded(codes | {f'{key}_scale': np.ones(8, np.float32)})
+        dequantize_params(codes | {f'{key}_scale': np.ones(8, np.float32)})
 
 
 @pytest.mark.parametrize('dtype', [np.float32, np.int8])
@@ -76,13 +76,13 @@ def test_many_zeros_are_stored_as_bits(dtype: type):
         ({'a/sparse.values': np.zeros(3, dtype)}, 'a/sparse has 3 numbers for'),
     ):
         with pytest.raises(InputError, match=message):
-            unpacked(Packed(stored.tensors | tensors, stored.shapes))
+            unpacked(PackedSparseArrays(stored.tensors | tensors, stored.shapes))
 
 
 def test_paths_make_the_tree_again():
     tree = {'a': {0: {'b': np.ones(2)}, 1: {'b': np.zeros(3)}}, 'c': np.ones(1)}
-    flat = as_flat(tree)
+    flat = flatten_by_path(tree)
     assert set(flat) == {'a/0/b', 'a/1/b', 'c'}
-    again = as_tree(flat)
+    again = unflatten_paths(flat)
     assert set(again['a']) == {0, 1}
     np.testing.assert_array_equal(again['a'][1]['b'], np.zeros(3))

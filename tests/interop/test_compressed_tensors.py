@@ -13,11 +13,11 @@ from safetensors.numpy import load_file, save_file
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
-from efficient_attention.interop.codes import as_flat
-from efficient_attention.interop.folder_out import codes_of, save_pretrained
+from efficient_attention.interop.compact_export import quantize
+from efficient_attention.interop.huggingface_export import quantized_params, save_pretrained
+from efficient_attention.interop.int8_codes import flatten_by_path
 from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.interop.save_small import quantize
 from efficient_attention.interop.shrink import shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.interop.folders import ARRAYS
@@ -44,12 +44,12 @@ def test_codes_come_back_as_they_went_out(tmp_path: Path, fields: dict, float_la
     save_pretrained(tmp_path / 'out', made, compresses=True)
     back = open_pretrained(tmp_path / 'out')
     assert (back.model.quantization, back.model.float_layers) == ('int8', float_layers)
-    before, after = codes_of(made), codes_of(back)
+    before, after = quantized_params(made), quantized_params(back)
     assert before.keys() == after.keys()
     for path, array in before.items():
         if '/kernel' in path or array.ndim < 2:
             np.testing.assert_array_equal(after[path], array, err_msg=path)
-    tables = [as_flat(one.params())['encoder/embeddings/token/embedding'] for one in (made, back)]
+    tables = [flatten_by_path(one.params())['encoder/embeddings/token/embedding'] for one in (made, back)]
     np.testing.assert_array_equal(tables[1], tables[0].astype(np.float16))
     np.testing.assert_allclose(logits_of_codes(back), logits_of_codes(made), atol=0.15)
     save_pretrained(tmp_path / 'again', back, compresses=True)

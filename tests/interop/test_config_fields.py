@@ -12,8 +12,8 @@ from efficient_attention.interop.config_fields import (
     FIXED,
     OUR_FIELDS,
     PROJECTIONS,
-    our_fields,
-    text_of,
+    custom_key_fields,
+    mechanism_text,
 )
 from efficient_attention.interop.families import FAMILIES
 
@@ -34,10 +34,10 @@ def test_every_activation_of_ours_has_a_name_of_theirs():
 
 def test_no_field_is_both_theirs_and_our_own():
     for kind, fields in FIELDS.items():
-        assert not set(our_fields(kind)) & fields.keys()
-        assert set(OUR_FIELDS) <= set(our_fields(kind)) <= KNOWN
+        assert not set(custom_key_fields(kind)) & fields.keys()
+        assert set(OUR_FIELDS) <= set(custom_key_fields(kind)) <= KNOWN
 
 
 def test_one_text_for_layers_that_agree():
-    assert text_of(['full', 'full']) == 'full'
-    assert text_of(['full', 'window(2)']) == 'full; window(2)'
+    assert mechanism_text(['full', 'full']) == 'full'
+    assert mechanism_text(['full', 'window(2)']) == 'full; window(2)'

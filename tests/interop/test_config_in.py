@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_in import default_labels, describe, read_values
-from efficient_attention.interop.config_out import config_values
+from efficient_attention.interop.config_export import config_values
+from efficient_attention.interop.config_import import default_labels, parse_config_json, read_config_json
 from tests.interop.folders import FIXTURES, classes_of
 
-BERT = read_values(FIXTURES / 'bert_1')
+BERT = read_config_json(FIXTURES / 'bert_1')
 
 
 def described(name: str, ending: str = '', **changes):
-    values = classes_of(name)[ending] if ending else read_values(FIXTURES / name)
-    return describe(values | changes)
+    values = classes_of(name)[ending] if ending else read_config_json(FIXTURES / name)
+    return parse_config_json(values | changes)
 
 
 def test_sizes_of_a_bert():
-    model = describe(BERT).model
+    model = parse_config_json(BERT).model
     assert (model.width, model.layers, model.heads, model.feed_forward_width) == (16, 2, 2, 28)
     assert (model.vocab_size, model.max_length, model.token_types, model.activation) == (61, 24, 2, 'gelu_erf')
     assert (model.attention, model.norm, model.position_limit) == ('full', 'post', 24)
@@ -93,7 +93,7 @@ def test_what_several_outputs_of_a_row_are_for(problem_type: str | None, count: 
     written = config_values(
         known.model, known.head, frozenset({'encoder', 'head'}), family='bert', labels=known.labels, extra=labels
     )
-    assert describe(written).problem == problem
+    assert parse_config_json(written).problem == problem
 
 
 def test_dropout_of_the_head():
@@ -111,7 +111,7 @@ def test_our_own_key():
 
 def test_old_files_without_a_model_type_go_by_the_architecture():
     values = {name: value for name, value in BERT.items() if name != 'model_type'}
-    assert describe(values).family.model_type == 'bert'
+    assert parse_config_json(values).family.model_type == 'bert'
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_old_files_without_a_model_type_go_by_the_architecture():
 )
 def test_what_we_do_not_follow_is_named(changes: dict, message: str):
     with pytest.raises(InputError, match=message):
-        describe(BERT | changes)
+        parse_config_json(BERT | changes)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_bad_file_is_named(tmp_path: Path, content: str | None, message: str):
     if content is not None:
         (tmp_path / 'config.json').write_text(content)
     with pytest.raises(InputError, match=re.escape(message)):
-        read_values(tmp_path)
+        read_config_json(tmp_path)
 
 
 @pytest.mark.parametrize('name', ['bert-base-uncased', 'google/mt5-small', 'file'])
@@ -193,16 +193,16 @@ def test_the_name_of_a_hub_is_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     Path('file').touch()
     with pytest.raises(InputError, match=f'^{name} is no folder; names of a hub are not downloaded: download the mode'):
-        read_values(Path(name))
+        read_config_json(Path(name))
 
 
 def test_what_writes_the_config_of_a_run_again_is_said(tmp_path: Path):
     (tmp_path / 'checkpoints').mkdir()
     (tmp_path / 'config.json').write_text('{"model": ')
     with pytest.raises(InputError, match=r'not JSON \(.*\); delete the file and repeat the command of train.py, which'):
-        read_values(tmp_path)
+        read_config_json(tmp_path)
 
 
 def test_values_are_read(tmp_path: Path):
     (tmp_path / 'config.json').write_text(json.dumps({'a': 'ü'}), encoding='utf-8')
-    assert read_values(tmp_path) == {'a': 'ü'}
+    assert read_config_json(tmp_path) == {'a': 'ü'}

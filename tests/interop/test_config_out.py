@@ -7,8 +7,8 @@ import pytest
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_in import describe, read_values
-from efficient_attention.interop.config_out import config_values
+from efficient_attention.interop.config_export import config_values
+from efficient_attention.interop.config_import import parse_config_json, read_config_json
 from tests.interop.folders import FIXTURES, NAMES, classes_of
 
 NONE = HeadConfig()
@@ -26,14 +26,14 @@ def parts_of(ending: str, name: str) -> frozenset[str]:
 
 @pytest.mark.parametrize(('name', 'ending'), CLASSES)
 def test_every_class_is_read_written_and_read_again(name: str, ending: str):
-    values = classes_of(name)[ending] if ending else read_values(FIXTURES / name)
-    known = describe(values)
+    values = classes_of(name)[ending] if ending else read_config_json(FIXTURES / name)
+    known = parse_config_json(values)
     family = known.family.model_type
     for extra in ({}, values):  # alone, and with the rest of the file that it came from
         written = config_values(
             known.model, known.head, parts_of(ending, name), family=family, labels=known.labels, extra=extra
         )
-        assert describe(written) == known
+        assert parse_config_json(written) == known
         assert 'efficient_attention' not in written
     kept = {
         key: written[key] for key in values.keys() & written.keys() if key not in ('problem_type', 'attention_window')
@@ -63,7 +63,7 @@ def test_every_class_is_read_written_and_read_again(name: str, ending: str):
 def test_a_model_of_no_family_gets_the_one_that_says_most_of_it(model: ModelConfig, head: HeadConfig, family: str):
     values = config_values(model, head, ENCODER)
     assert values['model_type'] == family
-    known = describe(values)
+    known = parse_config_json(values)
     assert known.model == model
     if head.kind != 'none':
         assert dataclasses.replace(known.head, transform=head.transform) == head
@@ -76,14 +76,14 @@ def test_what_no_family_says_goes_under_our_own_key():
     own = {'attention': 'window(2) | global_tokens(1)', 'remat': 'full', 'global_tokens': 4}
     assert values['efficient_attention'] == {'model': own, 'problem': 'multi_hop'}
     assert values['architectures'] == ['BertForQuestionAnswering']
-    assert describe(values).model == model
+    assert parse_config_json(values).model == model
 
 
 def test_what_predictions_depend_on_goes_there_too():
     kept = {'examples': {'has_no_answer': True}, 'thresholds': {}}
     values = config_values(MODEL, HeadConfig(kind='span'), ENCODER, family='bert', kept=kept)
     assert values['efficient_attention'] == {'examples': {'has_no_answer': True}}
-    known = describe(values)
+    known = parse_config_json(values)
     assert (known.examples, known.thresholds) == (kept['examples'], {})
 
 

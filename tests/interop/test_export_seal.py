@@ -11,11 +11,11 @@ import pytest
 from safetensors import SafetensorError
 
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.interop import folder_out, safetensors_files
-from efficient_attention.interop.export_seal import check_export, may_be_added
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop import huggingface_export, safetensors_files
+from efficient_attention.interop.export_checksums import is_unchecked_file, verify_export_checksums
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.workdir.seal import has_seal
+from efficient_attention.workdir.checksums import has_any_checksums
 from tests.interop.folders import FIXTURES
 from tests.workdir.test_seal import delete, flip, swap, truncate, zero
 
@@ -42,7 +42,7 @@ def test_every_damage_is_found_before_anything_is_read(exported: Path, tmp_path:
         broken = tmp_path / str(seed)
         shutil.copytree(exported, broken)
         kind(broken, random.Random(seed))
-        if has_seal(broken):  # without it, it is a folder like those of others
+        if has_any_checksums(broken):  # without it, it is a folder like those of others
             with pytest.raises(
                 InputError, match=f'^{broken} is damaged: .*; delete the folder and export it again'
             ) as caught:
@@ -70,7 +70,7 @@ def test_what_nobody_reads_may_be_added(exported: Path, tmp_path: Path, name: st
         (tmp_path / 'x' / name / 'config.json').symlink_to('/etc/passwd')
     else:
         (tmp_path / 'x' / name).write_text('added')
-    assert may_be_added(name) and open_pretrained(tmp_path / 'x').family == 'albert'
+    assert is_unchecked_file(name) and open_pretrained(tmp_path / 'x').family == 'albert'
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_would_be_read_may_not(exported: Path, tmp_path: Path, name: str):
     shutil.copytree(exported, tmp_path / 'x')
     (tmp_path / 'x' / name).write_text('added')
     with pytest.raises(InputError, match=f'x is damaged: {name} is not in its seal'):
-        check_export(tmp_path / 'x')
+        verify_export_checksums(tmp_path / 'x')
 
 
 def test_a_cache_of_links_is_compared_by_what_they_lead_to(exported: Path, tmp_path: Path):
@@ -88,10 +88,10 @@ def test_a_cache_of_links_is_compared_by_what_they_lead_to(exported: Path, tmp_p
     (tmp_path / 'snapshot').mkdir()
     for path in (tmp_path / 'blobs').iterdir():
         (tmp_path / 'snapshot' / path.name).symlink_to(path)
-    check_export(tmp_path / 'snapshot')
+    verify_export_checksums(tmp_path / 'snapshot')
     flip_first(tmp_path / 'blobs' / 'model.safetensors')
     with pytest.raises(InputError, match='snapshot is damaged: model.safetensors is not what was written'):
-        check_export(tmp_path / 'snapshot')
+        verify_export_checksums(tmp_path / 'snapshot')
 
 
 def flip_first(path: Path) -> None:
@@ -112,8 +112,8 @@ def no_space_in_the_library(*_: object, **__: object) -> None:
     ('module', 'name', 'failure'),
     [
         (safetensors_files, 'save_file', no_space_in_the_library),
-        (folder_out, 'carry_tokenizer', no_space),
-        (folder_out, 'seal_export', no_space),
+        (huggingface_export, 'carry_tokenizer', no_space),
+        (huggingface_export, 'seal_export', no_space),
     ],
 )
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch, module, name: str, failure: Callable):

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from efficient_attention.interop.factors import factored, products
+from efficient_attention.interop.factors import factor_params, multiply_factors
 
 
 def test_products_and_factors_are_inverse_where_the_rank_is_enough():
@@ -15,10 +15,10 @@ def test_products_and_factors_are_inverse_where_the_rank_is_enough():
         'token': {'table': {'embedding': table}, 'projection': {'kernel': projection}},
         'norm': {0: {'scale': np.ones(3)}},
     }
-    whole = products(params)
+    whole = multiply_factors(params)
     assert set(whole['up']) == {'kernel', 'bias'} and whole['token']['embedding'].shape == (9, 4)
-    again = factored(whole, params)
+    again = factor_params(whole, params)
     assert jax.tree.map(np.shape, again) == jax.tree.map(np.shape, params)
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5), products(again), whole)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5), multiply_factors(again), whole)
     norms = [np.linalg.norm(again['up'][side]['kernel']) for side in ('left', 'right')]
     assert abs(norms[0] / norms[1] - 1) < 1e-5  # neither is larger than the other

@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.interop.parameters import LAYERS, copies_of
+from efficient_attention.interop.parameters import LAYERS, tied_copy_names
 
 ENCODERS = {kind: family for kind, family in FAMILIES.items() if not family.decoder}
 ENCODER_DECODERS = {kind: family for kind, family in FAMILIES.items() if family.decoder}
@@ -38,4 +38,4 @@ def test_a_decoder_has_the_encoders_modules_and_a_cross_attention(family: Family
     assert len(decoder - encoder) == 5 and encoder < decoder
     names = [*{**family.encoder, **family.decoder, **family.gated}.values()]
     assert len(set(names)) == len(names)
-    assert set(copies_of(family).values()) == {'shared.weight'} and family.generators
+    assert set(tied_copy_names(family).values()) == {'shared.weight'} and family.generators

@@ -11,15 +11,15 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import pipeline
-from efficient_attention.interop.folder_out import save_pretrained
 from efficient_attention.interop.from_workdir import (
     checkpoint_thresholds,
-    checkpoint_words,
+    describe_checkpoint,
     encoder_run,
     workdir_params,
 )
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
@@ -86,12 +86,12 @@ def test_a_checkpoint_that_is_not_there_is_named(workdir: Path):
 
 def test_a_mean_names_its_steps_and_has_no_thresholds(workdir: Path, tmp_path: Path):
     config = encoder_run(workdir)
-    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+    with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
         for step in (3, 6):
             metrics = {'masked_lm_loss': 1.0, 'no_answer_threshold': 0.5} if step == 6 else None
             checkpoints.save(step, {'params': np.zeros(2)}, record={}, metrics=metrics)
-    assert checkpoint_words(tmp_path, config, 'average-2') == 'mean of steps 3, 6'
-    assert checkpoint_words(tmp_path, config) == 'step 6' and checkpoint_thresholds(tmp_path, config, '3') == {}
+    assert describe_checkpoint(tmp_path, config, 'average-2') == 'mean of steps 3, 6'
+    assert describe_checkpoint(tmp_path, config) == 'step 6' and checkpoint_thresholds(tmp_path, config, '3') == {}
     assert checkpoint_thresholds(tmp_path, config) == {'no_answer_threshold': 0.5}
     with pytest.raises(InputError, match='no_answer_threshold was chosen for each checkpoint by itself, and a mean of'):
         checkpoint_thresholds(tmp_path, config, 'average-2')
@@ -99,10 +99,10 @@ def test_a_mean_names_its_steps_and_has_no_thresholds(workdir: Path, tmp_path: P
 
 def test_thresholds_of_an_evaluation_after_its_save_are_those_of_the_checkpoint(workdir: Path, tmp_path: Path):
     config = encoder_run(workdir)
-    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+    with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
         checkpoints.save(3, {'params': np.zeros(2)}, record={'evaluations': []})
-    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
-        checkpoints.score(3, {'f1': 1.0, 'no_answer_threshold': 3.5})
+    with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
+        checkpoints.write_evaluation_metrics(3, {'f1': 1.0, 'no_answer_threshold': 3.5})
     assert checkpoint_thresholds(tmp_path, config) == {'no_answer_threshold': 3.5}
 
 

@@ -8,15 +8,15 @@ import pytest
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
 from efficient_attention.errors import InputError
 from efficient_attention.interop.generation_config import (
-    Forced,
+    ForcedTokens,
     end_ids,
     forced_tokens,
-    generation_of_run,
     generation_values,
-    ids_as_trained,
+    run_generation_config,
     task_prefixes,
     task_settings,
-    with_ids,
+    with_token_ids,
+    with_trained_token_ids,
 )
 
 IDS = TextToTextIds('file', 9, pad=1, start=0, end=2, unknown=3, mask=None, sentinels=())
@@ -34,20 +34,23 @@ def test_keys_of_the_file(tmp_path: Path):
 
 def test_what_the_files_say_counts_more_than_the_tokenizer():
     extra = {'decoder_start_token_id': 4, 'eos_token_id': 5, 'pad_token_id': None}
-    ids = ids_as_trained(IDS, extra, {'decoder_start_token_id': 2})
+    ids = with_trained_token_ids(IDS, extra, {'decoder_start_token_id': 2})
     assert (ids.pad, ids.start, ids.end) == (1, 2, 5)
-    assert ids_as_trained(IDS, {'eos_token_id': [5]}, {}).end == 5
+    assert with_trained_token_ids(IDS, {'eos_token_id': [5]}, {}).end == 5
     for value, said in ((9, 'is 9; it'), ([], re.escape('is []; it')), ([2, 9], 'has 9; each')):
         with pytest.raises(InputError, match=f'^eos_token_id {said} must be one of the ids that .* has, 0 to 8'):
-            ids_as_trained(IDS, {'eos_token_id': value}, {})
+            with_trained_token_ids(IDS, {'eos_token_id': value}, {})
 
 
 def test_targets_may_have_several_ends_and_a_source_has_the_tokenizers():
     several = {'eos_token_id': [5, 2]}
-    assert ids_as_trained(IDS, several, {}).end == 2 and ids_as_trained(IDS, {'eos_token_id': [5, 4]}, {}).end == 5
+    assert (
+        with_trained_token_ids(IDS, several, {}).end == 2
+        and with_trained_token_ids(IDS, {'eos_token_id': [5, 4]}, {}).end == 5
+    )
     assert end_ids(IDS, {}, several) == (5, 2) and end_ids(IDS, {'eos_token_id': [5]}, {}) == end_ids(IDS, {}, {}) == ()
-    assert forced_tokens(IDS, {}, several) == Forced(-1, False, (5, 2))
-    assert forced_tokens(IDS, {}, several | {'forced_eos_token_id': 2}) == Forced(-1, True, (2, 5))
+    assert forced_tokens(IDS, {}, several) == ForcedTokens(-1, False, (5, 2))
+    assert forced_tokens(IDS, {}, several | {'forced_eos_token_id': 2}) == ForcedTokens(-1, True, (2, 5))
     with pytest.raises(InputError, match='forced_eos_token_id is 3; it must be 5 or 2, the id of the end, or null'):
         forced_tokens(IDS, {}, several | {'forced_eos_token_id': 3})
 
@@ -59,23 +62,23 @@ def test_prefixes_of_tasks():
 
 
 def test_ids_are_written_and_no_default_of_another_family_is_taken():
-    values = with_ids({'bos_token_id': 7, 'vocab_size': 9}, IDS)
+    values = with_token_ids({'bos_token_id': 7, 'vocab_size': 9}, IDS)
     expected = {'pad_token_id': 1, 'decoder_start_token_id': 0, 'eos_token_id': 2, 'forced_eos_token_id': None}
     assert values == {'bos_token_id': 7, 'vocab_size': 9} | expected
 
 
 def test_forced_tokens_are_those_of_the_file_and_without_one_of_the_config():
     forced = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}
-    assert forced_tokens(IDS, forced, {}) == forced_tokens(IDS, {}, forced) == Forced(0, True)
-    assert forced_tokens(IDS, forced, {'pad_token_id': 1}) == forced_tokens(IDS, {}, {}) == Forced(-1, False)
+    assert forced_tokens(IDS, forced, {}) == forced_tokens(IDS, {}, forced) == ForcedTokens(0, True)
+    assert forced_tokens(IDS, forced, {'pad_token_id': 1}) == forced_tokens(IDS, {}, {}) == ForcedTokens(-1, False)
     for values, said in (
         ({'forced_bos_token_id': 9}, 'forced_bos_token_id is 9; the tokenizer has the ids 0 to 8'),
         ({'forced_eos_token_id': 3}, 'forced_eos_token_id is 3; it must be 2, the id of the end, or null'),
     ):
         with pytest.raises(InputError, match=said):
             forced_tokens(IDS, values, {})
-    assert forced_tokens(IDS, {}, generation_of_run(IDS, 0)) == Forced(0, False)
-    assert 'forced_bos_token_id' not in generation_of_run(IDS, -1)
+    assert forced_tokens(IDS, {}, run_generation_config(IDS, 0)) == ForcedTokens(0, False)
+    assert 'forced_bos_token_id' not in run_generation_config(IDS, -1)
 
 
 def test_settings_of_a_task_stand_beside_its_prefix():

@@ -8,7 +8,7 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.input_weights import input_weights
+from efficient_attention.interop.input_importance import input_importance
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.objectives.objective import total_loss
 from efficient_attention.tasks.registry import make_task
@@ -51,7 +51,7 @@ def test_squared_gradients_are_those_of_a_loop_over_rows(run: RunConfig, drawn: 
 
     gradient = jax.jit(jax.grad(loss))
     each = jax.device_get([gradient(drawn.params(), row) for row in rows])
-    found = input_weights(drawn, 'gradients', ROWS)['encoder']
+    found = input_importance(drawn, 'gradients', ROWS)['encoder']
     for path in (('embeddings', 'token', 'embedding'), ('stack', 'layers', 'feed_forward', 'up', 'kernel')):
         here, squares = found, np.float64(0)
         for name in path:
@@ -67,7 +67,7 @@ def test_squared_gradients_are_those_of_a_loop_over_rows(run: RunConfig, drawn: 
 
 def test_inputs_are_squared_at_the_tokens_that_matter(run: RunConfig, drawn: Pretrained, rows: list):
     """Behind a norm the squares of a token are as many as it is wide; the head reads the first token of a row alone."""
-    found = input_weights(drawn, 'inputs', ROWS)['encoder']
+    found = input_importance(drawn, 'inputs', ROWS)['encoder']
     tokens = [int((row['segments'] > 0).sum()) for row in rows]
     attention = found['stack']['layers']['attention']
     queries = attention['query']['kernel'].sum(-1) / run.model.width
@@ -81,6 +81,6 @@ def test_inputs_are_squared_at_the_tokens_that_matter(run: RunConfig, drawn: Pre
 def test_what_has_no_rows_is_one_line(drawn: Pretrained):
     bare = Pretrained(**vars(drawn) | {'run': None, 'head': HeadConfig()})
     with pytest.raises(InputError, match='--weigh reads the training rows of a fine-tuning run; --model is not a run'):
-        input_weights(bare, 'inputs', 4)
+        input_importance(bare, 'inputs', 4)
     with pytest.raises(InputError, match="unknown weights 'sums'; known: gradients, inputs"):
-        input_weights(drawn, 'sums', 4)
+        input_importance(drawn, 'sums', 4)

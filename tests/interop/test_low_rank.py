@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.factors import products
-from efficient_attention.interop.folder_out import save_pretrained
-from efficient_attention.interop.low_rank import low_rank, ranks_of
+from efficient_attention.interop.compact_export import quantize, save_compact
+from efficient_attention.interop.factors import multiply_factors
+from efficient_attention.interop.huggingface_export import save_pretrained
+from efficient_attention.interop.low_rank import low_rank, ranks_for_energy
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
-from efficient_attention.interop.uneven_layers import even, padded
+from efficient_attention.interop.uneven_layers import pad_layers, padded_config
 from efficient_attention.models.sharding import path_name
 from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_shrink import drawn, logits, masked
@@ -31,10 +31,10 @@ def test_all_ranks_are_the_original(tmp_path: Path):
     params = whole.params() | {'encoder': whole.params()['encoder']}
     params['encoder']['stack']['layers']['feed_forward'] = kernels
     whole = type(whole)(**vars(whole) | {'params': lambda: params})
-    assert ranks_of(params['encoder'], 0.9999999)['up'] == 4
+    assert ranks_for_energy(params['encoder'], 0.9999999)['up'] == 4
     small = low_rank(whole, ranks=('up=4', 'down=9'))
     np.testing.assert_allclose(logits(small), logits(whole), atol=1e-5)
-    for save, name in ((save_pretrained, 'exported'), (save_small, 'small')):
+    for save, name in ((save_pretrained, 'exported'), (save_compact, 'small')):
         save(tmp_path / name, small)
         back = open_pretrained(tmp_path / name)
         assert back.model.ranks == small.model.ranks
@@ -50,7 +50,7 @@ def test_weights_decide_of_which_rows_least_is_lost():
     rows = weights['encoder']['stack']['layers']['feed_forward']['up']['kernel'][..., None]
 
     def lost(pretrained: Pretrained) -> float:
-        found = products(pretrained.params())['encoder']['stack']['layers']['feed_forward']['up']['kernel']
+        found = multiply_factors(pretrained.params())['encoder']['stack']['layers']['feed_forward']['up']['kernel']
         return float((rows * (found - up) ** 2).sum())
 
     plain, weighted = low_rank(whole, ranks=('up=6',)), low_rank(whole, ranks=('up=6',), weights=weights)
@@ -58,7 +58,7 @@ def test_weights_decide_of_which_rows_least_is_lost():
     scale = np.sqrt(rows / rows.mean(-2, keepdims=True) + 0.01)
     left, values, right = np.linalg.svd(scale * up, full_matrices=False)
     best = ((left[..., :6] * values[..., None, :6]) @ right[..., :6, :]) / scale
-    found = products(weighted.params())['encoder']['stack']['layers']['feed_forward']['up']['kernel']
+    found = multiply_factors(weighted.params())['encoder']['stack']['layers']['feed_forward']['up']['kernel']
     np.testing.assert_allclose(found, best, atol=1e-5)
     assert low_rank(whole, share=0.5, weights=weights).model.ranks == low_rank(whole, share=0.5).model.ranks
 
@@ -88,7 +88,7 @@ def test_a_share_gives_each_kind_the_least_rank_that_keeps_it_everywhere():
 def test_shrunk_taken_apart_and_rounded_together(tmp_path: Path):
     whole = masked(drawn({'vocab_size': 200}))
     made = quantize(low_rank(shrink(whole), ranks=('token=6', 'up=3')), 'int8')
-    save_small(tmp_path / 'small', made)
+    save_compact(tmp_path / 'small', made)
     back = open_pretrained(tmp_path / 'small')
     assert back.model == made.model and back.model.layer_heads == (2, 0, 4)
     found = jax.tree.map(np.shape, back.params())
@@ -103,8 +103,8 @@ def test_a_layer_with_few_units_left_stays_whole():
     kernels['down']['kernel'][2, 3:] = 0.0
     small = low_rank(shrink(whole), ranks=('up=10', 'down=10'))
     assert small.model.layer_units[2] == 3
-    multiplied = padded(small.model, products(small.params()))
-    even_model = dataclasses.replace(small, model=even(small.model), params=lambda: multiplied)
+    multiplied = pad_layers(small.model, multiply_factors(small.params()))
+    even_model = dataclasses.replace(small, model=padded_config(small.model), params=lambda: multiplied)
     np.testing.assert_allclose(logits(small), logits(even_model), atol=1e-5)
     last = small.params()['encoder']['stack']['stretches'][2]['layers']['feed_forward']
     assert set(last['up']) == {'kernel', 'bias'}

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
 from tests.interop.folders import TEXT_TO_TEXT
 

@@ -13,7 +13,12 @@ from safetensors.numpy import load_file, save_file
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.families import FAMILIES
-from efficient_attention.interop.parameters import Parts, plain_names, tensors_of, written_tensors
+from efficient_attention.interop.parameters import (
+    CheckpointHeads,
+    tensor_names_by_plain_name,
+    tensors_of,
+    written_tensors,
+)
 from efficient_attention.interop.pretrained import open_pretrained
 from tests.interop.folders import FIXTURES, TEXT_TO_TEXT, copied, with_head
 from tests.interop.folders import tensors_of as tensors_with_head
@@ -157,7 +162,7 @@ def test_groups_of_albert_are_read_group_by_group():
 def test_writing_is_the_inverse_of_reading(name: str):
     pretrained, family = open_pretrained(FIXTURES / name), FAMILIES[name.rpartition('_')[0]]
     params = pretrained.params()
-    parts = Parts(has_pooler='pooler' in params)
+    parts = CheckpointHeads(has_pooler='pooler' in params)
     written = written_tensors(family, tensors_of(family, pretrained.model, parts), params, is_bare=True)
     original = load_file(FIXTURES / name / 'model.safetensors')
     assert written.keys() == original.keys()
@@ -168,25 +173,27 @@ def test_writing_is_the_inverse_of_reading(name: str):
 def test_parameters_that_do_not_fit_are_listed():
     family, model = FAMILIES['bert'], open_pretrained(FIXTURES / 'bert_1').model
     params = params_of(FIXTURES / 'bert_1')
-    tensors = tensors_of(family, model, Parts())
+    tensors = tensors_of(family, model, CheckpointHeads())
     with pytest.raises(InputError, match='pooler/dense/bias has no name in a bert checkpoint'):
         written_tensors(family, tensors, params, is_bare=True)
     with pytest.raises(InputError, match='encoder/embeddings/token/embedding is missing'):
         written_tensors(family, tensors, {'encoder': {}}, is_bare=True)
     rotary = dataclasses.replace(model, positions='none', relative='tupe')
     with pytest.raises(InputError, match='bert checkpoints have no place for encoder/stack/position_bias'):
-        tensors_of(family, rotary, Parts())
+        tensors_of(family, rotary, CheckpointHeads())
 
 
 def test_the_names_of_a_full_size_are_those_that_the_world_knows():
-    tensors = tensors_of(FAMILIES['bert'], ModelConfig(width=8, heads=2, layers=12), Parts(has_masked_lm=True))
+    tensors = tensors_of(
+        FAMILIES['bert'], ModelConfig(width=8, heads=2, layers=12), CheckpointHeads(has_masked_lm=True)
+    )
     names = {name for tensor in tensors for name in tensor.names}
     assert '.encoder.layer.11.attention.output.LayerNorm.weight' in names and 'cls.predictions.bias' in names
     assert len(names) == 5 + 12 * 16 + 5
 
 
 def test_only_dots_inside_the_prefix_count():
-    assert plain_names(FAMILIES['bert'], ['bertha.weight', 'bert.pooler.dense.weight']) == {
+    assert tensor_names_by_plain_name(FAMILIES['bert'], ['bertha.weight', 'bert.pooler.dense.weight']) == {
         'bertha.weight': 'bertha.weight',
         'pooler.dense.weight': 'bert.pooler.dense.weight',
     }

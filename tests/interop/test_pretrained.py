@@ -17,10 +17,10 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.inference.translator import Decoding, open_translator
-from efficient_attention.interop.config_in import describe
-from efficient_attention.interop.folder_out import save_pretrained
-from efficient_attention.interop.parameters import Parts, parameter_shapes
+from efficient_attention.inference.translator import DecodingOptions, open_translator
+from efficient_attention.interop.config_import import parse_config_json
+from efficient_attention.interop.huggingface_export import save_pretrained
+from efficient_attention.interop.parameters import CheckpointHeads, parameter_shapes
 from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.text_to_text_sizes import t5_fields
@@ -64,7 +64,7 @@ def random_pretrained(head: HeadConfig, **fields) -> Pretrained:
     """A model in memory with random parameters."""
     model = ModelConfig(width=16, heads=2, vocab_size=7, max_length=12, **fields)
     rng = np.random.default_rng(0)
-    shapes = parameter_shapes(model, Parts(head))
+    shapes = parameter_shapes(model, CheckpointHeads(head))
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
     return Pretrained(model, head, (), 'none', '', None, True, lambda: params)
 
@@ -124,7 +124,7 @@ def random_encoder_decoder(vocab_size: int) -> Pretrained:
     """A small T5 in memory."""
     sizes = {'width': 16, 'heads': 2, 'head_width': 8, 'feed_forward_width': 8, 'layers': 1, 'decoder_layers': 1}
     model = ModelConfig(**t5_fields('small') | sizes | {'vocab_size': vocab_size})
-    shapes = parameter_shapes(model, Parts(has_decoder=True))
+    shapes = parameter_shapes(model, CheckpointHeads(has_decoder=True))
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
     return Pretrained(model, HeadConfig(), (), 'text_to_text', '', None, False, lambda: params)
 
@@ -167,7 +167,7 @@ def test_an_export_carries_what_its_texts_begin_with(name: str, begin: str, star
         pretrained = open_pretrained(folder)
         assert pretrained.family == name[:-2] and pretrained.pairs == {'begin': begin, 'start': start}
         translator = open_translator(folder)
-        symbols, search = translator.encoder.symbols[1], translator.transducer.search
+        symbols, search = translator.encoder.special_ids[1], translator.transducer.search
         begins, starts = PIECES.index(begin) if begin else -1, PIECES.index(start or '[CLS]')
         assert (symbols.begin, symbols.start, search.first) == (begins, starts, begins) and not search.forces_end
         config = glue_config('sst2-pretrained')
@@ -188,7 +188,7 @@ def test_pieces_under_our_key_are_checked(tmp_path: Path):
     ):
         values['efficient_attention']['pairs'] = pairs
         with pytest.raises(InputError, match=f'^efficient_attention.pairs.{said}'):
-            describe(values)
+            parse_config_json(values)
 
 
 @pytest.mark.parametrize('family', ['pegasus', 'marian'])
@@ -299,7 +299,7 @@ def test_an_exported_run_gives_the_same_texts_in_transformers(fields: dict[str, 
     """With the tokenizer that it trained: the ids of sources, and what four beams make of them."""
     train_run(config_of(**fields, **{'train.steps': 2, 'pairs.held_out': ''}), tmp_path / 'run')
     run, texts = open_pretrained(tmp_path / 'run'), ['3 1 4 1', '2 7', '9 8 5 6 0', '4 4 2']
-    decoding = Decoding(penalty='length', alpha=1.0, max_tokens=8)
+    decoding = DecodingOptions(penalty='length', alpha=1.0, max_tokens=8)
     for seed in range(20):  # until texts differ, as if it had learned for long
         folder, params = tmp_path / f'out_{seed}', random_like(run.params(), seed)
         save_pretrained(folder, dataclasses.replace(run, params=lambda params=params: params))

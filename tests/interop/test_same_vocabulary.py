@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.tokenizers.fixed import fixed_tokenizer
+from efficient_attention.data.tokenizers.fixed_vocabulary import fixed_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.tokenizer_files import check_combinable, check_same_vocabulary
 

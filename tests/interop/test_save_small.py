@@ -13,11 +13,11 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
-from efficient_attention.interop.adapt import lengthen
-from efficient_attention.interop.folder_out import codes_of, save_pretrained
+from efficient_attention.interop.adapt import extend_positions
+from efficient_attention.interop.compact_export import quantize, save_compact
+from efficient_attention.interop.huggingface_export import quantized_params, save_pretrained
 from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.training.fill_config import fill_config
@@ -34,7 +34,7 @@ def classifier(model: ModelConfig, rngs: nnx.Rngs) -> FineTuningModel:
 def test_a_shrunk_model_with_codes_comes_back_as_it_was(tmp_path: Path):
     whole = masked(drawn({'vocab_size': 200}))
     for name, made in (('float', whole), ('shrunk', shrink(whole)), ('int8', quantize(shrink(whole), 'int8'))):
-        save_small(tmp_path / name, made)
+        save_compact(tmp_path / name, made)
         back = open_pretrained(tmp_path / name)
         assert (back.model, back.head, back.labels, back.problem) == (made.model, made.head, made.labels, made.problem)
         if name != 'int8':
@@ -43,11 +43,11 @@ def test_a_shrunk_model_with_codes_comes_back_as_it_was(tmp_path: Path):
         module = pretrained_module(functools.partial(classifier, made.model), back)
         assert module.pooler.dense.kernel[...].dtype == np.int8
         np.testing.assert_allclose(logits_of(*nnx.split(module)), logits(made), atol=0.05)
-        codes, expected = codes_of(back), codes_of(made)
+        codes, expected = quantized_params(back), quantized_params(made)
         assert codes.keys() == expected.keys() and codes['encoder/embeddings/token/embedding'].dtype == np.int8
         for path, array in expected.items():
             np.testing.assert_array_equal(codes[path], array, err_msg=path)
-        save_small(tmp_path / 'again', back)
+        save_compact(tmp_path / 'again', back)
         files = [(tmp_path / folder / 'model.safetensors').read_bytes() for folder in (name, 'again')]
         assert files[0] == files[1]
     sizes = [(tmp_path / name / 'model.safetensors').stat().st_size for name in ('float', 'shrunk', 'int8')]
@@ -61,7 +61,7 @@ def test_a_quantized_run_goes_out_and_training_goes_on_from_it(tmp_path: Path):
     train(tiny_config(tmp_path, **steps, **fields), tmp_path / 'run')
     run = open_pretrained(tmp_path / 'run')
     assert run.model.quantization == 'int8' and run.codes is None
-    save_small(tmp_path / 'small', run)
+    save_compact(tmp_path / 'small', run)
     save_pretrained(tmp_path / 'exported', run)
     assert open_pretrained(tmp_path / 'exported').model.quantization == 'int8'
     values = tiny_values(tmp_path, **steps, **{'train.start_from': str(tmp_path / 'small')})
@@ -76,7 +76,7 @@ def test_a_masked_run_is_stored_as_bits(tmp_path: Path):
     params = jax.tree.map(np.copy, whole.params())
     kernel = params['encoder']['stack']['layers']['feed_forward']['up']['kernel']
     kernel[np.random.default_rng(0).random(kernel.shape) < 0.9] = 0.0
-    save_small(tmp_path / 'small', type(whole)(**vars(whole) | {'params': lambda: params}))
+    save_compact(tmp_path / 'small', type(whole)(**vars(whole) | {'params': lambda: params}))
     values = json.loads((tmp_path / 'small' / 'config.json').read_text())
     assert values['sparse_shapes'] == {'encoder/stack/layers/feed_forward/up/kernel': [3, 16, 24]}
     jax.tree.map(np.testing.assert_array_equal, open_pretrained(tmp_path / 'small').params(), params)
@@ -92,7 +92,7 @@ def test_a_masked_run_is_stored_as_bits(tmp_path: Path):
     ],
 )
 def test_a_damaged_config_is_one_line(tmp_path: Path, change: dict, message: str):
-    save_small(tmp_path / 'small', drawn({}))
+    save_compact(tmp_path / 'small', drawn({}))
     (tmp_path / 'small' / 'seal-0-of-1.sha256').unlink()
     path = tmp_path / 'small' / 'config.json'
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -101,7 +101,7 @@ def test_a_damaged_config_is_one_line(tmp_path: Path, change: dict, message: str
 
 
 def test_tensors_of_another_model_are_one_line(tmp_path: Path):
-    save_small(tmp_path / 'small', drawn({}))
+    save_compact(tmp_path / 'small', drawn({}))
     (tmp_path / 'small' / 'seal-0-of-1.sha256').unlink()
     path = tmp_path / 'small' / 'config.json'
     values = json.loads(path.read_text())
@@ -116,14 +116,14 @@ def test_tensors_of_another_model_are_one_line(tmp_path: Path):
 
 def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
     """What its codes say is not what was made of them."""
-    save_small(tmp_path / 'small', masked(drawn({})))
+    save_compact(tmp_path / 'small', masked(drawn({})))
     opened = open_pretrained(tmp_path / 'small')
-    for name, made in (('shrunk', shrink(opened)), ('longer', lengthen(opened, length=30))):
-        save_small(tmp_path / name, made)
+    for name, made in (('shrunk', shrink(opened)), ('longer', extend_positions(opened, length=30))):
+        save_compact(tmp_path / name, made)
         back = open_pretrained(tmp_path / name)
         assert back.model == made.model
         jax.tree.map(np.testing.assert_array_equal, back.params(), made.params())
-    save_small(tmp_path / 'int8', quantize(opened, 'int8'))
+    save_compact(tmp_path / 'int8', quantize(opened, 'int8'))
     rounded = open_pretrained(tmp_path / 'int8')
     assert quantize(rounded, 'int8') is rounded
     for pattern in ('no_such', 'kernel$', 'bias', 'norm'):  # of layers, not of their parameters
@@ -144,19 +144,19 @@ def test_what_was_trained_with_rounding_keeps_what_it_rounds(tmp_path: Path):
             InputError, match=r"it was trained with model.quantization 'int8_weights' and .* down\$, emb"
         ):
             quantize(trained, mode, layers)
-    save_small(tmp_path / 'int8', trained)
+    save_compact(tmp_path / 'int8', trained)
     assert open_pretrained(tmp_path / 'int8').model == trained.model
 
 
 def test_an_encoder_decoder_has_no_small_form(tmp_path: Path):
     whole = open_pretrained(TEXT_TO_TEXT / 'bart_1')
-    for refuse in (lambda: save_small(tmp_path / 'no', whole), lambda: quantize(whole, 'int8')):
+    for refuse in (lambda: save_compact(tmp_path / 'no', whole), lambda: quantize(whole, 'int8')):
         with pytest.raises(InputError, match='an encoder-decoder'):
             refuse()
 
 
 def test_a_model_of_codes_is_not_changed_otherwise(tmp_path: Path):
-    save_small(tmp_path / 'int8', quantize(masked(drawn({})), 'int8'))
+    save_compact(tmp_path / 'int8', quantize(masked(drawn({})), 'int8'))
     rounded = open_pretrained(tmp_path / 'int8')
     for change in (shrink, functools.partial(low_rank, ranks=('up=4',))):
         with pytest.raises(

@@ -9,14 +9,14 @@ from flax import nnx
 
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
 from efficient_attention.errors import InputError
-from efficient_attention.inference.search_options import Decoding
-from efficient_attention.inference.transducer import Batching, Transducer
+from efficient_attention.inference.decoding_options import DecodingOptions
+from efficient_attention.inference.seq2seq_generator import Seq2SeqGenerator, SourceBatching
 from efficient_attention.interop.generation_config import forced_tokens, search_settings
 from efficient_attention.interop.pretrained import open_pretrained
 from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_text_to_text_parity import module
 
-# Of scripts/make_fixtures/searches.py.
+# Of scripts/make_fixtures/search_cases.py.
 SEARCHES = json.loads(Path(__file__).with_name('searches.json').read_text(encoding='utf-8'))
 # Those whose programs are compiled in the quick tests: `early_stopping` with two ends, no beams, a penalty in beams.
 QUICK = (11, 12, 34)
@@ -38,9 +38,9 @@ def test_tokens_of_generate_by_the_settings_of_a_file(one: dict[str, Any]):
     given = {key: value for key, value in one['settings'].items() if BEAM_DEFAULTS.get(key, ()) != value}
     generation = stated | given
     options, unserved = search_settings(generation, {})
-    search = Decoding(**options).search(ids.end, forced_tokens(ids, {}, generation))
-    batching = Batching(rows=8, lengths=(13,), ratio=0.0, extra=search.max_tokens)  # sources of several lengths
-    transducer = Transducer(*nnx.split(module(one['model'])), search, prompt=[ids.start], batching=batching)
+    search = DecodingOptions(**options).search_settings(ids.end, forced_tokens(ids, {}, generation))
+    batching = SourceBatching(rows=8, lengths=(13,), ratio=0.0, extra=search.max_tokens)  # sources of several lengths
+    transducer = Seq2SeqGenerator(*nnx.split(module(one['model'])), search, prompt=[ids.start], batching=batching)
     assert not unserved
     assert [best[0].ids.tolist() for best in transducer(one['sources'])] == one['tokens']
 

@@ -15,7 +15,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.shrink import parameter_count, shrink

@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.small_folder import MODEL_TYPE, VERSION, is_small, read_small_folder
+from efficient_attention.interop.compact_import import MODEL_TYPE, VERSION, is_compact_folder, read_compact_folder
 
 
 def test_a_folder_is_known_by_its_type():
-    assert is_small({'model_type': MODEL_TYPE}) and not is_small({'model_type': 'bert'}) and not is_small({})
+    assert (
+        is_compact_folder({'model_type': MODEL_TYPE})
+        and not is_compact_folder({'model_type': 'bert'})
+        and not is_compact_folder({})
+    )
 
 
 def test_a_key_that_is_missing_is_named():
     with pytest.raises(InputError, match='config.json: labels is None; it must be a list'):
-        read_small_folder(Path('a'), {'model_type': MODEL_TYPE, 'version': VERSION})
+        read_compact_folder(Path('a'), {'model_type': MODEL_TYPE, 'version': VERSION})

@@ -8,9 +8,9 @@ import pytest
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_in import describe, read_values
-from efficient_attention.interop.config_out import config_values
-from efficient_attention.interop.text_to_text_config import is_scaled
+from efficient_attention.interop.config_export import config_values
+from efficient_attention.interop.config_import import parse_config_json, read_config_json
+from efficient_attention.interop.text_to_text_config import is_output_scaled
 from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields, t5_v1_1_fields, vaswani_fields
 from tests.interop.folders import TEXT_TO_TEXT, TEXT_TO_TEXT_NAMES
 
@@ -22,11 +22,11 @@ SIZES = {
     'bart': bart_fields('large'),
     'vaswani': vaswani_fields('base'),
 }
-T5 = read_values(TEXT_TO_TEXT / 't5_1')
+T5 = read_config_json(TEXT_TO_TEXT / 't5_1')
 
 
 def described(name: str, **changes: Any) -> ModelConfig:
-    return describe(read_values(TEXT_TO_TEXT / name) | changes).model
+    return parse_config_json(read_config_json(TEXT_TO_TEXT / name) | changes).model
 
 
 def test_sizes_of_a_t5():
@@ -57,11 +57,11 @@ def test_sizes_of_the_others():
 
 @pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
 def test_every_fixture_is_read_written_and_read_again(name: str):
-    values = read_values(TEXT_TO_TEXT / name)
-    known = describe(values)
+    values = read_config_json(TEXT_TO_TEXT / name)
+    known = parse_config_json(values)
     for extra in ({}, values):
         written = config_values(known.model, NONE, PARTS, family=known.family.model_type, extra=extra)
-        assert describe(written) == known and 'efficient_attention' not in written
+        assert parse_config_json(written) == known and 'efficient_attention' not in written
         assert written['architectures'] == values['architectures'] and written['is_encoder_decoder'] is True
 
 
@@ -80,7 +80,7 @@ def test_a_named_size_gets_its_family(size: str, fields: dict[str, Any], family:
     model = ModelConfig(**SIZES[size] | fields)
     values = config_values(model, NONE, PARTS)
     assert values['model_type'] == family and 'efficient_attention' not in values
-    assert describe(values).model == model
+    assert parse_config_json(values).model == model
 
 
 def test_what_training_and_long_inputs_need_goes_under_our_own_key():
@@ -88,7 +88,7 @@ def test_what_training_and_long_inputs_need_goes_under_our_own_key():
     own |= {'attention': 'window(8)', 'decoder_attention': 'causal & window(4)', 'cross_attention': 'favor(32)'}
     model = ModelConfig(**SIZES['t5'] | own)
     values = config_values(model, NONE, PARTS)
-    assert values['efficient_attention'] == {'model': own} and describe(values).model == model
+    assert values['efficient_attention'] == {'model': own} and parse_config_json(values).model == model
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_an_encoder_alone_is_no_encoder_decoder():
     ],
 )
 def test_which_outputs_are_scaled(values: dict[str, bool], scaled: bool):
-    assert is_scaled(values) is scaled
+    assert is_output_scaled(values) is scaled
 
 
 @pytest.mark.parametrize(
@@ -153,11 +153,11 @@ def test_what_we_do_not_follow_is_named(name: str, changes: dict[str, Any], mess
 
 
 def test_the_old_name_of_t5s_class_is_read():
-    assert describe(T5 | {'architectures': ['T5WithLMHeadModel']}).model == describe(T5).model
+    assert parse_config_json(T5 | {'architectures': ['T5WithLMHeadModel']}).model == parse_config_json(T5).model
 
 
 def test_dropout_of_a_t5_is_one_number():
-    model = dataclasses.replace(describe(T5).model, dropout_rate=0.3)
+    model = dataclasses.replace(parse_config_json(T5).model, dropout_rate=0.3)
     values = config_values(model, NONE, PARTS)
     kept = {'attention_dropout_rate': 0.0, 'feed_forward_dropout_rate': 0.0}
     assert values['dropout_rate'] == 0.3 and values['efficient_attention'] == {'model': kept}

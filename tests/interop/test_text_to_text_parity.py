@@ -16,9 +16,9 @@ from efficient_attention.attention.attend import attention_weights
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config import layer
 from efficient_attention.inference.pipeline import pipeline
-from efficient_attention.inference.search import Search
-from efficient_attention.inference.transducer import Batching, Transducer
-from efficient_attention.inference.translator import Decoding, open_translator
+from efficient_attention.inference.search_settings import SearchSettings
+from efficient_attention.inference.seq2seq_generator import Seq2SeqGenerator, SourceBatching
+from efficient_attention.inference.translator import DecodingOptions, open_translator
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.interop.folders import TEXT_TO_TEXT, TEXT_TO_TEXT_NAMES, family_of, text_to_text_arrays
@@ -41,7 +41,7 @@ def outputs(model: EncoderDecoder, batch: dict[str, jax.Array]) -> dict[str, Any
     """The encoder's vectors, the logits, and the weights [N, B, H, L, M] of the cross-attentions."""
     source_segments_BM, segments_BL = batch['attention_mask'], batch['decoder_attention_mask']
     other = model.encode(batch['input_ids'], source_segments_BM)
-    hidden_BLD, taps = model.decoder.tapped(batch['decoder_input_ids'], segments_BL, other=other)
+    hidden_BLD, taps = model.decoder.with_layer_activations(batch['decoder_input_ids'], segments_BL, other=other)
     operands = taps.attention['cross_attention']
     options = {'query_segments': segments_BL, 'key_segments': source_segments_BM}
     weights = [
@@ -111,12 +111,12 @@ def test_the_stored_texts_tell_searches_apart(name: str):
     assert [family_of(own) for own in TEXT_TO_TEXT_NAMES] == ['bart', 'bart', 'marian', 'pegasus', 't5', 't5']
 
 
-def search_of(name: str, kind: str) -> Search:
+def search_of(name: str, kind: str) -> SearchSettings:
     """The search of `generate`, with the tokens that generation_config.json forces."""
     generation = open_pretrained(TEXT_TO_TEXT / name).generation
     forced = {'first': generation.get('forced_bos_token_id', -1), 'forces_end': 'forced_eos_token_id' in generation}
     fields = {'max_tokens': NEW_TOKENS, 'end': generation['eos_token_id']}
-    return Search(**SEARCHES[kind], penalty='length', alpha=1.0, **fields, **forced)
+    return SearchSettings(**SEARCHES[kind], penalty='length', alpha=1.0, **fields, **forced)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def search_of(name: str, kind: str) -> Search:
 def test_tokens_of_generate(name: str, kind: str):
     start = open_pretrained(TEXT_TO_TEXT / name).generation['decoder_start_token_id']
     graph, params = nnx.split(module(name))
-    batching = Batching(rows=4, ratio=0.0, extra=NEW_TOKENS)
-    transducer = Transducer(graph, params, search_of(name, kind), prompt=[start], batching=batching)
+    batching = SourceBatching(rows=4, ratio=0.0, extra=NEW_TOKENS)
+    transducer = Seq2SeqGenerator(graph, params, search_of(name, kind), prompt=[start], batching=batching)
     found = [targets[0].ids.tolist() for targets in transducer(sources_of(name))]
     assert found == generated(name, kind)
 
@@ -161,7 +161,7 @@ def test_texts_of_a_folder_are_those_of_generate(name: str, tmp_path: Path):
     pieces = with_tokenizer(name, tmp_path / name)
     texts = [' '.join(pieces[id] for id in ids if id > 3) for ids in sources_of(name)]
     fields = {'penalty': 'length', 'alpha': 1.0, 'max_tokens': NEW_TOKENS, 'ratio': 0.0, 'extra': NEW_TOKENS}
-    made = open_translator(tmp_path / name, decoding=Decoding(**fields, batch_size=4))(texts)
+    made = open_translator(tmp_path / name, decoding=DecodingOptions(**fields, batch_size=4))(texts)
     theirs = generated(name, 'beam')
     assert [best[0].pieces for best in made] == [tuple(pieces[id] for id in ids) for ids in theirs]
     expected = [' '.join(pieces[id] for id in ids if id > 3) for ids in theirs]

@@ -13,7 +13,7 @@ from efficient_attention.data.tokenizers.wordpiece import word_piece
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.tokenizer_files import (
-    carry_tokenizer,
+    copy_tokenizer,
     is_lowercase,
     padding_id,
     special_names,
@@ -83,7 +83,7 @@ def test_robertas_files_travel_with_a_tokenizer_json(tmp_path: Path):
     source, target = tmp_path / 'from', tmp_path / 'to'
     source.mkdir()
     target.mkdir()
-    carry_tokenizer(tokenizer_file(roberta(source)), target, 16)
+    copy_tokenizer(tokenizer_file(roberta(source)), target, 16)
     assert {path.name for path in target.iterdir()} >= {'vocab.json', 'merges.txt', 'tokenizer.json'}
     encoder = text_encoder(tokenizer_file(target))
     assert (encoder.cls, encoder.pad, encoder.sep, encoder.size) == (0, 1, 2, len(BYTES))
@@ -95,7 +95,7 @@ def test_tokens_that_an_author_added_travel(tmp_path: Path):
     source.mkdir()
     target.mkdir()
     beside(roberta(source), added_tokens={'[PAD]': len(BYTES), '<hl>': len(BYTES) + 1})
-    carry_tokenizer(tokenizer_file(source), target, 16)
+    copy_tokenizer(tokenizer_file(source), target, 16)
     for path in (target / 'tokenizer.json', target / 'vocab.json'):
         assert load_tokenizer(path, lowercase=False).encode('a<hl>').tokens == ['<s>', 'a', '<hl>', '</s>']
         assert padding_id(path) == 1  # RoBERTa's own, whatever was added
@@ -112,7 +112,7 @@ def test_all_files_travel_and_the_longest_row_is_noted(tmp_path: Path):
     for name in names:
         (source / name).write_text(name)
     (source / 'tokenizer_config.json').write_text('{"do_lower_case": false, "model_max_length": 8}')
-    carry_tokenizer(source / 'vocab.txt', target, 16)
+    copy_tokenizer(source / 'vocab.txt', target, 16)
     assert {path.name for path in target.iterdir()} == {*names[:3], 'tokenizer_config.json'}
     settings = json.loads((target / 'tokenizer_config.json').read_text())
     assert settings == {'do_lower_case': False, 'model_max_length': 16}
@@ -121,7 +121,7 @@ def test_all_files_travel_and_the_longest_row_is_noted(tmp_path: Path):
 def test_a_lone_tokenizer_gets_what_transformers_needs_to_know(tmp_path: Path):
     target = tmp_path / 'to'
     target.mkdir()
-    carry_tokenizer(lone(tmp_path / 'mine.json'), target, 16)
+    copy_tokenizer(lone(tmp_path / 'mine.json'), target, 16)
     settings = json.loads((target / 'tokenizer_config.json').read_text())
     assert settings['tokenizer_class'] == 'PreTrainedTokenizerFast' and settings['model_max_length'] == 16
     assert settings['cls_token'] == '[CLS]' and settings['pad_token'] == '[PAD]'
@@ -130,7 +130,7 @@ def test_a_lone_tokenizer_gets_what_transformers_needs_to_know(tmp_path: Path):
 
 
 def test_no_tokenizer_is_nothing_to_carry(tmp_path: Path):
-    carry_tokenizer(None, tmp_path, 16)
+    copy_tokenizer(None, tmp_path, 16)
     assert not list(tmp_path.iterdir())
 
 
@@ -138,7 +138,7 @@ def test_no_tokenizer_is_nothing_to_carry(tmp_path: Path):
 def test_transformers_is_told_which_inputs_a_lone_tokenizer_gives(tmp_path: Path, has_types: bool):
     """Without it transformers leaves token types out, and a pair's second text is read as its first."""
     (tmp_path / 'to').mkdir()
-    carry_tokenizer(lone(tmp_path / 'tokenizer.json'), tmp_path / 'to', 16, has_types=has_types)
+    copy_tokenizer(lone(tmp_path / 'tokenizer.json'), tmp_path / 'to', 16, has_types=has_types)
     settings = json.loads((tmp_path / 'to' / 'tokenizer_config.json').read_text())
     assert ('token_type_ids' in settings['model_input_names']) is has_types
     assert {'input_ids', 'attention_mask'} <= set(settings['model_input_names'])
@@ -150,8 +150,8 @@ def test_a_damaged_file_is_named_where_it_lies(name: str, tmp_path: Path):
     source = lone(tmp_path / ('mine.json' if name == 'mine.json' else 'tokenizer.json'))
     (tmp_path / name).write_text('{"version": "1.')
     with pytest.raises(InputError, match=f'^tokenizer {tmp_path / name}: not JSON '):
-        carry_tokenizer(source, tmp_path / 'to', 16)
+        copy_tokenizer(source, tmp_path / 'to', 16)
     (tmp_path / name).write_text('{"version": "1.0", "model": 3}' if source.name == name else '{}')
     if source.name == name:
         with pytest.raises(InputError, match=f'^tokenizer {tmp_path / name}: not a tokenizer.json '):
-            carry_tokenizer(source, tmp_path / 'to', 16)
+            copy_tokenizer(source, tmp_path / 'to', 16)

@@ -9,7 +9,7 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.uneven_layers import even, padded, unpadded
+from efficient_attention.interop.uneven_layers import pad_layers, padded_config, unpad_layers
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.sharding import path_name
 from tests.models.test_uneven import SEGMENTS, TOKENS, UNEVEN
@@ -33,27 +33,27 @@ def params_of(config: ModelConfig) -> dict:
 
 def test_the_padded_model_computes_the_same():
     params = params_of(UNEVEN)
-    whole = padded(UNEVEN, params)
-    shapes = nnx.to_pure_dict(encoder_of(even(UNEVEN))[1])
+    whole = pad_layers(UNEVEN, params)
+    shapes = nnx.to_pure_dict(encoder_of(padded_config(UNEVEN))[1])
     assert jax.tree.map(np.shape, whole) == {'encoder': jax.tree.map(lambda leaf: leaf.shape, shapes)}
     found = []
-    for config, one in ((UNEVEN, params), (even(UNEVEN), whole)):
+    for config, one in ((UNEVEN, params), (padded_config(UNEVEN), whole)):
         encoder = nnx.merge(encoder_of(config)[0], one['encoder'])
         found.append(nnx.jit(lambda encoder: encoder(TOKENS, SEGMENTS))(encoder))
     assert_close(found[0], found[1])
-    jax.tree.map(np.testing.assert_array_equal, unpadded(UNEVEN, whole), params)
+    jax.tree.map(np.testing.assert_array_equal, unpad_layers(UNEVEN, whole), params)
 
 
 def test_models_of_one_size_are_as_they_were():
     params = {'encoder': 1}
-    assert padded(even(UNEVEN), params) == params and unpadded(even(UNEVEN), params) == params
+    assert pad_layers(padded_config(UNEVEN), params) == params and unpad_layers(padded_config(UNEVEN), params) == params
 
 
 def test_numbers_that_would_be_lost_are_one_line():
-    whole = padded(UNEVEN, params_of(UNEVEN))
+    whole = pad_layers(UNEVEN, params_of(UNEVEN))
     whole['encoder']['stack']['layers']['feed_forward']['down']['kernel'][3, 5] = 1.0
     with pytest.raises(InputError, match='feed_forward/down/kernel has numbers in heads or units that are removed'):
-        unpadded(UNEVEN, whole)
+        unpad_layers(UNEVEN, whole)
     without = dataclasses.replace(UNEVEN, attention_bias=False)
     with pytest.raises(InputError, match='keeps only a bias of its attention'):
-        padded(without, params_of(without))
+        pad_layers(without, params_of(without))

@@ -10,9 +10,9 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.adaptive import cluster_bounds, cluster_widths
+from efficient_attention.models.adaptive_softmax import cluster_bounds, cluster_widths
+from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import CachedDecoder
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

@@ -34,12 +34,12 @@ def test_the_weights_are_those_that_the_layer_sums_values_by(text: str):
         x, context = decoder.embedded(TOKENS, ONES, other=other)
         first, last = decoder.stack.parameter_layers()
         context = Context(ONES, context.positions_BL, mechanism_rng=mechanism_rng(decoder.config, 0), other=other)
-        streams, _ = first.run((x,), context.of_layer(0))
-        x = streams[0] + last.added(last.sub_layers[0], streams[0], context.of_layer(1))
+        streams, _ = first.run((x,), context.layer_context(0))
+        x = streams[0] + last.added(last.sub_layers[0], streams[0], context.layer_context(1))
         cross = last.cross_attention
-        expected, _ = cross.run(last.cross_attention_norm(x), context.of_layer(1))
+        expected, _ = cross.run(last.cross_attention_norm(x), context.layer_context(1))
         summed = jnp.einsum('BHLM,BMHK->BLHK', weights, cross.keys(other).value)
-        return weights, cross.join_heads(summed), expected
+        return weights, cross.merge_and_project_heads(summed), expected
 
     weights, found, expected = map(np.asarray, both())
     assert weights.shape == (2, 2, 3, 4) and not weights[1, ..., 3].any()

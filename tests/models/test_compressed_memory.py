@@ -12,7 +12,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.memory import Memory, empty_slots
+from efficient_attention.models.segment_memory import SegmentMemory, empty_slots
 from tests.models.drawn import drawn
 from tests.models.test_memory import SMALL, WEIGHTS, XL, no_memory
 from tests.tolerances import assert_close
@@ -33,7 +33,7 @@ def make(**fields) -> Decoder:
     return made(tuple((FIELDS | fields).items()))
 
 
-telling = nnx.jit(Decoder.telling)
+telling = nnx.jit(Decoder.continue_with_aux_losses)
 
 
 def some_tokens(length: int = LENGTH * SEGMENTS, rows: int = 2):
@@ -101,7 +101,7 @@ def definition(decoder: Decoder, tokens, segments):
     layers = []
     for number in range(config.layers):
         names = ('query', 'key', 'value', 'out')
-        own = jax.tree.map(lambda x, at=config.layer_numbers[number]: x[at] if config.is_stacked else x, stacked)
+        own = jax.tree.map(lambda x, at=config.layer_to_param_index[number]: x[at] if config.is_stacked else x, stacked)
         layer = {name: own['attention'][name]['kernel'] for name in names} | own['attention_norm']
         if config.compression == 'convolution':
             layer['compressor'] = own['compressor']['kernel']
@@ -182,7 +182,7 @@ def test_rate_1_with_an_identity_kernel_is_plain_memory_of_all_slots(kind, compr
     tokens, segments = some_tokens(), some_segments()
     hidden, memory, told = by_segments(decoder, tokens, segments)
     plain, after, _ = by_segments(decoder, tokens, segments, empty_slots(decoder.config, 2, 9 + 7))
-    assert isinstance(after, Memory)
+    assert isinstance(after, SegmentMemory)
     assert_close(hidden, plain)
     joined = [np.concatenate([memory.compressed.states_BNMD, memory.recent.states_BNMD], axis=2)]
     joined.append(np.concatenate([memory.compressed.segments_BM, memory.recent.segments_BM], axis=1))
@@ -193,7 +193,7 @@ def test_rate_1_with_an_identity_kernel_is_plain_memory_of_all_slots(kind, compr
 def test_separate_layers_tell_and_keep_what_stacked_ones_do():
     decoder, tokens, segments = make(**XL), some_tokens(), some_segments()
     separate = nnx.clone(decoder)
-    separate.stack.lay_out_separately()
+    separate.stack.unstack_layers()
     assert_close(by_segments(separate, tokens, segments), by_segments(decoder, tokens, segments))
 
 
@@ -248,8 +248,8 @@ def test_the_loss_of_the_compressor_moves_it_alone_and_no_other_loss_does(memory
     def losses(compressor, others):
         """The sum of all outputs of two segments in a row, and what they told."""
         model = nnx.merge(graph, compressor, others)
-        first, after, told = model.telling(tokens[:, :LENGTH], segments, memory)
-        second, _, more = model.telling(tokens[:, LENGTH : 2 * LENGTH], segments, after)
+        first, after, told = model.continue_with_aux_losses(tokens[:, :LENGTH], segments, memory)
+        second, _, more = model.continue_with_aux_losses(tokens[:, LENGTH : 2 * LENGTH], segments, after)
         return (first * weights).sum() + (second * weights).sum(), told['reconstruction'] + more['reconstruction']
 
     @jax.jit
@@ -285,7 +285,7 @@ def test_no_gradient_flows_into_a_memory_that_is_given():
             compressed=dataclasses.replace(memory.compressed, states_BNMD=slots),
             recent=dataclasses.replace(memory.recent, states_BNMD=recent),
         )
-        hidden, _, told = decoder.telling(tokens, segments, before)
+        hidden, _, told = decoder.continue_with_aux_losses(tokens, segments, before)
         return (hidden * weights).sum() + told['reconstruction']
 
     run = jax.jit(jax.grad(read, argnums=(0, 1)))
@@ -299,7 +299,7 @@ def test_no_gradient_flows_into_a_memory_that_is_given():
 def test_a_segment_that_does_not_divide_is_refused():
     decoder, tokens = make(**XL), some_tokens(LENGTH - 1)
     with pytest.raises(ValueError, match="a segment of 11 tokens with model.compression 'convolution' at rate 3"):
-        decoder.telling(tokens, np.ones_like(tokens), no_memory(decoder, 2))
+        decoder.continue_with_aux_losses(tokens, np.ones_like(tokens), no_memory(decoder, 2))
 
 
 def test_slots_without_a_memory_are_refused():

@@ -10,12 +10,12 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention.cache import take_rows
-from efficient_attention.attention.features.fixed_sums import FixedSums
-from efficient_attention.attention.fixed_keys import FixedKeys
-from efficient_attention.attention.registry import NAMES, load_room, room_of
-from efficient_attention.attention.room import no_cache
+from efficient_attention.attention.cross_attention_cache import CrossAttentionKeys
+from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
+from efficient_attention.attention.implementation import raise_no_cache
+from efficient_attention.attention.registry import NAMES, get_implementation, load_implementation
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.decoding import CachedDecoder, DecodeState
+from efficient_attention.models.cached_decoding import CachedDecoder, DecodeState
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -113,7 +113,10 @@ def decoded(graph: nnx.GraphDef, params: dict, without_source: dict) -> tuple[ja
     of_targets = jax.tree.map(lambda x: x[twice], other)
     expected = model.decoder(jnp.asarray(TOKENS), jnp.asarray(segments_of(LENGTHS, L)), other=of_targets)
     state = CachedDecoder(model.decoder, L).init_state(2, other=other)
-    caches = [one if isinstance(one, FixedKeys | FixedSums) else take_rows(one, twice) for one in state.caches]
+    caches = [
+        one if isinstance(one, CrossAttentionKeys | CrossAttentionSums) else take_rows(one, twice)
+        for one in state.caches
+    ]
     state = DecodeState(tuple(caches), state.length_B[twice])
 
     cached = CachedDecoder(nnx.merge(graph, without_source).decoder, L)
@@ -154,8 +157,8 @@ def test_cached_logits_are_the_parallel_ones(name: str):
 def test_every_mechanism_with_a_cache_is_among_the_decoders():
     """A new one is to be added to a model above."""
     decoders = [ModelConfig(**SIZES | fields).decoder for fields in MODELS.values() if 'cell' not in fields]
-    found = {room_of(mechanism).kind.name for decoder in decoders for mechanism in decoder.mechanisms}
-    assert found == {name for name in NAMES if load_room(name).decode is not no_cache}
+    found = {get_implementation(mechanism).kind.name for decoder in decoders for mechanism in decoder.mechanisms}
+    assert found == {name for name in NAMES if load_implementation(name).decode is not raise_no_cache}
 
 
 # ---- packed pairs ----

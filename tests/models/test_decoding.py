@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.mechanism import Operand
+from efficient_attention.attention.mechanism import LearnedOperand
 from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.cached_decoding import CachedDecoder, DecodeState, read_prompt
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import CachedDecoder, DecodeState, read_prompt
-from efficient_attention.modules.context import OtherSequence
+from efficient_attention.modules.context import EncodedSource
 from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -131,7 +131,7 @@ def test_a_prompt_and_then_token_by_token_equals_the_whole_text(name: str):
 def test_layers_may_share_what_a_mechanism_learns(monkeypatch: pytest.MonkeyPatch):
     declared = Synthesizer.learned_operands
 
-    def shared(mechanism: Synthesizer, heads: int, width: int) -> dict[str, Operand]:
+    def shared(mechanism: Synthesizer, heads: int, width: int) -> dict[str, LearnedOperand]:
         return {
             name: dataclasses.replace(one, is_shared=True) for name, one in declared(mechanism, heads, width).items()
         }
@@ -149,10 +149,10 @@ def test_cross_attention_reads_keys_that_are_computed_once():
     config = dataclasses.replace(CONFIG, stack='reversible')
     graph, params = drawn(lambda: Decoder(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
     states = np.random.default_rng(0).normal(size=(2, 4, 16)).astype(np.float32)
-    other = OtherSequence(states, np.int32([[1, 1, 1, 0], [1, 1, 1, 1]]))
+    other = EncodedSource(states, np.int32([[1, 1, 1, 0], [1, 1, 1, 1]]))
 
     @jax.jit
-    def begin(params: dict, other: OtherSequence, *arrays: jax.Array) -> tuple[jax.Array, DecodeState]:
+    def begin(params: dict, other: EncodedSource, *arrays: jax.Array) -> tuple[jax.Array, DecodeState]:
         return nnx.merge(graph, params)(*arrays, other=other), cached_of(graph, params).init_state(2, other=other)
 
     expected, state = begin(params, other, TOKENS[:, :8], ONES[:, :8])

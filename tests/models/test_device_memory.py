@@ -16,9 +16,9 @@ from efficient_attention.models import device_memory
 from efficient_attention.models.device_memory import (
     check_fits,
     check_host_fits,
-    in_units,
+    device_memory_bytes,
+    format_bytes,
     layer_input_bytes,
-    memory_of,
     state_bytes,
 )
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
@@ -28,13 +28,13 @@ CONFIG = RunConfig(data=DataConfig(length=64), model=MODEL)
 
 
 def test_the_devices_of_a_cpu_share_the_memory_of_the_host():
-    assert memory_of(jax.devices()[0]) == host_memory() // 8
+    assert device_memory_bytes(jax.devices()[0]) == host_memory() // 8
 
 
 def test_an_accelerator_says_what_it_has():
     device = SimpleNamespace(platform='gpu', memory_stats=lambda: {'bytes_limit': 12345})
-    assert memory_of(device) == 12345
-    assert memory_of(SimpleNamespace(platform='tpu', memory_stats=lambda: None)) == host_memory() // 8
+    assert device_memory_bytes(device) == 12345
+    assert device_memory_bytes(SimpleNamespace(platform='tpu', memory_stats=lambda: None)) == host_memory() // 8
 
 
 def test_the_state_is_counted_as_it_lies_on_one_device():
@@ -89,8 +89,8 @@ def test_what_the_host_has_no_room_for_is_one_line(monkeypatch: pytest.MonkeyPat
     [(0, '0 bytes'), (1023, '1023 bytes'), (1024, '1.0 KiB'), (1536 * 2**30, '1.5 TiB'), (2**75, '32,768.0 EiB')],
 )
 def test_numbers_of_bytes_in_words(count: int, text: str):
-    assert in_units(count) == text
+    assert format_bytes(count) == text
 
 
 def test_as_many_decimals_as_are_asked_for():
-    assert [in_units(count, decimals=2) for count in (1023, 3 * 2**29)] == ['1023 bytes', '1.50 GiB']
+    assert [format_bytes(count, decimals=2) for count in (1023, 3 * 2**29)] == ['1023 bytes', '1.50 GiB']

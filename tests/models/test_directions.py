@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.directions import DirectionNorms, direction_config
+from efficient_attention.models.bidirectional_stacks import DirectionNorms, direction_config
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context
@@ -40,7 +40,7 @@ def encoder_of(**fields: object) -> Encoder:
 
 def test_a_direction_is_half_as_wide():
     half = direction_config(dataclasses.replace(CONFIG, embedding_width=5, feed_forward_width=20))
-    assert (half.width, half.embedding_width, half.units, half.feed_forward_width) == (6, 5, 6, 10)
+    assert (half.width, half.embedding_width, half.recurrent_state_width, half.feed_forward_width) == (6, 5, 6, 10)
     assert not half.bidirectional and direction_config(CONFIG).embedding_width == 6
 
 
@@ -56,7 +56,7 @@ def test_it_is_two_stacks_one_of_which_reads_the_row_from_its_end(norm: str):
         back = encoder.stack.back(x_BLE[:, ::-1], Context(SEGMENTS[:, ::-1], places))[:, ::-1]
         if norm == 'pre':
             ahead, back = encoder.norm.ahead(ahead), encoder.norm.back(back)
-        states_NBLD = encoder.with_inside(TOKENS, SEGMENTS)[1].states_NBLD
+        states_NBLD = encoder.with_hidden_states(TOKENS, SEGMENTS)[1].states_NBLD
         return encoder(TOKENS, SEGMENTS), ahead, back, states_NBLD
 
     found, ahead, back, states_NBLD = map(np.asarray, run(encoder_of(norm=norm)))
@@ -74,7 +74,7 @@ def test_no_direction_reads_the_other(feed_forward: bool):
         x_BLD, context = encoder.embedded(TOKENS[:1], SEGMENTS[:1])
 
         def states(x_BLD: jax.Array) -> jax.Array:
-            return encoder.norm(encoder.stack.tapped(x_BLD, context)[1].outputs_NBLD)[:, 0]
+            return encoder.norm(encoder.stack.with_layer_activations(x_BLD, context)[1].outputs_NBLD)[:, 0]
 
         return jax.jacobian(states)(x_BLD)
 

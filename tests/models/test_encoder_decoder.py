@@ -143,13 +143,13 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
 
 
 def test_how_far_rows_are_padded_changes_nothing_where_no_mechanism_says_that_it_does():
-    """Of mechanisms whose `reads_length` is False, a layer each; evaluations and searches pad them differently."""
+    """Of mechanisms whose `is_affected_by_padding` is False, a layer each; evaluations and searches pad them differently."""
     attention = 'full;block(4);longformer(4, 2);favor(8)'
     causal = 'causal & block(4);sparse_fixed(4, 1);linear(causal=True)'
     config = dataclasses.replace(
         VASWANI, layers=4, decoder_layers=3, norm='pre', attention=attention, decoder_attention=causal
     )
-    assert not config.encoder.reads_length and not config.decoder.reads_length
+    assert not config.encoder.is_affected_by_padding and not config.decoder.is_affected_by_padding
     model, found = nnx.merge(*parts_of(config)), []
     for more in (0, 17):
         arrays = [
@@ -239,7 +239,9 @@ def test_reversible_stacks_have_the_gradients_of_their_definition(monkeypatch: p
     """Those of the encoder come through the vectors that every layer of the decoder reads."""
     found = loss_and_gradient(stack='reversible')
     loss_and_gradient.cache_clear()
-    monkeypatch.setattr(reversible, 'run', reversible.forward)  # which JAX differentiates itself
+    monkeypatch.setattr(
+        reversible, 'run_reversible_streams', reversible.reversible_forward
+    )  # which JAX differentiates itself
     assert_close(found, loss_and_gradient(stack='reversible'), gradient=True)
     loss_and_gradient.cache_clear()
 

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import CachedDecoder
-from efficient_attention.models.inference_layout import for_inference
-from efficient_attention.models.memory import Memory
+from efficient_attention.models.inference_layout import lay_out_for_inference
+from efficient_attention.models.segment_memory import SegmentMemory
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -35,7 +35,7 @@ def both_of(name: str) -> tuple[tuple[nnx.GraphDef, dict], tuple[nnx.GraphDef, d
     """A decoder with its parameters stacked, and laid out for inference."""
     config = ModelConfig(**SIZES | CASES.get(name, {'sharing': 'all'}))
     model = jax.device_get(drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-    return model, for_inference(*model)
+    return model, lay_out_for_inference(*model)
 
 
 @pytest.mark.parametrize('name', CASES)
@@ -65,14 +65,14 @@ def test_memory_goes_on_alike(name: str):
     for graph, params in both_of(name):
         model = nnx.merge(graph, params)
         memory = memory_of(model.config)
-        results.append(jax.jit(lambda model=model, memory=memory: model.continued(TOKENS, ONES, memory))())
+        results.append(jax.jit(lambda model=model, memory=memory: model.continue_from_memory(TOKENS, ONES, memory))())
     assert_close(*results)
 
 
-def memory_of(config: ModelConfig) -> Memory:
+def memory_of(config: ModelConfig) -> SegmentMemory:
     """A memory of four tokens."""
     states = np.random.default_rng(2).normal(size=(2, config.layers, 4, config.width)).astype(np.float32)
-    return Memory(*jax.device_put((states, np.ones((2, 4), np.int32))))
+    return SegmentMemory(*jax.device_put((states, np.ones((2, 4), np.int32))))
 
 
 @pytest.mark.parametrize('name, arrays', [('plain', 4), ('groups', 2), ('reversible', 2)])
@@ -92,6 +92,6 @@ def test_a_shared_layer_and_what_is_separate_already_stay_as_they_are():
     assert graph == same_graph
     assert all(a is b for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True))
     _, separate = both_of('groups')
-    graph, again = for_inference(*separate)
+    graph, again = lay_out_for_inference(*separate)
     assert graph == separate[0]
     assert all(a is b for a, b in zip(jax.tree.leaves(separate[1]), jax.tree.leaves(again), strict=True))

@@ -10,7 +10,7 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.modules.context import OtherSequence
+from efficient_attention.modules.context import EncodedSource
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -52,7 +52,9 @@ def with_another(place: tuple[int, int], word: int) -> np.ndarray:
 
 
 def test_a_map_reads_the_states_of_all_directions_or_of_the_backward_one_alone():
-    both = nnx.jit(lambda model, *read: (model.encoder.with_states(*read)[1], model.encode(*read).first_BNU[0]))
+    both = nnx.jit(
+        lambda model, *read: (model.encoder.with_recurrent_states(*read)[1], model.encode(*read).first_BNU[0])
+    )
     for form, read in {'map': (0, 1), 'map_backward': (1,)}.items():
         model = make(cell='gru', bidirectional=True, initial_state=form, state_width=8)
         last, found = jax.device_get(both(model, SOURCE, SEGMENTS))
@@ -66,7 +68,7 @@ def test_a_map_reads_the_states_of_all_directions_or_of_the_backward_one_alone()
 
 
 @nnx.jit
-def hidden_of(model: EncoderDecoder, other: OtherSequence) -> jax.Array:
+def hidden_of(model: EncoderDecoder, other: EncodedSource) -> jax.Array:
     return model.decoder.hidden(jnp.asarray(TARGET), jnp.ones_like(TARGET), other=other)
 
 

@@ -48,7 +48,7 @@ def test_the_last_of_all_states_is_what_the_encoder_gives_and_the_first_its_embe
         model = nnx.merge(graph, params)
         last = nnx.merge(last_graph, {name: part for name, part in params.items() if name != 'mix'})
         read = batch['tokens'], batch['segments']
-        states = model.encoder.with_inside(*read, token_types_BL=batch['token_types'])[1].states_NBLD
+        states = model.encoder.with_hidden_states(*read, token_types_BL=batch['token_types'])[1].states_NBLD
         x_BLD, _ = model.encoder.embedded(*read, token_types_BL=batch['token_types'])
         pairs = [(states[0], model.encoder.normed(x_BLD)), (model.encode(batch), last.encode(batch))]
         return states, [*pairs, (model(batch, rng=keys)['logits'], last(batch, rng=keys)['logits'])]

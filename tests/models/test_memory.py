@@ -12,7 +12,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.memory import Memory, empty_memory
+from efficient_attention.models.segment_memory import SegmentMemory, empty_memory
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -55,7 +55,7 @@ def make(**fields) -> Decoder:
 
 
 # Compiled once for all calls with the same model and shapes.
-continued, whole = nnx.jit(Decoder.continued), nnx.jit(Decoder.hidden)
+continued, whole = nnx.jit(Decoder.continue_from_memory), nnx.jit(Decoder.hidden)
 
 
 def some_tokens(length: int = LENGTH * SEGMENTS, rows: int = 2):
@@ -140,7 +140,7 @@ def test_a_memory_of_states_is_1_and_no_gradient_flows_into_it():
 
     def total(vectors):
         read = dataclasses.replace(memory, vectors_BNU=vectors)
-        return decoder.continued(tokens, segments, read)[0].sum()
+        return decoder.continue_from_memory(tokens, segments, read)[0].sum()
 
     gradient = jax.jit(jax.grad(total))(memory.vectors_BNU)
     assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
@@ -175,8 +175,10 @@ def test_no_gradient_flows_into_the_memory():
 
     def second(table, first_table):
         """The second segment's vectors by `table` after a first by `first_table`."""
-        _, memory = with_table(decoder, first_table).continued(tokens, segments, empty_memory(decoder.config, 2))
-        hidden, _ = with_table(decoder, table).continued(tokens, segments, memory)
+        _, memory = with_table(decoder, first_table).continue_from_memory(
+            tokens, segments, empty_memory(decoder.config, 2)
+        )
+        hidden, _ = with_table(decoder, table).continue_from_memory(tokens, segments, memory)
         return (hidden * weights).sum()
 
     table, run = table_of(decoder), jax.jit(jax.value_and_grad(second, argnums=(0, 1)))
@@ -191,7 +193,7 @@ def test_no_gradient_flows_into_a_memory_that_is_given_or_out_of_one_that_comes_
     _, memory = continued(decoder, tokens, segments, no_memory(decoder))
 
     def read(states, table):
-        hidden, after = with_table(decoder, table).continued(
+        hidden, after = with_table(decoder, table).continue_from_memory(
             tokens, segments, dataclasses.replace(memory, states_BNMD=states)
         )
         return (hidden * weights).sum(), after.states_BNMD.sum()
@@ -242,10 +244,10 @@ def test_the_gradient_to_later_tokens_is_zero_with_memory(kind):
     tokens, segments = jax.device_put((tokens, np.ones_like(tokens)))
     shapes = jax.eval_shape(lambda: empty_memory(decoder.config, 1))
     states = np.random.default_rng(3).normal(size=shapes.states_BNMD.shape).astype(np.float32)
-    memory = Memory(*jax.device_put((states, np.ones(shapes.segments_BM.shape, np.int32))))
+    memory = SegmentMemory(*jax.device_put((states, np.ones(shapes.segments_BM.shape, np.int32))))
 
     def read(table):
-        return with_table(decoder, table).continued(tokens, segments, memory)[0][0, 7].sum()
+        return with_table(decoder, table).continue_from_memory(tokens, segments, memory)[0][0, 7].sum()
 
     gradient = np.asarray(jax.jit(jax.grad(read))(table_of(decoder)))
     assert not gradient[8:].any() and gradient[:8].any(axis=-1).all()
@@ -282,4 +284,4 @@ def test_what_keeps_no_memory_is_refused(fields, message):
 def test_a_decoder_without_memory_in_its_config_is_not_continued_unless_it_could_keep_one(fields, message):
     decoder, tokens = make(**{'memory_length': 0} | fields), some_tokens(4)
     with pytest.raises(InputError, match=message):
-        decoder.continued(tokens, np.ones_like(tokens), no_memory(decoder))
+        decoder.continue_from_memory(tokens, np.ones_like(tokens), no_memory(decoder))

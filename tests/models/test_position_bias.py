@@ -18,9 +18,9 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.position_bias import (
     PositionBias,
     alibi_slopes,
-    all_differences,
+    all_pairs_bias,
+    bias_of_differences,
     bucket_numbers,
-    of_differences,
 )
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context
@@ -168,11 +168,11 @@ def test_differences_beyond_the_largest_share_a_value_and_places_do_not_matter()
     @jax.jit
     def values(table: jax.Array, shift: int) -> jax.Array:
         places = jnp.arange(12) + shift
-        return of_differences(table, places[None, None, :, None], places[None, None, None])
+        return bias_of_differences(table, places[None, None, :, None], places[None, None, None])
 
     found = np.asarray(values(table, 0))
     np.testing.assert_array_equal(found, values(table, 1000))
-    np.testing.assert_array_equal(found, jax.jit(all_differences, static_argnums=1)(table, 12))
+    np.testing.assert_array_equal(found, jax.jit(all_pairs_bias, static_argnums=1)(table, 12))
     np.testing.assert_array_equal(found[0, :, 0, 3:], np.repeat(table[-1][:, None], 9, axis=1))
     np.testing.assert_array_equal(found[0, :, 5, 3], table[1])
 

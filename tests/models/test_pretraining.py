@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.pretraining import PretrainingModel, read
+from efficient_attention.models.pretraining import PretrainingModel, encoder_options
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -30,7 +30,7 @@ def make(has_pairs: bool) -> PretrainingModel:
 
 @jax.jit
 def encode(batch: dict[str, jax.Array], key: jax.Array | None = None) -> jax.Array:
-    return make(has_pairs=True).encoder(batch['tokens'], batch['segments'], **read(batch, key, 0))
+    return make(has_pairs=True).encoder(batch['tokens'], batch['segments'], **encoder_options(batch, key, 0))
 
 
 @functools.cache

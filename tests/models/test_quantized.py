@@ -12,10 +12,10 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.inference_layout import for_inference
-from efficient_attention.models.quantized import quantized_layers, store_codes
+from efficient_attention.models.inference_layout import lay_out_for_inference
+from efficient_attention.models.quantized import quantized_layers, store_int8_codes
 from efficient_attention.modules.dense_layer import Dense
-from efficient_attention.modules.int8 import rounded
+from efficient_attention.modules.int8 import fake_quantize
 from tests.models.drawn import drawn
 
 MODEL = ModelConfig(vocab_size=30, width=64, heads=4, layers=3, max_length=16, init_std=0.1, quantization='int8')
@@ -64,11 +64,11 @@ def test_codes_compute_what_the_rounding_model_does(mode: str, tolerance: float,
         """Logits: rounded, not rounded, of codes, and of codes in layers laid out separately."""
         model = nnx.merge(graph, params)
         found = [logits(model), logits(nnx.merge(plain_graph, params))]
-        store_codes(model)
+        store_int8_codes(model)
         kernel = model.pooler.dense.kernel[...]
         assert kernel.dtype == jnp.int8 and model.head.out.kernel[...].dtype == jnp.float32
         coded_graph, coded = nnx.split(model)
-        separate = nnx.merge(*for_inference(coded_graph, nnx.to_pure_dict(coded)))
+        separate = nnx.merge(*lay_out_for_inference(coded_graph, nnx.to_pure_dict(coded)))
         return [*found, logits(model), logits(separate)]
 
     before, plain, coded, separate = map(np.asarray, run(params))
@@ -87,7 +87,7 @@ def test_each_layer_of_codes_computes_what_it_would_round(mode: str):
     def run(params: dict) -> dict[str, list[jax.Array]]:
         """Of each layer, or the first one of a stack: what it makes of numbers or ids, with codes, and not rounded."""
         rounding, coded, plain = (nnx.merge(graph, params) for _ in range(3))
-        store_codes(coded)
+        store_int8_codes(coded)
         found = {}
         layers = map(quantized_layers, (rounding, coded, plain))
         for (name, layer), (_, codes), (_, floats) in zip(*layers, strict=True):
@@ -120,9 +120,9 @@ def test_a_dense_layer_has_the_gradients_of_its_rounded_operands():
         """Pairs that should be near."""
         of_layer, to_x = nnx.grad(lambda layer, x: (layer(x) ** 2).sum(), argnums=(0, 1))(layer, x)
         kernel = layer.kernel[...]
-        out = rounded(x, -1) @ rounded(kernel, 0) + layer.bias[...][None]
-        pairs = [(layer(x), out), (of_layer.kernel[...], rounded(x, -1).T @ (2 * out))]
-        return [*pairs, (to_x, (2 * out) @ rounded(kernel, 0).T)]
+        out = fake_quantize(x, -1) @ fake_quantize(kernel, 0) + layer.bias[...][None]
+        pairs = [(layer(x), out), (of_layer.kernel[...], fake_quantize(x, -1).T @ (2 * out))]
+        return [*pairs, (to_x, (2 * out) @ fake_quantize(kernel, 0).T)]
 
     for found, expected in run(layer):
         # A code here and there, as compiled and uncompiled divisions round otherwise.

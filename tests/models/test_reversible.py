@@ -12,9 +12,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.reversible import backward, forward, inverse_error
+from efficient_attention.models.reversible import inverse_error, reversible_backward, reversible_forward
 from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.context import Context, EncodedSource
 from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -53,7 +53,9 @@ def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
 
 def stored(stack: Stack, x: jax.Array) -> jax.Array:
     """The same function without an inversion: ordinary autodiff stores what it needs."""
-    first, second = forward(*stack.reversible_parts(CONTEXT.with_terms(stack.terms(POSITIONS))), (x, x))
+    first, second = reversible_forward(
+        *stack.reversible_parts(CONTEXT.with_shared_terms(stack.shared_terms(POSITIONS))), (x, x)
+    )
     return (first + second) / 2
 
 
@@ -111,9 +113,9 @@ def test_layers_one_after_another_give_the_formula():
         for number in range(CONFIG.layers):
             layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], state['layers']))
             attention, feed_forward = layer.sub_layers
-            context = CONTEXT.of_layer(number)
-            first = first + layer.added(attention, second, context)
-            second = second + layer.added(feed_forward, first, context)
+            context = CONTEXT.layer_context(number)
+            first = first + layer.reversible_branch(attention, second, context)
+            second = second + layer.reversible_branch(feed_forward, first, context)
         return (first + second) / 2
 
     assert_close(*compiled(lambda: (call(nnx.merge(graph, state), X), by_hand()))())
@@ -127,7 +129,7 @@ def test_three_sub_layers_alternate_and_gradients_reach_the_other_sequence():
         nnx.eval_shape(lambda: Layer(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
     )
     states = np.random.default_rng(5).normal(size=(8, 5, 8)).astype(np.float32)
-    other = OtherSequence(*jax.device_put((states, np.int32([[1, 1, 2, 2, 0]] * 8))))
+    other = EncodedSource(*jax.device_put((states, np.int32([[1, 1, 2, 2, 0]] * 8))))
 
     def inverted(state: nnx.State, x: jax.Array, states: jax.Array) -> jax.Array:
         read = other._replace(states_BMD=states)
@@ -139,7 +141,7 @@ def test_three_sub_layers_alternate_and_gradients_reach_the_other_sequence():
         for number in range(config.layers):
             layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], state['layers']))
             for sub in layer.sub_layers:
-                first, second = second, first + layer.added(sub, second, context.of_layer(number))
+                first, second = second, first + layer.reversible_branch(sub, second, context.layer_context(number))
         return (first + second) / 2
 
     def value_and_gradients(apply: Any) -> tuple:
@@ -157,8 +159,8 @@ def test_the_backward_pass_goes_through_recovered_activations():
 
     def recovered(state: nnx.State, shift: jax.Array) -> Any:
         parts = nnx.merge(graph, state).reversible_parts(CONTEXT)
-        first, second = forward(*parts, (X, X))
-        return backward(*parts, (first + shift * COTANGENT, second), (COTANGENT, COTANGENT))
+        first, second = reversible_forward(*parts, (X, X))
+        return reversible_backward(*parts, (first + shift * COTANGENT, second), (COTANGENT, COTANGENT))
 
     run = compiled(recovered)
     streams, _, gradients = jax.device_get(run(state, np.float32(0)))

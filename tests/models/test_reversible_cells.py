@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.directions import DirectionStacks
+from efficient_attention.models.bidirectional_stacks import DirectionStacks
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context
 from tests.models.drawn import drawn
@@ -38,7 +38,7 @@ def test_gradients_are_those_of_all_kept(fields: dict[str, Any]):
 
     def loss(params: Any, x_BLD: jax.Array, *, keeps_all: bool) -> jax.Array:
         stack, read = nnx.merge(graph, params), (x_BLD, Context(SEGMENTS, jnp.zeros_like(SEGMENTS), key))
-        return jnp.sin(stack.tapped(*read)[0] if keeps_all else stack(*read)).sum()
+        return jnp.sin(stack.with_layer_activations(*read)[0] if keeps_all else stack(*read)).sum()
 
     def of_both(params: Any, x_BLD: jax.Array) -> list[Any]:
         both = (lambda *args, all=all: loss(*args, keeps_all=all) for all in (False, True))

@@ -28,7 +28,7 @@ from efficient_attention.models.sharding import (
     to_devices,
 )
 from efficient_attention.modules.dense_layer import Dense
-from efficient_attention.modules.table import Table
+from efficient_attention.modules.embedding_table import EmbeddingTable
 from efficient_attention.training.state import initial_state
 
 MESH = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
@@ -131,7 +131,7 @@ def test_modules_gather_their_parameters_by_the_letters_of_the_rules(name: str):
 
     found = 0
     for path, module in nnx.iter_graph(nnx.eval_shape(make)):
-        if isinstance(module, Dense | Table):
+        if isinstance(module, Dense | EmbeddingTable):
             array = 'kernel' if isinstance(module, Dense) else 'embedding'
             full = '/'.join(map(str, (*path, array)))
             shape = getattr(module, array).shape

@@ -13,7 +13,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.alignment import cross_weights
-from efficient_attention.models.decoding import CachedDecoder, DecodeState
+from efficient_attention.models.cached_decoding import CachedDecoder, DecodeState
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -268,6 +268,6 @@ def test_layers_that_do_not_read_the_source_have_no_taps():
     decoder = nnx.merge(*parts_of('bahdanau')).decoder
     line = "^model.source_reading is 'before'; layer activations are available only for 'layers' and 'state'$"
     with pytest.raises(InputError, match=line):
-        decoder.tapped(*ARRAYS[2:])
+        decoder.with_layer_activations(*ARRAYS[2:])
     with pytest.raises(InputError, match=line):
-        CachedDecoder(decoder, 4).tapped(DecodeState((), jnp.zeros(2, jnp.int32)), TARGET)
+        CachedDecoder(decoder, 4).with_layer_activations(DecodeState((), jnp.zeros(2, jnp.int32)), TARGET)

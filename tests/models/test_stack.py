@@ -11,8 +11,8 @@ from flax import nnx
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.stack import Stack, layer_mechanisms, period
-from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.models.stack import Stack, layer_mechanisms, mechanism_period
+from efficient_attention.modules.context import Context, EncodedSource, fold_into_key
 from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer
 from tests.tolerances import assert_close
 
@@ -68,7 +68,7 @@ def test_scan_equals_the_layers_one_after_another(sharing: str):
 
     def layer(x: jax.Array, index: int) -> jax.Array:
         own = parameters if sharing == 'all' else jax.tree.map(lambda leaf: leaf[index], parameters)
-        return nnx.merge(graph, own)(x, SEGMENTS, POSITIONS, rng=fold(KEYS, index))
+        return nnx.merge(graph, own)(x, SEGMENTS, POSITIONS, rng=fold_into_key(KEYS, index))
 
     both = jax.jit(lambda x: (run_stack(config, parameters, x), layer(layer(layer(x, 0), 1), 2)))
     assert_close(*both(X))
@@ -99,12 +99,12 @@ def test_layers_with_a_cross_attention_all_read_the_other_sequence():
     rng = np.random.default_rng(4)
     parameters = jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(shapes))
     states = np.random.default_rng(3).normal(size=(2, 4, 16)).astype(np.float32)
-    other = OtherSequence(*jax.device_put((states, np.int32([[1, 2, 2, 0], [1] * 4]))))
+    other = EncodedSource(*jax.device_put((states, np.int32([[1, 2, 2, 0], [1] * 4]))))
 
     def by_hand(x: jax.Array) -> jax.Array:
         for number in range(2):
             layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters['layers']))
-            x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), other=other)
+            x = layer(x, SEGMENTS, POSITIONS, rng=fold_into_key(KEYS, number), other=other)
         return x
 
     context = Context(SEGMENTS, POSITIONS, KEYS, other=other)
@@ -122,7 +122,7 @@ def test_a_shared_layers_gradient_is_the_sum_over_the_layers():
 @pytest.mark.parametrize('fields', [{'layer_groups': 2}, {'inner_layers': 2}], ids=['groups', 'inner'])
 def test_groups_equal_separate_layers_with_copies_and_get_the_sum_of_their_gradients(fields: dict):
     config = with_fields(sharing='all', layers=4, **fields)
-    numbers, parameters = np.asarray(config.layer_numbers), random_parameters(config)
+    numbers, parameters = np.asarray(config.layer_to_param_index), random_parameters(config)
     assert {leaf.shape[0] for leaf in jax.tree.leaves(parameters)} == {2}
     value, (gradients, _) = value_and_gradients(config, parameters)
     copies = jax.tree.map(lambda leaf: leaf[numbers], parameters)
@@ -223,7 +223,7 @@ def test_layers_take_mechanisms_in_turn(remat: str):
     def by_hand(x: jax.Array) -> jax.Array:
         for number, text in enumerate(['causal', 'full'] * 2):
             layer = nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters))
-            x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), mechanism=parse_mechanism(text))
+            x = layer(x, SEGMENTS, POSITIONS, rng=fold_into_key(KEYS, number), mechanism=parse_mechanism(text))
         return x
 
     assert_close(*jax.jit(lambda x: (run_stack(config, parameters, x), by_hand(x)))(X))
@@ -231,10 +231,10 @@ def test_layers_take_mechanisms_in_turn(remat: str):
 
 def test_turns_repeat_with_the_shortest_period():
     turns = layer_mechanisms(with_fields(layers=6, attention='causal; full'))
-    assert turns == tuple(map(parse_mechanism, ['causal', 'full'] * 3)) and period(turns) == 2
-    assert period(layer_mechanisms(with_fields(layers=6))) == 1
+    assert turns == tuple(map(parse_mechanism, ['causal', 'full'] * 3)) and mechanism_period(turns) == 2
+    assert mechanism_period(layer_mechanisms(with_fields(layers=6))) == 1
     random = layer_mechanisms(with_fields(layers=3, attention='bigbird(2, 1)'))
-    assert period(random) == 3 and len(set(random)) == 3
+    assert mechanism_period(random) == 3 and len(set(random)) == 3
 
 
 @pytest.mark.parametrize('attention', ['lsh(4, 2)', 'favor(8)'])

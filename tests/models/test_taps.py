@@ -12,13 +12,13 @@ from flax import nnx
 
 from efficient_attention.attention.attend import attention_weights
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import CachedDecoder
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.layer_activations import LayerActivations
 from efficient_attention.models.stack import Stack, layer_mechanisms
-from efficient_attention.models.taps import Taps
-from efficient_attention.modules.context import Context, OtherSequence
-from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer, begin
+from efficient_attention.modules.context import Context, EncodedSource
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer, initial_streams
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -48,16 +48,16 @@ def stack_of(name: str) -> Stack:
 
 def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
     """Each layer's output, what its attention reads and what that gives, from layers called one after another."""
-    layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.terms(POSITIONS), [], [], []
+    layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.shared_terms(POSITIONS), [], [], []
     first = second = X
     for number, mechanism in enumerate(layer_mechanisms(stack.config)):
-        layer = layers[stack.config.layer_numbers[number]]
-        context = Context(SEGMENTS, POSITIONS).with_terms(terms)
+        layer = layers[stack.config.layer_to_param_index[number]]
+        context = Context(SEGMENTS, POSITIONS).with_shared_terms(terms)
         reads.append(layer.attention_norm(second) if stack.config.norm == 'pre' else second)
         attended.append(layer.attention.run(reads[-1], context, mechanism)[0])
         if stack.config.stack == 'reversible':
             first = first + attended[-1]
-            second = second + layer.added(layer.sub_layers[1], first, context)
+            second = second + layer.reversible_branch(layer.sub_layers[1], first, context)
             outputs.append((first + second) / 2)
         else:
             first = second = layer.run((second,), context, mechanism)[0][0]
@@ -65,15 +65,15 @@ def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax
     return outputs, reads, attended
 
 
-def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack: Stack) -> jax.Array:
+def from_operands(layer: Layer, x_BLD: jax.Array, taps: LayerActivations, number: int, stack: Stack) -> jax.Array:
     """What a layer's attention gives by the weights of the queries and keys that were handed out."""
     mechanism = layer_mechanisms(stack.config)[number]
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention['attention'])
-    bias = stack.terms(POSITIONS).bias
+    bias = stack.shared_terms(POSITIONS).bias
     segments = {'query_segments': SEGMENTS, 'key_segments': SEGMENTS}
     weights_BHLM = attention_weights(*operands[:2], mechanism, bias=bias, relative=operands.relative, **segments)
     value_BMHK = layer.attention.split_heads(layer.attention.value(x_BLD))
-    return layer.attention.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights_BHLM, value_BMHK))
+    return layer.attention.merge_and_project_heads(jnp.einsum('BHLM,BMHK->BLHK', weights_BHLM, value_BMHK))
 
 
 @pytest.mark.parametrize('name', CASES)
@@ -82,9 +82,9 @@ def test_outputs_and_weights_are_those_of_layers_one_by_one(name: str):
 
     @jax.jit
     def run() -> tuple[Any, ...]:
-        out, taps = stack.tapped(X, Context(SEGMENTS, POSITIONS))
+        out, taps = stack.with_layer_activations(X, Context(SEGMENTS, POSITIONS))
         outputs, reads, attended = recomputed(stack)
-        layers = [stack.parameter_layers()[number] for number in stack.config.layer_numbers]
+        layers = [stack.parameter_layers()[number] for number in stack.config.layer_to_param_index]
         found = [
             from_operands(*pair, taps, number, stack) for number, pair in enumerate(zip(layers, reads, strict=True))
         ]
@@ -97,7 +97,7 @@ def test_outputs_and_weights_are_those_of_layers_one_by_one(name: str):
     assert_close(found, attended)
 
 
-OTHER = OtherSequence(
+OTHER = EncodedSource(
     *jax.device_put((RNG.normal(size=(2, 4, 16)).astype(np.float32), np.int32([[1, 2, 2, 0], [1, 1, 1, 1]])))
 )
 
@@ -105,9 +105,9 @@ OTHER = OtherSequence(
 def cross_queries(stack: Stack) -> list[jax.Array]:
     """The queries of each layer's cross-attention, which reads the residual sum after self-attention."""
     context, queries = Context(SEGMENTS, POSITIONS, other=OTHER), []
-    streams = begin(X, is_reversible=stack.config.stack == 'reversible')
+    streams = initial_streams(X, is_reversible=stack.config.stack == 'reversible')
     for layer, mechanism in zip(stack.parameter_layers(), layer_mechanisms(stack.config), strict=True):
-        read = streams[0] + layer.added(layer.sub_layers[0], streams[-1], context, mechanism)
+        read = streams[0] + layer.reversible_branch(layer.sub_layers[0], streams[-1], context, mechanism)
         cross = layer.cross_attention
         queries.append(cross.split_heads(cross.query(layer.cross_attention_norm(read))))
         streams, _ = layer.run(streams, context, mechanism)
@@ -120,8 +120,8 @@ def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_seque
     stack = nnx.merge(*drawn(lambda: Stack(config, causal=True, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0))))
 
     @jax.jit
-    def run() -> tuple[Taps, list[jax.Array], list[jax.Array]]:
-        _, taps = stack.tapped(X, Context(SEGMENTS, POSITIONS, other=OTHER))
+    def run() -> tuple[LayerActivations, list[jax.Array], list[jax.Array]]:
+        _, taps = stack.with_layer_activations(X, Context(SEGMENTS, POSITIONS, other=OTHER))
         keys = [layer.cross_attention.keys(OTHER).key for layer in stack.parameter_layers()]
         return taps, keys, cross_queries(stack)
 
@@ -144,7 +144,9 @@ def test_without_a_request_the_scan_hands_out_nothing(name: str, streams: int):
     assert outputs_of_scans(lambda x: stack(x, Context(SEGMENTS, POSITIONS))) == [streams]
     operands = 3 * len(set(layer_mechanisms(stack.config)))
     outputs = streams * len(set(layer_mechanisms(stack.config)))
-    assert outputs_of_scans(lambda x: stack.tapped(x, Context(SEGMENTS, POSITIONS))) == [streams + outputs + operands]
+    assert outputs_of_scans(lambda x: stack.with_layer_activations(x, Context(SEGMENTS, POSITIONS))) == [
+        streams + outputs + operands
+    ]
 
 
 def test_gradients_through_the_taps_of_a_reversible_stack_are_those_of_its_output():
@@ -154,7 +156,7 @@ def test_gradients_through_the_taps_of_a_reversible_stack_are_those_of_its_outpu
         weights = jnp.cos(jnp.arange(X.size)).reshape(X.shape)
         return jax.grad(lambda x: (call(x, Context(SEGMENTS, POSITIONS)) * weights).sum())(X)
 
-    calls = (lambda *arguments: stack.tapped(*arguments)[1].outputs_NBLD[-1], stack)
+    calls = (lambda *arguments: stack.with_layer_activations(*arguments)[1].outputs_NBLD[-1], stack)
     assert_close(*jax.jit(lambda: [gradient(call) for call in calls])(), gradient=True)
 
 
@@ -164,12 +166,12 @@ def test_pieces_from_caches_have_the_taps_of_the_whole_text(name: str):
     model = nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
 
     @jax.jit
-    def both() -> tuple[Taps, tuple[jax.Array, jax.Array], list[Taps]]:
-        hidden, whole = model.tapped(TOKENS, jnp.ones_like(TOKENS))
+    def both() -> tuple[LayerActivations, tuple[jax.Array, jax.Array], list[LayerActivations]]:
+        hidden, whole = model.with_layer_activations(TOKENS, jnp.ones_like(TOKENS))
         cached = CachedDecoder(model, LENGTH)
-        _, state, first = cached.tapped(cached.init_state(2), TOKENS[:, :4])
+        _, state, first = cached.with_layer_activations(cached.init_state(2), TOKENS[:, :4])
         pair = hidden, model.normed(whole.outputs_NBLD[-1])
-        return whole, pair, [first, cached.tapped(state, TOKENS[:, 4:])[2]]
+        return whole, pair, [first, cached.with_layer_activations(state, TOKENS[:, 4:])[2]]
 
     whole, pair, pieces = both()
     assert_close(*pair)
@@ -186,8 +188,8 @@ def test_an_encoder_hands_out_its_stacks_taps():
     model = nnx.merge(*drawn(lambda: Encoder(config, rngs=nnx.Rngs(0))))
 
     @jax.jit
-    def run() -> tuple[jax.Array, Taps, jax.Array, jax.Array]:
-        out, taps = model.tapped(TOKENS, SEGMENTS)
+    def run() -> tuple[jax.Array, LayerActivations, jax.Array, jax.Array]:
+        out, taps = model.with_layer_activations(TOKENS, SEGMENTS)
         return out, taps, model(TOKENS, SEGMENTS), model.normed(taps.outputs_NBLD[-1])
 
     out, taps, plain, normed = run()

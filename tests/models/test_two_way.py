@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from efficient_attention.models.two_way import TwoWayLanguageModel
+from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from tests.models.drawn import drawn
 from tests.models.test_directions import CONFIG, SEGMENTS, TOKENS

@@ -10,10 +10,10 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.stack import layer_mechanisms
-from efficient_attention.models.uneven import layer_sizes, stretches
-from efficient_attention.modules.layer import Constant
+from efficient_attention.models.uneven_stack import equal_layer_groups, layer_sizes
+from efficient_attention.modules.layer import ConstantSubLayer
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -30,7 +30,7 @@ def parts_of(config: ModelConfig) -> tuple[nnx.GraphDef, dict]:
 
 
 def test_layers_that_are_alike_are_one_stretch():
-    found = stretches(UNEVEN)
+    found = equal_layer_groups(UNEVEN)
     assert [(one.config.layers, one.config.heads, one.first) for one in found] == [(2, 4, 0), (1, 4, 2), (2, 2, 3)]
     assert [[sub.is_constant for sub in one.sub_layers] for one in found] == [
         [False, False],
@@ -42,7 +42,7 @@ def test_layers_that_are_alike_are_one_stretch():
 
 def test_patterns_that_are_drawn_and_dropout_go_by_the_number_in_the_whole_stack():
     drawn = dataclasses.replace(UNEVEN, layer_heads=(), attention='bigbird(2, 1)')
-    mechanisms = [one for own, _, first in stretches(drawn) for one in layer_mechanisms(own, first)]
+    mechanisms = [one for own, _, first in equal_layer_groups(drawn) for one in layer_mechanisms(own, first)]
     assert tuple(mechanisms) == layer_mechanisms(drawn)
 
 
@@ -71,16 +71,16 @@ def test_cut_into_stretches_a_stack_computes_the_same_with_dropout():
 def test_layers_without_heads_or_units_have_a_bias_there():
     encoder = nnx.merge(*parts_of(UNEVEN))
     middle, last = encoder.stack.stretches[1].layers, encoder.stack.stretches[2].layers
-    assert isinstance(middle.attention, Constant) and isinstance(last.feed_forward, Constant)
+    assert isinstance(middle.attention, ConstantSubLayer) and isinstance(last.feed_forward, ConstantSubLayer)
     assert middle.feed_forward.up.kernel.shape == (1, 8, 12) and last.attention.query.kernel.shape == (2, 8, 4)
-    x_BLD, taps = nnx.jit(lambda encoder: encoder.tapped(TOKENS, SEGMENTS))(encoder)
+    x_BLD, taps = nnx.jit(lambda encoder: encoder.with_layer_activations(TOKENS, SEGMENTS))(encoder)
     assert taps.outputs_NBLD.shape == (5, 2, 6, 8) and taps.attention == {}
     assert_close(np.asarray(taps.outputs_NBLD)[-1], x_BLD)
 
 
 def test_laid_out_for_inference_it_is_the_same():
     graph, params = parts_of(UNEVEN)
-    laid_graph, laid = for_inference(graph, jax.tree.map(np.asarray, params))
+    laid_graph, laid = lay_out_for_inference(graph, jax.tree.map(np.asarray, params))
     outputs = jax.jit(
         lambda *both: [nnx.merge(*one)(TOKENS, SEGMENTS) for one in zip((graph, laid_graph), both, strict=True)]
     )

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.attend import weights_with_options
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
+from efficient_attention.modules.context import Context, EncodedSource, LayerMemory
 from efficient_attention.modules.cross_attention import CrossAttention, cross_options, cross_rng
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
@@ -173,7 +173,7 @@ def test_a_bias_and_global_tokens_are_refused_together():
 
 # ---- cross-attention ----
 
-OTHER = OtherSequence(
+OTHER = EncodedSource(
     jnp.asarray(np.random.default_rng(4).normal(size=(2, 5, 16)), jnp.float32),
     jnp.asarray([[1, 1, 2, 2, 0], [1] * 5]),
     jnp.asarray([[0, 1, 0, 1, 0], [*range(5)]]),
@@ -219,9 +219,9 @@ def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
     @quick
     def both_ways(x: jax.Array) -> tuple:
         out, (query, key, *_) = module.run(x, READER)
-        weights = weights_with(query, key, config.cross_mechanism, options)
+        weights = weights_with_options(query, key, config.cross_mechanism, options)
         mixed = jnp.einsum('BHLM,BMHK->BLHK', weights, module.keys(OTHER).value)
-        return weights, out, module.join_heads(mixed)
+        return weights, out, module.merge_and_project_heads(mixed)
 
     weights, out, expected = jax.device_get(both_ways(X))
     assert_close(out, expected)

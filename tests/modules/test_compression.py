@@ -12,18 +12,18 @@ from flax import nnx
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.modules import compression as module
+from efficient_attention.modules import memory_compression as module
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.compression import (
-    RECONSTRUCTION,
-    compress,
-    held,
-    make_compressor,
-    over_layers,
-    reconstruction_error,
-    told_losses,
-)
 from efficient_attention.modules.context import LayerMemory
+from efficient_attention.modules.memory_compression import (
+    RECONSTRUCTION,
+    auxiliary_losses,
+    compress,
+    make_compressor,
+    reconstruction_error,
+    stop_gradient_to_params,
+    sum_over_layers,
+)
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -139,7 +139,7 @@ def test_no_gradient_flows_into_a_module_that_is_held():
 
     def total(state, is_held: bool):
         module = nnx.merge(graph, state)
-        return (held(module) if is_held else module).value(jnp.asarray(TOKENS.states_BMD)).sum()
+        return (stop_gradient_to_params(module) if is_held else module).value(jnp.asarray(TOKENS.states_BMD)).sum()
 
     for is_held in (True, False):
         gradient = quick(jax.grad(functools.partial(total, is_held=is_held)))(state)
@@ -147,13 +147,13 @@ def test_no_gradient_flows_into_a_module_that_is_held():
 
 
 def test_the_loss_runs_on_the_config_s_backend(monkeypatch: pytest.MonkeyPatch):
-    asked, attend_with = [], module.attend_with
+    asked, attend_with = [], module.attend_with_options
 
     def noted(*x: Any) -> tuple[jax.Array, jax.Array | None]:
         asked.append(x[-1].backend)
         return attend_with(*x)
 
-    monkeypatch.setattr(module, 'attend_with', noted)
+    monkeypatch.setattr(module, 'attend_with_options', noted)
     config = config_of('convolution', attention_backend='reference')
     attention, mechanism = attention_of(config), parse_mechanism('causal')
     jax.eval_shape(lambda tokens: reconstruction_error(attention, mechanism, tokens, tokens, tokens), TOKENS)
@@ -164,12 +164,12 @@ LEARNED = {'compression': 'convolution', 'compressed_length': 8, 'reconstruction
 
 
 def test_a_learned_compressor_tells_its_loss_where_there_are_slots():
-    assert told_losses(ModelConfig(**LEARNED)) == {RECONSTRUCTION: 0.5}
-    assert told_losses(ModelConfig(**LEARNED | {'compressed_length': 0})) == {}
-    assert told_losses(ModelConfig(compression='mean', compressed_length=8)) == {}
-    assert told_losses(ModelConfig()) == {}
+    assert auxiliary_losses(ModelConfig(**LEARNED)) == {RECONSTRUCTION: 0.5}
+    assert auxiliary_losses(ModelConfig(**LEARNED | {'compressed_length': 0})) == {}
+    assert auxiliary_losses(ModelConfig(compression='mean', compressed_length=8)) == {}
+    assert auxiliary_losses(ModelConfig()) == {}
 
 
 def test_sums_are_added_over_layers():
-    assert over_layers({'one': jnp.asarray([0.0, 1.0, 2.0])})['one'] == 3.0
-    assert over_layers({}) == {}
+    assert sum_over_layers({'one': jnp.asarray([0.0, 1.0, 2.0])})['one'] == 3.0
+    assert sum_over_layers({}) == {}

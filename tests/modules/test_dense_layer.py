@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.devices import compiled_for
+from efficient_attention.attention.devices import using_platform
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
@@ -105,7 +105,7 @@ def test_all_products_of_a_model_in_bfloat16_are_of_bfloat16_operands():
 
 
 @pytest.mark.parametrize('in_float32', [False, True])
-@compiled_for('tpu')
+@using_platform('tpu')
 def test_elsewhere_gradients_are_of_bfloat16_operands_too(in_float32: bool):
     config, options = LayerConfig(dtype='bfloat16'), {'use_bias': False, 'in_float32': in_float32}
     graph, state = drawn(lambda: linear(config, 4, 6, nnx.Rngs(0), **options))

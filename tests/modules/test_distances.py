@@ -45,14 +45,14 @@ def test_attention_has_the_papers_four_terms(clamp: int, is_shared: bool):
 def four_terms(layer: Attention, x_BLD: jax.Array, positions: jax.Array, biases: tuple) -> jax.Array:
     """The layer's output by the paper's equation."""
     config, (u_HK, v_HK) = layer.config, biases
-    q, k, value = layer.project(x_BLD, positions, config.mechanisms[0])
+    q, k, value = layer.project_with_memory(x_BLD, positions, config.mechanisms[0])
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None]
     distance = np.minimum(np.maximum(distance, 0), config.clamp_length or LENGTH)
     r_LMHK = layer.distances.projection(sinusoid(jnp.asarray(distance), 16)).reshape(LENGTH, LENGTH, 2, 8)
     logits = jnp.einsum('BLHK,BMHK->BHLM', q, k) + jnp.einsum('HK,BMHK->BHM', u_HK, k)[:, :, None]
     logits += jnp.einsum('BLHK,LMHK->BHLM', q, r_LMHK) + jnp.einsum('HK,LMHK->HLM', v_HK, r_LMHK)[None]
     weights = jax.nn.softmax(jnp.where(np.tri(LENGTH, dtype=bool), logits / math.sqrt(8), -1e30))
-    return layer.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights, value))
+    return layer.merge_and_project_heads(jnp.einsum('BHLM,BMHK->BLHK', weights, value))
 
 
 def test_shared_biases_are_asked_for():

@@ -4,8 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.attention.devices import using_forms
-from efficient_attention.modules.int8 import codes_of, int8_product, integer_sums, numbers_of, rounded, scale_of
+from efficient_attention.attention.devices import using_device_tuning
+from efficient_attention.modules.int8 import (
+    dequantize_int8,
+    fake_quantize,
+    int8_product,
+    int8_scale,
+    integer_sums,
+    quantize_to_int8,
+)
 from tests.tolerances import assert_close
 
 
@@ -16,9 +23,9 @@ def test_a_round_trip_loses_half_a_step_at_most(axis: int):
 
     @jax.jit
     def coded(x: jax.Array) -> tuple:
-        scale = scale_of(x, axis)
-        codes = codes_of(x, scale)
-        return scale, codes, numbers_of(codes, scale)
+        scale = int8_scale(x, axis)
+        codes = quantize_to_int8(x, scale)
+        return scale, codes, dequantize_int8(codes, scale)
 
     scale, codes, numbers = jax.device_get(coded(x))
     assert codes.dtype == np.int8 and np.abs(codes.astype(int)).max() == 128 and scale.shape[axis] == 1
@@ -34,11 +41,11 @@ def test_products_are_those_of_integers(inputs: int, as_bfloat16: bool):
     rng = np.random.default_rng(1)
     x, kernel = rng.normal(size=(3, 5, inputs)).astype(np.float32), rng.normal(size=(inputs, 8)).astype(np.float32)
     x[0], kernel[:, 0] = -1.0, -1.0
-    scales = jax.jit(lambda x, axis: (scale_of(x, axis), codes_of(x, scale_of(x, axis))), static_argnums=1)
+    scales = jax.jit(lambda x, axis: (int8_scale(x, axis), quantize_to_int8(x, int8_scale(x, axis))), static_argnums=1)
     (scale, codes), (token, own) = jax.device_get((scales(kernel, 0), scales(x, -1)))
     sums = own.astype(np.int64) @ codes.astype(np.int64)
     assert sums.max() in (inputs * 127 * 127, inputs * 128 * 128)
-    with using_forms(codes_as_bfloat16=as_bfloat16):
+    with using_device_tuning(codes_as_bfloat16=as_bfloat16):
         found = jax.jit(int8_product)(x, codes, scale)
         np.testing.assert_array_equal(jax.jit(integer_sums)(own, codes), sums.astype(np.float32))
     assert_close(found, (sums * np.asarray(token, np.float64) * np.asarray(scale, np.float64)[0]).astype(np.float32))
@@ -49,8 +56,10 @@ def test_a_gradient_passes_as_if_nothing_were_rounded():
 
     @jax.jit
     def run(x: jax.Array) -> tuple:
-        gradient, out = jax.grad(lambda x: ((rounded(x, -1) * factor).sum(), rounded(x, -1)), has_aux=True)(x)
-        return gradient, out, numbers_of(codes_of(x, scale_of(x, -1)), scale_of(x, -1))
+        gradient, out = jax.grad(lambda x: ((fake_quantize(x, -1) * factor).sum(), fake_quantize(x, -1)), has_aux=True)(
+            x
+        )
+        return gradient, out, dequantize_int8(quantize_to_int8(x, int8_scale(x, -1)), int8_scale(x, -1))
 
     gradient, out, expected = jax.device_get(run(x))
     np.testing.assert_array_equal(gradient, factor)

@@ -11,8 +11,8 @@ from flax import nnx
 
 from efficient_attention.attention.cache import CacheSpec, init_cache
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
-from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Constant, Layer, residual_sum
+from efficient_attention.modules.context import Context, EncodedSource, LayerMemory
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, ConstantSubLayer, Layer, residual_sum
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -42,7 +42,7 @@ def test_layers_without_norms_or_sums():
 
         @quick
         def without_sums(x: jax.Array, layer: Layer = layer, norm: str = norm) -> tuple[jax.Array, jax.Array]:
-            normed = [(lambda x: x) if norm == 'none' else getattr(layer, sub.norm) for sub in layer.sub_layers]
+            normed = [(lambda x: x) if norm == 'none' else getattr(layer, sub.norm_name) for sub in layer.sub_layers]
             attended = layer.attention(normed[0](x), SEGMENTS, POSITIONS)
             return layer(x, SEGMENTS, POSITIONS), layer.feed_forward(normed[1](attended))
 
@@ -81,7 +81,7 @@ def test_keys_for_rows_make_dropout_independent_of_the_batch():
 def test_both_branches_drop_elements_of_their_own():
     layer = made(dropout_rate=0.5)
     context = Context(SEGMENTS, POSITIONS, rng=jax.random.key(1))
-    dropped = quick(lambda x: [layer.added(sub, x, context) == 0 for sub in layer.sub_layers])(X)
+    dropped = quick(lambda x: [layer.reversible_branch(sub, x, context) == 0 for sub in layer.sub_layers])(X)
     share = (np.asarray(dropped[0]) == np.asarray(dropped[1])).mean()
     assert abs(share - 0.5) < 4 * 0.5 / X.size**0.5
 
@@ -103,13 +103,13 @@ def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
         np.asarray([[1, 1, 1, 2, 2, 0]] * 3),
         np.asarray([[1, 1, 2, 0], [1, 1, 1, 1], [2, 2, 0, 0]]),
     )
-    other_sequence = OtherSequence(jnp.asarray(other), jnp.asarray(other_segments))
+    other_sequence = EncodedSource(jnp.asarray(other), jnp.asarray(other_segments))
     context = Context(jnp.asarray(segments), POSITIONS, other=other_sequence)
 
     @quick
     def until_cross(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The layer's output, what the cross-attention is added to, and what it reads."""
-        attended = x + layer.added(layer.sub_layers[0], x, context)
+        attended = x + layer.reversible_branch(layer.sub_layers[0], x, context)
         attended = attended if norm == 'pre' else layer.attention_norm(attended)
         read = layer.cross_attention_norm(attended) if norm == 'pre' else attended
         return layer(x, context.segments_BL, POSITIONS, other=context.other), attended, read
@@ -117,7 +117,7 @@ def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
     @quick
     def after_cross(x: jax.Array) -> jax.Array:
         x = x if norm == 'pre' else layer.cross_attention_norm(x)
-        x = x + layer.added(layer.sub_layers[2], x, context)
+        x = x + layer.reversible_branch(layer.sub_layers[2], x, context)
         return x if norm == 'pre' else layer.feed_forward_norm(x)
 
     found, attended, read = jax.device_get(until_cross(X))
@@ -140,7 +140,7 @@ def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
 
 
 def test_a_sub_layer_without_heads_adds_its_bias_everywhere_and_reads_nothing():
-    module = Constant(LayerConfig(width=4, heads=2))
+    module = ConstantSubLayer(LayerConfig(width=4, heads=2))
     module.bias[...] = jnp.arange(4.0)
     x_BLD = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 
@@ -181,7 +181,7 @@ def test_new_tokens_meet_no_dropout_whatever_keys_the_context_brings(cell: str):
     rates = {'dropout_rate': 0.5, 'attention_dropout_rate': 0.5, 'state_dropout_rate': 0.5 * (cell == 'gru')}
     layer = made(CROSS_ATTENTION_LAYER if cell == 'none' else None, cell=cell, attention='causal', **rates)
     states = np.random.default_rng(2).normal(size=(3, 4, 16)).astype(np.float32)
-    other = OtherSequence(jnp.asarray(states), jnp.ones((3, 4), jnp.int32))
+    other = EncodedSource(jnp.asarray(states), jnp.ones((3, 4), jnp.int32))
     spec = CacheSpec(layer.config.mechanisms[0], 2, 2, 8, 6)
     context, rng = Context(SEGMENTS, POSITIONS, other=other), jax.random.key(9)
     strange = context._replace(rng=rng, state_rng=rng, product_BLX=jnp.ones((3, 6, 48)))

@@ -13,7 +13,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.context import Context, EncodedSource
 from efficient_attention.modules.cross_attention import CrossAttention
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
@@ -120,13 +120,13 @@ def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
         out, operands = module.run(x, context)
         arrays = operands.query_BLHK, operands.key_BMHK, operands.value_BMHK
         rows = {'query_segments': SEGMENTS, 'key_segments': SEGMENTS}
-        return out, module.join_heads(attend(*arrays, mechanism, learned=module.learned(), **rows))
+        return out, module.merge_and_project_heads(attend(*arrays, mechanism, learned=module.learned(), **rows))
 
     assert_close(*own_ways(x))
 
     @quick
     def cross_ways(x: jax.Array, states: jax.Array) -> tuple[jax.Array, jax.Array]:
-        other = OtherSequence(states, jnp.ones((2, 7), jnp.int32))
+        other = EncodedSource(states, jnp.ones((2, 7), jnp.int32))
         at_once, _ = cross.run(x, context._replace(other=other))
         return at_once, cross.go_on(x, context, cross.fixed_keys(other))[0]
 

@@ -65,7 +65,7 @@ def by_definition(pooling: MultiheadPooling) -> tuple[np.ndarray, np.ndarray]:
 def test_formula():
     pooling = make()
     weights, vectors = by_definition(pooling)
-    found = quick(lambda x, segments: (pooling.weights(x, segments), pooling(x, segments)))(X, SEGMENTS)
+    found = quick(lambda x, segments: (pooling.pooling_weights(x, segments), pooling(x, segments)))(X, SEGMENTS)
     assert_close(found, (weights, vectors))
 
 
@@ -92,7 +92,7 @@ def test_order_and_padding_change_nothing():
 @pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
 def test_sixteen_bits():
     rounded = make(dataclasses.replace(CONFIG, dtype='bfloat16'))
-    run = quick(lambda x, segments: (rounded(x, segments), rounded.weights(x, segments)))
+    run = quick(lambda x, segments: (rounded(x, segments), rounded.pooling_weights(x, segments)))
     out, weights = run(X.astype(jnp.bfloat16), SEGMENTS)
     assert out.dtype == jnp.bfloat16 and weights.dtype == jnp.float32
     assert_close(out, by_definition(rounded)[1], dtype='bfloat16')

@@ -24,7 +24,7 @@ def make(kind: str, config: LayerConfig = CONFIG) -> Pooling:
 
 def run(pooling: Pooling, x: np.ndarray = X, segments: np.ndarray = SEGMENTS) -> list[np.ndarray]:
     """Weights and vectors."""
-    both = quick(lambda x, segments: [pooling.weights(x, segments), pooling(x, segments)])
+    both = quick(lambda x, segments: [pooling.pooling_weights(x, segments), pooling(x, segments)])
     return jax.device_get(both(x, segments))
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.attend import weights_with
+from efficient_attention.attention.attend import weights_with_options
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.context import Context, EncodedSource
 from efficient_attention.modules.cross_attention import CrossAttention
 from tests.attention import contract
 from tests.attention.cells import quick
@@ -23,7 +23,7 @@ H, K, D = 2, 8, 16
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, D)), jnp.float32)
 SEGMENTS = jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6])
 POSITIONS = jnp.asarray([[0, 1, 2, 0, 1, 0], [*range(6)]])
-OTHER = OtherSequence(
+OTHER = EncodedSource(
     jnp.asarray(np.random.default_rng(4).normal(size=(2, 5, D)), jnp.float32),
     jnp.asarray([[1, 1, 2, 2, 0], [1] * 5]),
     jnp.asarray([[0, 1, 0, 1, 0], [*range(5)]]),
@@ -76,7 +76,7 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
     def all_ways() -> tuple:
         out, operands = module.run(X, context)
         options = operands.beside(CallOptions(query_segments=SEGMENTS, key_segments=segments))
-        weights = weights_with(operands.query_BLHK, operands.key_BMHK, mechanism, options)
+        weights = weights_with_options(operands.query_BLHK, operands.key_BMHK, mechanism, options)
         again = module.go_on(X, Context(SEGMENTS, POSITIONS), module.fixed_keys(OTHER)) if is_cross else None
         return out, weights, again
 

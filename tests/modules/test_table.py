@@ -6,8 +6,8 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from efficient_attention.attention.device_mesh import spread, using_mesh
-from efficient_attention.modules.table import Table, table_logits
+from efficient_attention.attention.device_mesh import shard_activations, using_mesh
+from efficient_attention.modules.embedding_table import EmbeddingTable, table_logits
 from tests.collectives import sent
 from tests.tolerances import assert_close
 
@@ -15,8 +15,8 @@ MESH = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ('data', 'fsdp', 'tensor
 NUMBERS = np.arange(24, dtype=np.int32).reshape(8, 3) % 10
 
 
-def words(width: int) -> Table:
-    table = Table(10, width, rngs=nnx.Rngs(0))
+def words(width: int) -> EmbeddingTable:
+    table = EmbeddingTable(10, width, rngs=nnx.Rngs(0))
     table.axes = 'VE'
     return table
 
@@ -26,7 +26,7 @@ def test_vectors_and_their_gradient_are_those_of_one_device():
 
     def loss(state: nnx.State) -> jax.Array:
         table = nnx.merge(graph, state)
-        return (table(NUMBERS) ** 2).sum() + (table.vectors(np.float32)[3] * 2.0).sum()
+        return (table(NUMBERS) ** 2).sum() + (table.table_vectors(np.float32)[3] * 2.0).sum()
 
     one = jax.jit(jax.value_and_grad(loss))(state)
     on_mesh = jax.jit(using_mesh(MESH)(jax.value_and_grad(loss)))(state)
@@ -39,7 +39,7 @@ def test_a_width_that_does_not_divide_is_looked_up_without_gathering_the_vectors
     graph, state = nnx.split(words(3))
 
     def loss(state: nnx.State, numbers: jax.Array) -> jax.Array:
-        return (spread(nnx.merge(graph, state)(numbers), 'BLE') ** 2).sum()
+        return (shard_activations(nnx.merge(graph, state)(numbers), 'BLE') ** 2).sum()
 
     rows = jax.device_put(NUMBERS, NamedSharding(MESH, PartitionSpec(('data', 'fsdp'))))
     program = jax.jit(using_mesh(MESH)(jax.value_and_grad(loss))).lower(state, rows).compile()

@@ -17,8 +17,8 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel, Head
-from efficient_attention.models.memory import Memory
 from efficient_attention.models.pretraining import MaskedLMHead, PairHead
+from efficient_attention.models.segment_memory import SegmentMemory
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.context import Context
@@ -120,8 +120,10 @@ def predict(decoder: Decoder, tokens: jax.Array, segments: jax.Array, keys: jax.
     return decoder(tokens, segments, rng=jax.random.wrap_key_data(keys))
 
 
-def go_on(decoder: Decoder, tokens: jax.Array, segments: jax.Array, states: jax.Array) -> tuple[jax.Array, Memory]:
-    return decoder.continued(tokens, segments, Memory(states, jnp.ones(states.shape[::2], jnp.int32)))
+def go_on(
+    decoder: Decoder, tokens: jax.Array, segments: jax.Array, states: jax.Array
+) -> tuple[jax.Array, SegmentMemory]:
+    return decoder.continue_from_memory(tokens, segments, SegmentMemory(states, jnp.ones(states.shape[::2], jnp.int32)))
 
 
 def answer(model: nnx.Module, x: Any) -> Any:

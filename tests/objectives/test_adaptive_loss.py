@@ -14,14 +14,14 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.attention.devices import using_forms
+from efficient_attention.attention.devices import using_device_tuning
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.adaptive import Cluster
+from efficient_attention.models.adaptive_softmax import Cluster
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.adaptive_loss import clusters_of
-from efficient_attention.objectives.language_modelling import output_sums
+from efficient_attention.objectives.language_modelling import next_token_loss_sums
 from efficient_attention.planning.cost import cost_of
-from efficient_attention.planning.program import parse_program
+from efficient_attention.planning.hlo_program import parse_program
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -61,12 +61,12 @@ def value_and_gradients(graph: nnx.GraphDef, state: nnx.State, *arrays: jax.Arra
     hidden, targets, weights = arrays
 
     def loss(state: nnx.State, hidden: jax.Array) -> jax.Array:
-        return output_sums(nnx.merge(graph, state), hidden, targets, weights)['loss'] / weights.sum()
+        return next_token_loss_sums(nnx.merge(graph, state), hidden, targets, weights)['loss'] / weights.sum()
 
     return jax.value_and_grad(loss, (0, 1))(state, hidden)
 
 
-sums_of, logits_of = nnx.jit(output_sums), nnx.jit(Decoder.logits)
+sums_of, logits_of = nnx.jit(next_token_loss_sums), nnx.jit(Decoder.logits)
 
 
 def dense_sums(model: Decoder, targets: jax.Array) -> dict[str, float]:
@@ -99,7 +99,7 @@ def test_sums(targets: str):
 def test_losses_are_those_of_the_paper_in_float64():
     """log p(word) = log p(tail | first) + log p(word | tail), from the clusters' tables alone."""
     model = nnx.merge(*parts_of(4, 'narrow tails'))
-    clusters, narrow = model.head.clustered(HIDDEN, model.embeddings.token)
+    clusters, narrow = model.head.clusters_and_inputs(HIDDEN, model.embeddings.token)
     vectors = np.asarray(narrow, np.float64)
 
     def log_p(cluster: Cluster) -> np.ndarray:
@@ -141,7 +141,7 @@ def test_devices_that_share_a_row_share_each_chunk():
     arrays = jax.device_put([np.asarray(x)[:, :12] for x in (HIDDEN, ANY, WEIGHTS)])
     shares = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec(None, 'sequence')))
     whole = value_and_gradients.lower(graph, state, *arrays).compile()
-    with using_mesh(mesh), using_forms(matrix_einsums=False):
+    with using_mesh(mesh), using_device_tuning(matrix_einsums=False):
         split = value_and_gradients.lower(graph, state, *shares).compile()
     assert_close(jax.device_get(split(state, *shares)), jax.device_get(whole(state, *arrays)), gradient=True)
     products, of_all = (cost_of(parse_program(one.as_text())).flops for one in (split, whole))

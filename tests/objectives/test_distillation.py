@@ -14,10 +14,10 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.objectives.compared import as_batch_arrays, compared
 from efficient_attention.objectives.distillation import Distillation
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.objectives.teacher_student_states import compared_states, teacher_states_for_batch
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch
@@ -54,8 +54,8 @@ def batch_of(kind: str) -> dict[str, Any]:
 
 
 def joined(batch: dict[str, Any], teacher: FineTuningModel, layers: tuple[int, ...] = (2, 4)) -> dict[str, Any]:
-    outputs, inside = teacher.with_inside(batch)
-    arrays = as_batch_arrays(compared(inside, INSIDE, layers), len(batch['tokens']))
+    outputs, inside = teacher.with_hidden_states(batch)
+    arrays = teacher_states_for_batch(compared_states(inside, INSIDE, layers), len(batch['tokens']))
     return batch | arrays | {'teacher_logits': outputs['logits']}
 
 
@@ -167,9 +167,12 @@ def test_mapped_layers_are_compared_in_the_teacher_s_width():
 
     @nnx.jit
     def run(student: FineTuningModel, teacher: FineTuningModel) -> tuple[Any, ...]:
-        batch, beside = joined(BATCH, teacher, tuple(LAYERS.values())), objective.initial_beside(jax.random.key(0))
-        sums, _ = objective.with_beside(beside).sums(student, batch, None, None)
-        return sums, beside, *(model.with_inside(batch)[1].states_NBLD for model in (student, teacher))
+        batch, beside = (
+            joined(BATCH, teacher, tuple(LAYERS.values())),
+            objective.initial_auxiliary_params(jax.random.key(0)),
+        )
+        sums, _ = objective.with_auxiliary_params(beside).sums(student, batch, None, None)
+        return sums, beside, *(model.with_hidden_states(batch)[1].states_NBLD for model in (student, teacher))
 
     sums, beside, mine, theirs = jax.device_get(run(model_of(CONFIG, head), model_of(TEACHER, head)))
     assert jax.tree.map(np.shape, beside) == {
@@ -188,13 +191,13 @@ def test_mapped_layers_are_compared_in_the_teacher_s_width():
 
 def test_one_projection_serves_all_layers():
     objective = distillation(HeadConfig(kind='sequence'), hidden=1.0, embeddings=1.0, projection='one')
-    beside = jax.eval_shape(objective.initial_beside, jax.random.key(0))
+    beside = jax.eval_shape(objective.initial_auxiliary_params, jax.random.key(0))
     assert jax.tree.map(lambda leaf: leaf.shape, beside) == {'all': {'kernel': (16, 24)}}
     rng = np.random.default_rng(0)
     x, kernel = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 1, 3, 16), (16, 24)))
-    given = objective.with_beside({'all': {'kernel': kernel}})
+    given = objective.with_auxiliary_params({'all': {'kernel': kernel}})
     for name in ('hidden', 'embeddings'):
-        assert_close(jax.jit(given.projected, static_argnums=0)(name, x), x @ kernel)
+        assert_close(jax.jit(given.project_to_teacher_width, static_argnums=0)(name, x), x @ kernel)
 
 
 def test_terms_are_means_over_tokens_pairs_or_rows_and_padding_counts_for_nothing():
@@ -211,7 +214,7 @@ def test_terms_are_means_over_tokens_pairs_or_rows_and_padding_counts_for_nothin
 def test_factors_are_the_weights_of_the_config():
     objective = distillation(HeadConfig(kind='sequence'), labels=0.3, soft=0.7, hidden=2.0)
     terms = ('fine_tuning', 'soft', 'hidden', 'masked_lm')
-    assert [objective.factor(term) for term in terms] == [0.3, 0.7, 2.0, 0.3]
+    assert [objective.loss_factor(term) for term in terms] == [0.3, 0.7, 2.0, 0.3]
 
 
 def test_metrics_by_labels_that_do_not_count_are_not_promised():

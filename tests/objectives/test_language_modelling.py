@@ -92,7 +92,7 @@ def test_what_layers_tell_is_a_term_of_its_own_with_the_factor_of_the_config():
     config = dataclasses.replace(CONFIG, **fields)
     objective, model = LanguageModelling(config), nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     sums_of_all = nnx.jit(objective.sums)
-    assert (objective.factor('reconstruction'), objective.factor('causal_lm')) == (0.25, 1.0)
+    assert (objective.loss_factor('reconstruction'), objective.loss_factor('causal_lm')) == (0.25, 1.0)
     carry, sums = objective.initial_carry(4), {}
     for _ in range(2):
         sums, carry = sums_of_all(model, BATCH, carry, None)
@@ -101,4 +101,4 @@ def test_what_layers_tell_is_a_term_of_its_own_with_the_factor_of_the_config():
     assert int(weights['reconstruction']) == int(BATCH['segments'].sum()) and sums['reconstruction']['loss'] > 0.0
     total = sums['causal_lm']['loss'] / weights['causal_lm']
     total += 0.25 * sums['reconstruction']['loss'] / weights['reconstruction']
-    assert_close(total_loss(sums, weights, objective.factor), total)
+    assert_close(total_loss(sums, weights, objective.loss_factor), total)

@@ -7,10 +7,10 @@ from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entr
 
 from efficient_attention.objectives.objective import (
     Objective,
-    is_best,
-    joined,
+    combine_trainable_parts,
+    is_top_prediction,
     mean_metrics,
-    separate,
+    split_trainable_parts,
     total_loss,
     weighted_sums,
 )
@@ -65,7 +65,7 @@ def test_an_objective_must_say_weights_and_sums():
 
 @jax.jit
 def cross_entropy_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-    return weighted_sums(cross_entropy(logits, labels), is_best(logits, labels), weights)
+    return weighted_sums(cross_entropy(logits, labels), is_top_prediction(logits, labels), weights)
 
 
 def by_hand(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float]:
@@ -111,14 +111,14 @@ def test_equal_logits_lose_the_logarithm_of_the_classes():
 
 def test_joined_and_separate_are_inverse():
     params, beside = {'encoder': 1, 'head': 2}, {'hidden': 3}
-    assert joined(params, beside) == {'encoder': 1, 'head': 2, 'beside': {'hidden': 3}}
-    assert separate(joined(params, beside)) == (params, beside, None)
+    assert combine_trainable_parts(params, beside) == {'encoder': 1, 'head': 2, 'beside': {'hidden': 3}}
+    assert split_trainable_parts(combine_trainable_parts(params, beside)) == (params, beside, None)
     scores = {'encoder': 4}
-    assert separate(joined(params, None, scores)) == (params, None, scores)
-    assert separate(joined(params, beside, scores)) == (params, beside, scores)
+    assert split_trainable_parts(combine_trainable_parts(params, None, scores)) == (params, None, scores)
+    assert split_trainable_parts(combine_trainable_parts(params, beside, scores)) == (params, beside, scores)
 
 
 def test_without_anything_beside_the_parameters_are_as_they_were():
     params = {'encoder': 1}
-    assert joined(params, None) is params and separate(params) == (params, None, None)
-    assert separate(3.0) == (3.0, None, None)
+    assert combine_trainable_parts(params, None) is params and split_trainable_parts(params) == (params, None, None)
+    assert split_trainable_parts(3.0) == (3.0, None, None)

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.pretraining import PretrainingModel, read
+from efficient_attention.models.pretraining import PretrainingModel, encoder_options
 from efficient_attention.objectives.pretraining import Pretraining
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -33,7 +33,7 @@ def test_sums_equal_the_logits_own(model):
 
     @nnx.jit
     def both(model: PretrainingModel, batch: dict) -> tuple[jax.Array, jax.Array]:
-        x_BLD = model.encoder(batch['tokens'], batch['segments'], **read(batch, None, 0))
+        x_BLD = model.encoder(batch['tokens'], batch['segments'], **encoder_options(batch, None, 0))
         return model.masked_logits(x_BLD, batch['masked_positions']), model.pair_logits(x_BLD)
 
     logits, pairs = (np.asarray(one, np.float64) for one in both(model, BATCH))

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from efficient_attention.attention.hard import definition as hard
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.objectives.reinforced import losses_behind, mean_of_others, surrogate
+from efficient_attention.objectives.reinforce import leave_one_out_mean, losses_to_go, surrogate
 from efficient_attention.objectives.text_to_text import TextToText
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -24,13 +24,11 @@ LOSSES = np.float32([[1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 4.0, 6.0, 8.0, 0.0]])
 
 
 def test_a_draw_is_followed_by_the_losses_of_its_text():
-    assert_close(
-        jax.jit(losses_behind)(LOSSES, SEGMENTS), np.asarray([[6, 5, 3, 9, 5], [20, 18, 14, 8, 0]], np.float32)
-    )
+    assert_close(jax.jit(losses_to_go)(LOSSES, SEGMENTS), np.asarray([[6, 5, 3, 9, 5], [20, 18, 14, 8, 0]], np.float32))
 
 
 def test_the_baseline_is_the_mean_of_the_other_rows():
-    mean = jax.jit(mean_of_others)
+    mean = jax.jit(leave_one_out_mean)
     found = mean(np.float32([[1.0, 9.0], [2.0, 4.0], [6.0, 7.0]]), np.asarray([[1, 1], [1, 1], [1, 0]], bool))
     assert_close(found, np.asarray([[4.0, 4.0], [3.5, 9.0], [1.5, 6.5]], np.float32))
     assert not np.asarray(mean(np.ones((1, 3), np.float32), np.ones((1, 3), bool))).any()
@@ -82,7 +80,7 @@ def exact_gradient(graph: nnx.GraphDef, params: dict, monkeypatch: pytest.Monkey
 
     def of_choice(params: dict, choice_NL: jax.Array) -> jax.Array:
         model, layers = nnx.merge(graph, params), iter(choice_NL)
-        model.decoder.stack.lay_out_separately()
+        model.decoder.stack.unstack_layers()
 
         def forced(*_: Any) -> jax.Array:
             is_chosen = jnp.arange(CHOICES)[None] == next(layers)[:, None]

@@ -10,9 +10,9 @@ cosine_sum, logits_sum, relations_sum, soft_targets, squared_sum = map(
     jax.jit,
     (
         distillation.cosine_sum,
-        distillation.logits_sum,
-        distillation.relations_sum,
-        distillation.soft_targets,
+        distillation.attention_logits_error_sum,
+        distillation.attention_relations_kl_sum,
+        distillation.soft_target_kl,
         distillation.squared_sum,
     ),
 )
@@ -44,7 +44,7 @@ def test_soft_targets_are_a_divergence_times_the_squared_temperature(temperature
 
 @jax.jit
 def gradient_of(student: jax.Array, teacher: jax.Array, temperature: jax.Array) -> jax.Array:
-    return jax.grad(lambda x: distillation.soft_targets(x, teacher, temperature).sum())(student)
+    return jax.grad(lambda x: distillation.soft_target_kl(x, teacher, temperature).sum())(student)
 
 
 def gradient(student: np.ndarray, teacher: np.ndarray, temperature: float) -> np.ndarray:

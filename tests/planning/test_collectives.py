@@ -5,13 +5,13 @@ import pytest
 
 from efficient_attention.planning.collectives import (
     Collective,
-    axes_of,
     collectives_of,
-    exchanges,
-    groups_of,
+    device_groups,
+    find_collectives,
+    mesh_axes_of_groups,
     sent_bytes,
 )
-from efficient_attention.planning.program import Shape, parse_program
+from efficient_attention.planning.hlo_program import Shape, parse_program
 from tests.planning.small_program import MESH, TEXT
 
 
@@ -39,7 +39,11 @@ def test_results_are_those_of_the_whole_collective():
         f'{result} collective-permute(%b)', f'({result}, {result}, u32[]) collective-permute-start(%b)'
     )
     for text in (TEXT, begins):
-        (one,) = (one for one in exchanges(parse_program(text).executed(), MESH) if one.kind == 'collective-permute')
+        (one,) = (
+            one
+            for one in find_collectives(parse_program(text).executed_instructions(), MESH)
+            if one.kind == 'collective-permute'
+        )
         assert (one.members, one.operands, one.results[0]) == (2, (Shape('bf16', (2, 8)),), Shape('bf16', (2, 8)))
     assert 'collective-permute-start' in begins and [shape.dtype for shape in one.results] == ['bf16', 'u32']
 
@@ -60,12 +64,12 @@ def test_results_are_those_of_the_whole_collective():
     ],
 )
 def test_groups(attributes, groups):
-    np.testing.assert_array_equal(groups_of(attributes, 4), groups)
+    np.testing.assert_array_equal(device_groups(attributes, 4), groups)
 
 
 def test_axes_are_those_along_which_members_differ():
-    assert axes_of(np.array([[0, 4], [1, 5]]), MESH) == 'data'
-    assert axes_of(np.array([[0, 3], [1, 2]]), MESH) == 'fsdp+tensor'
+    assert mesh_axes_of_groups(np.array([[0, 4], [1, 5]]), MESH) == 'data'
+    assert mesh_axes_of_groups(np.array([[0, 3], [1, 2]]), MESH) == 'fsdp+tensor'
 
 
 def test_a_ring_sends_each_part_once():

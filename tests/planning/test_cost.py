@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.planning.cost import cost_of, used_places
-from efficient_attention.planning.program import parse_program
+from efficient_attention.planning.cost import convolution_pair_count, cost_of
+from efficient_attention.planning.hlo_program import parse_program
 from tests.planning.small_program import TEXT
 
 
@@ -29,7 +29,7 @@ def test_the_products_of_a_compiled_scan():
 
     step = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(jnp.ones((5, 16, 16)), jnp.ones((8, 16))).compile()
     program = parse_program(step.as_text())
-    assert not program.endless()
+    assert not program.loops_of_unknown_length()
     assert cost_of(program).flops == 5 * 3 * 2 * 8 * 16 * 16
 
 
@@ -63,5 +63,5 @@ def test_products_as_convolutions(left, kernel, result, labels, flops):
 
 
 def test_places_of_a_window():
-    assert used_places({'size': '4', 'stride': '3', 'lhs_dilate': '4'}, outputs=4, inputs=4) == 4
-    assert used_places({'size': '3', 'rhs_dilate': '2'}, outputs=1, inputs=5) == 3
+    assert convolution_pair_count({'size': '4', 'stride': '3', 'lhs_dilate': '4'}, outputs=4, inputs=4) == 4
+    assert convolution_pair_count({'size': '3', 'rhs_dilate': '2'}, outputs=1, inputs=5) == 3

@@ -2,13 +2,13 @@
 
 import pytest
 
-from efficient_attention.planning.plan import Line, largest_batch
+from efficient_attention.planning.plan import LinearMemoryModel, largest_batch
 
 
 def test_a_line_through_two_sizes():
-    line = Line.through({0: 5, 8: 116, 16: 132})
-    assert line == Line(100.0, 2.0)
-    assert line.rows(1000, 16) == 448 and line.rows(50, 16) == 0
+    line = LinearMemoryModel.fit_two_points({0: 5, 8: 116, 16: 132})
+    assert line == LinearMemoryModel(100.0, 2.0)
+    assert line.max_rows(1000, 16) == 448 and line.max_rows(50, 16) == 0
 
 
 @pytest.mark.parametrize('rows, largest', [(8, 440), (440, 440), (1600, 440)])

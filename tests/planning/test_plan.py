@@ -6,7 +6,13 @@ import pytest
 
 from efficient_attention.planning import plan as planning
 from efficient_attention.planning.chips import CHIPS
-from efficient_attention.planning.plan import Estimate, as_dict, estimate_of, make_plan, rows_step
+from efficient_attention.planning.plan import (
+    StepTimeEstimate,
+    as_dict,
+    batch_size_multiple,
+    estimate_step_time,
+    make_plan,
+)
 from efficient_attention.planning.topology import parse_topology
 from tests.planning.tiny_step import TOPOLOGY, config, tiny_step
 
@@ -42,21 +48,21 @@ def test_the_largest_batch_and_what_grows_with_it(compiled):
 
 @pytest.mark.usefixtures('compiled')
 def test_where_the_batch_does_not_fit_the_plan_is_of_the_largest(monkeypatch):
-    fixed = tiny_step().memory.total - tiny_step().memory.temporary
-    monkeypatch.setattr(planning.Topology, 'memory', property(lambda _: fixed + 5000))
+    fixed = tiny_step().memory.total_bytes - tiny_step().memory.temporary
+    monkeypatch.setattr(planning.Topology, 'memory_per_device', property(lambda _: fixed + 5000))
     plan = make_plan(config(), TOPOLOGY)
     assert plan.batch_size == plan.largest.rows == 4
 
 
 def test_rows_of_a_batch_divide_over_devices_and_micro_batches():
-    assert rows_step(tiny_step()) == 2
+    assert batch_size_multiple(tiny_step()) == 2
 
 
 def test_the_estimate_of_a_step_says_what_it_follows_from(monkeypatch):
     cost = planning.Cost(flops=197e12, bytes=819e9 / 2, cycles=2 * CHIPS['v5e'].clock)
     sent = [planning.Collective('all-gather', 'fsdp', 1, CHIPS['v5e'].link / 4)]
     monkeypatch.setattr(planning, 'peak_flops', lambda _: 197e12)
-    estimate = estimate_of(parse_topology('v5e:2x2'), tiny_step(), cost, sent)
-    assert estimate == Estimate(1.0, 0.5, 2.0, 0.25) and estimate.step == 2.25
-    assert dataclasses.replace(estimate, compiler=None).step == 1.25
-    assert estimate_of(TOPOLOGY, tiny_step(), cost, sent).step is None  # nothing is published of a CPU
+    estimate = estimate_step_time(parse_topology('v5e:2x2'), tiny_step(), cost, sent)
+    assert estimate == StepTimeEstimate(1.0, 0.5, 2.0, 0.25) and estimate.step_seconds == 2.25
+    assert dataclasses.replace(estimate, compiler=None).step_seconds == 1.25
+    assert estimate_step_time(TOPOLOGY, tiny_step(), cost, sent).step_seconds is None  # nothing is published of a CPU

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from efficient_attention.planning.plan import Estimate, Largest, plan_of
-from efficient_attention.planning.report import report, row_length, teacher_lines
+from efficient_attention.planning.plan import LargestBatch, StepTimeEstimate, plan_of
+from efficient_attention.planning.report import format_plan, row_length, teacher_lines
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
 
 def test_a_plan_in_lines():
-    plan = plan_of(TOPOLOGY, tiny_step(), 8, Largest(16, {8: 2**20, 16: 2**21}))
-    text = report(plan)
+    plan = plan_of(TOPOLOGY, tiny_step(), 8, LargestBatch(16, {8: 2**20, 16: 2**21}))
+    text = format_plan(plan)
     assert text.startswith('8,936 parameters on 2 cpu device(s) (data 1 x fsdp 2')
     assert ', a batch of 8 rows of 32 tokens' in text.split('\n')[0]
     assert 'matrix products' in text and ' x all-gather over fsdp: ' in text
@@ -33,12 +33,14 @@ def test_a_plan_says_what_it_leaves_out_of_a_student():
 
 def test_a_time_names_its_source():
     plan = plan_of(TOPOLOGY, tiny_step(), 8, None)
-    by_compiler = dataclasses.replace(plan, estimate=Estimate(0.001, 0.002, 0.004, 0.001))
-    assert "time of a step: 5 ms, the compiler's estimate and then sending\n" in report(by_compiler)
-    by_roofline = dataclasses.replace(plan, estimate=Estimate(0.001, 0.002, None, 0.001))
-    assert 'time of a step: 3 ms, the longer of products and memory traffic and then sending\n' in report(by_roofline)
-    assert "compiler's" not in report(by_roofline)
-    assert 'largest batch' not in report(by_roofline)
+    by_compiler = dataclasses.replace(plan, estimate=StepTimeEstimate(0.001, 0.002, 0.004, 0.001))
+    assert "time of a step: 5 ms, the compiler's estimate and then sending\n" in format_plan(by_compiler)
+    by_roofline = dataclasses.replace(plan, estimate=StepTimeEstimate(0.001, 0.002, None, 0.001))
+    assert 'time of a step: 3 ms, the longer of products and memory traffic and then sending\n' in format_plan(
+        by_roofline
+    )
+    assert "compiler's" not in format_plan(by_roofline)
+    assert 'largest batch' not in format_plan(by_roofline)
 
 
 def test_rows_of_two_texts_have_two_lengths():
@@ -51,7 +53,9 @@ def test_rows_of_two_texts_have_two_lengths():
 
 def test_a_program_that_no_device_holds():
     memory = dataclasses.replace(tiny_step().memory, temporary=2**60)
-    plan = plan_of(TOPOLOGY, dataclasses.replace(tiny_step(), program=None, memory=memory), 8, Largest(0, {8: 2**40}))
-    assert ': does not fit\n' in report(plan)
-    assert 'the compiler refuses this program' in report(plan) and 'time of a step' not in report(plan)
-    assert report(plan).endswith('no batch fits (compiled: 8 rows 1.00 TiB)')
+    plan = plan_of(
+        TOPOLOGY, dataclasses.replace(tiny_step(), program=None, memory=memory), 8, LargestBatch(0, {8: 2**40})
+    )
+    assert ': does not fit\n' in format_plan(plan)
+    assert 'the compiler refuses this program' in format_plan(plan) and 'time of a step' not in format_plan(plan)
+    assert format_plan(plan).endswith('no batch fits (compiled: 8 rows 1.00 TiB)')

@@ -17,10 +17,10 @@ WITH_LIBTPU, WITH_CUDA = (
 
 def test_texts():
     assert parse_topology('v5e:4x4') == Topology('v5e', (4, 4))
-    assert parse_topology('v5p:8x8x4').count == 256 and parse_topology('h200:8').count == 8
-    assert parse_topology('v5e:4x4').memory == parse_topology('v5e:2x2').memory
-    assert parse_topology('cpu:2').memory == 4 * parse_topology('cpu:8').memory > 2**28
-    assert parse_topology('cpu:2').memory == host_memory() // 2
+    assert parse_topology('v5p:8x8x4').device_count == 256 and parse_topology('h200:8').device_count == 8
+    assert parse_topology('v5e:4x4').memory_per_device == parse_topology('v5e:2x2').memory_per_device
+    assert parse_topology('cpu:2').memory_per_device == 4 * parse_topology('cpu:8').memory_per_device > 2**28
+    assert parse_topology('cpu:2').memory_per_device == host_memory() // 2
 
 
 @pytest.mark.parametrize(

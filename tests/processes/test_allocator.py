@@ -58,10 +58,10 @@ def test_other_systems_are_left_alone(library, monkeypatch, system, libc):
 
 
 def test_threads_share_an_arena_where_the_allocator_is_tuned(library, monkeypatch):
-    allocator.share_one_arena()
+    allocator.use_single_malloc_arena()
     assert library.calls == [(-8, 1)]
     monkeypatch.setenv(SWITCH, 'default')
-    allocator.share_one_arena()
+    allocator.use_single_malloc_arena()
     assert library.calls == [(-8, 1)]
 
 
@@ -157,7 +157,7 @@ class Heap:
         self.arena = self.used = self.free = self.outside = self.trims = 0
         self.unused_share = 0.0  # of the host's memory
         monkeypatch.setattr(allocator, 'resident_bytes', lambda: self.used + self.free + self.outside)
-        monkeypatch.setattr(allocator, 'unused_share', lambda: self.unused_share)
+        monkeypatch.setattr(allocator, 'unused_memory_share', lambda: self.unused_share)
 
     def has(self, *, used: int) -> None:
         """So many bytes are in use: of those that are free and resident, then of new ones."""
@@ -175,63 +175,63 @@ class Heap:
 
 def test_steps_that_need_the_same_keep_their_memory_and_the_rest_goes(monkeypatch):
     heap = Heap(monkeypatch)
-    kept = allocator.KeptMemory(heap, slack=10)
+    kept = allocator.FreedMemoryLimiter(heap, slack=10)
     for second in range(200):
         heap.has(used=100 if second % 2 else 20)  # 80 are free between two steps
-        assert not kept.look(second)
+        assert not kept.trim_excess_memory(second)
     heap.free += 11 + 5  # fragments that no step finds again
     heap.arena += 11 + 5
-    assert kept.look(200) and heap.free == 0
-    assert [kept.look(201 + second) for second in range(50)] == [False] * 50
+    assert kept.trim_excess_memory(200) and heap.free == 0
+    assert [kept.trim_excess_memory(201 + second) for second in range(50)] == [False] * 50
 
 
 def test_what_was_needed_more_than_a_minute_ago_is_not_kept(monkeypatch):
     heap = Heap(monkeypatch)
-    kept = allocator.KeptMemory(heap, slack=10)
+    kept = allocator.FreedMemoryLimiter(heap, slack=10)
     heap.has(used=100)  # to compile
-    assert not kept.look(0)
+    assert not kept.trim_excess_memory(0)
     heap.has(used=20)
-    assert not kept.look(allocator.MEMORY) and heap.free == 80
-    assert kept.look(allocator.MEMORY + 1) and heap.free == 0
+    assert not kept.trim_excess_memory(allocator.MEMORY) and heap.free == 80
+    assert kept.trim_excess_memory(allocator.MEMORY + 1) and heap.free == 0
 
 
 def test_what_grows_back_in_each_step_is_given_back_once_a_minute(monkeypatch):
     heap = Heap(monkeypatch)
-    kept = allocator.KeptMemory(heap, slack=10)
+    kept = allocator.FreedMemoryLimiter(heap, slack=10)
     for second in range(180):
         heap.has(used=20)
         heap.free = 30  # scattered, so that the next step takes other pages
         heap.arena = 50
-        kept.look(second)
+        kept.trim_excess_memory(second)
     assert heap.trims == 180 // allocator.MEMORY
 
 
 def test_looks_take_a_hundredth_of_the_time_at_most():
-    assert allocator.pause(0.0) == allocator.INTERVAL
-    assert allocator.pause(0.03) == pytest.approx(3.0)
+    assert allocator.seconds_until_next_check(0.0) == allocator.INTERVAL
+    assert allocator.seconds_until_next_check(0.03) == pytest.approx(3.0)
 
 
 def test_nothing_is_given_back_while_half_of_the_memory_is_unused(monkeypatch):
     heap = Heap(monkeypatch)
-    kept = allocator.KeptMemory(heap, slack=10)
+    kept = allocator.FreedMemoryLimiter(heap, slack=10)
     heap.has(used=100)
     heap.has(used=20)
     heap.unused_share = 0.51
-    assert not kept.look(0) and not kept.look(100) and heap.free == 80
+    assert not kept.trim_excess_memory(0) and not kept.trim_excess_memory(100) and heap.free == 80
     heap.unused_share = 0.49
-    assert kept.look(200) and heap.free == 0
+    assert kept.trim_excess_memory(200) and heap.free == 0
 
 
 def test_memory_outside_of_the_allocator_has_free_memory_given_back_once(monkeypatch):
     heap = Heap(monkeypatch)
-    kept = allocator.KeptMemory(heap, slack=10)
+    kept = allocator.FreedMemoryLimiter(heap, slack=10)
     heap.outside = 1000
     heap.has(used=15)
     heap.has(used=4)
-    assert [kept.look(second) for second in (1, allocator.MEMORY + 1)] == [True, False]
+    assert [kept.trim_excess_memory(second) for second in (1, allocator.MEMORY + 1)] == [True, False]
     for second in range(100, 200):
         heap.has(used=12 if second % 2 else 4)
-        assert not kept.look(second)
+        assert not kept.trim_excess_memory(second)
 
 
 # Takes 256 MiB in pieces and gives back every other one, so that none of the free ones lies at the end of the heap.

@@ -27,7 +27,7 @@ def test_messages_arrive_whole_and_in_order():
         near.send(message)
     assert [far.receive(5), far.receive(5)] == sent[:2]
     far.connection.sendall(b'{"a": 1}\nrest')
-    assert near.receive(5) == {'a': 1} and near.take_rest() == b'rest' and near.take_rest() == b''
+    assert near.receive(5) == {'a': 1} and near.take_unread_bytes() == b'rest' and near.take_unread_bytes() == b''
     near.close(), far.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.processes import child_process
-from efficient_attention.processes.child_process import child_command
+from efficient_attention.processes.child_process import command_tied_to_parent
 
 # Starts a child as `child_process` or, as on other systems, with `follow` in between; prints its number.
 PARENT = """
@@ -49,7 +49,7 @@ def test_a_killed_parent_leaves_no_child(way: str):
 def test_the_child_gets_its_arguments_and_environment_and_gives_its_code():
     program = 'import os, sys; print(sys.argv[1:], os.environ["KIND"]); sys.exit(7)'
     environment = os.environ | {'KIND': 'child'}
-    command = child_command([sys.executable, '-c', program, '--a b', 'c'])
+    command = command_tied_to_parent([sys.executable, '-c', program, '--a b', 'c'])
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, "['--a b', 'c'] child\n")
 
@@ -59,9 +59,9 @@ def test_a_child_whose_parent_has_ended_before_it_began_does_nothing(monkeypatch
     monkeypatch.setattr(os, 'getppid', lambda: 1)
     monkeypatch.setattr(os, 'execvp', lambda *_: pytest.fail('it was started'))
     with pytest.raises(SystemExit):
-        child_process.become(['program'], parent=12345)
+        child_process.exec_tied_to_parent(['program'], parent=12345)
 
 
 def test_where_the_kernel_does_not_help_the_code_is_handed_on(monkeypatch):
     monkeypatch.setattr(child_process, 'INTERVAL', 0.01)
-    assert child_process.follow([sys.executable, '-c', 'raise SystemExit(5)'], os.getppid()) == 5
+    assert child_process.run_until_parent_ends([sys.executable, '-c', 'raise SystemExit(5)'], os.getppid()) == 5

@@ -17,7 +17,7 @@ import pytest
 from efficient_attention.errors import ExitCode, InputError, RunStopped
 from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.processes import hosts
-from efficient_attention.processes.stopping import SIGNALS, Stage, StopWatch
+from efficient_attention.processes.signal_thread import SIGNALS, StopSignalThread, StopStage
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
@@ -118,7 +118,7 @@ def test_sigterm_to_one_process_stops_both_after_the_same_step(stopped: tuple[Pa
     workdir, ended = stopped
     (step,) = re.findall(r'stopped after step (\d+), which is saved', ended[0].errors)
     assert 5 <= int(step) < STEPS
-    assert CheckpointReader(workdir).steps() == [int(step)]
+    assert CheckpointReader(workdir).complete_steps() == [int(step)]
 
 
 def test_two_processes_train_like_one(stopped: tuple[Path, list[Ended]], unbroken: Path):
@@ -187,7 +187,7 @@ def test_four_go_on_a_killed_one_is_named_and_one_goes_on_to_the_unbroken_end(
     """The first of the four is killed, in which JAX's coordination service is, soon after they have saved a step."""
     workdir = folder / 'killed'
     shutil.copytree(stopped[0], workdir)
-    (step,) = CheckpointReader(workdir).steps()
+    (step,) = CheckpointReader(workdir).complete_steps()
     killing = {'TURN': '4', 'VICTIMS': '0', 'SIGNAL': '9'}
     processes = launch(folder, workdir, Topology(4, 1), SIGNALLED, {'checkpoint.every_steps': 2}, **killing)
     killed, *others = finish(processes, seconds=300)
@@ -209,14 +209,14 @@ def assert_each_process_has_sealed(workdir: Path, processes: int) -> None:
     reader = CheckpointReader(workdir)
     step = reader.latest_step()
     folder = reader.folder / str(step)
-    assert len(list(folder.glob('seal-*'))) == processes and not reader.damage(step)
+    assert len(list(folder.glob('seal-*'))) == processes and not reader.find_damage(step)
     assert len({path.name for path in folder.glob('state/ocdbt.process_*')}) == processes
     for path in [path for path in folder.rglob('*') if path.is_file()]:
         content = path.read_bytes()
         path.write_bytes(content + b'x')
-        assert path.name in reader.damage(step)
+        assert path.name in reader.find_damage(step)
         path.write_bytes(content)
-    assert not reader.damage(step)
+    assert not reader.find_damage(step)
 
 
 @pytest.mark.slow
@@ -261,39 +261,39 @@ def test_a_stop_signal_to_one_or_all_saves_the_same_step(
     number = signal.SIGINT if victims == (1,) else signal.SIGTERM
     ended = finish_well(signalled(folder, workdir, Topology(processes, 1), number, *victims), ExitCode.STOPPED)
     (step,) = re.findall(r'stopped after step (\d+), which is saved', ended[0].errors)
-    assert 7 <= int(step) < STEPS and CheckpointReader(workdir).steps() == [int(step)]
+    assert 7 <= int(step) < STEPS and CheckpointReader(workdir).complete_steps() == [int(step)]
     finish_well(launch(folder, workdir, Topology(processes, 1)))
     assert_same_end(folder, workdir, unbroken)
 
 
 def test_what_jax_cannot_find_out_is_named():
     with pytest.raises(InputError, match='--distributed: .*--coordinator, --process_count, --process_id'):
-        hosts.initialize(None, None, None)
+        hosts.initialize_jax_distributed(None, None, None)
 
 
 def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    watch, stages = StopWatch(), []
-    watch.enter(Stage.SAVING)  # in which a stopped run leaves it
+    watch, stages = StopSignalThread(), []
+    watch.enter_stage(StopStage.SAVING)  # in which a stopped run leaves it
     peers = SimpleNamespace(leave=lambda: stages.append(watch.stage))
-    monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
+    monkeypatch.setattr(hosts, 'current_signal_thread', lambda: watch)
     monkeypatch.setattr(jax.distributed, 'shutdown', lambda: stages.append(watch.stage))
-    with pytest.raises(RunStopped), hosts.among_hosts(lambda _: peers, {}):
+    with pytest.raises(RunStopped), hosts.multi_host_run(lambda _: peers, {}):
         raise RunStopped
-    assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVING, Stage.SAVED]
+    assert [*stages, watch.stage] == [StopStage.SAVING, StopStage.SAVING, StopStage.SAVED]
 
 
 def test_a_stop_that_comes_when_all_is_done_does_nothing(monkeypatch: pytest.MonkeyPatch):
-    watch = StopWatch()
-    monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
+    watch = StopSignalThread()
+    monkeypatch.setattr(hosts, 'current_signal_thread', lambda: watch)
     before = [signal.getsignal(number) for number in SIGNALS]
-    with hosts.uninterrupted():
+    with hosts.ignoring_stop_signals():
         signal.raise_signal(signal.SIGTERM)
-    assert watch.stage is Stage.NOTHING_TO_SAVE and [signal.getsignal(number) for number in SIGNALS] == before
-    with hosts.uninterrupted():
+    assert watch.stage is StopStage.NOTHING_TO_SAVE and [signal.getsignal(number) for number in SIGNALS] == before
+    with hosts.ignoring_stop_signals():
         watch.number = signal.SIGTERM  # its thread has seen it
-    assert watch.stage is Stage.SAVING and not watch.is_ending
+    assert watch.stage is StopStage.SAVING and not watch.is_ending
 
 
 def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -306,5 +306,5 @@ def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_jax_does_not_catch_sigterm(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax.distributed, 'initialize', lambda *_, **__: None)
-    hosts.initialize('localhost:1', 2, 0)
+    hosts.initialize_jax_distributed('localhost:1', 2, 0)
     assert not jax.config.jax_enable_preemption_service

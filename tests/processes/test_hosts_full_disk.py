@@ -50,6 +50,6 @@ def test_a_full_disk_of_one_is_named_by_both_and_both_go_on(tmp_path: Path):
     ends = [re.findall(r'^error: (.*)$', one.errors, re.MULTILINE) for one in (other, full)]
     assert [len(lines) for lines in ends] == [1, 1] and 'Traceback' not in other.errors + full.errors
     assert re.match(rf'process 1 \(.*\) failed: {FAILURE}', ends[0][0]) and re.match(FAILURE, ends[1][0])
-    assert CheckpointReader(workdir).steps() == [2]
+    assert CheckpointReader(workdir).complete_steps() == [2]
     assert [one.code for one in run_two(workdir)] == [one.code for one in run_two(tmp_path / 'unbroken')] == [0, 0]
     assert losses(workdir) == losses(tmp_path / 'unbroken')

@@ -11,11 +11,19 @@ from typing import Any
 import pytest
 
 from efficient_attention.errors import InputError, PeerError
-from efficient_attention.processes import meeting
+from efficient_attention.processes import rendezvous
 from efficient_attention.processes.channel import Channel
 from efficient_attention.processes.hosts import free_port
-from efficient_attention.processes.meeting import Met, Person, Place, connect, difference, facts_of, meet
-from efficient_attention.processes.relay import LOOPBACK, end
+from efficient_attention.processes.relay import LOOPBACK, close_connection
+from efficient_attention.processes.rendezvous import (
+    ProcessIdentity,
+    RendezvousAddress,
+    RendezvousResult,
+    connect_to_process_0,
+    describe_mismatch,
+    facts_to_compare,
+    meet_all_processes,
+)
 
 FACTS = {'config.train.seed': 1, 'code': 'aa'}
 
@@ -27,7 +35,9 @@ def gather(numbers: Sequence[int], *, count: int = 0, seconds: float = 5.0, **ot
     def come(place: int, number: int) -> Any:
         facts = other if other and place == len(numbers) - 1 else FACTS
         try:
-            return meet(Place(address, count or len(numbers), number, seconds), facts, lambda near, _: near.close())
+            return meet_all_processes(
+                RendezvousAddress(address, count or len(numbers), number, seconds), facts, lambda near, _: near.close()
+            )
         except (InputError, PeerError) as error:
             return error
 
@@ -43,7 +53,7 @@ def only_line(errors: list[Any], kind: type[Exception]) -> str:
 
 
 @contextlib.contextmanager
-def closing(met: list[Met]) -> Iterator[None]:
+def closing(met: list[RendezvousResult]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -51,7 +61,7 @@ def closing(met: list[Met]) -> Iterator[None]:
             for channel in one.channels.values():
                 channel.close()
             if one.server:
-                end(one.server)
+                close_connection(one.server)
 
 
 def test_all_come_and_know_one_another():
@@ -85,11 +95,11 @@ def test_two_processes_0_are_named():
 
 
 def test_another_program_at_the_address_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(meeting, 'HELLO_SECONDS', 0.2)
+    monkeypatch.setattr(rendezvous, 'HELLO_SECONDS', 0.2)
     with socket.create_server((LOOPBACK, 0)) as server:
         address = f'{LOOPBACK}:{server.getsockname()[1]}'
         with pytest.raises(InputError, match='process 0 cannot listen there .another program listens there.; --bind'):
-            meet(Place(address, 2, 0, 5.0), FACTS, lambda near, _: near.close())
+            meet_all_processes(RendezvousAddress(address, 2, 0, 5.0), FACTS, lambda near, _: near.close())
 
 
 def test_a_number_out_of_range_is_named():
@@ -98,11 +108,11 @@ def test_a_number_out_of_range_is_named():
 
 
 def test_another_number_of_processes_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(meeting, 'LATE_SECONDS', 0.2)
+    monkeypatch.setattr(rendezvous, 'LATE_SECONDS', 0.2)
     address = f'{LOOPBACK}:{free_port(LOOPBACK)}'
     with ThreadPoolExecutor(2) as pool:
-        places = [Place(address, 3, 0, 5.0), Place(address, 2, 1, 5.0)]
-        errors = [one.exception() for one in [pool.submit(meet, place, FACTS, print) for place in places]]
+        places = [RendezvousAddress(address, 3, 0, 5.0), RendezvousAddress(address, 2, 1, 5.0)]
+        errors = [one.exception() for one in [pool.submit(meet_all_processes, place, FACTS, print) for place in places]]
     assert only_line(errors, InputError) == 'process 1 (host h, pid 1) has --process_count=2, process 0 has 3'
 
 
@@ -120,18 +130,18 @@ def test_a_stranger_is_not_listened_to():
         connection.close()
 
     with ThreadPoolExecutor(1) as pool:
-        place = Place(f'{address[0]}:{address[1]}', 2, 0, 10.0)
-        zero = pool.submit(meet, place, FACTS, relay)
+        place = RendezvousAddress(f'{address[0]}:{address[1]}', 2, 0, 10.0)
+        zero = pool.submit(meet_all_processes, place, FACTS, relay)
         for said in (b'GET / HTTP/1.1\r\n', b'{"hello": 1}\n', b'{"relay": "guess"}\nwords', b''):
-            with connect(address, time.monotonic() + 5).connection as stranger:
+            with connect_to_process_0(address, time.monotonic() + 5).connection as stranger:
                 stranger.sendall(said)
                 stranger.shutdown(socket.SHUT_WR)
                 stranger.settimeout(5)
                 assert stranger.recv(100) == b''
-        one = meet(Place(place.address, 2, 1, 10.0), FACTS, relay)
+        one = meet_all_processes(RendezvousAddress(place.address, 2, 1, 10.0), FACTS, relay)
         with closing([zero.result(), one]):
             with pytest.raises(InputError, match='all 2 processes of the run at this address are there already'):
-                meet(Place(place.address, 2, 1, 10.0), FACTS, relay)
+                meet_all_processes(RendezvousAddress(place.address, 2, 1, 10.0), FACTS, relay)
             friend = Channel(socket.create_connection(address))
             friend.send({'relay': one.token})
             friend.connection.settimeout(5)
@@ -140,14 +150,14 @@ def test_a_stranger_is_not_listened_to():
 
 
 def test_what_else_differs_is_listed_and_long_values_are_cut():
-    people = [Person(0, 'a', 1), Person(1, 'b', 2)]
+    people = [ProcessIdentity(0, 'a', 1), ProcessIdentity(1, 'b', 2)]
     mine, theirs = {'x': 'y' * 100, **{str(number): 0 for number in range(5)}}, {'x': 'z'}
-    assert difference(people, [mine, mine]) == ''
-    assert difference(people, [mine, theirs]) == (
+    assert describe_mismatch(people, [mine, mine]) == ''
+    assert describe_mismatch(people, [mine, theirs]) == (
         f'process 1 (host b, pid 2) has x = "z", process 0 has x = "{"y" * 76}... (also different: 0, 1, 2, ...)'
     )
-    assert 'has x = absent, process 0 has x = "z"' in difference(people, [theirs, {}])
+    assert 'has x = absent, process 0 has x = "z"' in describe_mismatch(people, [theirs, {}])
 
 
 def test_what_belongs_to_a_host_may_differ():
-    assert facts_of({'config': {'data': {'cache': 'a', 'length': 3}}}) == {'config.data.length': 3}
+    assert facts_to_compare({'config': {'data': {'cache': 'a', 'length': 3}}}) == {'config.data.length': 3}

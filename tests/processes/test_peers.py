@@ -15,16 +15,16 @@ from efficient_attention.errors import InputError, RunError
 from efficient_attention.processes import peers
 from efficient_attention.processes.channel import Channel
 from efficient_attention.processes.hosts import free_port
-from efficient_attention.processes.meeting import Met, Place, meet
 from efficient_attention.processes.peers import (
     Peers,
     compare_with_peers,
     gather_from_peers,
-    join_peers,
-    place_among_peers,
-    tell_peers,
+    process_index_and_count,
+    report_error_to_peers,
+    start_peer_listeners,
 )
-from efficient_attention.processes.relay import LOOPBACK, end
+from efficient_attention.processes.relay import LOOPBACK, close_connection
+from efficient_attention.processes.rendezvous import RendezvousAddress, RendezvousResult, meet_all_processes
 
 
 class Ended(BaseException):
@@ -43,7 +43,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue]:
 
     monkeypatch.setattr(threading, 'excepthook', lambda _: None)
     monkeypatch.setattr(peers.os, '_exit', leave)
-    monkeypatch.setattr(peers, 'write_at_once', lambda line: setattr(lines, 'last', line))
+    monkeypatch.setattr(peers, 'write_stderr_unlocked', lambda line: setattr(lines, 'last', line))
     monkeypatch.setattr(peers.atexit, 'register', lambda _: None)
     for name, seconds in {'BEAT': 0.05, 'SILENCE': 2.0, 'GRACE': 0.3, 'BROKEN': 0.2, 'UNWIND': 0.3}.items():
         monkeypatch.setattr(peers, f'{name}_SECONDS', seconds)
@@ -54,20 +54,20 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue]:
 made: list[Peers] = []
 
 
-def take_part(number: int, one: Met) -> Peers:
+def take_part(number: int, one: RendezvousResult) -> Peers:
     """One of the processes that know of the others; they end with the test."""
     made.append(Peers(number, one))
     return made[-1]
 
 
 @pytest.fixture
-def met(ends: queue.Queue) -> Iterator[list[Met]]:  # noqa: ARG001  whose ends last as long as the threads
+def met(ends: queue.Queue) -> Iterator[list[RendezvousResult]]:  # noqa: ARG001  whose ends last as long as the threads
     """Three processes that have met."""
     address = f'{LOOPBACK}:{free_port(LOOPBACK)}'
-    found: list[Met] = []
+    found: list[RendezvousResult] = []
 
     def come(number: int) -> None:
-        found.append(meet(Place(address, 3, number, 5.0), {}, lambda near, _: near.close()))
+        found.append(meet_all_processes(RendezvousAddress(address, 3, number, 5.0), {}, lambda near, _: near.close()))
 
     threads = [threading.Thread(target=come, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -80,7 +80,7 @@ def met(ends: queue.Queue) -> Iterator[list[Met]]:  # noqa: ARG001  whose ends l
     others = [one for one in found if one is not zero]
     others.sort(key=lambda one: by_port[one.channels[0].connection.getsockname()])
     yield [zero, *others]
-    end(zero.server)
+    close_connection(zero.server)
     for one in made:
         one._is_over.set()
     for one in found:
@@ -97,7 +97,7 @@ def last_words(ends: queue.Queue, count: int) -> set[tuple[int, str]]:
     return {ends.get(timeout=5) for _ in range(count)}
 
 
-def test_all_have_the_same_facts_or_end(met: list[Met], ends: queue.Queue):
+def test_all_have_the_same_facts_or_end(met: list[RendezvousResult], ends: queue.Queue):
     joined = [take_part(number, one) for number, one in enumerate(met)]
 
     def compare(*seeds: int) -> set[str]:
@@ -105,7 +105,7 @@ def test_all_have_the_same_facts_or_end(met: list[Met], ends: queue.Queue):
 
         def compare_one(one: Peers, seed: int) -> None:
             try:
-                one.compare({'seed': seed})
+                one.compare_facts({'seed': seed})
             except InputError as error:
                 faults.append(str(error))
 
@@ -120,7 +120,7 @@ def test_all_have_the_same_facts_or_end(met: list[Met], ends: queue.Queue):
     assert compare(1, 1, 1) == compare(2, 2, 2) == set()
     (fault,) = compare(3, 3, 4)
     assert fault.startswith('process 2 (host ') and fault.endswith('has seed = 4, process 0 has seed = 3')
-    goodbyes = [threading.Thread(target=one.leave) for one in joined]
+    goodbyes = [threading.Thread(target=one.disconnect) for one in joined]
     for thread in goodbyes:
         thread.start()
     for thread in goodbyes:
@@ -133,7 +133,7 @@ def test_all_have_the_same_facts_or_end(met: list[Met], ends: queue.Queue):
 
 
 @pytest.mark.parametrize('victim', [0, 2])
-def test_whoever_has_died_is_named_by_all(victim: int, met: list[Met], ends: queue.Queue):
+def test_whoever_has_died_is_named_by_all(victim: int, met: list[RendezvousResult], ends: queue.Queue):
     for number, one in enumerate(met):
         if number != victim:
             take_part(number, one)
@@ -145,7 +145,9 @@ def test_whoever_has_died_is_named_by_all(victim: int, met: list[Met], ends: que
 
 
 @pytest.mark.parametrize('victim', [0, 1])
-def test_whoever_hangs_is_named_by_all_and_hears_it_when_it_goes_on(victim: int, met: list[Met], ends: queue.Queue):
+def test_whoever_hangs_is_named_by_all_and_hears_it_when_it_goes_on(
+    victim: int, met: list[RendezvousResult], ends: queue.Queue
+):
     for number, one in enumerate(met):
         if number != victim:
             take_part(number, one)
@@ -156,21 +158,23 @@ def test_whoever_hangs_is_named_by_all_and_hears_it_when_it_goes_on(victim: int,
     assert ends.get(timeout=5) == (4, f'error: this process {silence}, and the others have ended; {peers.AGAIN}')
 
 
-def test_all_stop_at_the_point_after_the_farthest(met: list[Met]):
+def test_all_stop_at_the_point_after_the_farthest(met: list[RendezvousResult]):
     joined = [take_part(number, one) for number, one in enumerate(met)]
     for one, points in zip(joined, (4, 1, 0), strict=True):
-        assert not any(one.stop_point.is_here(is_wanted=False) for _ in range(points))
-    joined[1].stop_point.is_here(is_wanted=True)
+        assert not any(one.stop_point.is_agreed_stop_point(is_wanted=False) for _ in range(points))
+    joined[1].stop_point.is_agreed_stop_point(is_wanted=True)
     while not all(one.stop_point._agreed for one in joined):
         time.sleep(0.01)
     for one, left in zip(joined, (1, 3, 5), strict=True):
-        assert [one.stop_point.is_here(is_wanted=False) for _ in range(left)] == [False] * (left - 1) + [True]
+        assert [one.stop_point.is_agreed_stop_point(is_wanted=False) for _ in range(left)] == [False] * (left - 1) + [
+            True
+        ]
 
 
 @pytest.mark.parametrize('victim', [0, 1])
-def test_what_ends_one_is_told_by_the_others(victim: int, met: list[Met], ends: queue.Queue):
+def test_what_ends_one_is_told_by_the_others(victim: int, met: list[RendezvousResult], ends: queue.Queue):
     joined = [take_part(number, one) for number, one in enumerate(met)]
-    joined[victim].tell_failure(InputError('corpus.txt is gone'))
+    joined[victim].broadcast_failure(InputError('corpus.txt is gone'))
     told = last_words(ends, 3)  # the failed one does not end by itself here, so it is ended as well
     assert {code for code, _ in told} == {2, 4} and (2, 'error: corpus.txt is gone') in told
     told.discard((2, 'error: corpus.txt is gone'))
@@ -178,15 +182,15 @@ def test_what_ends_one_is_told_by_the_others(victim: int, met: list[Met], ends: 
     assert line.startswith(f'error: process {victim} (host ') and line.endswith(' failed: corpus.txt is gone')
 
 
-def test_who_fails_by_itself_says_its_own_line(met: list[Met], ends: queue.Queue):
+def test_who_fails_by_itself_says_its_own_line(met: list[RendezvousResult], ends: queue.Queue):
     for number, one in enumerate(met):
-        take_part(number, one).tell_failure(InputError(f'mesh {number}'))
+        take_part(number, one).broadcast_failure(InputError(f'mesh {number}'))
     assert last_words(ends, 3) == {(2, f'error: mesh {number}') for number in range(3)}
 
 
-def test_an_error_that_may_come_from_a_death_waits_for_it(met: list[Met], ends: queue.Queue):
+def test_an_error_that_may_come_from_a_death_waits_for_it(met: list[RendezvousResult], ends: queue.Queue):
     zero = take_part(0, met[0])
-    failing = threading.Thread(target=zero.tell_failure, args=(RunError('Gloo: connection reset'),))
+    failing = threading.Thread(target=zero.broadcast_failure, args=(RunError('Gloo: connection reset'),))
     failing.start()
     Channel.close(met[1].channels[0])
     code, line = ends.get(timeout=5)
@@ -196,11 +200,11 @@ def test_an_error_that_may_come_from_a_death_waits_for_it(met: list[Met], ends: 
 
 @pytest.mark.parametrize('is_news_first', [True, False])
 def test_what_the_end_of_a_failed_process_breaks_is_no_failure_of_its_own(
-    is_news_first: bool, met: list[Met], ends: queue.Queue, monkeypatch: pytest.MonkeyPatch
+    is_news_first: bool, met: list[RendezvousResult], ends: queue.Queue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(peers, 'BROKEN_SECONDS', 2.0)
     one = take_part(1, met[1])
-    failing = threading.Thread(target=one.tell_failure, args=(RuntimeError('Gloo: connection reset'),))
+    failing = threading.Thread(target=one.broadcast_failure, args=(RuntimeError('Gloo: connection reset'),))
     if not is_news_first:
         failing.start()
         assert one._is_failing.wait(5)
@@ -214,7 +218,7 @@ def test_what_the_end_of_a_failed_process_breaks_is_no_failure_of_its_own(
     failing.join()
 
 
-def test_what_each_says_all_know(met: list[Met], ends: queue.Queue):
+def test_what_each_says_all_know(met: list[RendezvousResult], ends: queue.Queue):
     joined = [take_part(number, one) for number, one in enumerate(met)]
     said: dict[int, list[str]] = {}
     texts = ['', 'gone', 'here' * 1000]
@@ -233,20 +237,20 @@ def test_what_each_says_all_know(met: list[Met], ends: queue.Queue):
 def test_alone_there_is_nobody_to_compare_with():
     peers._known.clear()
     compare_with_peers({'seed': 1})
-    assert gather_from_peers('x') == ['x'] and place_among_peers() == (0, 1)
-    tell_peers(None, ValueError(), None)
+    assert gather_from_peers('x') == ['x'] and process_index_and_count() == (0, 1)
+    report_error_to_peers(None, ValueError(), None)
 
 
-def test_the_process_s_own_peers_are_known(met: list[Met], ends: queue.Queue):
-    one = join_peers(1, met[1])
+def test_the_process_s_own_peers_are_known(met: list[RendezvousResult], ends: queue.Queue):
+    one = start_peer_listeners(1, met[1])
     made.append(one)
     try:
         met[0].channels[1].send({'fault': 'process 1 has seed = 2'})
         with pytest.raises(InputError, match='seed = 2'):
             compare_with_peers({'seed': 2})
         met[0].channels[1].send({'said': ['a', 'b', 'c']})
-        assert gather_from_peers('b') == ['a', 'b', 'c'] and place_among_peers() == (1, 3)
-        tell_peers(InputError, InputError('bad'), None)
+        assert gather_from_peers('b') == ['a', 'b', 'c'] and process_index_and_count() == (1, 3)
+        report_error_to_peers(InputError, InputError('bad'), None)
         assert one._has_told.is_set()
         assert last_words(ends, 1) == {(2, 'error: bad')}
     finally:

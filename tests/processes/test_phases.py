@@ -23,6 +23,6 @@ def test_each_phase_is_a_line_with_its_time(tmp_path, monkeypatch):
 
 def test_an_entry_point_notes_its_imports_first(tmp_path, monkeypatch):
     monkeypatch.setenv(phases.VARIABLE, str(tmp_path / 'phases'))
-    program = 'from efficient_attention.processes.stopping import catch_stop_signals; catch_stop_signals()'
+    program = 'from efficient_attention.processes.signal_thread import catch_stop_signals; catch_stop_signals()'
     subprocess.run([sys.executable, '-c', program], check=True)
     assert (tmp_path / 'phases').read_text().split()[1:] == ['imports', '0']

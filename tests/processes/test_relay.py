@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from efficient_attention.processes.channel import listen
-from efficient_attention.processes.relay import LOOPBACK, end, open_relay
+from efficient_attention.processes.relay import LOOPBACK, close_connection, open_relay
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def sides(server: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]
     with socket.create_connection(relay.getsockname()) as near, server.accept()[0] as far:
         near.settimeout(5), far.settimeout(5)
         yield near, far
-    end(relay)
+    close_connection(relay)
 
 
 def test_both_directions(sides: tuple[socket.socket, socket.socket]):

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import pytest
 
 from efficient_attention.errors import PeerError
-from efficient_attention.processes import stop_point as module
+from efficient_attention.processes import stop_agreement as module
 from efficient_attention.processes.channel import Message
-from efficient_attention.processes.stop_point import StopPoint
+from efficient_attention.processes.stop_agreement import StopAgreement
 
 LAST = 12  # points of a run
 
@@ -34,15 +34,15 @@ class Network:
         self.waiting: set[int] = set()  # processes within a call that waits
         self.all = [self.process(one, [*range(1, count)] if one == 0 else [0]) for one in range(count)]
 
-    def process(self, number: int, others: list[int]) -> StopPoint:
+    def process(self, number: int, others: list[int]) -> StopAgreement:
         def send(target: int, message: Message) -> None:
             self.channels.setdefault((number, target), deque()).append(message)
 
-        point = StopPoint(number, others, send)
-        point._wait_while_held = functools.partial(self.wait, number, point)
+        point = StopAgreement(number, others, send)
+        point._wait_while_paused = functools.partial(self.wait, number, point)
         return point
 
-    def wait(self, number: int, point: StopPoint) -> None:
+    def wait(self, number: int, point: StopAgreement) -> None:
         """Whatever else can happen does, until the process is free; fails where nothing is left that frees it."""
         self.waiting.add(number)
         while point._is_held:
@@ -51,7 +51,7 @@ class Network:
 
     def pass_point(self, one: int) -> None:
         is_wanted = one in self.wanted and self.passed[one] + 1 >= self.wanted[one]
-        is_here = self.all[one].is_here(is_wanted=is_wanted)
+        is_here = self.all[one].is_agreed_stop_point(is_wanted=is_wanted)
         self.passed[one] += 1
         if is_here:
             self.stopped[one] = self.passed[one]
@@ -61,7 +61,7 @@ class Network:
         pairs = [pair for pair, messages in self.channels.items() if messages]
         if pairs:
             source, target = self.rng.choice(pairs)
-            self.all[target].hear(source, self.channels[source, target].popleft())
+            self.all[target].handle_message(source, self.channels[source, target].popleft())
         return bool(pairs)
 
     def runnable(self) -> list[int]:
@@ -117,23 +117,23 @@ def test_it_needs_no_main_thread_but_that_of_the_process_that_asks():
 
 def test_a_process_that_is_held_waits_at_its_next_point():
     sent: list[Message] = []
-    point = StopPoint(1, [0], lambda _, message: sent.append(message))
-    assert not point.is_here(is_wanted=True)
-    point.hear(0, {'stop': 'hold'})
+    point = StopAgreement(1, [0], lambda _, message: sent.append(message))
+    assert not point.is_agreed_stop_point(is_wanted=True)
+    point.handle_message(0, {'stop': 'hold'})
     assert sent == [{'stop': 'wanted'}, {'stop': 'passed', 'points': 1}]
     answers: list[bool] = []
-    main = threading.Thread(target=lambda: answers.append(point.is_here(is_wanted=True)))
+    main = threading.Thread(target=lambda: answers.append(point.is_agreed_stop_point(is_wanted=True)))
     main.start()
     time.sleep(0.05)
     assert main.is_alive() and not answers
-    point.hear(0, {'stop': 'agreed', 'point': 2})
+    point.handle_message(0, {'stop': 'agreed', 'point': 2})
     main.join(5)
     assert answers == [True] and len(sent) == 2
 
 
 def test_an_agreement_that_does_not_come_ends_in_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, 'WAIT_SECONDS', 0.25)
-    lost = StopPoint(1, [0], lambda *_: None)
-    lost.hear(0, {'stop': 'hold'})
+    lost = StopAgreement(1, [0], lambda *_: None)
+    lost.handle_message(0, {'stop': 'hold'})
     with pytest.raises(PeerError, match=r'have not agreed where to stop within 0\.25 s'):
-        lost.is_here(is_wanted=False)
+        lost.is_agreed_stop_point(is_wanted=False)

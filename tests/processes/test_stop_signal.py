@@ -10,8 +10,8 @@ import pytest
 
 from efficient_attention.errors import ExitCode, RunStopped
 from efficient_attention.processes import stop_signal as module
-from efficient_attention.processes.stop_signal import Cut, StopSignal
-from efficient_attention.processes.stopping import ECHO, SIGNALS, Stage, Stopped, StopWatch
+from efficient_attention.processes.signal_thread import ECHO, SIGNALS, StoppedBySignal, StopSignalThread, StopStage
+from efficient_attention.processes.stop_signal import EvaluationInterrupted, StopSignal
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +25,10 @@ def _interruptible() -> Iterator[None]:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> StopWatch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> StopSignalThread:
     """The watch of this process as a run sees it; it catches nothing."""
-    watch = StopWatch()
-    monkeypatch.setattr(module, 'stop_watch', lambda: watch)
+    watch = StopSignalThread()
+    monkeypatch.setattr(module, 'current_signal_thread', lambda: watch)
     return watch
 
 
@@ -41,26 +41,26 @@ def several(monkeypatch: pytest.MonkeyPatch, agree: Callable[[], bool]) -> list[
         return agree()
 
     monkeypatch.setattr(jax, 'process_count', lambda: 2)
-    monkeypatch.setattr(module, 'can_stop_together', lambda: True)
-    monkeypatch.setattr(module, 'all_stop_here', all_stop_here)
+    monkeypatch.setattr(module, 'can_agree_on_stop', lambda: True)
+    monkeypatch.setattr(module, 'is_agreed_stop_point', all_stop_here)
     return asked
 
 
 @pytest.mark.parametrize('number', SIGNALS)
 def test_the_first_signal_is_remembered(number: int):
     with StopSignal() as stop:
-        stop.expect()
-        stop.check()
-        assert not stop.is_due()
+        stop.enable_graceful_stop()
+        stop.raise_if_stop_due()
+        assert not stop.is_stop_due()
         signal.raise_signal(number)
-        assert stop.is_due()
-        with pytest.raises(Cut):
-            stop.check()
+        assert stop.is_stop_due()
+        with pytest.raises(EvaluationInterrupted):
+            stop.raise_if_stop_due()
 
 
 def test_a_second_one_acts_as_it_did_before():
     with StopSignal() as stop:
-        stop.expect()
+        stop.enable_graceful_stop()
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)  # at once: the same
         time.sleep(1.5 * ECHO)
@@ -73,14 +73,14 @@ def test_before_there_is_something_to_save_a_signal_does_what_it_did():
     with StopSignal() as stop:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        stop.check()
+        stop.raise_if_stop_due()
     assert not stop.is_set
 
 
 def test_the_handlers_from_before_come_back_even_after_an_error():
     before = [signal.getsignal(number) for number in SIGNALS]
     with pytest.raises(ZeroDivisionError), StopSignal() as stop:
-        stop.expect()
+        stop.enable_graceful_stop()
         assert [signal.getsignal(number) for number in SIGNALS] != before
         raise ZeroDivisionError
     assert [signal.getsignal(number) for number in SIGNALS] == before
@@ -89,18 +89,20 @@ def test_the_handlers_from_before_come_back_even_after_an_error():
 @pytest.mark.parametrize(
     'is_stopped, error, stage',
     [
-        (False, None, Stage.NOTHING_TO_SAVE),
-        (False, ZeroDivisionError, Stage.NOTHING_TO_SAVE),
-        (True, RunStopped, Stage.SAVED),
-        (True, None, Stage.SAVING),  # it came after the last step: the run ends as it would have
-        (True, ZeroDivisionError, Stage.SAVING),  # the error has its own line
+        (False, None, StopStage.NOTHING_TO_SAVE),
+        (False, ZeroDivisionError, StopStage.NOTHING_TO_SAVE),
+        (True, RunStopped, StopStage.SAVED),
+        (True, None, StopStage.SAVING),  # it came after the last step: the run ends as it would have
+        (True, ZeroDivisionError, StopStage.SAVING),  # the error has its own line
     ],
 )
-def test_the_watch_knows_what_there_is_to_save(watch: StopWatch, is_stopped: bool, error: type | None, stage: Stage):
+def test_the_watch_knows_what_there_is_to_save(
+    watch: StopSignalThread, is_stopped: bool, error: type | None, stage: StopStage
+):
     with contextlib.suppress(RunStopped, ZeroDivisionError), StopSignal() as stop:
-        assert watch.stage is Stage.NOTHING_TO_SAVE
-        stop.expect()
-        assert watch.stage is Stage.SAVING
+        assert watch.stage is StopStage.NOTHING_TO_SAVE
+        stop.enable_graceful_stop()
+        assert watch.stage is StopStage.SAVING
         if is_stopped:
             signal.raise_signal(signal.SIGTERM)
         if error:
@@ -108,32 +110,34 @@ def test_the_watch_knows_what_there_is_to_save(watch: StopWatch, is_stopped: boo
     assert watch.stage is stage
 
 
-def test_of_several_processes_each_has_yet_to_leave_the_others(watch: StopWatch, monkeypatch: pytest.MonkeyPatch):
+def test_of_several_processes_each_has_yet_to_leave_the_others(
+    watch: StopSignalThread, monkeypatch: pytest.MonkeyPatch
+):
     several(monkeypatch, lambda: True)
     with contextlib.suppress(RunStopped), StopSignal() as stop:
-        stop.expect()
-        assert stop.is_due()
+        stop.enable_graceful_stop()
+        assert stop.is_stop_due()
         raise RunStopped
-    assert watch.stage is Stage.SAVING
+    assert watch.stage is StopStage.SAVING
     signal.raise_signal(signal.SIGTERM)  # the same stop, which reaches this one later than the others
 
 
-def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: StopWatch):
-    with pytest.raises(Stopped), StopSignal():
+def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: StopSignalThread):
+    with pytest.raises(StoppedBySignal), StopSignal():
         watch.stage = 'as it was'
-        raise Stopped
+        raise StoppedBySignal
     assert watch.stage == 'as it was'
 
 
-def test_a_run_does_not_begin_after_a_stop(watch: StopWatch):
+def test_a_run_does_not_begin_after_a_stop(watch: StopSignalThread):
     watch.number = signal.SIGTERM
-    watch.enter(Stage.SAVING)  # in which a run leaves it that had taken its last step
-    with pytest.raises(Stopped):
+    watch.enter_stage(StopStage.SAVING)  # in which a run leaves it that had taken its last step
+    with pytest.raises(StoppedBySignal):
         StopSignal()
-    assert watch.is_ending and watch.code == ExitCode.TERMINATED
+    assert watch.is_ending and watch.stop_exit_code == ExitCode.TERMINATED
 
 
-def test_one_process_may_be_rescued_several_may_not(watch: StopWatch, monkeypatch: pytest.MonkeyPatch):
+def test_one_process_may_be_rescued_several_may_not(watch: StopSignalThread, monkeypatch: pytest.MonkeyPatch):
     rescued = []
 
     @contextlib.contextmanager
@@ -141,14 +145,14 @@ def test_one_process_may_be_rescued_several_may_not(watch: StopWatch, monkeypatc
         rescued.append(save())
         yield
 
-    monkeypatch.setattr(watch, 'rescue', rescue)
+    monkeypatch.setattr(watch, 'save_if_unresponsive', rescue)
     for count in (1, 2):
         monkeypatch.setattr(jax, 'process_count', lambda count=count: count)
         with StopSignal() as stop:
-            with stop.rescue(lambda: 7):
+            with stop.save_if_unresponsive(lambda: 7):
                 assert not rescued[count - 1 :]  # nothing is to be saved yet
-            stop.expect()
-            with stop.rescue(lambda: 7):
+            stop.enable_graceful_stop()
+            with stop.save_if_unresponsive(lambda: 7):
                 pass
     assert rescued == [7]
 
@@ -158,28 +162,28 @@ def test_one_of_several_processes_goes_on_until_all_stop(number: int, monkeypatc
     answers = iter([False, False, True])
     asked = several(monkeypatch, lambda: next(answers))
     with StopSignal() as stop:
-        stop.expect()
-        assert not stop.is_due()
+        stop.enable_graceful_stop()
+        assert not stop.is_stop_due()
         signal.raise_signal(number)
-        assert [stop.is_due() for _ in range(4)] == [False, True, True, True]
+        assert [stop.is_stop_due() for _ in range(4)] == [False, True, True, True]
     assert asked == [False, True, True]
 
 
 def test_a_stop_of_several_that_came_too_late_lets_the_run_end_as_it_would(
-    watch: StopWatch, monkeypatch: pytest.MonkeyPatch
+    watch: StopSignalThread, monkeypatch: pytest.MonkeyPatch
 ):
     several(monkeypatch, lambda: False)
     with StopSignal() as stop:
-        stop.expect()
+        stop.enable_graceful_stop()
         signal.raise_signal(signal.SIGTERM)
-        assert not stop.is_due()
-    assert watch.stage is Stage.SAVING
+        assert not stop.is_stop_due()
+    assert watch.stage is StopStage.SAVING
 
 
 def test_where_the_processes_cannot_agree_a_signal_does_what_it_did(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, 'process_count', lambda: 2)
     with StopSignal() as stop:
-        stop.expect()
-        assert not stop.is_due()
+        stop.enable_graceful_stop()
+        assert not stop.is_stop_due()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

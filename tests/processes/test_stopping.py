@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import ExitCode
-from efficient_attention.processes import stopping
-from efficient_attention.processes.stopping import Stage, Stopped, StopWatch
+from efficient_attention.processes import signal_thread
+from efficient_attention.processes.signal_thread import StoppedBySignal, StopSignalThread, StopStage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINE = 'stopped by SIGTERM; there was nothing to save\n'
@@ -36,7 +36,7 @@ class Left:
         return self.code
 
 
-class EndingWatch(StopWatch):
+class EndingWatch(StopSignalThread):
     """One whose thread ends without a word when it leaves."""
 
     def _run(self) -> None:
@@ -50,15 +50,15 @@ def left() -> Left:
 
 
 @pytest.fixture
-def watch(left: Left, monkeypatch: pytest.MonkeyPatch) -> Iterator[StopWatch]:
+def watch(left: Left, monkeypatch: pytest.MonkeyPatch) -> Iterator[StopSignalThread]:
     """One that has taken over this process, in a hurry; afterwards all is as before."""
-    monkeypatch.setattr(stopping, 'GRACE', 0.2)
-    monkeypatch.setattr(stopping, 'UNANSWERED', 0.2)
-    monkeypatch.setattr(stopping, 'TICK', 0.01)
-    handlers = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    monkeypatch.setattr(signal_thread, 'GRACE', 0.2)
+    monkeypatch.setattr(signal_thread, 'UNANSWERED', 0.2)
+    monkeypatch.setattr(signal_thread, 'TICK', 0.01)
+    handlers = {number: signal.getsignal(number) for number in signal_thread.SIGNALS}
     hooks = sys.unraisablehook, sys.excepthook
     watch = EndingWatch(left)
-    watch.install()
+    watch.install_signal_handlers()
     try:
         yield watch
     finally:
@@ -76,12 +76,12 @@ def stopped() -> None:
     'number, name, code', [(signal.SIGINT, 'Ctrl-C', 130), (signal.SIGTERM, 'SIGTERM', 143)], ids=['SIGINT', 'SIGTERM']
 )
 def test_a_stop_unwinds_the_main_thread_and_ends_in_one_line(
-    watch: StopWatch, left: Left, capfd, number: int, name: str, code: int
+    watch: StopSignalThread, left: Left, capfd, number: int, name: str, code: int
 ):
-    with pytest.raises(Stopped, match=f'^stopped by {name}; there was nothing to save$'):
+    with pytest.raises(StoppedBySignal, match=f'^stopped by {name}; there was nothing to save$'):
         signal.raise_signal(number)
     with pytest.raises(SystemExit):
-        watch.end()
+        watch.end_process()
     assert left.code == code
     left.is_left.clear()
     left.wait()  # the thread leaves, too, had the main thread not
@@ -89,9 +89,9 @@ def test_a_stop_unwinds_the_main_thread_and_ends_in_one_line(
 
 
 def test_a_stop_that_a_garbage_collectors_callback_loses_is_raised_again(
-    watch: StopWatch, left: Left, monkeypatch: pytest.MonkeyPatch, capfd
+    watch: StopSignalThread, left: Left, monkeypatch: pytest.MonkeyPatch, capfd
 ):
-    monkeypatch.setattr(stopping, 'GRACE', 2.0)  # to go through the callbacks, on a busy machine, too
+    monkeypatch.setattr(signal_thread, 'GRACE', 2.0)  # to go through the callbacks, on a busy machine, too
 
     def callback(phase: str, info: dict) -> None:
         del info
@@ -100,7 +100,7 @@ def test_a_stop_that_a_garbage_collectors_callback_loses_is_raised_again(
 
     gc.callbacks.append(callback)
     try:
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedBySignal):
             gc.collect(0)  # the youngest objects alone: a long suite leaves millions
             assert watch.number  # it came and was lost
             time.sleep(30)
@@ -110,8 +110,8 @@ def test_a_stop_that_a_garbage_collectors_callback_loses_is_raised_again(
     assert left.code == ExitCode.TERMINATED and capfd.readouterr().err == LINE  # nothing of an ignored exception
 
 
-def test_a_main_thread_that_goes_on_is_ended(watch: StopWatch, left: Left, capfd):
-    with pytest.raises(Stopped):
+def test_a_main_thread_that_goes_on_is_ended(watch: StopSignalThread, left: Left, capfd):
+    with pytest.raises(StoppedBySignal):
         stopped()
     assert watch.is_ending
     assert left.wait() == ExitCode.TERMINATED
@@ -119,68 +119,68 @@ def test_a_main_thread_that_goes_on_is_ended(watch: StopWatch, left: Left, capfd
 
 
 @pytest.mark.parametrize('second, code', [(signal.SIGINT, 143), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_a_run_that_saves(watch: StopWatch, left: Left, capfd, second: int, code: int):
+def test_a_second_signal_ends_a_run_that_saves(watch: StopSignalThread, left: Left, capfd, second: int, code: int):
     signal.signal(signal.SIGTERM, lambda *_: None)  # as `StopSignal` does it
     signal.signal(signal.SIGINT, lambda *_: None)
-    watch.enter(Stage.SAVING)
+    watch.enter_stage(StopStage.SAVING)
     stopped()
     stopped()  # at once: the same
-    time.sleep(2 * stopping.GRACE)
+    time.sleep(2 * signal_thread.GRACE)
     assert not left.is_left.is_set()  # saving takes its time
     signal.raise_signal(second)
     assert left.wait() == code
     assert capfd.readouterr().err.startswith('ended by a second ')
 
 
-def test_after_saving_the_process_has_a_moment_to_end(watch: StopWatch, left: Left, capfd):
+def test_after_saving_the_process_has_a_moment_to_end(watch: StopSignalThread, left: Left, capfd):
     signal.signal(signal.SIGTERM, lambda *_: None)
-    watch.enter(Stage.SAVING)
+    watch.enter_stage(StopStage.SAVING)
     stopped()
-    watch.enter(Stage.SAVED)
+    watch.enter_stage(StopStage.SAVED)
     assert not watch.is_ending
     assert left.wait() == ExitCode.STOPPED
     assert capfd.readouterr().err == ''  # the run has said so
 
 
-def test_what_a_busy_main_thread_cannot_save_the_thread_saves(watch: StopWatch, left: Left):
+def test_what_a_busy_main_thread_cannot_save_the_thread_saves(watch: StopSignalThread, left: Left):
     signal.signal(signal.SIGTERM, lambda *_: None)
-    watch.enter(Stage.SAVING)
+    watch.enter_stage(StopStage.SAVING)
     saved = []
 
     def save() -> int:
         saved.append(threading.current_thread().name)
         return ExitCode.STOPPED
 
-    with watch.rescue(save):
-        time.sleep(2 * stopping.UNANSWERED)
+    with watch.save_if_unresponsive(save):
+        time.sleep(2 * signal_thread.UNANSWERED)
     assert not saved  # without a stop nothing is saved
-    with watch.rescue(save):
+    with watch.save_if_unresponsive(save):
         stopped()
         assert left.wait() == ExitCode.STOPPED
     assert saved == ['stop']
 
 
-def test_a_rescue_is_not_begun_when_the_main_thread_has_answered(watch: StopWatch, left: Left):
+def test_a_rescue_is_not_begun_when_the_main_thread_has_answered(watch: StopSignalThread, left: Left):
     signal.signal(signal.SIGTERM, lambda *_: None)
-    watch.enter(Stage.SAVING)
-    with watch.rescue(lambda: 99):
+    watch.enter_stage(StopStage.SAVING)
+    with watch.save_if_unresponsive(lambda: 99):
         stopped()
-    time.sleep(2 * stopping.UNANSWERED)
+    time.sleep(2 * signal_thread.UNANSWERED)
     assert not left.is_left.is_set()
 
 
-def test_a_rescue_that_fails_is_one_line_and_the_code_of_a_failure(watch: StopWatch, left: Left, capfd):
+def test_a_rescue_that_fails_is_one_line_and_the_code_of_a_failure(watch: StopSignalThread, left: Left, capfd):
     signal.signal(signal.SIGTERM, lambda *_: None)
-    watch.enter(Stage.SAVING)
-    with watch.rescue(lambda: 1 // 0):
+    watch.enter_stage(StopStage.SAVING)
+    with watch.save_if_unresponsive(lambda: 1 // 0):
         stopped()
         assert left.wait() == ExitCode.FAILED
     assert capfd.readouterr().err == 'error: integer division or modulo by zero\n'
 
 
-def test_an_error_that_a_stop_caused_in_the_imports_is_its_one_line(watch: StopWatch, left: Left, capfd):
+def test_an_error_that_a_stop_caused_in_the_imports_is_its_one_line(watch: StopSignalThread, left: Left, capfd):
     """Those of an entry point lie outside `run_command`."""
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedBySignal):
         stopped()
     assert watch.is_ending
     with pytest.raises(SystemExit):
@@ -188,17 +188,17 @@ def test_an_error_that_a_stop_caused_in_the_imports_is_its_one_line(watch: StopW
     assert left.code == ExitCode.TERMINATED and capfd.readouterr().err == LINE
 
 
-def test_an_error_without_a_stop_keeps_its_traceback(watch: StopWatch, left: Left, capfd):
+def test_an_error_without_a_stop_keeps_its_traceback(watch: StopSignalThread, left: Left, capfd):
     sys.excepthook(ImportError, ImportError('no such library'), None)
     assert not watch.is_ending and not left.is_left.is_set()
     assert 'ImportError: no such library' in capfd.readouterr().err
 
 
-@pytest.mark.parametrize('number', stopping.SIGNALS)
+@pytest.mark.parametrize('number', signal_thread.SIGNALS)
 def test_a_signal_while_python_takes_itself_apart_changes_nothing(number: int):
     lines = (
         'import os',
-        'from efficient_attention.processes.stopping import catch_stop_signals',
+        'from efficient_attention.processes.signal_thread import catch_stop_signals',
         'catch_stop_signals()',
         'class Last:',
         '    def __del__(self, kill=os.kill, process=os.getpid()):',
@@ -217,6 +217,6 @@ def test_every_command_catches_stop_signals_first():
     assert commands
     for path, text in commands.items():
         first_import = next(line for line in text.splitlines() if line.startswith(('import ', 'from ')))
-        assert first_import == 'from efficient_attention.processes.stopping import catch_stop_signals', path
+        assert first_import == 'from efficient_attention.processes.signal_thread import catch_stop_signals', path
         keeps = 'keeps_freed_memory=True' if 'print(keep_freed_memory()' in text else ''
         assert text.index(f'    catch_stop_signals({keeps})') < text.index('run_command'), path

@@ -38,7 +38,7 @@ class Clock:
         """Lets time pass, tick by tick as the thread would; whether the watchdog found that to be too much."""
         for _ in range(round(seconds / TICK)):
             self.now += TICK
-            self.watchdog.look()
+            self.watchdog.check_progress()
             if self.found:
                 return True
         return False
@@ -51,7 +51,7 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.mark.parametrize('doing', [INPUT, DEVICE])
 def test_input_and_steps_may_take_the_time_that_is_given(clock: Clock, tmp_path: Path, doing: str):
-    clock.watchdog.note(120, doing)
+    clock.watchdog.note_progress(120, doing)
     assert not clock.passes(SECONDS) and clock.passes(3 * TICK)
     (line,) = clock.found
     assert line.startswith(f'process 0 of 1 stalled at step 120, {doing} for 10')
@@ -60,7 +60,7 @@ def test_input_and_steps_may_take_the_time_that_is_given(clock: Clock, tmp_path:
 
 @pytest.mark.parametrize('doing', [COMPILING, EVALUATING, SAVING])
 def test_what_compiles_or_writes_may_take_longer(clock: Clock, doing: str):
-    clock.watchdog.note(1, doing)
+    clock.watchdog.note_progress(1, doing)
     assert not clock.passes(LONG * SECONDS) and clock.passes(3 * TICK)
     assert f'stalled at step 1, {doing} for 60' in clock.found[0]
 
@@ -68,9 +68,11 @@ def test_what_compiles_or_writes_may_take_longer(clock: Clock, doing: str):
 def test_every_note_is_progress(clock: Clock):
     for step in range(1, 5):
         for doing in (INPUT, DEVICE):
-            clock.watchdog.note(step, doing)
+            clock.watchdog.note_progress(step, doing)
             assert not clock.passes(0.9 * SECONDS)
-    clock.watchdog.note(4, DEVICE)  # the same again is progress as well, as between the batches of an evaluation
+    clock.watchdog.note_progress(
+        4, DEVICE
+    )  # the same again is progress as well, as between the batches of an evaluation
     assert not clock.passes(0.9 * SECONDS)
     assert clock.passes(SECONDS)
 
@@ -80,23 +82,23 @@ def test_nothing_is_watched_before_the_first_note(clock: Clock):
 
 
 def test_no_step_has_less_time_than_the_first_one_took(clock: Clock):
-    clock.watchdog.note(1, COMPILING)
+    clock.watchdog.note_progress(1, COMPILING)
     assert not clock.passes(4 * SECONDS)
-    clock.watchdog.note(2, INPUT)
+    clock.watchdog.note_progress(2, INPUT)
     assert not clock.passes(3.9 * SECONDS) and clock.passes(SECONDS)
 
 
 def test_a_machine_that_slept_has_not_stalled(clock: Clock):
-    clock.watchdog.note(3, DEVICE)
+    clock.watchdog.note_progress(3, DEVICE)
     assert not clock.passes(0.9 * SECONDS)
     clock.now += 1000 * SECONDS
-    clock.watchdog.look()
+    clock.watchdog.check_progress()
     assert not clock.found
 
 
 def test_without_a_limit_nothing_is_watched(tmp_path: Path):
     with Watchdog(0, tmp_path) as watchdog:
-        watchdog.note(1, INPUT)
+        watchdog.note_progress(1, INPUT)
         assert 'watchdog' not in {thread.name for thread in threading.enumerate()}
 
 

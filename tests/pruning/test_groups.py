@@ -26,7 +26,7 @@ def test_each_kernel_of_the_layers_is_a_group_of_weights():
     groups = groups_of('weight', 'weight')
     assert {path.split('/')[-2] for path in groups} == {'query', 'key', 'value', 'out', 'up', 'down'}
     query = groups['stack/layers/attention/query/kernel']
-    assert query.shape == (3, 8, 8) and query.entries == 64 and query.weights == 1 and query.is_stacked
+    assert query.shape == (3, 8, 8) and query.entries == 64 and query.weights_per_entry == 1 and query.is_stacked
     assert set(groups_of('none', 'weight')) == {path for path in groups if 'feed_forward' in path}
 
 
@@ -49,22 +49,26 @@ def test_layers_that_share_their_kernels_have_one_set_of_entries():
 def test_an_entry_spreads_over_what_is_its_own(attention: str, feed_forward: str, path: str, count: int):
     group = groups_of(attention, feed_forward, block=4)[path] if 'block' in attention else None
     group = group or groups_of(attention, feed_forward)[path]
-    assert group.weights == count
+    assert group.weights_per_entry == count
     entries = np.zeros(group.shape, np.float32)
     place = tuple(size // 2 for size in group.shape)
     entries[place] = 1.0
     total = 0
     for member in group.members:
-        kernel = np.broadcast_to(member.spread(jnp.asarray(entries)), member.shape)
+        kernel = np.broadcast_to(member.broadcast_entries(jnp.asarray(entries)), member.shape)
         total += int(kernel.sum())
         assert not kernel[:1].any() and kernel[1].any()  # of the layer in the middle alone
-        np.testing.assert_array_equal(member.sums(jnp.asarray(kernel)) > 0, entries > 0)
+        np.testing.assert_array_equal(member.sums_per_entry(jnp.asarray(kernel)) > 0, entries > 0)
     assert total == count
 
 
 def test_a_gated_unit_has_a_column_of_both_kernels():
     group = groups_of('none', 'unit', feed_forward_gate=True)['stack/layers/feed_forward/units']
-    assert [member.path.split('/')[-2] for member in group.members] == ['down', 'gate', 'up'] and group.weights == 24
+    assert [member.path.split('/')[-2] for member in group.members] == [
+        'down',
+        'gate',
+        'up',
+    ] and group.weights_per_entry == 24
 
 
 def test_what_cannot_be_pruned_is_one_line():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.pruning.largest import are_largest, are_largest_of_each, kth_largest
+from efficient_attention.pruning.largest_entries import are_largest, are_largest_of_each, kth_largest
 
 FIND = jax.jit(lambda arrays, count: are_largest(arrays, count))
 

@@ -30,11 +30,11 @@ def cell_named(name: str) -> tuple[Cell, int]:
 
 
 def operands_of(cell: Cell, units: int, std: float = 0.6) -> dict[str, np.ndarray]:
-    biased = cell.biased or (0, cell.gates)
-    gates = (cell.recurrent if cell.states and not cell.is_diagonal else cell.gates) * units
+    biased = cell.biased or (0, cell.gate_count)
+    gates = (cell.recurrent if cell.states and not cell.is_diagonal else cell.gate_count) * units
     sizes = {'D': D, 'U': units, 'g': gates, 'b': (biased[1] - biased[0]) * units}
     if cell.is_diagonal:
-        sizes['g'] = cell.gates * units
+        sizes['g'] = cell.gate_count * units
     rng = np.random.default_rng(1)
     return {
         name: rng.normal(0, std, [sizes[letter] for letter in operand.shape]).astype(np.float32)

@@ -11,5 +11,5 @@ def test_an_unknown_cell_is_named():
 
 
 def test_of_a_simple_recurrent_unit_the_input_goes_past_it_or_a_product_where_widths_differ():
-    assert [cell_of(name, 4, 4).gates for name in CELLS] == [1, 3, 4, 3, 3]
-    assert [cell_of(name, 4, 6).gates for name in CELLS] == [1, 3, 4, 4, 4]
+    assert [cell_of(name, 4, 4).gate_count for name in CELLS] == [1, 3, 4, 3, 3]
+    assert [cell_of(name, 4, 6).gate_count for name in CELLS] == [1, 3, 4, 4, 4]

@@ -25,8 +25,10 @@ def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
     program = f"import json, os, sys; print('noise'); print(json.dumps({figures}))"
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--steps', '7', '--length', '512'])
     _, _, options = benchmark.read_command_line()
-    found = step.with_rate(
-        benchmark.figures_of([sys.executable, '-c', program], step.shape_of(512, options.steps, {}), options.allocator)
+    found = step.with_tokens_per_second(
+        benchmark.run_measurement_process(
+            [sys.executable, '-c', program], step.benchmark_shape(512, options.steps, {}), options.allocator
+        )
     )
     assert found['tokens_per_second'] == 4096 / 2
     assert found['glibc'] == benchmark.KEEP_MEMORY
@@ -45,7 +47,7 @@ def test_the_process_that_starts_the_others_loads_no_models():
 
 def test_a_failed_child_ends_the_run_with_its_message():
     with pytest.raises(SystemExit, match='no torch here'):
-        benchmark.figures_of([sys.executable, '-c', "raise ValueError('no torch here')"], {}, 'keep')
+        benchmark.run_measurement_process([sys.executable, '-c', "raise ValueError('no torch here')"], {}, 'keep')
 
 
 @pytest.mark.parametrize(

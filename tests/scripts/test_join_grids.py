@@ -10,7 +10,7 @@ import pytest
 from configs.arena import mechanisms
 from efficient_attention.errors import InputError
 from efficient_attention.experiments.grid_report import grid_picture, grid_table
-from scripts.join_grids import cells_of_rows, joined, main
+from scripts.join_grids import main, merge_grids, select_rows
 from tests.experiments.test_grid_report import cell
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,7 +27,7 @@ def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch,
     second = write(tmp_path / 'b.json', {'linear': cell({'0': 0.3}), 'lsh': {'error': 'no room'}}, {'root': 0.36})
     third = write(tmp_path / 'c.json', {'full': cell({'0': 0.5})}, {}, row='recall')
     third.write_text(third.read_text().replace('"yardsticks": {', '"yardsticks": {"text": {"trigrams": 0.8}, '))
-    cells, yardsticks = joined([first, second, third])
+    cells, yardsticks = merge_grids([first, second, third])
     assert {name: one.get('mean') for name, one in cells['listops'].items()} == {
         'full': {'accuracy': 0.4},
         'linear': {'accuracy': 0.3},
@@ -42,7 +42,7 @@ def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch,
     main()
     assert capsys.readouterr().out.rstrip('\n') == grid_table(cells, yardsticks).rstrip('\n')
     assert (
-        joined([output]) == (cells, yardsticks)
+        merge_grids([output]) == (cells, yardsticks)
         and '<!-- recall: accuracy on the test rows, % -->' in picture.read_text()
     )
 
@@ -91,7 +91,7 @@ def test_cells_of_other_rows_or_sizes_are_not_joined(tmp_path: Path):
     )
     older = write(tmp_path / 'a.json', {'full': cell({'0': 0.4})}, {})
     first = write(tmp_path / 'b.json', {'linear': one}, {})
-    assert joined([older, first, write(tmp_path / 'c.json', {'lsh': one}, {})])[0]['listops'].keys() == {
+    assert merge_grids([older, first, write(tmp_path / 'c.json', {'lsh': one}, {})])[0]['listops'].keys() == {
         'full',
         'linear',
         'lsh',
@@ -99,18 +99,18 @@ def test_cells_of_other_rows_or_sizes_are_not_joined(tmp_path: Path):
     last = write(tmp_path / 'd.json', {'lsh': other}, {})
     fault = "examples.train is 'recall:rows=9' of linear and 'recall:rows=8' of lsh"
     with pytest.raises(InputError, match=f'd.json: listops has cells that cannot be compared: {fault}$'):
-        joined([older, first, last])
+        merge_grids([older, first, last])
     last = write(tmp_path / 'd.json', {'lsh': other | {'shared_fields': {'examples.train': 'recall:rows=9'}}}, {})
     with pytest.raises(InputError, match="size is 'code' of linear and 'the default' of lsh$"):
-        joined([older, first, last])
+        merge_grids([older, first, last])
 
 
 def test_a_cell_that_failed_elsewhere_takes_the_place_of_no_result(tmp_path: Path):
     first = write(tmp_path / 'a.json', {'full': cell({'0': 0.4}), 'lsh': {'error': 'once'}}, {})
     second = write(tmp_path / 'b.json', {'full': {'error': 'no room'}, 'lsh': {'error': 'twice'}}, {})
-    [columns] = joined([first, second])[0].values()
+    [columns] = merge_grids([first, second])[0].values()
     assert columns['full']['mean'] == {'accuracy': 0.4} and columns['lsh']['error'] == 'twice'
-    assert joined([second, first])[0]['listops']['full']['mean'] == {'accuracy': 0.4}
+    assert merge_grids([second, first])[0]['listops']['full']['mean'] == {'accuracy': 0.4}
 
 
 def test_cells_of_other_content_or_other_overrides_are_not_joined(tmp_path: Path):
@@ -122,13 +122,13 @@ def test_cells_of_other_content_or_other_overrides_are_not_joined(tmp_path: Path
         return write(tmp_path / f'{name}.json', {name: cell({'0': 0.4}) | {'shared_fields': fields}}, {})
 
     before = [write(tmp_path / 'a.json', older, {}), of('linear', 'abc')]
-    assert len(joined([*before, of('lsh', 'abc')])[0]['listops']) == 3  # of older cells nothing more is known
+    assert len(merge_grids([*before, of('lsh', 'abc')])[0]['listops']) == 3  # of older cells nothing more is known
     with pytest.raises(
         InputError, match="cannot be compared: the content of examples.train is 'abc' of linear and 'def' of lsh$"
     ):
-        joined([*before, of('lsh', 'def')])
+        merge_grids([*before, of('lsh', 'def')])
     with pytest.raises(InputError, match="overrides.dtype is 'the default' of linear and 'bfloat16' of lsh$"):
-        joined([*before, of('lsh', 'abc', dtype='bfloat16')])
+        merge_grids([*before, of('lsh', 'abc', dtype='bfloat16')])
 
 
 def test_rows_that_are_named_are_printed_and_drawn(tmp_path: Path, monkeypatch, capsys):
@@ -142,7 +142,7 @@ def test_rows_that_are_named_are_printed_and_drawn(tmp_path: Path, monkeypatch, 
     )
     main()
     assert re.findall('^### (.*)$', capsys.readouterr().out, re.MULTILINE) == ['c', 'a']
-    assert list(joined([output])[0]) == ['a', 'b', 'c']
+    assert list(merge_grids([output])[0]) == ['a', 'b', 'c']
     assert '<!-- b: ' not in picture.read_text() and '<!-- c: ' in picture.read_text()
     monkeypatch.setattr(sys, 'argv', ['join_grids.py', str(path), '--rows=d'])
     with pytest.raises(InputError, match="--rows names 'd'; the files have a, b, c$"):
@@ -157,8 +157,8 @@ SHOWN |= {'arena_recall': ('recall',)}
     'name, with_speed', [('arena', True), ('arena_masked', True), ('arena_recall', True), ('arena_h100', False)]
 )
 def test_the_page_shows_the_tables_of_its_file_and_no_other(name: str, with_speed: bool):
-    cells, yardsticks = joined([ROOT / f'docs/results/data/{name}.json'])
-    cells = cells_of_rows(cells, SHOWN[name])
+    cells, yardsticks = merge_grids([ROOT / f'docs/results/data/{name}.json'])
+    cells = select_rows(cells, SHOWN[name])
     page = (ROOT / 'docs/results/arena.md').read_text(encoding='utf-8')
     [shown] = [
         part for part in re.split('^## ', page, flags=re.MULTILINE) if f' docs/results/data/{name}.json ' in part
@@ -179,7 +179,7 @@ def test_the_guide_says_what_its_columns_are():
 
 def test_the_page_shows_the_yardsticks_of_its_file():
     lines = (ROOT / 'docs/results/arena.md').read_text(encoding='utf-8').splitlines()
-    for row, found in joined([ROOT / 'docs/results/data/arena.json'])[1].items():
+    for row, found in merge_grids([ROOT / 'docs/results/data/arena.json'])[1].items():
         most, *others = (f'{100 * value:.1f}' for value in found.values())
         ends = f'| `{row}` | {most} |', f' | {"; ".join(others)} |'
         assert [line for line in lines if line.startswith(ends[0]) and line.endswith(ends[1])], row

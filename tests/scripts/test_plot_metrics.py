@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from scripts.plot_metrics import read_lines
+from scripts.plot_metrics import read_metric_series
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ROWS = [
@@ -25,20 +25,20 @@ def workdir(tmp_path: Path) -> Path:
 
 
 def test_lines_and_baseline(workdir: Path):
-    lines, baseline = read_lines(workdir, 'masked_lm_loss')
+    lines, baseline = read_metric_series(workdir, 'masked_lm_loss')
     assert lines == {'train': ([10, 20], [5.0, 4.0]), 'held_out': ([20], [4.5])}
     assert baseline == 6.0
 
 
 def test_one_split_alone(workdir: Path):
-    assert read_lines(workdir, 'masked_lm_loss', 'held_out')[0] == {'held_out': ([20], [4.5])}
+    assert read_metric_series(workdir, 'masked_lm_loss', 'held_out')[0] == {'held_out': ([20], [4.5])}
     with pytest.raises(InputError, match="no split 'test' of masked_lm_loss; known: train, held_out"):
-        read_lines(workdir, 'masked_lm_loss', 'test')
+        read_metric_series(workdir, 'masked_lm_loss', 'test')
 
 
 def test_an_unknown_metric_lists_the_known_ones(workdir: Path):
     with pytest.raises(InputError, match="no metric 'los'; known: masked_lm_loss, masked_lm_unigram_loss"):
-        read_lines(workdir, 'los')
+        read_metric_series(workdir, 'los')
 
 
 def test_command_writes_an_svg(workdir: Path):

@@ -18,7 +18,7 @@ from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.writer import SplitWriter
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.tasks.denoising import DenoisingTask
-from scripts.prepare_corpus_beam import ROOT, file_sources, in_one_line, split_arguments
+from scripts.prepare_corpus_beam import ROOT, file_sources, split_own_and_beam_flags, unwrap_worker_error
 from tests.data.sources.test_wikipedia_dump import SAMPLE, page
 
 PYTHON = ROOT / '.venv-beam' / 'bin' / 'python'
@@ -38,7 +38,7 @@ def write_rows(folder: Path) -> None:
 
 def test_flags_of_beam_are_told_from_ours():
     arguments = ['--source', 'stdlib', '--runner', 'FlinkRunner', '--nolowercase', '--flink_master=a:1', '--cache=x']
-    ours, beams = split_arguments(arguments, {'--source', '--cache', '--lowercase', '--nolowercase'})
+    ours, beams = split_own_and_beam_flags(arguments, {'--source', '--cache', '--lowercase', '--nolowercase'})
     assert ours == ['--source', 'stdlib', '--nolowercase', '--cache=x']
     assert beams == ['--runner', 'FlinkRunner', '--flink_master=a:1']
 
@@ -69,7 +69,7 @@ def test_a_source_of_several_files_is_one_for_each(tmp_path):
     ],
 )
 def test_what_a_worker_raised_is_found_in_beams_traceback(text: str, kind: type[Exception], line: str):
-    found = in_one_line(RuntimeError(text))
+    found = unwrap_worker_error(RuntimeError(text))
     assert type(found) is kind and re.match(line, str(found))
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.pairs.pair_datasets import TextPair
 from scripts import score_by_length
-from scripts.score_by_length import draw, group_score, numbers_by_length, word_accuracy
+from scripts.score_by_length import draw, group_pairs_by_length, group_score, word_accuracy
 
 PAIRS = [
     TextPair('a', 'a', ''),
@@ -16,8 +16,8 @@ PAIRS = [
 
 
 def test_a_source_counts_for_the_first_edge_that_is_not_below_its_words():
-    assert numbers_by_length(PAIRS, [2, 3]) == [[0, 1], [2]]  # the last is longer than all
-    assert numbers_by_length(PAIRS, [1, 4, 9]) == [[0], [1, 2, 3], []]
+    assert group_pairs_by_length(PAIRS, [2, 3]) == [[0, 1], [2]]  # the last is longer than all
+    assert group_pairs_by_length(PAIRS, [1, 4, 9]) == [[0], [1, 2, 3], []]
 
 
 def test_each_group_is_scored_alone():

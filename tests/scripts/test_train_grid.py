@@ -68,7 +68,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return CELL
 
     monkeypatch.setattr(module, 'train_cell', train_cell)
-    monkeypatch.setattr(module, 'share_programs', lambda: None)
+    monkeypatch.setattr(module, 'enable_compilation_cache', lambda: None)
     return asked
 
 

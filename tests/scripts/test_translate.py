@@ -15,7 +15,7 @@ from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.inference import translate_file
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.training.run import build_run
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.config_file import claim_workdir
 from tests.tasks.test_text_to_text import config_of
 
@@ -37,12 +37,12 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = build_run(config)
     claim_workdir(folder, config)
     run.task.save_assets(folder)
-    state, rng = run.drawn_state(), np.random.default_rng(0)
+    state, rng = run.init_random_state(), np.random.default_rng(0)
 
     def draw(leaf: jax.Array) -> jax.Array:
         return jax.device_put(rng.normal(0.0, 0.7, leaf.shape).astype(leaf.dtype), leaf.sharding)
 
-    with Checkpoints(folder, config.checkpoint) as checkpoints:
+    with CheckpointWriter(folder, config.checkpoint) as checkpoints:
         for step in range(2):
             checkpoints.save(step, state, record={'fingerprint': {'config': to_dict(config)}})
             state = dataclasses.replace(state, params=jax.tree.map(draw, state.params))
@@ -87,7 +87,7 @@ def test_all_ways_find_the_same_texts(workdir: Path, tmp_path: Path, call, monke
     assert code == 0 and json.loads(said) == alone
 
     monkeypatch.setattr(translate_file, 'CHUNK', 1)
-    whole, asked = translate_file.translated, []
+    whole, asked = translate_file.translate_chunk, []
 
     def broken(translator, lines, before):
         if asked:
@@ -95,11 +95,11 @@ def test_all_ways_find_the_same_texts(workdir: Path, tmp_path: Path, call, monke
         asked.append(lines)
         return whole(translator, lines, before)
 
-    monkeypatch.setattr(translate_file, 'translated', broken)
+    monkeypatch.setattr(translate_file, 'translate_chunk', broken)
     assert call(*files, '--output', tmp_path / 'lines')[0] == 130
     assert not (tmp_path / 'lines').exists()
     assert (tmp_path / 'lines.partial').read_text(encoding='utf-8') == '\n'.join(texts[:2]) + '\n'
-    monkeypatch.setattr(translate_file, 'translated', lambda *some: asked.append(some[1]) or whole(*some))
+    monkeypatch.setattr(translate_file, 'translate_chunk', lambda *some: asked.append(some[1]) or whole(*some))
     assert call(*files, '--output', tmp_path / 'lines')[0] == 0
     assert (tmp_path / 'lines').read_text(encoding='utf-8') == streamed and asked == [LINES[:2], LINES[2:4], LINES[4:]]
 

@@ -76,14 +76,14 @@ def steps_of(run: Run, state: TrainState, first: int = 0) -> tuple[TrainState, l
     """The state three steps later, and the losses of each."""
     step, losses = jit_train_step(run), []
     for batch in run.task.training_batches(first, first + 3, 0, 1):
-        state, found = step(state, run.on_devices(batch))
+        state, found = step(state, run.put_batch_on_devices(batch))
         losses.append([float(found[name]) for name in LOSSES])
     return state, losses
 
 
 def test_one_device_and_one_micro_batch_make_the_same_steps_slots_and_losses(folder, workdir):
     run = build_run(compressed(folder, **ONE_DEVICE), jax.devices()[:1])
-    state, losses = steps_of(run, run.drawn_state())
+    state, losses = steps_of(run, run.init_random_state())
     saved = state_of(compressed(folder), workdir, 3)
     assert_close((state.carry, state.params), (saved.carry, saved.params), gradient=True)
     on_mesh = [[line[name] for name in LOSSES] for line in lines_of(workdir, 'train')[:3]]

@@ -15,7 +15,7 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.tasks.denoising import DenoisingTask, text_sizes
+from efficient_attention.tasks.denoising import DenoisingTask, max_text_lengths
 from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
@@ -56,15 +56,15 @@ def test_batches_have_the_shapes_of_a_plan(corpus: dict[str, Any], name: str):
         key: (shape.shape, shape.dtype) for key, shape in shapes.items()
     }
     assert task.tokens_per_step() == sum(batch[key].size for key in ('source', 'tokens'))
-    assert task.rows_per_epoch() == task.training.count and task.training_flops() > 0
+    assert task.rows_per_epoch() == task.training_data.count and task.training_flops() > 0
 
 
 def test_t5s_lengths_follow_from_that_of_the_source(corpus: dict[str, Any]):
     fields = {'data.length': 512, 'pairs.target_length': 128}
-    assert text_sizes(config_of(corpus, **fields)) == (568, (511, 113))
+    assert max_text_lengths(config_of(corpus, **fields)) == (568, (511, 113))
     task = DenoisingTask.without_data(config_of(corpus, **fields))
     assert task.lengths == (512, 114)
-    assert text_sizes(config_of(corpus, 'bart', **fields)) == (127, (127, 127))
+    assert max_text_lengths(config_of(corpus, 'bart', **fields)) == (127, (127, 127))
 
 
 ALL_LETTERS = {'data.vocab_size': 120}  # of fewer pieces none is a rare capital

@@ -23,7 +23,7 @@ def test_model_shapes_and_objectives(
 ):
     config = shrunk_config(name, argument, tmp_path)
     task = kind.without_data(config)
-    assert task.longest == longest
+    assert task.max_lengths == longest
     shapes = task.batch_shapes()
     assert {shape.shape for shape in shapes.values()} == {(config.train.batch_size, 64)}
     assert set(shapes) == {'source', 'source_segments', 'tokens', 'targets', 'segments', 'weights'}

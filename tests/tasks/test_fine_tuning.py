@@ -20,7 +20,7 @@ from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.restore import abstract_params
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.sharding import make_mesh
-from efficient_attention.tasks.fine_tuning import check_global, check_head, file_names, files_digest
+from efficient_attention.tasks.fine_tuning import check_global_token_count, check_head, file_names, files_digest
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
@@ -141,7 +141,7 @@ def test_a_run_that_gets_no_better_ends_early(tmp_path: Path):
 def test_the_best_evaluation_is_saved_whatever_the_interval_of_checkpoints(trained: Path):
     losses = [line['fine_tuning_loss'] for line in evaluations(trained)]
     assert len(losses) == 3 and max(losses) == losses[0] > losses[-1]
-    assert CheckpointReader(trained).steps() == [30, 80]  # the best by this metric, the last
+    assert CheckpointReader(trained).complete_steps() == [30, 80]  # the best by this metric, the last
 
 
 def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path):
@@ -173,10 +173,10 @@ def test_a_model_with_global_tokens_gets_them_marked(tmp_path: Path):
 def test_global_tokens_are_counted_in_each_row_of_a_rows_rows():
     marks = np.zeros((5, 4), bool)
     marks[:, 0] = True
-    check_global([{'is_global': marks}, {}], ModelConfig(attention='window(2)', global_tokens=1))
+    check_global_token_count([{'is_global': marks}, {}], ModelConfig(attention='window(2)', global_tokens=1))
     marks[2, 1] = True
     with pytest.raises(InputError, match='^a row has 2 global tokens; model.global_tokens 1 must be at least as many$'):
-        check_global([{'is_global': marks}], ModelConfig(attention='window(2)', global_tokens=1))
+        check_global_token_count([{'is_global': marks}], ModelConfig(attention='window(2)', global_tokens=1))
 
 
 def test_each_choice_counts_as_a_row_of_the_encoder(tmp_path: Path):
@@ -216,7 +216,9 @@ def test_global_projections_begin_as_copies_where_a_checkpoint_has_none(tmp_path
     values['data']['tokenizer'] = None
     values['model'] = dict.fromkeys(values['model']) | {'global_tokens': 1}
     config = fill_config(values).config
-    attention = InitialParams(config).state(build_run(config)).params['encoder']['stack']['layers']['attention']
+    attention = (
+        InitialParams(config).make_initial_state(build_run(config)).params['encoder']['stack']['layers']['attention']
+    )
     np.testing.assert_array_equal(attention['global_projections']['key']['kernel'], attention['key']['kernel'])
 
 

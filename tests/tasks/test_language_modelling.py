@@ -179,7 +179,7 @@ def test_images_are_never_cut_by_an_evaluation(folder):
     line = "eval.context 12 and eval.stride 12 cut images; with data.units 'pixels' they must be 0 or 24"
     with pytest.raises(InputError, match=f'^{line}$'):
         make_evaluated(config, context=12)
-    assert make_evaluated(config, context=24).protocol['stride'] == 24
+    assert make_evaluated(config, context=24).evaluation_protocol['stride'] == 24
 
 
 def test_documents_are_cut_in_training_and_evaluation_where_asked(folder):
@@ -206,7 +206,7 @@ def test_stride_1_is_each_token_given_as_many_as_the_window_holds(config):
     """Brute force: one row for each token, with the 15 tokens before it, or all there are."""
     task = make_evaluated(config, split='test', context=16, stride=1)
     expected = {'split': 'test', 'protocol': 'sliding_window', 'context': 16, 'stride': 1, 'cut_at_documents': False}
-    assert task.protocol == expected
+    assert task.evaluation_protocol == expected
     ids = np.asarray(task.text.splits['test'], np.int32)[:60]
     task.text.splits['test'] = ids
     graph, params = nnx.split(nnx.jit(lambda: task.make_model(nnx.Rngs(0)))())

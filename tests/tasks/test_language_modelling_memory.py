@@ -154,10 +154,10 @@ def test_a_model_that_knows_nothing_scores_8_bits_a_byte_with_memory(folder, dec
 def test_one_device_and_one_micro_batch_make_the_same_step_and_memory(folder, workdir):
     config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'train.micro_batches': 1})
     run = build_run(config, jax.devices()[:1])
-    state, batches = run.drawn_state(), run.task.training_batches(0, 3, 0, 1)
+    state, batches = run.init_random_state(), run.task.training_batches(0, 3, 0, 1)
     step = jit_train_step(run)
     for batch in batches:
-        state, _ = step(state, run.on_devices(batch))
+        state, _ = step(state, run.put_batch_on_devices(batch))
     assert_close(state.carry, state_of(config_of(folder), workdir, 3).carry, gradient=True)
 
 
@@ -206,6 +206,6 @@ def test_a_run_goes_on_where_rows_and_memory_are_split_over_devices(folder, work
     assert state.carry.states_BNMD.sharding.spec[2] == 'sequence'
     step, batches = jit_train_step(run), run.task.training_batches(3, 6, 0, 1)
     for _ in range(3):
-        state, _ = step(state, run.on_devices(next(batches)))
+        state, _ = step(state, run.put_batch_on_devices(next(batches)))
     unbroken = state_of(config_of(folder), workdir, 6)
     assert_close((state.params, state.carry.states_BNMD), (unbroken.params, unbroken.carry.states_BNMD))

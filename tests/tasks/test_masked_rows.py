@@ -10,9 +10,9 @@ from configs.arena import get_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.arena.listops import listops_row
-from efficient_attention.data.tokenizers.fixed import FIRST_WORD
+from efficient_attention.data.tokenizers.fixed_vocabulary import FIRST_WORD
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.masked_rows import MaskedRowsTask, sets_of
+from efficient_attention.tasks.arena_pretraining import ArenaPretrainingTask, parse_train_and_dev_datasets
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
@@ -37,8 +37,8 @@ def masked_config(folder: Path, mechanism: str = 'nystrom', **fields: Any) -> Ru
 
 def test_batches_hold_the_tasks_rows_each_by_itself(tmp_path: Path):
     task = make_task(masked_config(tmp_path))
-    assert isinstance(task, MaskedRowsTask) and task.rows.count == 20 and task.held_out_rows.count == 5
-    assert task.rows.text(2).tolist() == (listops_row(0, 'train', 2, 8, 30).texts[0] + FIRST_WORD).tolist()
+    assert isinstance(task, ArenaPretrainingTask) and task.rows.count == 20 and task.held_out_rows.count == 5
+    assert task.rows.token_ids(2).tolist() == (listops_row(0, 'train', 2, 8, 30).texts[0] + FIRST_WORD).tolist()
     batch = next(iter(task.training_batches(0, 1, 0, 1)))
     assert {name: array.shape for name, array in batch.items()} == {
         name: shape.shape for name, shape in task.batch_shapes().items()
@@ -73,5 +73,5 @@ def test_what_does_not_serve_is_named(tmp_path: Path):
     with pytest.raises(InputError, match=r'^the tokenizer has 20 tokens, more than model\.vocab_size 19$'):
         make_task(masked_config(tmp_path, **{'data.vocab_size': 19, 'model.vocab_size': 19}))
     with pytest.raises(InputError, match=r"^data\.source is 'chess'; known kinds of rows"):
-        sets_of('arena:chess')
-    assert sets_of(f'arena:{TRAIN}')[1].count == 20  # one text stands for both
+        parse_train_and_dev_datasets('arena:chess')
+    assert parse_train_and_dev_datasets(f'arena:{TRAIN}')[1].count == 20  # one text stands for both

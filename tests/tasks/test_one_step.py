@@ -117,9 +117,9 @@ TASKS: dict[str, tuple[Callable[[Path], RunConfig], str]] = {
 def three_steps(name: str, folder: Path) -> tuple[dict[str, Any], float]:
     """The losses of three steps on one batch and the metrics after them; the share of parameters that have moved."""
     run = build_run(TASKS[name][0](folder), jax.devices()[:1])
-    state, step, losses = run.drawn_state(), jit_train_step(run), []
+    state, step, losses = run.init_random_state(), jit_train_step(run), []
     before = jax.device_get(state.params)
-    batch = run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+    batch = run.put_batch_on_devices(next(run.task.training_batches(0, 1, 0, 1)))
     for _ in range(3):
         state, metrics = step(state, batch)
         losses.append(float(metrics['loss']))

@@ -6,8 +6,8 @@ import pytest
 
 from efficient_attention.config import fields
 from efficient_attention.tasks import registry
+from efficient_attention.tasks.arena_pretraining import ArenaPretrainingTask
 from efficient_attention.tasks.denoising import DenoisingTask
-from efficient_attention.tasks.masked_rows import MaskedRowsTask
 from efficient_attention.tasks.registry import make_task, task_type
 from efficient_attention.tasks.task import Task
 from efficient_attention.tasks.text_to_text import TextToTextTask
@@ -36,4 +36,7 @@ def test_noise_makes_the_pairs_of_text_to_text(has_noise: bool, kind: type):
 
 
 def test_long_range_rows_have_a_task_of_their_own():
-    assert task_type(types.SimpleNamespace(task='pretraining', has_noise=False, has_arena_rows=True)) is MaskedRowsTask
+    assert (
+        task_type(types.SimpleNamespace(task='pretraining', has_noise=False, has_arena_rows=True))
+        is ArenaPretrainingTask
+    )

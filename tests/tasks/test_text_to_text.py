@@ -16,23 +16,23 @@ from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.pairs.pair_encoder import symbols_of
-from efficient_attention.data.pairs.pair_sets import parse_sets
+from efficient_attention.data.pairs.pair_datasets import parse_pair_datasets
+from efficient_attention.data.pairs.pair_encoder import special_ids_of_tokenizer
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference import translator
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.inference.translator import Decoding, Translation, generation_scores, open_translator
-from efficient_attention.interop.folder_out import save_pretrained
+from efficient_attention.inference.translator import DecodingOptions, Translation, generation_scores, open_translator
+from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.task import HostBatch
-from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
+from efficient_attention.tasks.text_to_text import TextToTextTask, source_padded_lengths
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.config_file import claim_workdir
 from efficient_attention.workdir.metrics import read_metrics
 from tests.tolerances import assert_close
@@ -65,9 +65,9 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
     found = evaluate_workdir(tmp_path / 'run', batch_size=16, before_search=before.append, beams=2)
     assert found['target_loss'] == pytest.approx(held_out['target_loss'], rel=1e-5)
     assert before[0].items() < found.items() and before[0]['target_loss'] == found['target_loss'] and len(before) == 1
-    run = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=8, batch_size=16))
-    [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
-    sources, targets, _ = zip(*held_out_set.read(), strict=True)
+    run = open_translator(tmp_path / 'run', decoding=DecodingOptions(beams=2, max_tokens=8, batch_size=16))
+    [held_out_set] = parse_pair_datasets('toy:reverse:10:2-6:1', '')
+    sources, targets, _ = zip(*held_out_set.read_pairs(), strict=True)
     scores = translation_scores([best[0].text for best in run(sources)], targets)
     assert {name: found[name] for name in scores} == scores
     assert_goes_out_and_comes_back(tmp_path / 'run', tmp_path / 'exported')
@@ -99,7 +99,9 @@ def assert_another_run_follows(start: Path) -> None:
     assert filled.pretrained is not None and filled.config.model == trained.model
     assert filled.config.data.tokenizer == str(trained.tokenizer) and filled.config.data.vocab_size == 24
     tokenizer = load_tokenizer(start / 'tokenizer.json', lowercase=False)
-    symbols = [symbols_of(tokenizer, one.pairs.start, one.pairs.begin) for one in (filled.config, config_of())]
+    symbols = [
+        special_ids_of_tokenizer(tokenizer, one.pairs.start, one.pairs.begin) for one in (filled.config, config_of())
+    ]
     assert symbols[0] == symbols[1]
 
 
@@ -122,9 +124,9 @@ def test_two_tokenizers_learn_write_and_stay_apart(tmp_path: Path):
     assert batch['tokens'][0, 0] == target['[CLS]'] and (batch['source'] == source['[SEP]']).sum() == 8
     for name, pieces in (('tokenizer', source), ('target_tokenizer', target)):
         assert load_tokenizer(tmp_path / 'run' / f'{name}.json', lowercase=False).get_vocab() == pieces
-    run = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=14, batch_size=16))
-    [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
-    sources, targets, _ = zip(*held_out_set.read(), strict=True)
+    run = open_translator(tmp_path / 'run', decoding=DecodingOptions(beams=2, max_tokens=14, batch_size=16))
+    [held_out_set] = parse_pair_datasets('toy:reverse:10:2-6:1', '')
+    sources, targets, _ = zip(*held_out_set.read_pairs(), strict=True)
     made = run(sources, alignments=True)
     scores = translation_scores([best[0].text for best in made], targets)
     assert {name: found[name] for name in scores} == scores
@@ -167,7 +169,7 @@ def test_pairs_that_are_left_out_are_not_scored_and_are_counted(monkeypatch: pyt
     assert 5 < len(kept) < 15 and len(seen) == len(kept) and found['left_out'] == 15 - len(kept)
     assert found['unended'] == 4  # of two sets
     assert task.notes[0].startswith(f'pairs.held_out: {15 - len(kept)} pairs left out (pairs.overlong), the first at ')
-    assert sum(len(one) for one in task.held_out.plan.in_order()) == len(kept)
+    assert sum(len(one) for one in task.held_out_data.length_buckets.longest_first_batches()) == len(kept)
 
 
 def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
@@ -217,10 +219,12 @@ def test_the_loss_of_packed_rows_is_that_of_the_same_pairs_in_rows_of_their_own(
     model = nnx.jit(lambda: tasks[0].make_model(nnx.Rngs(0)))()
     sums = nnx.jit(lambda model, batch: tasks[0].objective.sums(model, batch, None, None)[0]['target'])
     found = []
-    for task, steps in zip(tasks, (tasks[0].training.steps_of(0), tasks[1].training.plan.steps_per_epoch), strict=True):
+    for task, steps in zip(
+        tasks, (tasks[0].training_data.steps_of(0), tasks[1].training_data.plan.steps_per_epoch), strict=True
+    ):
         batches = [with_positions(batch) for batch in task.training_batches(0, steps, 0, 1)]
         found.append(jax.tree.map(lambda *parts: sum(parts), *jax.device_get([sums(model, rows) for rows in batches])))
-        assert sum(batch['weights'].sum() for batch in batches) == sum(len(p.target) for p in task.training.pairs)
+        assert sum(batch['weights'].sum() for batch in batches) == sum(len(p.target) for p in task.training_data.pairs)
     assert tasks[0].rows_per_epoch() < 15
     assert_close(found[0], found[1])
     assert tasks[0].batch_shapes().keys() == batches[0].keys() and tasks[0].training_flops() > 0
@@ -242,7 +246,7 @@ def test_an_evaluation_and_a_search_read_a_source_in_rows_of_one_length(attentio
     fields |= {'pairs.target_length': 9, 'pairs.held_out': 'toy:sum:40:1-13:1', 'model.attention_dropout_rate': 0.0}
     task = TextToTextTask(config_of(**fields))
     graph, params = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
-    transducer = translator.make_translator(graph, params, task.encoder, Decoding(), '', task.config).transducer
+    transducer = translator.make_translator(graph, params, task.encoder, DecodingOptions(), '', task.config).transducer
     seen = set()
     for batch in task.evaluation_batches(0, 1):
         lengths = batch['source_segments'][batch['index'] >= 0].sum(axis=1)
@@ -250,7 +254,7 @@ def test_an_evaluation_and_a_search_read_a_source_in_rows_of_one_length(attentio
         assert {transducer.row_length(length, 0) for length in lengths.tolist()} == {batch['source'].shape[1]}
     assert seen == {4, 8, 12}
     noised = RunConfig(**{**task.config.__dict__, 'pairs': PairsConfig(target_length=9), 'noise': NoiseConfig('bart')})
-    assert source_rows(noised) == (9, 12)
+    assert source_padded_lengths(noised) == (9, 12)
 
 
 def test_of_a_decoder_that_no_search_serves_an_evaluation_gives_the_loss(
@@ -261,8 +265,8 @@ def test_of_a_decoder_that_no_search_serves_an_evaluation_gives_the_loss(
     claim_workdir(tmp_path, config)
     run.task.save_assets(tmp_path)
     fingerprint = {'config': to_dict(config), **run.task.fingerprint}
-    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
-        checkpoints.save(0, run.drawn_state(), record={'fingerprint': fingerprint})
+    with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
+        checkpoints.save(0, run.init_random_state(), record={'fingerprint': fingerprint})
     found = evaluate_workdir(tmp_path)
     assert found['target_loss'] > 0 and 'bleu' not in found
     said = (

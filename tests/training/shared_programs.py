@@ -45,7 +45,7 @@ class Programs:
             object.__setattr__(run, name, value)
         object.__setattr__(run.evaluation, 'step', lambda: self.once('evaluation', run, evaluation_step))
         if run.teacher is not None:
-            object.__setattr__(run.teacher, 'program', self.once('teacher', run, lambda: run.teacher.program))
+            object.__setattr__(run.teacher, 'program', self.once('teacher', run, lambda: run.teacher.jitted_outputs))
         return run
 
     def train_step(self, run: Run) -> Any:
@@ -82,7 +82,7 @@ def compiled_fields(config: RunConfig, kind: str) -> dict[str, Any]:
 
 
 def jitted_state(run: Run) -> Any:
-    """The program of `Run.drawn_state`."""
+    """The program of `Run.init_random_state`."""
     return jax.jit(lambda: make_state(run.task, run.config, run.objective, run.pruner), out_shardings=run.shardings)
 
 

@@ -25,16 +25,16 @@ from efficient_attention.training.loop import Trainer
 from efficient_attention.training.progress import SilentProgress
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import (
-    StateArrays,
-    TrainingStopped,
+    NonFiniteTrainingError,
+    StateArraysForNanCheck,
     TrainState,
     array_names,
-    first_not_finite,
+    first_nonfinite_index,
     is_finite,
     is_state_finite,
 )
 from efficient_attention.training.step import StepFn, jit_train_step
-from efficient_attention.training.step_queue import Interval
+from efficient_attention.training.step_queue import MetricsInterval
 from tests.training.tiny_run import write_corpus
 
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
@@ -93,7 +93,7 @@ class Lines(SilentProgress):
         self.said: list[str] = []
         self.skipped: list[int] = []
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
     def digest(self) -> str:
@@ -125,7 +125,7 @@ def run_of(folder: Path, fields: dict[str, Any]) -> Run:
 def remembering(tmp_path_factory) -> tuple[Run, TrainState, StepFn]:
     """A Transformer-XL with an adaptive softmax over two devices, its first state, and its one compiled step."""
     run = run_of(tmp_path_factory.mktemp('memory'), MEMORY)
-    return run, jax.device_get(run.drawn_state()), jit_train_step(run)
+    return run, jax.device_get(run.init_random_state()), jit_train_step(run)
 
 
 def with_value(tree: Any, name: str, value: float, place: Any) -> Any:
@@ -145,7 +145,7 @@ def unguarded(run: Run, state: TrainState, saved: Saved, lines: Lines) -> Guarde
     """A new run without a workdir."""
     patience, watchdog = Patience(run.config.train.early_stop, run.config.checkpoint), Watchdog(0, lines.workdir)
     beside: Any = {'checkpoints': saved, 'log': lines, 'progress': lines, 'stop': Endless(), 'watchdog': watchdog}
-    return GuardedRun(run, state, evaluations=[], patience=patience, interval=Interval(), record={}, **beside)
+    return GuardedRun(run, state, evaluations=[], patience=patience, interval=MetricsInterval(), record={}, **beside)
 
 
 def take_steps(started: tuple, folder: Path, monkeypatch, name: str = '', *put: Any) -> tuple[Saved, Lines]:
@@ -215,13 +215,15 @@ STOPPED = {
 @pytest.mark.parametrize('case', STOPPED.values(), ids=STOPPED)
 def test_a_state_with_it_ends_the_run_at_once_and_is_not_saved(remembering, tmp_path, monkeypatch, case):
     name, value, place, culprit = case
-    with pytest.raises(TrainingStopped, match=f'^stopped at step {STEP + 1}: {culprit} is not finite; nothing of it'):
+    with pytest.raises(
+        NonFiniteTrainingError, match=f'^stopped at step {STEP + 1}: {culprit} is not finite; nothing of it'
+    ):
         take_steps(remembering, tmp_path, monkeypatch, name, value, place)
 
 
 def test_a_finite_parameter_that_spoils_every_step_ends_the_run_by_their_count(remembering, tmp_path, monkeypatch):
     line = f'^stopped at step {STEP + 3}: 3 steps in a row were skipped .* the last as its loss and gradient/'
-    with pytest.raises(TrainingStopped, match=line):
+    with pytest.raises(NonFiniteTrainingError, match=line):
         take_steps(remembering, tmp_path, monkeypatch, 'params/norm/scale', LARGEST, ...)
 
 
@@ -229,8 +231,10 @@ def test_random_features_that_are_not_finite_are_found_by_the_gradient(tmp_path,
     draw = definition.draw_features
     monkeypatch.setattr(definition, 'draw_features', lambda *arguments: jnp.nan * draw(*arguments))
     run = run_of(tmp_path, {'model.attention': 'favor(8, causal=True)', 'model.max_length': 16, 'mesh.fsdp': 1})
-    with pytest.raises(TrainingStopped, match=r'^stopped at step 3: 3 steps in a row .* gradient/\S+ is not finite'):
-        take_steps((run, run.drawn_state(), jit_train_step(run)), tmp_path, monkeypatch)
+    with pytest.raises(
+        NonFiniteTrainingError, match=r'^stopped at step 3: 3 steps in a row .* gradient/\S+ is not finite'
+    ):
+        take_steps((run, run.init_random_state(), jit_train_step(run)), tmp_path, monkeypatch)
 
 
 def test_a_run_without_any_of_it_skips_nothing(remembering, tmp_path, monkeypatch):
@@ -240,7 +244,7 @@ def test_a_run_without_any_of_it_skips_nothing(remembering, tmp_path, monkeypatc
 
 def test_a_state_that_is_spoiled_after_its_step_is_not_saved(remembering, tmp_path, monkeypatch):
     """As by a fault of the memory: the step itself has found nothing."""
-    original = Trainer.log_interval
+    original = Trainer.log_mean_metrics
 
     def log_and_spoil(trainer: Trainer, number: int) -> None:
         original(trainer, number)
@@ -248,8 +252,8 @@ def test_a_state_that_is_spoiled_after_its_step_is_not_saved(remembering, tmp_pa
         wrong = jnp.nan * np.asarray(state.params['norm']['scale'])
         state.params['norm']['scale'] = jax.device_put(wrong, state.params['norm']['scale'].sharding)
 
-    monkeypatch.setattr(Trainer, 'log_interval', log_and_spoil)
-    with pytest.raises(TrainingStopped, match='^stopped at step 2: params/norm/scale is not finite'):
+    monkeypatch.setattr(Trainer, 'log_mean_metrics', log_and_spoil)
+    with pytest.raises(NonFiniteTrainingError, match='^stopped at step 2: params/norm/scale is not finite'):
         take_steps(remembering, tmp_path, monkeypatch)
 
 
@@ -258,7 +262,7 @@ def test_held_out_numbers_that_are_not_finite_are_named_and_are_not_the_best(rem
     monkeypatch.setattr(Evaluation, 'metrics', lambda *_, **__: {'causal_lm_loss': NAN, 'causal_lm_accuracy': 0.5})
     lines = Lines(tmp_path)
     trainer = Trainer(unguarded(run, state, Saved(), lines))
-    trainer.patience.add(trainer.evaluate(2, state))
+    trainer.patience.add_evaluation(trainer.evaluate(2, state))
     assert lines.said[-1] == 'step 2 held out: not finite, and never the best: causal_lm_loss'
     assert not trainer.patience.is_best
 
@@ -269,8 +273,8 @@ def test_held_out_numbers_that_are_not_finite_are_named_and_are_not_the_best(rem
 def test_the_first_of_several_is_named_and_whole_numbers_are_none():
     tree = {'a': np.arange(3), 'b': np.ones(2), 'c': np.array([1.0, INF]), 'd': np.float32(NAN)}
     assert array_names(tree) == ['b', 'c', 'd']
-    assert first_not_finite(tree) == 1 and not is_finite(tree)
-    assert first_not_finite({'a': np.arange(3)}) == first_not_finite(None) == -1 and is_finite(None)
+    assert first_nonfinite_index(tree) == 1 and not is_finite(tree)
+    assert first_nonfinite_index({'a': np.arange(3)}) == first_nonfinite_index(None) == -1 and is_finite(None)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
@@ -291,4 +295,4 @@ def test_moments_are_looked_at_together_with_their_parameter_and_alone():
 
 def test_the_numbers_of_a_chain_are_no_part_of_a_name():
     state = optax.chain(optax.clip(1.0), optax.adam(1e-3)).init({'x': {'1': jnp.ones(2)}})
-    assert array_names(StateArrays(state, None, None)) == ['optimizer/mu/x/1', 'optimizer/nu/x/1']
+    assert array_names(StateArraysForNanCheck(state, None, None)) == ['optimizer/mu/x/1', 'optimizer/nu/x/1']

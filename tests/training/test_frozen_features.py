@@ -64,7 +64,7 @@ def test_both_directions_have_losses_of_their_own(run: Path):
 def test_frozen_layers_stay_and_all_else_moves(filled: FilledConfig, trained: tuple[Path, dict[str, float]]):
     assert filled.config.model.directions_apart and filled.config.model.tied_output
     started = build_run(filled.config, examples=filled.examples)
-    before = jax.device_get(InitialParams(filled.config, filled.pretrained).state(started).params)
+    before = jax.device_get(InitialParams(filled.config, filled.pretrained).make_initial_state(started).params)
     theirs = filled.pretrained.params()
     assert list(theirs) == ['encoder']
     jax.tree.map(np.testing.assert_array_equal, before['encoder'], theirs['encoder'])

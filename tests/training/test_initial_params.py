@@ -18,9 +18,9 @@ from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import (
     InitialParams,
+    changed_attention_note,
     has_same_outputs,
-    other_attention,
-    started_params,
+    load_matching_params,
 )
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
@@ -43,7 +43,7 @@ def pretrained(**head: np.ndarray) -> dict:
 
 def test_what_fits_is_taken_and_the_rest_is_named(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING):
-        params = started_params(DRAWN, pretrained(kernel=np.full((3, 2), 5.0), bias=np.ones(3)), FOLDER)
+        params = load_matching_params(DRAWN, pretrained(kernel=np.full((3, 2), 5.0), bias=np.ones(3)), FOLDER)
     np.testing.assert_array_equal(params['encoder']['a'], np.arange(6.0).reshape(2, 3))
     np.testing.assert_array_equal(params['head']['out']['kernel'], 5.0)
     np.testing.assert_array_equal(params['head']['out']['bias'], 0.0)
@@ -54,7 +54,7 @@ def test_what_fits_is_taken_and_the_rest_is_named(caplog: pytest.LogCaptureFixtu
 
 
 def state_of(config: RunConfig) -> TrainState:
-    return InitialParams(config).state(build_run(config))
+    return InitialParams(config).make_initial_state(build_run(config))
 
 
 def test_pretraining_with_another_tokenizer_is_refused_and_with_the_checkpoint_s_goes_on(tmp_path: Path):
@@ -78,7 +78,7 @@ def test_an_encoder_that_does_not_fit_is_refused(own: np.ndarray | None, message
     found = pretrained()
     found['encoder'] = {'a': found['encoder']['a']} | ({} if own is None else {'b': own})
     with pytest.raises(InputError, match=message):
-        started_params(DRAWN, found, FOLDER)
+        load_matching_params(DRAWN, found, FOLDER)
 
 
 HEAD = 'decoder/head/dense/kernel'
@@ -99,7 +99,7 @@ def test_an_encoder_decoder_is_taken_whole(missing: str, further: str, message: 
 
     drawn = jax.tree.map(jnp.asarray, tree('encoder/norm/scale', missing))
     with pytest.raises(InputError, match=f'^train.start_from {FOLDER}: {message}'):
-        started_params(drawn, tree('encoder/norm/scale', further), FOLDER, is_whole=True)
+        load_matching_params(drawn, tree('encoder/norm/scale', further), FOLDER, is_whole=True)
 
 
 def nest(flat: dict[str, np.ndarray]) -> dict:
@@ -170,7 +170,7 @@ def test_layers_that_were_trained_with_other_attention_are_told(theirs: str, our
     fields = {'width': 8, 'heads': 2, 'layers': 2, 'attention_dropout_rate': 0.0}
     before, after = (ModelConfig(attention=text, **fields) for text in (theirs, ours))
     told = f'its layers were trained with attention {theirs!r}, and go on with {ours!r}'
-    assert other_attention(before, after) == (told if is_told else '')
+    assert changed_attention_note(before, after) == (told if is_told else '')
 
 
 @pytest.mark.lenient_promotion

@@ -19,8 +19,8 @@ import pytest
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.processes import stop_signal
+from efficient_attention.processes.signal_thread import StopSignalThread, StopStage
 from efficient_attention.processes.stop_signal import StopSignal
-from efficient_attention.processes.stopping import Stage, StopWatch
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.training import guarded_run
@@ -28,7 +28,7 @@ from efficient_attention.training.guarded_run import write_report_at_the_end
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.run import build_run
-from efficient_attention.training.state import TrainingStopped, TrainState
+from efficient_attention.training.state import NonFiniteTrainingError, TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
@@ -82,7 +82,7 @@ def assert_same_state(folder: Path, left: Path, right: Path) -> None:
 def test_a_run_leaves_everything_behind_that_its_user_needs(unbroken):
     files = {'config.json', 'tokenizer.json', 'metrics.jsonl', 'report.html', 'environment.json'}
     assert {path.name for path in unbroken.iterdir()} >= files | {'tensorboard', 'checkpoints'}
-    assert CheckpointReader(unbroken).steps() == [10, 20]
+    assert CheckpointReader(unbroken).complete_steps() == [10, 20]
     assert list(lines_of(unbroken)) == LINES
     assert 'masked_lm_loss' in (unbroken / 'report.html').read_text(encoding='utf-8')
 
@@ -103,15 +103,15 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
         return original(trainer, batches)
 
     workdir = folder / 'stopped'
-    watch, stages = StopWatch(), []
+    watch, stages = StopSignalThread(), []
     with monkeypatch.context() as stopping:
         stopping.setattr(Trainer, 'next_batch', next_batch)
-        stopping.setattr(stop_signal, 'stop_watch', lambda: watch)
+        stopping.setattr(stop_signal, 'current_signal_thread', lambda: watch)
         stopping.setattr(guarded_run, 'write_report', lambda *_: stages.append(watch.stage))
         with pytest.raises(RunStopped):
             train(tiny_config(folder, **MESH), workdir)
-    assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVED]  # a report has more time than the moment after
-    assert CheckpointReader(workdir).steps() == [7]
+    assert [*stages, watch.stage] == [StopStage.SAVING, StopStage.SAVED]  # a report has more time than the moment after
+    assert CheckpointReader(workdir).complete_steps() == [7]
     assert 'stopped after step 7, which is saved' in capfd.readouterr().err
     held_out = train(tiny_config(folder, **MESH), workdir)
     assert 'resumed at step 7' in capfd.readouterr().err
@@ -155,13 +155,13 @@ def test_an_evaluation_that_a_stop_ends_is_made_up_for(folder, unbroken, monkeyp
         with pytest.raises(RunStopped):
             train(tiny_config(folder, **MESH), workdir)
     assert 'stopped after step 8, which is saved' in capfd.readouterr().err
-    assert CheckpointReader(workdir).steps() == [8]
+    assert CheckpointReader(workdir).complete_steps() == [8]
     assert list(lines_of(workdir)) == [at for at in LINES if at[0] <= 8 and at != (8, 'held_out')]
     with monkeypatch.context() as compiling:
-        compiling.setattr(StopSignal, 'rescue', save_in_a_thread)
+        compiling.setattr(StopSignal, 'save_if_unresponsive', save_in_a_thread)
         with pytest.raises(Compiling):
             train(tiny_config(folder, **MESH), workdir)
-    assert CheckpointReader(workdir).steps() == [8, 10, 16]
+    assert CheckpointReader(workdir).complete_steps() == [8, 10, 16]
     train(tiny_config(folder, **MESH), workdir)
     assert_same_state(folder, workdir, unbroken)
     assert lines_of(workdir) == lines_of(unbroken)
@@ -224,7 +224,7 @@ def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbro
     environment = os.environ | {'XLA_FLAGS': os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=4')}
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr
-    assert CheckpointReader(workdir).steps() == [10]
+    assert CheckpointReader(workdir).complete_steps() == [10]
     assert (16, 'train') in lines_of(workdir)
     train(tiny_config(folder, **MESH), workdir)
     assert_same_state(folder, workdir, unbroken)
@@ -237,7 +237,7 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
     train_step = jit_train_step(run)
     losses: list[float] = []
     for batch in run.task.training_batches(10, 20, 0, 1):
-        state, metrics = train_step(state, run.on_devices(batch))
+        state, metrics = train_step(state, run.put_batch_on_devices(batch))
         losses.append(float(metrics['loss']))
     expected = lines_of(unbroken)
     before = record['interval']
@@ -313,11 +313,11 @@ class WatchdogOfTests(Watchdog):
     def raise_stalled(self, finding: str) -> None:
         raise Stalled(finding)
 
-    def note(self, step: int, doing: str) -> None:
+    def note_progress(self, step: int, doing: str) -> None:
         self.notes.append((step, doing))
-        super().note(step, doing)
+        super().note_progress(step, doing)
         self.now += 1
-        self.look()
+        self.check_progress()
 
     def __enter__(self) -> 'WatchdogOfTests':
         WatchdogOfTests.newest = self
@@ -341,14 +341,14 @@ def test_a_source_that_hangs_is_found_and_named(folder, monkeypatch):
     notes = WatchdogOfTests.newest.notes
     assert notes[:4] == [(1, COMPILING), (1, COMPILING), (2, INPUT), (2, DEVICE)] and notes[-1] == (14, INPUT)
     assert notes.count((8, EVALUATING)) > 2 and notes[notes.index((10, DEVICE)) + 1] == (10, SAVING)
-    assert CheckpointReader(folder / 'stalled').steps() == [10]
+    assert CheckpointReader(folder / 'stalled').complete_steps() == [10]
 
 
 def test_too_many_of_them_in_a_row_stop_the_run_with_its_last_checkpoint(folder, monkeypatch):
     poison(monkeypatch, range(13, 100))
-    with pytest.raises(TrainingStopped, match='stopped at step 15: 3 steps in a row'):
+    with pytest.raises(NonFiniteTrainingError, match='stopped at step 15: 3 steps in a row'):
         train(tiny_config(folder, **MESH, **{'train.max_skipped_in_row': 3}), folder / 'given up')
-    assert CheckpointReader(folder / 'given up').steps() == [10]
+    assert CheckpointReader(folder / 'given up').complete_steps() == [10]
 
 
 def test_a_failed_save_ends_a_run_that_shall_stop_then(folder, monkeypatch):

@@ -10,7 +10,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.training import guarded_run
 from efficient_attention.training.loop import train
-from efficient_attention.workdir.checkpoint_reader import Saved
+from efficient_attention.workdir.checkpoint_reader import UnreadCheckpoint
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import MetricsLog
 from tests.training.tiny_run import fresh_workdir
@@ -30,20 +30,20 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_with_a_line(tmp_path: Path):
-    assert guarded_run.unsaved_note(tmp_path) == []
+    assert guarded_run.no_checkpoint_note(tmp_path) == []
     with MetricsLog(tmp_path) as log:
-        log.write(4, 'train', {'loss': 1.0})
+        log.write_metrics(4, 'train', {'loss': 1.0})
     line = 'the run before ended at step 4 or later without a checkpoint; this one begins anew'
-    assert guarded_run.unsaved_note(tmp_path) == [line]
+    assert guarded_run.no_checkpoint_note(tmp_path) == [line]
 
 
 def test_a_log_that_was_cut_or_changed_is_named(tmp_path: Path):
     path = tmp_path / 'metrics.jsonl'
     with MetricsLog(tmp_path) as log:
         for step in (1, 2, 3):
-            log.write(step, 'train', {'loss': 1 / step})
+            log.write_metrics(step, 'train', {'loss': 1 / step})
         record = {guarded_run.LINES: log.lines, guarded_run.LINES_HASH: log.digest()}
-    newest = Saved(3, json.loads(json.dumps(record)))
+    newest = UnreadCheckpoint(3, json.loads(json.dumps(record)))
     whole = path.read_text()
     for content, line in (
         (whole, ''),
@@ -52,7 +52,9 @@ def test_a_log_that_was_cut_or_changed_is_named(tmp_path: Path):
     ):
         path.write_text(content)
         with MetricsLog(tmp_path, start_step=3) as log:
-            assert guarded_run.metrics_notes(newest, log) == ([line] if line else [])
+            assert guarded_run.damaged_metrics_notes(newest, log) == ([line] if line else [])
     path.write_text(whole + 'x\n')
     with MetricsLog(tmp_path, start_step=3) as log:
-        assert guarded_run.metrics_notes(newest, log) == [f'{path}: unusable lines are ignored: line 4: not JSON']
+        assert guarded_run.damaged_metrics_notes(newest, log) == [
+            f'{path}: unusable lines are ignored: line 4: not JSON'
+        ]

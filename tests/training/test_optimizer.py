@@ -19,12 +19,12 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.training.optimizer import (
     STACKED_LAYERS,
     check_frozen,
-    decays,
+    exclude_pruning_scores,
     make_optimizer,
-    with_scores_as_they_are,
+    weight_decay_mask,
 )
-from efficient_attention.training.parts import Frozen
 from efficient_attention.training.schedules import make_schedule
+from efficient_attention.training.step_extensions import FrozenParams
 from tests.tolerances import assert_close
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=2, schedule='linear', weight_decay=0.1, clip_norm=1.0)
@@ -135,7 +135,7 @@ def test_with_bias_correction_the_first_step_is_one_rate_long():
 
 
 def test_biases_and_scales_do_not_decay_and_everything_else_does():
-    mask = named(decays(make_params(), CONFIG.no_decay))
+    mask = named(weight_decay_mask(make_params(), CONFIG.no_decay))
     assert {path for path, is_decayed in mask.items() if is_decayed} == {
         'embeddings/token/embedding',
         'layers/attention/kernel',
@@ -376,7 +376,7 @@ def test_what_is_trained_beside_the_model_is_never_frozen():
     )
 
     def held(params: dict) -> dict:
-        return Frozen(config.frozen).transform(params, None, None)[0]
+        return FrozenParams(config.frozen).transform_params(params, None, None)[0]
 
     gradients = jax.jit(jax.grad(lambda params: sum(leaf.sum() for leaf in jax.tree.leaves(held(params)))))(params)
     assert not gradients['encoder']['embeddings']['token'].any() and gradients['beside']['embeddings']['kernel'].all()
@@ -385,7 +385,7 @@ def test_what_is_trained_beside_the_model_is_never_frozen():
 def test_scores_that_stay_have_no_moments():
     params = {'encoder': {'kernel': ones(3, 4)}, 'scores': {'encoder': {'kernel': 5 * ones(3, 4)}}}
     plain = make_optimizer(FLAT, 10, stacked=None)
-    still = with_scores_as_they_are(plain)
+    still = exclude_pruning_scores(plain)
     model = {'encoder': params['encoder']}
     chex.assert_trees_all_equal(still.init(params), plain.init(model))
     gradients = jax.tree.map(np.ones_like, params)

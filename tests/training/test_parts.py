@@ -6,16 +6,16 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from efficient_attention.training.parts import (
-    ExtraArrays,
-    Frozen,
-    Pruning,
-    RunningMeans,
-    StepPart,
-    check_parts,
-    parts_of,
-)
 from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.training.step_extensions import (
+    FrozenParams,
+    ObjectiveParams,
+    PruningMasks,
+    RunningMeans,
+    StepExtension,
+    build_step_extensions,
+    check_extensions_cover_state,
+)
 
 PLAIN = {'encoder': {'kernel': jnp.ones(2)}}
 WITH_MEANS = PLAIN | {'learned': {'running_means': {'points': jnp.ones((1, 3))}}}
@@ -26,14 +26,16 @@ def state_of(params: Any, beside: Any = None, scores: Any = None) -> TrainState:
 
 
 def test_a_plain_run_has_no_parts():
-    assert parts_of(state_of(PLAIN)) == ()
+    assert build_step_extensions(state_of(PLAIN)) == ()
 
 
 def test_each_kind_joins_in_its_order():
     pruner: Any = object()
-    found = parts_of(state_of(WITH_MEANS, beside={'kernel': jnp.ones(2)}), frozen=('encoder',), pruner=pruner)
-    assert list(map(type, found)) == [Frozen, ExtraArrays, Pruning, RunningMeans]
-    assert [type(part) for part in parts_of(state_of(WITH_MEANS))] == [RunningMeans]
+    found = build_step_extensions(
+        state_of(WITH_MEANS, beside={'kernel': jnp.ones(2)}), frozen=('encoder',), pruner=pruner
+    )
+    assert list(map(type, found)) == [FrozenParams, ObjectiveParams, PruningMasks, RunningMeans]
+    assert [type(part) for part in build_step_extensions(state_of(WITH_MEANS))] == [RunningMeans]
 
 
 @pytest.mark.parametrize(
@@ -48,15 +50,18 @@ def test_each_kind_joins_in_its_order():
 def test_arrays_that_no_part_handles_are_refused(state: TrainState, part: str):
     pruner: Any = object()
     with pytest.raises(ValueError, match=f'missing: {part};'):
-        check_parts(state, [Frozen(('encoder',))])
-    check_parts(state, parts_of(state, pruner=pruner if part == 'Pruning' else None))
-    check_parts(state_of(PLAIN), [])
+        check_extensions_cover_state(state, [FrozenParams(('encoder',))])
+    check_extensions_cover_state(state, build_step_extensions(state, pruner=pruner if part == 'Pruning' else None))
+    check_extensions_cover_state(state_of(PLAIN), [])
 
 
 def test_a_part_changes_only_what_it_overrides():
-    part, loss = StepPart(), jnp.float32(2.0)
+    part, loss = StepExtension(), jnp.float32(2.0)
     objective: Any = object()
     state = state_of(PLAIN)
-    choice = part.begin(state, state.key)
-    assert choice is None and part.transform(PLAIN, objective, choice) == (PLAIN, objective)
-    assert part.add_loss(state, loss, PLAIN) == (loss, PLAIN, {}) and part.split(PLAIN) == (PLAIN, None)
+    choice = part.begin_step(state, state.key)
+    assert choice is None and part.transform_params(PLAIN, objective, choice) == (PLAIN, objective)
+    assert part.add_auxiliary_loss(state, loss, PLAIN) == (loss, PLAIN, {}) and part.split_gradients(PLAIN) == (
+        PLAIN,
+        None,
+    )

@@ -6,7 +6,13 @@ import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
-from efficient_attention.training.progress import BarProgress, LineProgress, describe, duration, show_progress
+from efficient_attention.training.progress import (
+    BarProgress,
+    LineProgress,
+    format_duration,
+    format_metrics,
+    show_progress,
+)
 
 METRICS = {
     'loss': jnp.float32(2.5),
@@ -23,24 +29,24 @@ class Terminal(io.StringIO):
 
 
 def test_metrics_as_text_in_a_fixed_order():
-    assert describe(METRICS) == ['loss 2.5000', 'tokens/s 12,346', 'waiting 1.2%', 'FLOPs 40.0%']
-    assert describe({'loss': float('nan')}) == ['loss nan']
+    assert format_metrics(METRICS) == ['loss 2.5000', 'tokens/s 12,346', 'waiting 1.2%', 'FLOPs 40.0%']
+    assert format_metrics({'loss': float('nan')}) == ['loss nan']
 
 
 @pytest.mark.parametrize(
     ('seconds', 'text'), [(0, '0:00:00'), (59.6, '0:01:00'), (3723, '1:02:03'), (90000, '25:00:00')]
 )
 def test_durations(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_lines_carry_the_time_left_at_the_speed_since_this_process_began():
     now, stream = [0.0], io.StringIO()
     progress = LineProgress(1000, start_step=500, stream=stream, clock=lambda: now[0])
     now[0] = 20.0
-    progress.advance(600)
-    progress.report(600, {'loss': 2.5})
-    progress.say('held-out loss 3')
+    progress.advance_display(600)
+    progress.report_metrics(600, {'loss': 2.5})
+    progress.print_line('held-out loss 3')
     assert stream.getvalue() == 'step 600/1000  loss 2.5000  0:01:20 left\nheld-out loss 3\n'
 
 
@@ -48,16 +54,16 @@ def test_the_first_step_which_compiles_is_left_out_of_the_speed():
     now, stream = [0.0], io.StringIO()
     progress = LineProgress(100, start_step=0, stream=stream, clock=lambda: now[0])
     for step, now[0] in ((1, 30.0), (2, 31.0), (50, 79.0)):
-        progress.advance(step)
-    progress.report(50, {})
+        progress.advance_display(step)
+    progress.report_metrics(50, {})
     assert stream.getvalue() == 'step 50/100  0:00:50 left\n'
 
 
 def test_without_a_terminal_there_are_lines():
     stream = io.StringIO()
     with show_progress(10, stream=stream) as progress:
-        progress.advance(1)
-        progress.report(5, METRICS)
+        progress.advance_display(1)
+        progress.report_metrics(5, METRICS)
     assert stream.getvalue().startswith('step 5/10  loss 2.5000  tokens/s 12,346  waiting 1.2%  FLOPs 40.0%  0:00:0')
     assert '\x1b' not in stream.getvalue()
 
@@ -66,9 +72,9 @@ def test_a_terminal_has_a_bar_and_lines_above_it(monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
     stream = Terminal()
     with show_progress(10, start_step=2, stream=stream) as progress:
-        progress.report(5, METRICS)
-        progress.say('saved [checkpoint] 5')
-        progress.advance(10)
+        progress.report_metrics(5, METRICS)
+        progress.print_line('saved [checkpoint] 5')
+        progress.advance_display(10)
     assert 'saved [checkpoint] 5' in stream.getvalue()
     assert '10/10' in stream.getvalue()
 
@@ -77,7 +83,7 @@ def test_a_terminal_has_a_bar_and_lines_above_it(monkeypatch):
 def test_the_bar_stays_on_one_line(width, last):
     console = Console(file=io.StringIO(), width=width, height=20, force_terminal=True)
     bar = BarProgress(10_000, start_step=0, console=console)
-    bar.report(2_000, {**METRICS, 'tokens_per_second': 99_999})
+    bar.report_metrics(2_000, {**METRICS, 'tokens_per_second': 99_999})
     lines = console.render_lines(bar.display.get_renderable(), pad=False)
     assert len(lines) == 1
     text = ''.join(segment.text for segment in lines[0])
@@ -89,7 +95,7 @@ def test_other_processes_are_silent(monkeypatch):
     monkeypatch.setattr('jax.process_index', lambda: 1)
     stream = io.StringIO()
     with show_progress(10, stream=stream) as progress:
-        progress.advance(1)
-        progress.report(1, METRICS)
-        progress.say('x')
+        progress.advance_display(1)
+        progress.report_metrics(1, METRICS)
+        progress.print_line('x')
     assert stream.getvalue() == ''

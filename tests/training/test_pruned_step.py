@@ -34,7 +34,7 @@ class Step(NamedTuple):
 def first_step(config: RunConfig) -> Step:
     """The first step on one device."""
     run = build_run(config)
-    return step_from(run, jax.device_get(run.drawn_state()))
+    return step_from(run, jax.device_get(run.init_random_state()))
 
 
 def on_a_mesh_and_in_parts(config: RunConfig, start: TrainState) -> Step:
@@ -46,7 +46,7 @@ def on_a_mesh_and_in_parts(config: RunConfig, start: TrainState) -> Step:
 
 def step_from(run: Run, start: TrainState) -> Step:
     """The step of a run from this state."""
-    batch = run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+    batch = run.put_batch_on_devices(next(run.task.training_batches(0, 1, 0, 1)))
     return Step(start, *jax.device_get(jit_train_step(run)(jax.device_put(start, run.shardings), batch)))
 
 
@@ -83,7 +83,7 @@ def test_scores_have_moments_where_they_are_trained_alone(tmp_path: Path, method
 def first_moments(state: TrainState) -> list[np.ndarray]:
     """Adam's means of gradients, scores and all."""
     [moments] = [mu for path, mu in optax.tree_utils.tree_get_all_with_path(state.opt_state, 'mu')]
-    assert len(jax.tree.leaves(moments)) == len(jax.tree.leaves(state.trained))
+    assert len(jax.tree.leaves(moments)) == len(jax.tree.leaves(state.trainable_arrays))
     return jax.tree.leaves(moments)
 
 

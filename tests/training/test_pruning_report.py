@@ -12,9 +12,9 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.pruning.pruner import by_path
+from efficient_attention.pruning.pruner import flatten_by_path
 from efficient_attention.training.loop import train
-from efficient_attention.training.pruning_report import kept_lines
+from efficient_attention.training.pruning_report import remaining_weights_lines
 from efficient_attention.training.run import build_run
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -35,11 +35,14 @@ MOVEMENT = {'prune.method': 'movement', 'prune.keep': 0.25, 'prune.begin': 0.0, 
 
 def test_layers_that_are_alike_have_one_line():
     alike = {'a/layers/attention/query/kernel': np.array([0.5, 0.5]), 'a/layers/attention/out/kernel': np.array([1, 1])}
-    assert kept_lines(alike) == ['weights left in each layer of a: query 0.500, out 1.000']
+    assert remaining_weights_lines(alike) == ['weights left in each layer of a: query 0.500, out 1.000']
     shared = {'a/layers/attention/query/kernel': np.array(0.25)}
-    assert kept_lines(shared) == ['weights left in each layer of a: query 0.250']
+    assert remaining_weights_lines(shared) == ['weights left in each layer of a: query 0.250']
     apart = {'a/layers/feed_forward/up/kernel': np.array([0.5, 0.0])}
-    assert kept_lines(apart) == ['weights left in layer 1 of a: up 0.500', 'weights left in layer 2 of a: up 0.000']
+    assert remaining_weights_lines(apart) == [
+        'weights left in layer 1 of a: up 0.500',
+        'weights left in layer 2 of a: up 0.000',
+    ]
 
 
 @pytest.fixture(scope='module')
@@ -78,8 +81,8 @@ def test_all_readers_of_a_workdir_see_masked_parameters(pruned: Path):
     run = build_run(config)
     assert run.pruner is not None
     state = saved(pruned / 'run', 12)
-    expected = by_path(run.pruner.pruned(state['params'], state['scores'], 12))
-    opened = by_path(open_pretrained(pruned / 'run', checkpoint='last').params())
+    expected = flatten_by_path(run.pruner.pruned(state['params'], state['scores'], 12))
+    opened = flatten_by_path(open_pretrained(pruned / 'run', checkpoint='last').params())
     assert set(opened) == set(expected)
     for path, array in expected.items():
         np.testing.assert_array_equal(opened[path], array)
@@ -102,8 +105,8 @@ def test_a_lottery_ticket_has_the_zeros_of_one_run_and_the_weights_of_another_st
     fields: dict[str, Any] = {'prune.method': 'fixed', 'prune.mask_from': str(pruned / 'run'), 'train.seed': 3}
     fields |= RUN | {'train.steps': 4}
     train(tiny_config(tmp_path, **fields), tmp_path / 'ticket')
-    ticket = by_path(open_pretrained(tmp_path / 'ticket').params())
-    for path, array in by_path(open_pretrained(pruned / 'run').params()).items():
+    ticket = flatten_by_path(open_pretrained(tmp_path / 'ticket').params())
+    for path, array in flatten_by_path(open_pretrained(pruned / 'run').params()).items():
         if path.endswith('up/kernel'):
             np.testing.assert_array_equal(ticket[path] == 0.0, array == 0.0)
             assert not np.isclose(ticket[path], array)[array != 0.0].all()
@@ -125,12 +128,14 @@ def test_masked_weights_have_no_gradient_and_only_decay_moves_them(tmp_path: Pat
     fields = {'prune.method': 'random', 'prune.begin': 0.0, 'prune.end': 0.0, 'prune.keep': 0.25}
     fields |= {'optimizer.weight_decay': 0.5, 'optimizer.no_decay': ('up/kernel$',)}
     run = build_run(tiny_config(tmp_path, **RUN, **fields))
-    state, step = run.drawn_state(), jit_train_step(run)
-    before = by_path(jax.device_get(state.params))
-    kept = {path: array != 0.0 for path, array in by_path(jax.device_get(run.evaluated(state))).items()}
+    state, step = run.init_random_state(), jit_train_step(run)
+    before = flatten_by_path(jax.device_get(state.params))
+    kept = {
+        path: array != 0.0 for path, array in flatten_by_path(jax.device_get(run.evaluation_params_fn(state))).items()
+    }
     for batch, _ in zip(run.task.training_batches(0, 3, 0, 1), range(3), strict=False):
-        state, _ = step(state, run.on_devices(batch))
-    for path, array in by_path(jax.device_get(state.params)).items():
+        state, _ = step(state, run.put_batch_on_devices(batch))
+    for path, array in flatten_by_path(jax.device_get(state.params)).items():
         if path.endswith(('query/kernel', 'up/kernel')):
             masked, moved = ~kept[path], array != before[path]
             decays = path.endswith('query/kernel')
@@ -142,11 +147,11 @@ def test_masked_weights_have_no_gradient_and_only_decay_moves_them(tmp_path: Pat
 def test_what_is_frozen_is_not_its_scores(tmp_path: Path):
     fields = {**RUN, **MOVEMENT, 'optimizer.frozen': ('encoder/stack',)}
     run = build_run(tiny_config(tmp_path, **fields))
-    batch = run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
-    start = run.drawn_state()
-    before = by_path(jax.device_get(start.params))
+    batch = run.put_batch_on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+    start = run.init_random_state()
+    before = flatten_by_path(jax.device_get(start.params))
     state, _ = jit_train_step(run)(start, batch)
-    for path, array in by_path(jax.device_get(state.params)).items():
+    for path, array in flatten_by_path(jax.device_get(state.params)).items():
         assert np.array_equal(array, before[path]) == path.startswith('encoder/stack')
     assert all(np.any(np.asarray(one)) for one in jax.tree.leaves(state.scores))
 

@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope='module')
 def on_mesh(folder):
     run = build_run(tiny_config(folder, **{'mesh.fsdp': 2, 'mesh.tensor': 2}))
-    return run, run.drawn_state()
+    return run, run.init_random_state()
 
 
 def test_the_drawn_state_is_laid_out_as_promised(on_mesh):
@@ -33,7 +33,9 @@ def test_the_drawn_state_is_laid_out_as_promised(on_mesh):
 
 def test_initial_parameters_follow_the_seed_and_not_the_mesh(folder, on_mesh):
     def params(seed: int) -> dict:
-        return build_run(tiny_config(folder, **{'train.seed': seed}), devices=jax.devices()[:1]).drawn_state().params
+        return (
+            build_run(tiny_config(folder, **{'train.seed': seed}), devices=jax.devices()[:1]).init_random_state().params
+        )
 
     same, other = params(0), params(1)
     jax.tree.map(np.testing.assert_array_equal, same, on_mesh[1].params)
@@ -100,7 +102,7 @@ def test_a_batch_with_an_id_beyond_the_vocabulary_goes_to_no_device(on_mesh):
     run, _ = on_mesh
     batch = next(run.task.training_batches(0, 1, 0, 1))
     batch['masked_tokens'][2, 0] = run.config.model.vocab_size
-    for on_devices in (run.on_devices, run.evaluation.on_devices):
+    for on_devices in (run.put_batch_on_devices, run.evaluation.put_batch_on_devices):
         with pytest.raises(InputError, match="^row 2 of a batch has the token id 70 in 'masked_tokens'"):
             on_devices(batch)
 

@@ -13,7 +13,7 @@ import optax
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.routing.centroids import statistics
+from efficient_attention.attention.routing.centroids import centroid_statistics
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
@@ -28,20 +28,20 @@ from efficient_attention.training.optimizer import (
     STACKED_LAYERS,
     is_none,
     make_optimizer,
-    mean_step,
+    running_mean_update,
     with_running_means,
 )
-from efficient_attention.training.parts import (
+from efficient_attention.training.run import build_run
+from efficient_attention.training.state import TrainState, initial_state, step_array_names
+from efficient_attention.training.step import jit_train_step, make_train_step
+from efficient_attention.training.step_extensions import (
     RunningMeans,
+    build_step_extensions,
     has_running_means,
     is_running_mean,
-    parts_of,
-    running_means_alone,
+    only_running_means,
     without_running_means,
 )
-from efficient_attention.training.run import build_run
-from efficient_attention.training.state import TrainState, initial_state, step_names
-from efficient_attention.training.step import jit_train_step, make_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.attention import contract_rows
 from tests.one_device import EIGHT
@@ -102,7 +102,7 @@ def stepped(optimizer: optax.GradientTransformation, params: dict, gradients: di
 
 def test_running_means_are_found_by_their_path():
     params, _ = drawn()
-    alone, others = running_means_alone(params), without_running_means(params)
+    alone, others = only_running_means(params), without_running_means(params)
     assert len(jax.tree.leaves(alone)) == len(jax.tree.leaves(others)) == 1
     assert points_of(alone) is points_of(params) and points_of(others) is None
     assert is_none(None) and not is_none(0.0)
@@ -110,13 +110,13 @@ def test_running_means_are_found_by_their_path():
     assert sum(map(is_running_mean, paths)) == 1 and has_running_means(params)
     plain = {'running': {'means': 1.0}, 'my_running_means': {'x': 2.0}}
     assert without_running_means(plain) == plain and not has_running_means(plain)
-    assert not jax.tree.leaves(running_means_alone(plain))
+    assert not jax.tree.leaves(only_running_means(plain))
 
 
 def test_a_point_moves_to_the_mean_of_what_belongs_to_it_and_stays_without_any():
     params, gradients = drawn()
     points, sums = points_of(params), points_of(gradients)
-    step, scaled = (np.asarray(jax.jit(mean_step)(points, scale * sums)) for scale in (1, 4))
+    step, scaled = (np.asarray(jax.jit(running_mean_update)(points, scale * sums)) for scale in (1, 4))
     assert_close(points + step, by_numpy(points, sums), within=1e-6)
     assert not step[:, :, 1].any() and not step[..., -1].any() and step[:, :, 0, :-1].any()
     np.testing.assert_allclose(np.linalg.norm((points + step)[..., :-1], axis=-1), 1.0, rtol=1e-6)
@@ -291,12 +291,12 @@ def test_a_step_without_the_part_of_running_means_is_refused():
 
 
 def test_sums_that_are_not_finite_make_a_step_be_skipped_though_its_loss_is(monkeypatch: pytest.MonkeyPatch):
-    place = 'efficient_attention.attention.routing.centroids.statistics'
-    monkeypatch.setattr(place, lambda near: statistics(near) + jnp.inf)
+    place = 'efficient_attention.attention.routing.centroids.centroid_statistics'
+    monkeypatch.setattr(place, lambda near: centroid_statistics(near) + jnp.inf)
     graph, start = graph_and_start()
     after, metrics = jax.jit(make_train_step(graph, Squares(), OPTIMIZER, parts=[RunningMeans()]))(start, batch_of())
     assert np.isfinite(metrics['loss']) and np.isfinite(metrics['gradient_norm']) and after.skipped == 1
-    assert step_names(batch_of(), after)[metrics['cause']].endswith('running_means/centroids')
+    assert step_array_names(batch_of(), after)[metrics['cause']].endswith('running_means/centroids')
     np.testing.assert_array_equal(centroids_of(after), centroids_of(start))
 
 
@@ -352,7 +352,7 @@ def test_a_reversible_stack_has_the_sums_of_its_ordinary_derivative(monkeypatch:
     fields = {'stack': 'reversible', 'norm': 'pre'}
     params = encoder_params(**fields)
     found = sums_in(params, **fields)
-    monkeypatch.setattr(reversible, 'run', reversible.forward)
+    monkeypatch.setattr(reversible, 'run_reversible_streams', reversible.reversible_forward)
     np.testing.assert_array_equal(found[..., -1].sum(-1), 2 * 16)
     assert_close(found, sums_in(params, **fields), gradient=True)
 
@@ -408,11 +408,11 @@ def test_meshes_and_micro_batches_give_the_same_centroids(folder):
     plain = {'train.batch_size': 16, 'model.remat': 'none'}
     parted = {'train.micro_batches': 4, 'mesh.fsdp': 2, 'mesh.tensor': 2}
     alone = build_run(routed(folder, **plain))
-    start = jax.device_get(alone.drawn_state())
+    start = jax.device_get(alone.init_random_state())
     for run in (alone, build_run(routed(folder, **plain, **parted), EIGHT)):
         state, step = jax.device_put(start, run.shardings), jit_train_step(run)
         for batch in run.task.training_batches(0, 2, 0, 1):
-            state, metrics = step(state, run.on_devices(batch))
+            state, metrics = step(state, run.put_batch_on_devices(batch))
         assert int(metrics['skipped']) == 0
         found.append(centroids_in(state))
     assert_close(*found, within=1e-5)
@@ -422,7 +422,7 @@ def test_frozen_centroids_stay_as_they_are():
     graph, start = graph_and_start()
     frozen = ('running_means',)
     optimizer = make_optimizer(dataclasses.replace(RULE, frozen=frozen), 10, stacked=None)
-    step = jax.jit(make_train_step(graph, Squares(), optimizer, parts=parts_of(start, frozen=frozen)))
+    step = jax.jit(make_train_step(graph, Squares(), optimizer, parts=build_step_extensions(start, frozen=frozen)))
     state = dataclasses.replace(start, opt_state=jax.jit(optimizer.init)(start.params))
     for number in range(2):
         state, _ = step(state, batch_of(number))

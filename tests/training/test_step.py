@@ -20,16 +20,16 @@ from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.objective import Batch, Objective, Sums, total_loss
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
-from efficient_attention.training.parts import Frozen
-from efficient_attention.training.state import initial_state, step_names
+from efficient_attention.training.state import initial_state, step_array_names
 from efficient_attention.training.step import (
     KeyedRows,
-    in_micro_batches,
-    join_rows,
+    accumulate_micro_batches,
     make_train_step,
+    merge_micro_batches,
     row_keys,
-    split_rows,
+    split_into_micro_batches,
 )
+from efficient_attention.training.step_extensions import FrozenParams
 from tests.training.tiny_batch import random_batch
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -68,7 +68,7 @@ def compiled(micro_batches: int) -> Callable:
             return total_loss(sums, weights), (sums, None)
 
         gradient = jax.value_and_grad(loss_of, has_aux=True)
-        gradient = gradient if micro_batches == 1 else in_micro_batches(gradient, micro_batches)
+        gradient = gradient if micro_batches == 1 else accumulate_micro_batches(gradient, micro_batches)
         (loss, (sums, _)), found = gradient(params, KeyedRows(batch, row_keys(key, batch), None))
         return (loss, sums), found
 
@@ -90,7 +90,7 @@ def assert_equal(actual: tuple, expected: tuple) -> None:
 
 
 def test_micro_batches_of_very_different_weight_equal_the_whole():
-    parts = np.asarray(split_rows(BATCH['masked_weights'], 4)).sum(axis=(1, 2))
+    parts = np.asarray(split_into_micro_batches(BATCH['masked_weights'], 4)).sum(axis=(1, 2))
     assert parts.max() > 2 * parts.min()
     assert_equal(loss_and_gradients(model()[1], BATCH, 4), expected())
 
@@ -104,8 +104,8 @@ def test_a_micro_batch_without_any_weight_changes_nothing():
 
 
 def test_each_part_takes_every_nth_row():
-    assert split_rows(np.arange(6), 2).tolist() == [[0, 2, 4], [1, 3, 5]]
-    assert join_rows(split_rows(np.arange(6), 2)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert split_into_micro_batches(np.arange(6), 2).tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert merge_micro_batches(split_into_micro_batches(np.arange(6), 2)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 # Losses of the first three steps: recorded with jax 0.10.2 on a CPU, equal with 0.12.
@@ -178,7 +178,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_counters(case: tuple)
     jax.tree.map(np.testing.assert_array_equal, *rest)
     assert (after.step, after.skipped, after.skipped_in_row) == (2, 1, 1)
     assert (metrics['skipped'], metrics['skipped_in_row'], metrics['is_spoiled']) == (1, 1, False)
-    assert step_names(batch, after)[metrics['cause']] == found
+    assert step_array_names(batch, after)[metrics['cause']] == found
 
 
 def test_a_finite_gradient_whose_norm_overflows_changes_nothing_either():
@@ -289,7 +289,7 @@ def test_a_carry_that_is_not_finite_makes_a_step_be_skipped_though_its_loss_is()
     start = initial_state({'slope': jnp.float32(2.0)}, optimizer, 0, jnp.full(2, 3e38))
     after, metrics = step(start, batch_of(1.0, 4.0))
     assert np.isfinite(metrics['loss']) and after.skipped == 1 and not metrics['is_spoiled']
-    assert step_names(batch_of(1.0), after)[int(metrics['cause'])] == 'new_carry'
+    assert step_array_names(batch_of(1.0), after)[int(metrics['cause'])] == 'new_carry'
     assert after.carry.tolist() == [0, 0] and after.params['slope'] == 2.0
 
 
@@ -299,7 +299,7 @@ def test_frozen_parameters_get_the_updates_of_zero_gradients_and_cost_no_backwar
     optimizer = make_optimizer(fields, 10, stacked=STACKED_LAYERS)
     state = jax.jit(lambda params: initial_state(params, optimizer, 0))(params)
     found, costs = [], []
-    for parts in ((), (Frozen(fields.frozen),)):
+    for parts in ((), (FrozenParams(fields.frozen),)):
         step = jax.jit(make_train_step(graph, OBJECTIVE, optimizer, parts=parts)).lower(state, BATCH).compile()
         found.append(step(state, BATCH)[0].params)
         costs.append(step.cost_analysis()['flops'])

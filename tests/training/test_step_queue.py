@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from efficient_attention.training.state import TrainingStopped, initial_state
+from efficient_attention.training.state import NonFiniteTrainingError, initial_state
 from efficient_attention.training.step_queue import QUEUED_SECONDS, StepQueue
 
 
@@ -42,8 +42,8 @@ def later(value: float, waited: list[float]) -> dict:
 
 
 def means_and_steps(queue: StepQueue) -> tuple[dict, int]:
-    interval = queue.take()
-    return interval.means(), interval.steps
+    interval = queue.take_interval()
+    return interval.mean_metrics(), interval.steps
 
 
 def test_means_since_the_last_call_and_how_many_steps_they_are():
@@ -60,7 +60,7 @@ def test_skipped_steps_are_counted_so_far():
     queue = StepQueue(max_skipped_in_row=3)
     for step, skipped, in_row in ((1, 5, 1), (2, 6, 2), (3, 6, 0)):
         queue.push(step, metrics(float(step), skipped, in_row), BATCH, STATE)
-    assert queue.take().means()['skipped'] == 6
+    assert queue.take_interval().mean_metrics()['skipped'] == 6
 
 
 class Device:
@@ -113,7 +113,7 @@ def test_the_host_runs_ahead_by_few_steps_and_by_none_of_long_ones(seconds: floa
     assert left == [0, *(min(step, most) for step in range(1, 8))]  # the first one tells how long they are
     assert queue.step_seconds == pytest.approx(seconds) and most * seconds <= QUEUED_SECONDS
     assert device.waited == list(range(1, 9 - most))
-    queue.take()
+    queue.take_interval()
     assert device.waited == list(range(1, 9)) and queue.is_idle
 
 
@@ -144,14 +144,14 @@ def test_too_many_skipped_steps_in_a_row_stop_the_run_and_name_the_step():
     queue.push(12, metrics(1.0, 4, 0), BATCH, STATE)
     queue.push(13, metrics(np.nan, 5, 1), BATCH, STATE)
     message = r'^stopped at step 14: 2 steps in a row .*\(train\.max_skipped_in_row\)'
-    with pytest.raises(TrainingStopped, match=message) as caught:
+    with pytest.raises(NonFiniteTrainingError, match=message) as caught:
         queue.push(14, metrics(np.nan, 6, 2), BATCH, STATE)
     assert '\n' not in str(caught.value)
 
 
 def test_the_run_also_stops_between_two_logs():
     queue = StepQueue(max_skipped_in_row=1)
-    with pytest.raises(TrainingStopped, match='stopped at step 1'):
+    with pytest.raises(NonFiniteTrainingError, match='stopped at step 1'):
         for step in range(1, 10):
             queue.push(step, metrics(np.nan, step, step), BATCH, STATE)
     assert step == 1  # it was ready at once
@@ -163,15 +163,15 @@ def test_a_skipped_step_comes_with_what_was_not_finite():
     for step, (loss, cause) in enumerate(cases, 1):
         queue.push(step, metrics(loss, step, step, cause=cause), BATCH, STATE)
     queue.push(6, metrics(1.0), BATCH, STATE)
-    queue.take()
-    assert queue.take_skipped() == [
+    queue.take_interval()
+    assert queue.take_skipped_steps() == [
         (1, 'batch/weights is not finite'),
         (2, 'its loss and gradient/x are not finite'),
         (3, 'gradient/x is not finite'),
         (4, "the gradient's norm is not finite"),
         (5, 'its loss is not finite'),
     ]
-    assert queue.take_skipped() == []
+    assert queue.take_skipped_steps() == []
 
 
 def test_a_spoiled_state_stops_the_run_and_its_first_bad_array_is_named():
@@ -179,5 +179,7 @@ def test_a_spoiled_state_stops_the_run_and_its_first_bad_array_is_named():
     moments, *rest = STATE.opt_state
     moments = moments._replace(nu={'x': jnp.array([1.0, jnp.inf])})
     spoiled = dataclasses.replace(STATE, opt_state=(moments, *rest))
-    with pytest.raises(TrainingStopped, match=r'^stopped at step 3: optimizer/nu/x is not finite; nothing of it is '):
+    with pytest.raises(
+        NonFiniteTrainingError, match=r'^stopped at step 3: optimizer/nu/x is not finite; nothing of it is '
+    ):
         queue.push(3, metrics(1.0, is_spoiled=True), BATCH, spoiled)

@@ -27,10 +27,10 @@ def clock() -> Clock:
 def test_rates_over_an_interval(clock):
     throughput = Throughput(tokens_per_step=4096, flops_per_step=2e9, peak_flops=1e10, clock=clock)
     for _ in range(4):
-        with throughput.waiting():
+        with throughput.time_data_wait():
             clock.now += 0.5
         clock.now += 1.5
-    assert throughput.measure(4) == {
+    assert throughput.measure_rates(4) == {
         'steps_per_second': 0.5,
         'tokens_per_second': 2048.0,
         'waiting_share': 0.25,
@@ -40,47 +40,47 @@ def test_rates_over_an_interval(clock):
 
 def test_each_interval_starts_anew(clock):
     throughput = Throughput(tokens_per_step=10, clock=clock)
-    with throughput.waiting():
+    with throughput.time_data_wait():
         clock.now += 9
-    throughput.measure(1)
+    throughput.measure_rates(1)
     clock.now += 2
-    assert throughput.measure(1) == {'steps_per_second': 0.5, 'tokens_per_second': 5.0, 'waiting_share': 0.0}
+    assert throughput.measure_rates(1) == {'steps_per_second': 0.5, 'tokens_per_second': 5.0, 'waiting_share': 0.0}
 
 
 def test_pauses_do_not_count_even_when_they_end_in_an_error(clock):
     throughput = Throughput(tokens_per_step=10, clock=clock)
     clock.now += 1
-    with pytest.raises(KeyError), throughput.paused():
+    with pytest.raises(KeyError), throughput.pause_timing():
         clock.now += 50
         raise KeyError
     clock.now += 1
-    assert throughput.measure(4)['steps_per_second'] == 2.0
+    assert throughput.measure_rates(4)['steps_per_second'] == 2.0
 
 
 @pytest.mark.parametrize('known', [{'flops_per_step': 1e9}, {'peak_flops': 1e9}, {}])
 def test_without_both_figures_the_use_of_the_device_is_not_given(clock, known):
     throughput = Throughput(tokens_per_step=10, clock=clock, **known)
     clock.now += 1
-    assert 'flops_utilisation' not in throughput.measure(1)
+    assert 'flops_utilisation' not in throughput.measure_rates(1)
 
 
 def test_waiting_counts_only_if_the_device_is_idle_at_its_end(clock):
     throughput = Throughput(tokens_per_step=10, clock=clock)
     for is_idle in (True, False):
-        with throughput.waiting(lambda is_idle=is_idle: is_idle):
+        with throughput.time_data_wait(lambda is_idle=is_idle: is_idle):
             clock.now += 2
-    assert throughput.measure(1)['waiting_share'] == 0.5
+    assert throughput.measure_rates(1)['waiting_share'] == 0.5
 
 
 def test_a_step_before_the_interval_has_no_share_in_its_rate(clock):
     throughput = Throughput(tokens_per_step=10, clock=clock)
     throughput.restart(untimed=1)
     clock.now += 2
-    assert throughput.measure(3)['steps_per_second'] == 1.0
+    assert throughput.measure_rates(3)['steps_per_second'] == 1.0
     throughput.restart(untimed=1)
-    assert throughput.measure(1) == {}
+    assert throughput.measure_rates(1) == {}
     clock.now += 2
-    assert throughput.measure(1)['steps_per_second'] == 0.5
+    assert throughput.measure_rates(1)['steps_per_second'] == 0.5
 
 
 class SlowInput:

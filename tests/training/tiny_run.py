@@ -15,9 +15,9 @@ from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run, build_run, make_state
 from efficient_attention.training.state import TrainState
-from efficient_attention.workdir.answer_files import FILES, FINGERPRINT, file_hashes
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.config_file import claim_workdir
+from efficient_attention.workdir.inference_files import FILES, FINGERPRINT, file_hashes
 
 WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()
 DOCUMENTS = 60
@@ -78,13 +78,13 @@ def drawn_workdir(run: Run, workdir: Path, state: TrainState | None = None) -> P
     config = run.config
     claim_workdir(workdir, config)
     run.task.save_assets(workdir)
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+    with CheckpointWriter(workdir, config.checkpoint) as checkpoints:
         record = {FINGERPRINT: {'config': to_dict(config)} | run.fingerprint, FILES: file_hashes(workdir)}
-        checkpoints.save(0, state or run.drawn_state(), record=record)
+        checkpoints.save(0, state or run.init_random_state(), record=record)
     return workdir
 
 
 def one_by_one(run: Run) -> TrainState:
-    """`run.drawn_state()`, an array at a time: the programs are small, and runs of other models share them."""
+    """`run.init_random_state()`, an array at a time: the programs are small, and runs of other models share them."""
     state = make_state(run.task, run.config, run.objective, run.pruner)
     return jax.device_put(jax.tree.map(np.array, state), run.shardings)  # a step takes over no array twice

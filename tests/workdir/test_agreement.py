@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir import agreement, checkpoint_reader
-from efficient_attention.workdir.agreement import all_find, first_says
+from efficient_attention.workdir import checkpoint_reader, process_agreement
+from efficient_attention.workdir.process_agreement import broadcast_from_process_0, require_in_all_processes
 
 
 class Processes:
@@ -19,7 +19,7 @@ class Processes:
         self._all_there = threading.Barrier(count, timeout=60)
 
     def place(self) -> tuple[int, int]:
-        """As `place_among_peers`; what is no such thread runs alone."""
+        """As `process_index_and_count`; what is no such thread runs alone."""
         number = getattr(self._here, 'number', None)
         return (0, 1) if number is None else (number, self.count)
 
@@ -59,7 +59,7 @@ class Processes:
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     """Three of them."""
     three = Processes(3)
-    for module in (agreement, checkpoint_reader):
+    for module in (process_agreement, checkpoint_reader):
         monkeypatch.setattr(module, 'place_among_peers', three.place)
         monkeypatch.setattr(module, 'gather_from_peers', three.gather)
     yield three
@@ -70,25 +70,27 @@ def refused(line: str) -> Any:
 
 
 def test_what_process_0_finds_all_have_found(processes: Processes):
-    assert processes.do(lambda number: first_says(lambda: {'step': 5 + number})) == [{'step': 5}] * 3
-    assert processes.do(lambda number: first_says(lambda: None if number == 0 else number)) == [None] * 3
+    assert processes.do(lambda number: broadcast_from_process_0(lambda: {'step': 5 + number})) == [{'step': 5}] * 3
+    assert processes.do(lambda number: broadcast_from_process_0(lambda: None if number == 0 else number)) == [None] * 3
 
 
 def test_what_process_0_cannot_find_ends_all(processes: Processes):
-    assert processes.do(lambda number: first_says(lambda: refused(f'none in {number}'))) == ['none in 0'] * 3
+    assert (
+        processes.do(lambda number: broadcast_from_process_0(lambda: refused(f'none in {number}'))) == ['none in 0'] * 3
+    )
 
 
 def test_what_one_cannot_find_ends_all_with_the_line_of_the_first(processes: Processes):
     def look(number: int) -> int:
         return refused(f'gone in {number}') if number else number
 
-    assert processes.do(lambda number: all_find(lambda: look(number))) == ['gone in 1'] * 3
-    assert processes.do(lambda number: all_find(lambda: number)) == [0, 1, 2]
+    assert processes.do(lambda number: require_in_all_processes(lambda: look(number))) == ['gone in 1'] * 3
+    assert processes.do(lambda number: require_in_all_processes(lambda: number)) == [0, 1, 2]
 
 
 def test_a_process_alone_asks_nobody():
-    assert first_says(lambda: 5) == all_find(lambda: 5) == 5
+    assert broadcast_from_process_0(lambda: 5) == require_in_all_processes(lambda: 5) == 5
     with pytest.raises(InputError, match='^none$'):
-        first_says(lambda: refused('none'))
+        broadcast_from_process_0(lambda: refused('none'))
     with pytest.raises(InputError, match='^none$'):
-        all_find(lambda: refused('none'))
+        require_in_all_processes(lambda: refused('none'))

@@ -15,9 +15,14 @@ from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.checkpoint_average import Average, chosen, last_steps, restore_average
-from efficient_attention.workdir.checkpoint_reader import Best, CheckpointReader
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_average import (
+    AverageChoice,
+    last_complete_steps,
+    parse_checkpoint_choice,
+    restore_average,
+)
+from efficient_attention.workdir.checkpoint_reader import BestChoice, CheckpointReader
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 
 STEPS = (2, 5, 9, 12)
 
@@ -37,7 +42,7 @@ def abstract() -> Any:
 @pytest.fixture
 def reader(tmp_path: Path) -> CheckpointReader:
     """A workdir with the steps 2, 5, 9 and 12, of which the last three are kept."""
-    with Checkpoints(tmp_path, CheckpointConfig(keep=3)) as checkpoints:
+    with CheckpointWriter(tmp_path, CheckpointConfig(keep=3)) as checkpoints:
         for step in STEPS:
             checkpoints.save(step, state_of(step), record={'note': step}, metrics={'loss': 1.0})
     return CheckpointReader(tmp_path)
@@ -61,13 +66,13 @@ def test_the_mean_is_that_by_hand(reader: CheckpointReader, caplog: pytest.LogCa
 def test_a_step_that_is_kept_as_the_best_is_none_of_the_last(tmp_path: Path):
     config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(keep=2, keep_best=1, best_metric='loss'))
     (tmp_path / 'config.json').write_text(json.dumps(to_dict(config)))
-    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+    with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
         for step, loss in zip(STEPS, (0.1, 3.0, 2.0, 1.0), strict=True):
             checkpoints.save(step, state_of(step), record={}, metrics={'loss': loss})
     reader = CheckpointReader(tmp_path)
-    assert reader.steps() == [2, 9, 12] and last_steps(reader, 2) == [9, 12]
+    assert reader.complete_steps() == [2, 9, 12] and last_complete_steps(reader, 2) == [9, 12]
     with pytest.raises(InputError, match=r'keeps 2 \(9, 12\): train with checkpoint.keep of at least 3'):
-        last_steps(reader, 3)
+        last_complete_steps(reader, 3)
 
 
 def test_a_mean_of_one_is_that_checkpoint(reader: CheckpointReader):
@@ -80,12 +85,15 @@ def test_fewer_checkpoints_are_refused(reader: CheckpointReader, tmp_path: Path)
         f'the mean of 5 checkpoints needs as many; {reader.folder} keeps 3 (5, 9, 12): '
         'train with checkpoint.keep of at least 5'
     )
-    for read in (lambda: last_steps(reader, 5), lambda: chosen(reader, 'average-5', metric='', mode='min')):
+    for read in (
+        lambda: last_complete_steps(reader, 5),
+        lambda: parse_checkpoint_choice(reader, 'average-5', metric='', mode='min'),
+    ):
         with pytest.raises(InputError) as raised:
             read()
         assert str(raised.value) == said
     with pytest.raises(InputError, match='^there is no checkpoint in '):
-        last_steps(CheckpointReader(tmp_path / 'none'), 2)
+        last_complete_steps(CheckpointReader(tmp_path / 'none'), 2)
 
 
 def test_a_damaged_checkpoint_is_refused(reader: CheckpointReader):
@@ -101,14 +109,17 @@ def test_a_damaged_checkpoint_is_refused(reader: CheckpointReader):
 def test_a_step_that_a_trainer_removes_meanwhile_is_left_for_a_newer_one(reader: CheckpointReader, monkeypatch):
     """The list of steps is from before a save that removed the oldest of them."""
     steps = iter([[2, 5, 9], *[[5, 9, 12]] * 9])
-    monkeypatch.setattr(reader, 'steps', lambda: next(steps))
+    monkeypatch.setattr(reader, 'complete_steps', lambda: next(steps))
     monkeypatch.setattr(reader, 'written_steps', lambda: [5, 9, 12])
     assert restore_average(reader, abstract(), 3).record['averaged'] == [5, 9, 12]
 
 
 def test_other_choices_are_those_of_the_reader(reader: CheckpointReader):
-    assert chosen(reader, 'average-3', metric='', mode='min') == Average(3)
-    assert chosen(reader, '9', metric='', mode='min') == 9 and chosen(reader, 'last', metric='', mode='min') is None
-    assert chosen(reader, 'best', metric='loss', mode='min') == Best('loss', 'min')
+    assert parse_checkpoint_choice(reader, 'average-3', metric='', mode='min') == AverageChoice(3)
+    assert (
+        parse_checkpoint_choice(reader, '9', metric='', mode='min') == 9
+        and parse_checkpoint_choice(reader, 'last', metric='', mode='min') is None
+    )
+    assert parse_checkpoint_choice(reader, 'best', metric='loss', mode='min') == BestChoice('loss', 'min')
     with pytest.raises(InputError, match=r"^checkpoint 'average-0' is none of "):
-        chosen(reader, 'average-0', metric='', mode='min')
+        parse_checkpoint_choice(reader, 'average-0', metric='', mode='min')

@@ -21,9 +21,9 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import make_mesh, state_shardings
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.workdir import seal
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir import checksums
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, RestoredCheckpoint
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import write_report
 from tests.workdir.test_agreement import Processes, processes  # noqa: F401  a fixture among them
@@ -66,7 +66,7 @@ def saved(tmp_path_factory):
     """A workdir with steps 2 and 5, saved on 2 x 2 x 2 devices."""
     workdir = tmp_path_factory.mktemp('run')
     layout = on_mesh(make_state(), MeshConfig(data=2, fsdp=2, tensor=2), 8)
-    with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(workdir, CheckpointConfig()) as checkpoints:
         for step, loss in ((2, 1.5), (5, 2.5)):
             record = {'fingerprint': FINGERPRINT, 'note': 'any'}
             metrics = {'loss': loss, 'bad': float('nan')}
@@ -102,10 +102,10 @@ def test_a_part_of_the_state_is_read_alone(saved):
 
 def test_steps_and_records(saved):
     reader = CheckpointReader(saved)
-    assert (reader.steps(), reader.latest_step()) == ([2, 5], 5)
+    assert (reader.complete_steps(), reader.latest_step()) == ([2, 5], 5)
     record = {'fingerprint': FINGERPRINT, 'note': 'any', 'step': 5, 'metrics': {'loss': 2.5}, 'has_seal': True}
-    assert reader.record() == record
-    assert reader.record(2)['metrics'] == {'loss': 1.5}
+    assert reader.read_record() == record
+    assert reader.read_record(2)['metrics'] == {'loss': 1.5}
     assert (reader.best_step('loss'), reader.best_step('loss', 'max'), reader.best_step('accuracy')) == (2, 5, None)
 
 
@@ -122,8 +122,8 @@ def test_an_asked_step_is_read_and_a_missing_one_lists_those_there_are(saved):
 )
 def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int):
     reader = CheckpointReader(saved)
-    wanted = reader.wanted(choice, metric='loss', mode=mode)
-    assert reader.step_of(wanted) == reader.record(wanted)['step'] == step
+    wanted = reader.parse_choice(choice, metric='loss', mode=mode)
+    assert reader.resolve_step(wanted) == reader.read_record(wanted)['step'] == step
 
 
 @pytest.mark.parametrize(
@@ -142,28 +142,28 @@ def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int):
 )
 def test_a_choice_that_is_not_there_lists_the_steps_that_are(saved, choice: str, metric: str, message: str):
     with pytest.raises(InputError) as caught:
-        CheckpointReader(saved).wanted(choice, metric=metric)
+        CheckpointReader(saved).parse_choice(choice, metric=metric)
     assert str(caught.value) == message.format(saved / 'checkpoints')
 
 
 def test_a_step_that_the_trainer_removes_meanwhile_is_not_the_best(saved, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    read = CheckpointReader._record
+    read = CheckpointReader._read_step_record
 
     def slow(self: CheckpointReader, step: int) -> dict:
         if step == 2:
             shutil.rmtree(self.folder / '2')
         return read(self, step)
 
-    monkeypatch.setattr(CheckpointReader, '_record', slow)
+    monkeypatch.setattr(CheckpointReader, '_read_step_record', slow)
     assert CheckpointReader(tmp_path).best_step('loss') == 5
 
 
 def test_without_any_checkpoint_evaluation_is_refused_and_training_starts_anew(tmp_path):
     reader, layout = CheckpointReader(tmp_path), on_mesh(make_state(), MeshConfig(), 1)
     assert reader.latest_step() is None
-    assert reader.newest() is None
-    for read in (reader.record, lambda: reader.restore(layout)):
+    assert reader.newest_checkpoint() is None
+    for read in (reader.read_record, lambda: reader.restore(layout)):
         with pytest.raises(InputError, match=f'^there is no checkpoint in {tmp_path}'):
             read()
     assert list(tmp_path.iterdir()) == []  # reading makes no folders
@@ -197,7 +197,7 @@ def test_a_wrong_shape_dtype_or_name_is_refused_before_reading(saved):
 
 def test_the_record_is_read_apart_from_the_arrays(saved):
     reader, layout = CheckpointReader(saved), on_mesh(make_state(), MeshConfig(), 1)
-    newest = reader.newest()
+    newest = reader.newest_checkpoint()
     assert newest and newest.step == 5 and newest.record['fingerprint'] == FINGERPRINT
     jax.tree.map(np.testing.assert_array_equal, reader.read_state(layout, 5), reader.restore(layout).state)
 
@@ -205,7 +205,7 @@ def test_the_record_is_read_apart_from_the_arrays(saved):
 @pytest.fixture
 def small(tmp_path):
     """A workdir with steps 2 and 5 of one array, and how it is read."""
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints:
         for step in (2, 5):
             checkpoints.save(step, {'kernel': jnp.full(4, step, jnp.float32)}, record={})
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -236,8 +236,8 @@ def test_a_damaged_step_that_is_asked_for_is_one_line_with_the_others(small):
         CheckpointReader(workdir).restore(layout, 5)
     (workdir / 'checkpoints' / '5' / 'record' / 'metadata').unlink()
     with pytest.raises(InputError, match=r'checkpoints/5 cannot be read: FileNotFoundError: .*; other steps: 2$'):
-        CheckpointReader(workdir).record(5)
-    assert CheckpointReader(workdir).record()['step'] == 2
+        CheckpointReader(workdir).read_record(5)
+    assert CheckpointReader(workdir).read_record()['step'] == 2
 
 
 def test_where_all_are_damaged_nothing_begins_anew(small):
@@ -246,7 +246,7 @@ def test_where_all_are_damaged_nothing_begins_anew(small):
     flip(workdir, 5)
     assert refused(workdir, layout) == f'no checkpoint in {workdir}/checkpoints is undamaged; kept steps: 2, 5'
     with pytest.raises(InputError, match='is undamaged; kept steps: 2, 5'):
-        CheckpointReader(workdir).newest()
+        CheckpointReader(workdir).newest_checkpoint()
 
 
 def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
@@ -254,7 +254,7 @@ def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
     for path in workdir.rglob('seal-*.sha256'):
         path.unlink()
     with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; kept steps: 2, 5; restore'):
-        CheckpointReader(workdir).newest()
+        CheckpointReader(workdir).newest_checkpoint()
 
 
 @pytest.mark.parametrize(('every', 'last_line', 'begins_anew'), [(5, 10, True), (5, 11, False), (4, 5, False)])
@@ -267,34 +267,34 @@ def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small,
     (workdir / 'config.json').write_text(json.dumps(to_dict(config)))
     (workdir / 'metrics.jsonl').write_text(json.dumps({'step': last_line, 'split': 'train'}) + '\n')
     if begins_anew:
-        assert CheckpointReader(workdir).newest() is None
+        assert CheckpointReader(workdir).newest_checkpoint() is None
     else:
         with pytest.raises(InputError, match=r'is sealed, which .*; kept steps: 5; restore their'):
-            CheckpointReader(workdir).newest()
+            CheckpointReader(workdir).newest_checkpoint()
 
 
 def test_a_step_without_its_seal_does_not_count_unless_it_is_from_before_there_were_seals(small):
     workdir, layout = small
     (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
     reader = CheckpointReader(workdir)
-    assert (reader.steps(), reader.written_steps(), reader.restore(layout).step) == ([2], [2, 5], 2)
+    assert (reader.complete_steps(), reader.written_steps(), reader.restore(layout).step) == ([2], [2, 5], 2)
     record = workdir / 'checkpoints' / '5' / 'record' / 'metadata'
     fields = json.loads(record.read_text())
     del fields['has_seal']
     record.write_text(json.dumps(fields))
-    assert reader.steps() == [2, 5] and reader.restore(layout).step == 5 and not reader.damage(5)
+    assert reader.complete_steps() == [2, 5] and reader.restore(layout).step == 5 and not reader.find_damage(5)
 
 
 def test_a_step_that_the_trainer_removes_meanwhile_gives_way_to_the_newest(saved, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    read = CheckpointReader._restore
+    read = CheckpointReader._restore_step
 
-    def slow(self: CheckpointReader, abstract_state: TrainState, step: int) -> Restored:
+    def slow(self: CheckpointReader, abstract_state: TrainState, step: int) -> RestoredCheckpoint:
         if step == 5:
             shutil.rmtree(self.folder / '5')
         return read(self, abstract_state, step)
 
-    monkeypatch.setattr(CheckpointReader, '_restore', slow)
+    monkeypatch.setattr(CheckpointReader, '_restore_step', slow)
     assert CheckpointReader(tmp_path).restore(on_mesh(make_state(), MeshConfig(), 1)).step == 2
 
 
@@ -305,7 +305,7 @@ def test_all_processes_read_the_step_that_process_0_has_chosen(small, processes:
     def read(number: int) -> int:
         reader = CheckpointReader(workdir)
         if number == 1:
-            reader.steps = lambda: [2]
+            reader.complete_steps = lambda: [2]
         return reader.restore(layout).step
 
     assert processes.do(read) == [5, 5, 5]
@@ -318,15 +318,15 @@ def test_a_step_that_goes_under_one_process_is_read_by_none(saved, tmp_path, pro
     def read(number: int) -> tuple[int, list[int]]:
         reader, tried = CheckpointReader(tmp_path), []
 
-        def slow(abstract_state: TrainState, step: int) -> Restored:
+        def slow(abstract_state: TrainState, step: int) -> RestoredCheckpoint:
             tried.append(step)
             if (number, step) == (2, 5):  # the others have read it by then, or are about to
                 shutil.rmtree(reader.folder / '5')
             if step == 5 and number < 2:
-                return Restored(step, None, {})
-            return CheckpointReader._restore(reader, abstract_state, step)
+                return RestoredCheckpoint(step, None, {})
+            return CheckpointReader._restore_step(reader, abstract_state, step)
 
-        reader._restore = slow
+        reader._restore_step = slow
         return reader.restore(layout).step, tried
 
     assert processes.do(read) == [(2, [5, 2])] * 3
@@ -339,13 +339,13 @@ def test_each_process_compares_a_share_of_the_files_and_all_know_what_one_has_fo
 ):
     workdir, _ = small
     hashed: list[str] = []
-    real = seal._hash
-    monkeypatch.setattr(seal, '_hash', lambda path: hashed.append(path.name) or real(path))
-    assert processes.do(lambda _: CheckpointReader(workdir).damage(5)) == [''] * 3
+    real = checksums._file_sha256
+    monkeypatch.setattr(checksums, '_file_sha256', lambda path: hashed.append(path.name) or real(path))
+    assert processes.do(lambda _: CheckpointReader(workdir).find_damage(5)) == [''] * 3
     listed = (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').read_text().splitlines()[1:-1]
     assert sorted(hashed) == sorted(line.rpartition('/')[2].split()[-1] for line in listed)
     flip(workdir, 5)
-    (found,) = {*processes.do(lambda _: CheckpointReader(workdir).damage(5))}
+    (found,) = {*processes.do(lambda _: CheckpointReader(workdir).find_damage(5))}
     assert found.startswith('state/d/') and found.endswith(' is not what was written')
 
 
@@ -374,13 +374,13 @@ def test_no_read_beside_a_trainer_that_keeps_one_step_fails(tmp_path, reads: int
     layout = {'kernel': jax.ShapeDtypeStruct((1000,), jnp.float32, sharding=sharding)}
     with subprocess.Popen([sys.executable, '-c', textwrap.dedent(TRAINER), str(tmp_path)]) as trainer:
         try:
-            while not reader.steps():
+            while not reader.complete_steps():
                 assert trainer.poll() is None
             for number in range(reads):
-                wanted = None if number % 2 else reader.wanted('best', metric='loss')
+                wanted = None if number % 2 else reader.parse_choice('best', metric='loss')
                 restored = reader.restore(layout, wanted)
                 assert (restored.state['kernel'] == restored.step).all() and restored.record['step'] == restored.step
-                assert reader.record(wanted)['step'] >= restored.step
+                assert reader.read_record(wanted)['step'] >= restored.step
                 assert [line['step'] for line in read_metrics(tmp_path)][: restored.step] == [
                     *range(1, restored.step + 1)
                 ]

@@ -8,10 +8,10 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import (
     claim_workdir,
-    fields_of_a_run,
-    growth_note,
+    marked_run_fields,
+    more_steps_note,
     read_config,
-    with_new_fields,
+    with_new_field_defaults,
 )
 
 
@@ -111,15 +111,15 @@ def test_a_run_that_grows_says_so_once():
         "train.steps grows from 1,000 to 2,000; from here on the learning rate follows the schedule 'constant' with "
         'peak 0.0002'
     )
-    assert growth_note(saved, grown) == [line]
-    assert growth_note({'config': to_dict(grown)}, grown) == growth_note({}, grown) == []
+    assert more_steps_note(saved, grown) == [line]
+    assert more_steps_note({'config': to_dict(grown)}, grown) == more_steps_note({}, grown) == []
 
 
 def test_a_run_from_before_a_field_existed_has_its_default():
     older = {'config': to_dict(config()), 'corpus': 'abc'}
     del older['config']['model']['tied_output'], older['config']['mesh']
-    assert with_new_fields(older) == {'config': to_dict(config()), 'corpus': 'abc'}
-    assert with_new_fields({}) == {}
+    assert with_new_field_defaults(older) == {'config': to_dict(config()), 'corpus': 'abc'}
+    assert with_new_field_defaults({}) == {}
 
 
 def test_no_field_of_parameters_or_examples_is_changeable():
@@ -131,7 +131,7 @@ def test_no_field_of_parameters_or_examples_is_changeable():
         f'config.train.{name}' for name in ('early_stop', 'log_every_steps', 'max_skipped_in_row', 'stall_seconds')
     }
     distill = {f'config.distill.{name}' for name in ('teacher', 'keep_logits', 'cache')}
-    assert set(fields_of_a_run(CHANGEABLE)) == groups | model | data | train | distill | {'config.examples.cache'}
+    assert set(marked_run_fields(CHANGEABLE)) == groups | model | data | train | distill | {'config.examples.cache'}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.environment import (
     describe_environment,
-    machine_of,
+    describe_machine,
     processor,
     read_environment,
     write_environment,
@@ -31,12 +31,12 @@ def test_what_is_written_is_read(tmp_path):
 def test_a_machine_is_its_processor_or_its_accelerators(tmp_path):
     write_environment(tmp_path / 'a')
     here = f'{processor()}, jax {jax.__version__}'
-    assert processor() and machine_of([tmp_path / 'a', tmp_path / 'absent', tmp_path / 'a']) == here
+    assert processor() and describe_machine([tmp_path / 'a', tmp_path / 'absent', tmp_path / 'a']) == here
     (tmp_path / 'b').mkdir()
     gpu = {'backend': 'gpu', 'devices': '1 x NVIDIA H100', 'processor': 'x', 'jax': '1'}
     (tmp_path / 'b/environment.json').write_text(json.dumps(gpu), encoding='utf-8')
-    assert machine_of([tmp_path / 'a', tmp_path / 'b']) == f'{here}; 1 x NVIDIA H100, jax 1'
-    assert machine_of([tmp_path / 'absent']) == ''
+    assert describe_machine([tmp_path / 'a', tmp_path / 'b']) == f'{here}; 1 x NVIDIA H100, jax 1'
+    assert describe_machine([tmp_path / 'absent']) == ''
     (tmp_path / 'cpuinfo').write_text('processor\t: 0\nmodel name\t: A 7\n', encoding='utf-8')
     assert processor(tmp_path / 'cpuinfo') == 'A 7'
 

@@ -10,16 +10,16 @@ import pytest
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, best_evaluation
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.evaluations import (
     EVALUATIONS,
     LATER,
-    best_of,
     earlier_evaluations,
-    read_later,
-    write_later,
+    pick_best_evaluation,
+    read_late_evaluation,
+    write_late_evaluation,
 )
-from efficient_attention.workdir.metrics import shown
+from efficient_attention.workdir.metrics import nonfinite_as_text
 from tests.workdir.test_checkpoint_writer import make_state
 
 LINES = [
@@ -53,14 +53,14 @@ def test_without_an_evaluation_there_is_no_best(tmp_path: Path):
 
 
 def write_log(workdir: Path, lines: list[dict[str, Any]]) -> None:
-    (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(shown(line)) + '\n' for line in lines))
+    (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(nonfinite_as_text(line)) + '\n' for line in lines))
 
 
 BEST = CheckpointConfig(best_metric='f1', best_mode='max', keep=3)
 
 
 def save(workdir: Path, *records: dict[str, Any]) -> None:
-    with Checkpoints(workdir, BEST) as checkpoints:
+    with CheckpointWriter(workdir, BEST) as checkpoints:
         for step, record in enumerate(records, 1):
             checkpoints.save(step, make_state(step), record=record)
 
@@ -77,30 +77,30 @@ def test_a_record_from_before_leaves_them_to_the_log(tmp_path: Path):
     save(tmp_path, {})
     write_log(tmp_path, LINES[:3])
     assert CheckpointReader(tmp_path).evaluations() == [LINES[1]]
-    assert CheckpointReader(tmp_path).metrics(1) == {'f1': 0.5, 'loss': 3.0}
+    assert CheckpointReader(tmp_path).metrics_of_step(1) == {'f1': 0.5, 'loss': 3.0}
 
 
 def test_an_evaluation_after_the_save_lies_beside_its_step_and_goes_with_it(tmp_path: Path):
     save(tmp_path, {EVALUATIONS: []}, {EVALUATIONS: []})
     write_log(tmp_path, [{'step': 2, 'split': 'held_out', 'f1': 0.99}])
     reader = CheckpointReader(tmp_path)
-    assert reader.metrics(2) == {} and reader.best_step('f1', 'max') is None
-    with Checkpoints(tmp_path, BEST) as checkpoints:
-        checkpoints.score(2, {'f1': 0.5, 'loss': math.nan})
-    assert reader.metrics(2) == {'f1': 0.5} and reader.best_step('f1', 'max') == 2
-    record = reader.record(2)
+    assert reader.metrics_of_step(2) == {} and reader.best_step('f1', 'max') is None
+    with CheckpointWriter(tmp_path, BEST) as checkpoints:
+        checkpoints.write_evaluation_metrics(2, {'f1': 0.5, 'loss': math.nan})
+    assert reader.metrics_of_step(2) == {'f1': 0.5} and reader.best_step('f1', 'max') == 2
+    record = reader.read_record(2)
     assert [line['f1'] for line in earlier_evaluations(reader.folder, 2, record)] == [0.5]
-    with Checkpoints(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+    with CheckpointWriter(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
         checkpoints.save(3, make_state(3), record={EVALUATIONS: []})
     assert sorted(path.name for path in reader.folder.iterdir() if path.name[0].isdigit()) == ['3']
 
 
 def test_an_evaluation_that_was_changed_counts_for_nothing(tmp_path: Path):
-    write_later(tmp_path, 2, {'f1': 0.5})
-    assert read_later(tmp_path, 2) == {'step': 2, 'split': 'held_out', 'f1': 0.5}
+    write_late_evaluation(tmp_path, 2, {'f1': 0.5})
+    assert read_late_evaluation(tmp_path, 2) == {'step': 2, 'split': 'held_out', 'f1': 0.5}
     path = tmp_path / f'2{LATER}'
     path.write_text(path.read_text().replace('0.5', '0.6'))
-    assert read_later(tmp_path, 2) == read_later(tmp_path, 3) == {}
+    assert read_late_evaluation(tmp_path, 2) == read_late_evaluation(tmp_path, 3) == {}
 
 
 @pytest.mark.parametrize('bad', [3, [3], [{'step': 1}], {'a': 1}])
@@ -110,4 +110,4 @@ def test_a_record_with_something_else_is_one_line(tmp_path: Path, bad: Any):
 
 
 def test_the_best_of_no_evaluation_is_none():
-    assert best_of([], BEST) == {}
+    assert pick_best_evaluation([], BEST) == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
-from efficient_attention.workdir.events import EventsFile
+from efficient_attention.workdir.tensorboard_events import EventsFile
 
 
 def read(path: Path) -> list[Event]:
@@ -28,7 +28,7 @@ def scalars(path: Path) -> list[tuple[int, str, float]]:
 
 def test_numbers_come_back_and_older_files_end_at_the_first_step(tmp_path: Path):
     events = EventsFile(tmp_path / 'new', first_step=5)
-    events.add(7, {'train/loss': 0.5, 'train/rate': 2.0})
+    events.add_scalars(7, {'train/loss': 0.5, 'train/rate': 2.0})
     (path,) = (tmp_path / 'new').iterdir()
     assert scalars(path) == [(7, 'train/loss', 0.5), (7, 'train/rate', 2.0)]  # before closing
     events.close()
@@ -42,9 +42,9 @@ def test_events_that_cannot_be_written_are_left_out_and_it_is_said_once(tmp_path
     for step in range(1, 40):
         if step == 3:
             events._file = HalfWritten(events._file)
-        events.add(step, {'loss': float(step)})
+        events.add_scalars(step, {'loss': float(step)})
     events._file = events._file.file
-    events.add(40, {'loss': 40.0})
+    events.add_scalars(40, {'loss': 40.0})
     events.close()
     assert scalars(path) == [(1, 'loss', 1.0), (2, 'loss', 2.0), (40, 'loss', 40.0)]
     (line,) = caplog.messages

@@ -11,13 +11,13 @@ import pytest
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 
 
 @pytest.mark.parametrize('name', ['5', '.'])
 @pytest.mark.parametrize('has_seal', [True, False])
 def test_a_step_or_its_folder_that_is_a_link_is_not_read(tmp_path: Path, name: str, has_seal: bool):
-    with Checkpoints(tmp_path / 'run', CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(tmp_path / 'run', CheckpointConfig()) as checkpoints:
         for step in (2, 5):
             checkpoints.save(step, {'kernel': jnp.full(4, step, jnp.float32)}, record={})
     folder = checkpoints.reader.folder
@@ -31,7 +31,7 @@ def test_a_step_or_its_folder_that_is_a_link_is_not_read(tmp_path: Path, name: s
     reader = CheckpointReader(tmp_path / 'run')
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     layout = {'kernel': jax.ShapeDtypeStruct((4,), jnp.float32, sharding=sharding)}
-    assert reader.damage(5) == f'{path} is a link'
+    assert reader.find_damage(5) == f'{path} is a link'
     with pytest.raises(InputError, match=f'^checkpoint {folder}/5 is damaged: {path} is a link'):
         reader.restore(layout, 5)
     if name == '5' and has_seal:

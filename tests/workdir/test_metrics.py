@@ -9,8 +9,8 @@ import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
-from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, dropped_note, read_metrics
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter, SaveError
+from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, read_metrics, unreadable_lines_note
 from tests.workdir.test_checkpoint_writer import make_state
 from tests.workdir.test_events import HalfWritten
 
@@ -18,12 +18,12 @@ from tests.workdir.test_events import HalfWritten
 def write(workdir, steps, *, start_step: int = 0, split: str = 'train') -> None:
     with MetricsLog(workdir, start_step=start_step) as log:
         for step in steps:
-            log.write(step, split, {'loss': 1 / (step + 1)})
+            log.write_metrics(step, split, {'loss': 1 / (step + 1)})
 
 
 def test_lines_hold_step_split_and_plain_numbers(tmp_path):
     with MetricsLog(tmp_path) as log:
-        log.write(
+        log.write_metrics(
             10, 'train', {'loss': jnp.float32(0.5), 'skipped': np.int32(3), 'rate': 1e-3, 'half': jnp.bfloat16(2)}
         )
         text = (tmp_path / 'metrics.jsonl').read_text()  # before closing: each line is flushed
@@ -32,7 +32,7 @@ def test_lines_hold_step_split_and_plain_numbers(tmp_path):
 
 def test_numbers_that_are_not_finite_stay_json_and_come_back(tmp_path):
     with MetricsLog(tmp_path) as log:
-        log.write(1, 'train', {'a': jnp.float32('nan'), 'b': float('inf'), 'c': -math.inf})
+        log.write_metrics(1, 'train', {'a': jnp.float32('nan'), 'b': float('inf'), 'c': -math.inf})
 
     def refuse(constant: str) -> None:
         raise AssertionError(f'{constant} is not JSON')
@@ -97,9 +97,9 @@ def test_a_line_that_cannot_be_used_is_left_out_and_named(tmp_path, bad: str):
     with MetricsLog(tmp_path, start_step=3) as log:
         assert log.dropped == [f'line 2: {BAD[bad]}']
         line = f'{path}: unusable lines are ignored: line 2: {BAD[bad]}'
-        assert dropped_note(tmp_path, log.dropped) == [line]
-        assert dropped_note(tmp_path, log.dropped * 3) == [f'{line}, and 2 more']
-        log.write(4, 'train', {'loss': 0.125})
+        assert unreadable_lines_note(tmp_path, log.dropped) == [line]
+        assert unreadable_lines_note(tmp_path, log.dropped * 3) == [f'{line}, and 2 more']
+        log.write_metrics(4, 'train', {'loss': 0.125})
     assert [line['step'] for line in read_metrics(tmp_path)] == [1, 3, 4]
     with MetricsLog(tmp_path, start_step=4) as log:
         assert log.dropped == []
@@ -108,7 +108,7 @@ def test_a_line_that_cannot_be_used_is_left_out_and_named(tmp_path, bad: str):
 def test_a_digit_that_was_changed_is_noticed(tmp_path):
     write(tmp_path, [1, 2])
     with MetricsLog(tmp_path, start_step=2) as log:
-        log.write(3, 'train', {'loss': math.nan})
+        log.write_metrics(3, 'train', {'loss': math.nan})
         digest = log.digest()
     path = tmp_path / 'metrics.jsonl'
     assert changed_lines_note(tmp_path, read_metrics(tmp_path), digest) == []
@@ -135,7 +135,7 @@ def test_lines_that_cannot_be_written_are_kept_for_the_next_try(tmp_path, caplog
         for step in range(1, 9):
             if step == 6:
                 log._file = log._file.file
-            log.write(step, 'train', {'loss': 1 / (step + 1)})
+            log.write_metrics(step, 'train', {'loss': 1 / (step + 1)})
     assert (tmp_path / 'metrics.jsonl').read_bytes() == (expected / 'metrics.jsonl').read_bytes()
     path = tmp_path / 'metrics.jsonl'
     line = f'{path}: cannot be written (No space left on device); its lines are kept for the next try'
@@ -143,18 +143,18 @@ def test_lines_that_cannot_be_written_are_kept_for_the_next_try(tmp_path, caplog
 
 
 def test_a_step_is_not_sealed_while_its_lines_are_unwritten(tmp_path):
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints, MetricsLog(tmp_path) as log:
+    with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints, MetricsLog(tmp_path) as log:
         checkpoints.before_seal = log.check_written
         whole = log._file
         for step in (1, 2, 3):
             log._file = HalfWritten(whole) if step == 2 else whole
-            log.write(step, 'train', {'loss': 1.0})
+            log.write_metrics(step, 'train', {'loss': 1.0})
             checkpoints.save(step, make_state(step), record={})
             if step == 2:
                 with pytest.raises(SaveError, match=r'step 2 not saved .*metrics.jsonl: lines up to this step are not'):
-                    checkpoints.wait()
+                    checkpoints.wait_until_saved()
                 assert checkpoints.reader.written_steps() == [1]
-    assert checkpoints.reader.steps() == [1, 3]
+    assert checkpoints.reader.complete_steps() == [1, 3]
     assert [line['step'] for line in read_metrics(tmp_path)] == [1, 2, 3]
 
 
@@ -162,12 +162,12 @@ def test_lines_that_are_never_written_end_the_run(tmp_path, capfd):
     lost = 'metrics.jsonl: the last 2 line'
     with pytest.raises(RunError, match=lost), MetricsLog(tmp_path) as log:
         log._file = HalfWritten(log._file)
-        log.write(1, 'train', {'loss': 1.0})
-        log.write(2, 'train', {'loss': 1.0})
+        log.write_metrics(1, 'train', {'loss': 1.0})
+        log.write_metrics(2, 'train', {'loss': 1.0})
     with pytest.raises(KeyboardInterrupt), MetricsLog(tmp_path) as log:  # which ends it with another error
         log._file = HalfWritten(log._file)
-        log.write(1, 'train', {'loss': 1.0})
-        log.write(2, 'train', {'loss': 1.0})
+        log.write_metrics(1, 'train', {'loss': 1.0})
+        log.write_metrics(2, 'train', {'loss': 1.0})
         raise KeyboardInterrupt
     assert lost in capfd.readouterr().err
 

@@ -9,7 +9,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.training.run import build_run
-from efficient_attention.workdir.checkpoint_average import Average
+from efficient_attention.workdir.checkpoint_average import AverageChoice
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.model_params import restore_params
 from tests.training.tiny_fine_tuning import tiny_config
@@ -27,13 +27,13 @@ def test_parameters_are_masked_where_the_run_prunes_them(tmp_path: Path):
     for method in ('magnitude', 'random'):
         config = tiny_config(tmp_path, **{'prune.method': method}, **fields)
         run = build_run(config, jax.devices()[:1])
-        state = run.drawn_state()
+        state = run.init_random_state()
         workdir = drawn_workdir(run, tmp_path / method, state)
         abstract = lay_out(run.abstract_state.params)
         found = restore_params(CheckpointReader(workdir), config, abstract, None, lay_out)
         with pytest.raises(InputError, match=f"the run prunes .prune.method '{method}'., and the mean of checkpoints"):
-            restore_params(CheckpointReader(workdir), config, abstract, Average(1), lay_out)
-        expected = run.evaluated(state)
+            restore_params(CheckpointReader(workdir), config, abstract, AverageChoice(1), lay_out)
+        expected = run.evaluation_params_fn(state)
         jax.tree.map(np.testing.assert_array_equal, found.state, expected)
         kernel = found.state['encoder']['stack']['layers']['feed_forward']['up']['kernel']
         assert (np.asarray(kernel) == 0.0).mean() == 0.5

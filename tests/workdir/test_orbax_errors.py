@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from efficient_attention.errors import RunError
-from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
+from efficient_attention.workdir.orbax_errors import drop_late_orbax_errors, failure_reason, without_orbax_log
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, 
     ],
 )
 def test_a_reason_is_a_few_words(error: BaseException, words: str):
-    assert reason(error) == words
+    assert failure_reason(error) == words
 
 
 @pytest.mark.parametrize('path, is_said', [('/a/orbax/checkpoint/b.py', False), ('/a/elsewhere.py', True)])
@@ -40,7 +40,7 @@ def test_late_answers_are_dropped_and_others_shown(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, 'unraisablehook', lambda found: shown.append(str(found.exc_value)))
     asyncio = logging.getLogger('asyncio')
     monkeypatch.setattr(asyncio, 'filters', [])
-    drop_late_answers.__wrapped__()
+    drop_late_orbax_errors.__wrapped__()
     for error in (RuntimeError('Event loop is closed'), RuntimeError('another one')):
         sys.unraisablehook(SimpleNamespace(exc_value=error, object=None))
     assert shown == ['another one']

@@ -9,7 +9,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.metrics import MetricsLog
-from efficient_attention.workdir.report import baselines_of, main, series_of, write_report
+from efficient_attention.workdir.report import main, metric_series, unigram_baselines, write_report
 
 
 class Page(html.parser.HTMLParser):
@@ -34,10 +34,10 @@ def workdir(tmp_path):
     workdir = tmp_path / 'my <run>'
     with MetricsLog(workdir) as log:
         for step in (10, 20, 30):
-            log.write(
+            log.write_metrics(
                 step, 'train', {'masked_loss': 9.0 / step, 'learning_rate': 1e-3, 'tokens_per_second': 1000 * step}
             )
-        log.write(30, 'held_out', {'masked_loss': 3.0, 'unigram_masked_loss': 4.0, 'skew': float('nan')})
+        log.write_metrics(30, 'held_out', {'masked_loss': 3.0, 'unigram_masked_loss': 4.0, 'skew': float('nan')})
     config = {'note': 'a <b> & c', 'train': {'steps': 40}, 'optimizer': {'no_decay': ['bias']}}
     (workdir / 'config.json').write_text(json.dumps(config))
     write_environment(workdir)
@@ -74,7 +74,7 @@ def test_the_page_needs_nothing_from_outside(workdir):
 
 def test_metrics_alone_are_enough(tmp_path):
     with MetricsLog(tmp_path) as log:
-        log.write(1, 'train', {'loss': 1.0})
+        log.write_metrics(1, 'train', {'loss': 1.0})
     assert 'Config' not in write_report(tmp_path).read_text()
 
 
@@ -96,9 +96,9 @@ def test_series_and_baselines():
         {'step': 1, 'split': 'train', 'speed': 5, 'total_loss': 2.0},
         {'step': 2, 'split': 'held_out', 'loss': 1.0, 'unigram_loss': 3.0, 'text': 'no number'},
     ]
-    assert list(series_of(lines)) == ['loss', 'total_loss', 'unigram_loss', 'speed']
-    assert series_of(lines)['loss'] == {'held_out': ([2], [1.0])}
-    assert baselines_of(lines) == {'loss': 3.0}
+    assert list(metric_series(lines)) == ['loss', 'total_loss', 'unigram_loss', 'speed']
+    assert metric_series(lines)['loss'] == {'held_out': ([2], [1.0])}
+    assert unigram_baselines(lines) == {'loss': 3.0}
 
 
 def test_an_empty_workdir_and_a_damaged_config_are_named(tmp_path, workdir):

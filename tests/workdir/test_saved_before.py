@@ -12,9 +12,9 @@ from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
+from efficient_attention.workdir.last_saved_step import FILE_NAME, missing_newer_step_note, read_last_saved_step
 from efficient_attention.workdir.metrics import MetricsLog
-from efficient_attention.workdir.saved_before import FILE_NAME, gone_note, noted_step
 from tests.workdir.test_checkpoint_writer import make_state
 
 SAVED = 'there is no checkpoint in {}/checkpoints, though step 7 was saved; restore it (is its volume mounted?)'
@@ -25,7 +25,7 @@ def saved(tmp_path: Path) -> Path:
     """A workdir with the steps 3 and 7, of a run that saves every 5 and has written of steps up to 9."""
     config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(every_steps=5))
     (tmp_path / 'config.json').write_text(json.dumps(to_dict(config)))
-    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+    with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
         for step in (3, 7):
             checkpoints.save(step, make_state(step), record={})
     write_lines(tmp_path, 9)
@@ -35,18 +35,18 @@ def saved(tmp_path: Path) -> Path:
 def write_lines(workdir: Path, last: int) -> None:
     with MetricsLog(workdir) as log:
         for step in range(1, last + 1):
-            log.write(step, 'train', {'loss': 1.0})
+            log.write_metrics(step, 'train', {'loss': 1.0})
 
 
 def refusal(workdir: Path) -> str:
     with pytest.raises(InputError) as caught:
-        CheckpointReader(workdir).check_not_lost()
+        CheckpointReader(workdir).check_checkpoints_not_lost()
     return str(caught.value)
 
 
 def test_each_save_is_noted(saved: Path):
-    assert noted_step(saved) == 7
-    CheckpointReader(saved).check_not_lost()
+    assert read_last_saved_step(saved) == 7
+    CheckpointReader(saved).check_checkpoints_not_lost()
 
 
 @pytest.mark.parametrize('is_mounted_over', [True, False])
@@ -57,7 +57,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew_and_is_not_evaluat
     line = SAVED.format(saved)
     assert refusal(saved) == f'{line}, name a new --workdir, or remove {saved} to begin anew'
     reader = CheckpointReader(saved)
-    for read in (reader.record, reader.existing_steps, lambda: reader.wanted('best', metric='loss')):
+    for read in (reader.read_record, reader.existing_steps, lambda: reader.parse_choice('best', metric='loss')):
         with pytest.raises(InputError) as caught:
             read()
         assert str(caught.value) == line
@@ -76,37 +76,37 @@ def test_without_the_note_the_metrics_tell(saved: Path, note: str | None, last: 
     if is_lost:
         assert f'though metrics.jsonl goes to step {last}; restore it' in refusal(saved)
     else:  # killed before its first checkpoint was complete
-        CheckpointReader(saved).check_not_lost()
+        CheckpointReader(saved).check_checkpoints_not_lost()
 
 
 def test_a_later_step_that_is_gone_is_named(saved: Path):
     folder = saved / 'checkpoints'
-    assert gone_note(saved, folder, 7) == gone_note(saved, folder, 3) == []
+    assert missing_newer_step_note(saved, folder, 7) == missing_newer_step_note(saved, folder, 3) == []
     (folder / '7').rename(folder / 'elsewhere')
-    [line] = gone_note(saved, folder, 3)
+    [line] = missing_newer_step_note(saved, folder, 3)
     assert 'step 7 was saved and is gone; this run goes on from step 3' in line
     (folder / 'damaged').mkdir()
     (folder / 'elsewhere').rename(folder / 'damaged' / '7')  # which was named when it was set aside
-    assert gone_note(saved, folder, 3) == []
+    assert missing_newer_step_note(saved, folder, 3) == []
 
 
 @pytest.mark.parametrize('step', ['true', '-3', '2.5', '"7"'])
 def test_a_note_that_holds_no_step_counts_as_none(tmp_path: Path, step: str):
     (tmp_path / FILE_NAME).write_text(f'{{"step": {step}}}')
-    assert noted_step(tmp_path) is None
+    assert read_last_saved_step(tmp_path) is None
 
 
 def test_a_workdir_in_which_nothing_was_trained_begins(tmp_path: Path):
-    CheckpointReader(tmp_path / 'new').check_not_lost()
+    CheckpointReader(tmp_path / 'new').check_checkpoints_not_lost()
     (tmp_path / 'config.json').write_text('{}')
-    CheckpointReader(tmp_path).check_not_lost()
+    CheckpointReader(tmp_path).check_checkpoints_not_lost()
 
 
 def test_steps_without_their_seals_are_not_those_of_a_first_save(saved: Path):
     shutil.rmtree(saved / 'checkpoints' / '7')
     (saved / 'checkpoints' / '3' / 'seal-0-of-1.sha256').unlink()
     with pytest.raises(InputError, match='is sealed, which a kill in the first save does not explain'):
-        CheckpointReader(saved).newest()
+        CheckpointReader(saved).newest_checkpoint()
     (saved / FILE_NAME).unlink()
     write_lines(saved, 5)
-    assert CheckpointReader(saved).newest() is None
+    assert CheckpointReader(saved).newest_checkpoint() is None

@@ -15,8 +15,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
-from efficient_attention.workdir.seal import damage, is_sealed, write_seal
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
+from efficient_attention.workdir.checksums import find_checksum_mismatch, has_all_checksums, write_checksums
 
 LABEL = 'step 30'
 
@@ -28,7 +28,7 @@ def make(folder: Path, seed: int = 0) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(draw.randbytes(draw.choice([1, 40, 3000])))
-    write_seal(folder, LABEL)
+    write_checksums(folder, LABEL)
     return folder
 
 
@@ -84,7 +84,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes = {'embedding': (64, 16), 'kernel': (16, 48), 'bias': (48,), 'moments': (8, 2, 96)}
     params = {name: jax.device_put(np.float32(draw(shape)), sharding) for name, shape in shapes.items()}
     workdir = tmp_path_factory.mktemp('run')
-    with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(workdir, CheckpointConfig()) as checkpoints:
         checkpoints.save(30, {'params': params, 'step': jnp.int32(30)}, record={'fingerprint': {'data': 'abc'}})
     return workdir / 'checkpoints' / '30'
 
@@ -148,11 +148,11 @@ def test_each_of_400_damages_to_a_step_is_found_and_its_file_is_named(step: Path
     for found in damages(step, 400):
         before = {name: path.read_bytes() if (path := step / name).exists() else None for name in found.contents}
         put(step, found.contents)
-        assert damage(step, LABEL) == found.line, found.contents.keys()
+        assert find_checksum_mismatch(step, LABEL) == found.line, found.contents.keys()
         put(step, before)
         count += 1
     assert count == 400 and len(files(step)) >= 10
-    assert damage(step, LABEL) == ''
+    assert find_checksum_mismatch(step, LABEL) == ''
 
 
 def put(folder: Path, contents: Mapping[str, bytes | None]) -> None:
@@ -165,15 +165,15 @@ def put(folder: Path, contents: Mapping[str, bytes | None]) -> None:
 def test_the_file_is_named(tmp_path: Path):
     folder = make(tmp_path / 'x')
     (folder / 'state' / 'b').write_bytes(b'other')
-    assert damage(folder, LABEL) == 'state/b is not what was written'
+    assert find_checksum_mismatch(folder, LABEL) == 'state/b is not what was written'
     (folder / 'state' / 'b').unlink()
-    assert damage(folder, LABEL) == 'state/b is missing'
+    assert find_checksum_mismatch(folder, LABEL) == 'state/b is missing'
     (folder / 'state' / 'b').symlink_to('/etc/passwd')
-    assert damage(folder, LABEL) == 'state/b is a link'
+    assert find_checksum_mismatch(folder, LABEL) == 'state/b is a link'
 
 
 def test_another_folder_in_its_place_is_found(tmp_path: Path):
-    assert damage(make(tmp_path / 'x'), 'step 40') == 'its seal belongs to step 30'
+    assert find_checksum_mismatch(make(tmp_path / 'x'), 'step 40') == 'its seal belongs to step 30'
 
 
 def test_each_process_seals_what_it_wrote(tmp_path: Path):
@@ -181,21 +181,21 @@ def test_each_process_seals_what_it_wrote(tmp_path: Path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    write_seal(tmp_path, LABEL, process=1, processes=2)
-    assert not is_sealed(tmp_path)
-    assert damage(tmp_path, LABEL) == 'it is not sealed: seal-0-of-2.sha256 is missing'
-    write_seal(tmp_path, LABEL, process=0, processes=2)
-    assert is_sealed(tmp_path) and not damage(tmp_path, LABEL)
+    write_checksums(tmp_path, LABEL, process=1, processes=2)
+    assert not has_all_checksums(tmp_path)
+    assert find_checksum_mismatch(tmp_path, LABEL) == 'it is not sealed: seal-0-of-2.sha256 is missing'
+    write_checksums(tmp_path, LABEL, process=0, processes=2)
+    assert has_all_checksums(tmp_path) and not find_checksum_mismatch(tmp_path, LABEL)
     assert 'process_1' not in (tmp_path / 'seal-0-of-2.sha256').read_text()
     (tmp_path / 'state' / 'ocdbt.process_1' / 'd' / 'b').write_text('other')
-    assert damage(tmp_path, LABEL) == 'state/ocdbt.process_1/d/b is not what was written'
+    assert find_checksum_mismatch(tmp_path, LABEL) == 'state/ocdbt.process_1/d/b is not what was written'
 
 
 def test_a_seal_that_promises_a_billion_others_is_no_seal(tmp_path: Path):
     folder = make(tmp_path / 'x')
     (folder / 'seal-0-of-1.sha256').rename(folder / 'seal-0-of-100000000000000.sha256')
-    assert not is_sealed(folder)
-    assert damage(folder, LABEL) == f'it is not sealed: seal-1-of-{10**14}.sha256 is missing'
+    assert not has_all_checksums(folder)
+    assert find_checksum_mismatch(folder, LABEL) == f'it is not sealed: seal-1-of-{10**14}.sha256 is missing'
 
 
 def test_the_usual_program_reads_a_seal(tmp_path: Path):
@@ -210,7 +210,7 @@ def test_processes_that_seal_at_the_same_moment_do_not_see_one_another_s_half_se
     folder = make(tmp_path)
     (folder / 'seal-0-of-1.sha256').unlink()
     (folder / 'seal-1-of-2.tmp').symlink_to('gone')
-    write_seal(folder, LABEL, process=0, processes=2)
+    write_checksums(folder, LABEL, process=0, processes=2)
     (folder / 'seal-1-of-2.tmp').unlink()
-    write_seal(folder, LABEL, process=1, processes=2)
-    assert damage(folder, LABEL) == ''
+    write_checksums(folder, LABEL, process=1, processes=2)
+    assert find_checksum_mismatch(folder, LABEL) == ''

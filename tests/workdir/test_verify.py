@@ -11,15 +11,15 @@ from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.workdir.answer_files import file_hashes
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
+from efficient_attention.workdir.inference_files import file_hashes
 from efficient_attention.workdir.verify import verify_checkpoints
 from tests.workdir.test_checkpoint_writer import make_state
 
 
 def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(step, make_state(step), record={})
     folder = tmp_path / 'checkpoints'
@@ -38,18 +38,18 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
 
 
 def test_beside_a_trainer_what_it_saves_or_removes_is_no_damage(tmp_path: Path, capsys, monkeypatch):
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(step, make_state(step), record={})
     (tmp_path / 'checkpoints' / '3' / 'seal-0-of-1.sha256').unlink()
-    damage = CheckpointReader.damage
+    damage = CheckpointReader.find_damage
 
     def damage_of_a_removed_one(self: CheckpointReader, step: int) -> str:
         if step == 1:
             shutil.rmtree(self.folder / '1')
         return damage(self, step)
 
-    monkeypatch.setattr(CheckpointReader, 'damage', damage_of_a_removed_one)
+    monkeypatch.setattr(CheckpointReader, 'find_damage', damage_of_a_removed_one)
     verify_checkpoints(tmp_path)
     lines = ['checkpoint step 2: every file is as it was written', 'checkpoint step 3: being saved']
     assert capsys.readouterr().out.splitlines() == lines
@@ -62,7 +62,7 @@ def test_a_folder_without_checkpoints_is_one_line(tmp_path: Path):
 
 def test_a_file_beside_the_checkpoints_that_was_changed_is_damage(tmp_path: Path, capsys):
     (tmp_path / 'tokenizer.json').write_text('{}')
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, make_state(1), record={'files': file_hashes(tmp_path)})
     verify_checkpoints(tmp_path)
     (tmp_path / 'tokenizer.json').write_text('{ }')
@@ -77,10 +77,10 @@ def test_a_file_beside_the_checkpoints_that_was_changed_is_damage(tmp_path: Path
 def test_a_config_or_late_metrics_that_were_changed_are_damage(tmp_path: Path, capsys):
     config = to_dict(RunConfig())
     (tmp_path / 'config.json').write_text(json.dumps(config))
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, make_state(1), record={'fingerprint': {'config': config}, 'evaluations': []})
-    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
-        checkpoints.score(1, {'loss': 2.0})
+    with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.write_evaluation_metrics(1, {'loss': 2.0})
     verify_checkpoints(tmp_path)
     late = tmp_path / 'checkpoints' / '1.metrics.json'
     written = late.read_text()

@@ -10,7 +10,7 @@ from efficient_attention.attention.weights import MASKED, masked_softmax
 DRAWN_BITS = 23  # bits of a uniform number; float32 then represents the midpoint of every step exactly
 
 
-def hard(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
+def hardmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns 1 for the allowed key of the largest logit (the first of equal ones), else 0; logits get no gradient.
 
     Source: Xu et al. 2015, arXiv 1502.03044, section 4.1, with the most likely location instead of a sampled one.
@@ -19,7 +19,7 @@ def hard(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[
     return (is_largest(masked_BHLM) & allowed_bhLM).astype(jnp.float32), None
 
 
-def drawn(
+def gumbel_max_sample(
     logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M'], bits_BHLM: UInt32[Array, 'B H L M']
 ) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
     """Returns 1 for a key sampled from the softmax over the allowed keys, else 0, and its log-probability.
@@ -27,7 +27,7 @@ def drawn(
     The weights give logits no gradient. The log-probability does, and is 0 for a query without keys. The sample is the
     key with the largest sum of logit and Gumbel noise from the random bits (Maddison et al. 2014, arXiv 1411.0030).
     """
-    noisy_BHLM = jnp.where(allowed_bhLM, logits_BHLM + gumbel(bits_BHLM), MASKED)
+    noisy_BHLM = jnp.where(allowed_bhLM, logits_BHLM + gumbel_from_bits(bits_BHLM), MASKED)
     weights_BHLM = (is_largest(jax.lax.stop_gradient(noisy_BHLM)) & allowed_bhLM).astype(jnp.float32)
     _, lse_BHL = masked_softmax(logits_BHLM, allowed_bhLM)
     chosen_BHL = jnp.where(weights_BHLM > 0.0, logits_BHLM, 0.0).sum(axis=-1)
@@ -40,7 +40,7 @@ def is_largest(x_BHLM: Array) -> Bool[Array, 'B H L M']:
     return jnp.arange(x_BHLM.shape[-1])[None, None, None] == best_BHL1
 
 
-def gumbel(bits: UInt32[Array, '...']) -> Float[Array, '...']:
+def gumbel_from_bits(bits: UInt32[Array, '...']) -> Float[Array, '...']:
     """Returns float32 Gumbel noise -log(-log(u)), with u in (0, 1) from the upper bits."""
     uniform = ((bits >> (32 - DRAWN_BITS)).astype(jnp.float32) + 0.5) * 2.0**-DRAWN_BITS
     return -jnp.log(-jnp.log(uniform))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.device_mesh import on_own_rows
+from efficient_attention.attention.device_mesh import map_over_shards
 from efficient_attention.attention.weights import MASKED
 
 Rows = Float[Array, '...']  # entries along the last axis
@@ -23,20 +23,20 @@ MOST_STEPS = 48
 
 def sparsemax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the weights max(z - tau, 0) (Martins & Astudillo 2016, arXiv 1602.02068, equation 2)."""
-    return above_threshold(1, logits_BHLM, allowed_bhLM)
+    return entmax_weights(1, logits_BHLM, allowed_bhLM)
 
 
 def entmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the weights max(z / 2 - tau, 0)^2 (Peters et al. 2019, arXiv 1905.05702, section 3.2)."""
-    return above_threshold(2, logits_BHLM, allowed_bhLM)
+    return entmax_weights(2, logits_BHLM, allowed_bhLM)
 
 
-def above_threshold(
+def entmax_weights(
     power: int, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']
 ) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the weights of entmax with alpha = 1 + 1 / power over the allowed keys; there is no log-sum-exp."""
     masked_BHLM = jnp.where(allowed_bhLM, logits_BHLM.astype(jnp.float32), MASKED)
-    return on_own_rows(functools.partial(entmax_rows, power), masked_BHLM), None
+    return map_over_shards(functools.partial(entmax_rows, power), masked_BHLM), None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -6,11 +6,11 @@ from jax import Array
 from jaxtyping import Bool
 
 from efficient_attention.attention.distributions.threshold import entmax
-from efficient_attention.attention.logits.definition import OverPattern, Weights
+from efficient_attention.attention.logits.definition import PatternAttention, Weights
 
 
 @dataclasses.dataclass(frozen=True)
-class Entmax(OverPattern):
+class Entmax(PatternAttention):
     """entmax(q k^T / sqrt(K)) v over the pairs that `pattern` allows: many weights are exactly zero.
 
     Source: Peters et al. 2019, arXiv 1905.05702; in Transformers Correia et al. 2019, arXiv 1909.00015.
@@ -18,6 +18,6 @@ class Entmax(OverPattern):
 
     name = 'entmax'
 
-    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+    def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
         """Returns entmax with alpha 1.5 over the allowed keys."""
         return entmax(logits_BHLM, allowed_bhLM)

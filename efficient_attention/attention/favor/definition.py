@@ -12,7 +12,7 @@ from jaxtyping import Float
 from efficient_attention.attention.favor.random_features import KERNELS, draw_features
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import Draws, of_kind
+from efficient_attention.attention.mechanism import Randomness, ensure_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
@@ -32,7 +32,7 @@ class FAVOR(FeatureAttention):
     """
 
     name = 'favor'
-    draws = Draws(always=True)  # the features are random projections
+    randomness = Randomness(always=True)  # the features are random projections
 
     features: int = 256
     causal: bool = False
@@ -58,7 +58,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 def request_features(request: Request) -> FeatureMap:
     """Returns the feature map that is sampled with the request's key."""
-    return of_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
+    return ensure_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
 
 
 def multiply_adds(mechanism: FAVOR, length: int, heads: int, width: int) -> int:

@@ -11,7 +11,7 @@ from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.features.key_sums import KeySums, keep_rows, no_keys
+from efficient_attention.attention.features.key_sums import KeySums, keep_rows, zero_key_sums
 
 
 class SumsCache(NamedTuple):
@@ -24,7 +24,7 @@ class SumsCache(NamedTuple):
 
 def init_sums(spec: CacheSpec, batch: int, features: FeatureMap) -> SumsCache:
     """Returns the cache before any token, with sums of zero."""
-    sums = no_keys(batch, spec.key_heads, features.count(spec.width), spec.width)
+    sums = zero_key_sums(batch, spec.key_heads, features.feature_count(spec.width), spec.width)
     return SumsCache(sums, features, jnp.zeros(batch, jnp.int32))
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool
 
-from efficient_attention.attention.devices import device_forms
+from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.features import key_sums, segment_sums
 from efficient_attention.attention.features.chunk_attention import (
     AttendChunk,
@@ -30,19 +30,19 @@ from efficient_attention.attention.features.chunk_attention import (
     Outputs,
     attend_chunk,
     attend_chunk_exactly,
-    find_readers,
-    up_to_query,
+    causal_chunk_mask,
+    find_queries_with_features,
 )
-from efficient_attention.attention.features.chunks import Inputs, PositionChunk, cut_inputs, join
+from efficient_attention.attention.features.chunks import Inputs, PositionChunk, cut_inputs, merge_chunks
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
-from efficient_attention.attention.features.key_sums import KeySums, add_keys, no_keys, scale_keys
-from efficient_attention.attention.features.segment_sums import SegmentSums, earlier_step, later_step
+from efficient_attention.attention.features.key_sums import KeySums, add_keys, scale_keys, zero_key_sums
+from efficient_attention.attention.features.segment_sums import SegmentSums, causal_segment_step, reverse_segment_step
 from efficient_attention.attention.weights import MASKED
 
 Carry = Any  # KeySums, or SegmentSums if there are segments
 
 
-class Walk(NamedTuple):
+class ChunkScan(NamedTuple):
     """How sums proceed from chunk to chunk.
 
     `step` maps the sums before a chunk to the sums after it and the outputs of its queries. `combine` joins the sums
@@ -76,75 +76,77 @@ def attend_causal(
     """
     length = inputs.query_BLHK.shape[1]
     chunks = cut_inputs(inputs, min(size, length))
-    go = all_at_once if device_forms().feature_prefix_sums else one_by_one
+    go = scan_in_parallel if device_tuning().feature_prefix_sums else scan_sequentially
     start: Carry = sums
     if inputs.segments_BL is not None:
         first_B = inputs.segments_BL[:, -1 if reads == 'later' else 0]
         start = SegmentSums(sums, first_B, jnp.ones(first_B.shape, bool))
     if reads == 'later':
-        walk = segment_walk(functools.partial(later_step, features=features), features)
+        walk = make_segment_scan(functools.partial(reverse_segment_step, features=features), features)
         last, outputs = go(walk, start, jax.tree.map(jnp.flipud, chunks))
-        out_BLHK, lse_BLH = (join(jnp.flipud(x), length) for x in outputs)
+        out_BLHK, lse_BLH = (merge_chunks(jnp.flipud(x), length) for x in outputs)
         return (out_BLHK, lse_BLH), last.sums
-    last, outputs = go(walk_of(inputs, features, reads, attend_chunk), start, chunks)
-    out_BLHK, lse_BLH = (join(x, length) for x in outputs)
+    last, outputs = go(make_chunk_scan(inputs, features, reads, attend_chunk), start, chunks)
+    out_BLHK, lse_BLH = (merge_chunks(x, length) for x in outputs)
     if reads == 'earlier':
 
         def once_more(attend: AttendChunk) -> Outputs:
-            out, lse = one_by_one(walk_of(inputs, features, reads, attend), start, chunks)[1]
-            return join(out, length), join(lse, length)
+            out, lse = scan_sequentially(make_chunk_scan(inputs, features, reads, attend), start, chunks)[1]
+            return merge_chunks(out, length), merge_chunks(lse, length)
 
         exactly = jax.checkpoint(functools.partial(once_more, attend_chunk_exactly))
 
         def if_readers() -> Outputs:
             """Returns the result of `exactly`, unless no lost query shares a feature with a key."""
-            is_reader_BLH = once_more(find_readers)[1] > MASKED / 2
+            is_reader_BLH = once_more(find_queries_with_features)[1] > MASKED / 2
             return jax.lax.cond((is_lost_BLH & is_reader_BLH).any(), exactly, lambda: (out_BLHK, lse_BLH))
 
-        is_lost_BLH = (lse_BLH <= MASKED / 2) & has_key(inputs, sums)[..., None]
+        is_lost_BLH = (lse_BLH <= MASKED / 2) & has_readable_key(inputs, sums)[..., None]
         out_BLHK, lse_BLH = jax.lax.cond(
             is_lost_BLH.any(), if_readers if features.has_zeros else exactly, lambda: (out_BLHK, lse_BLH)
         )
     return (out_BLHK, lse_BLH), last if inputs.segments_BL is None else last.sums
 
 
-def walk_of(inputs: Inputs, features: FeatureMap, reads: str, attend: AttendChunk) -> Walk:
+def make_chunk_scan(inputs: Inputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkScan:
     """Returns the scan over chunks of the inputs, in which queries read keys of their chunk by `attend`."""
     if inputs.segments_BL is None:
-        step = functools.partial(plain_step, features=features, attend=attend)
-        return Walk(step, key_sums.combine, functools.partial(empty_sums, features))
-    return segment_walk(functools.partial(earlier_step, features=features, attend=attend, reads=reads), features)
+        step = functools.partial(causal_step, features=features, attend=attend)
+        return ChunkScan(step, key_sums.combine_sums, functools.partial(empty_sums, features))
+    return make_segment_scan(
+        functools.partial(causal_segment_step, features=features, attend=attend, reads=reads), features
+    )
 
 
-def segment_walk(step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]], features: FeatureMap) -> Walk:
+def make_segment_scan(step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]], features: FeatureMap) -> ChunkScan:
     """Returns the scan over chunks with segments, by `step`."""
 
     def empty(chunk: PositionChunk) -> SegmentSums:
         first_B = segment_sums.segments_of(chunk)[:, 0]
         return SegmentSums(empty_sums(features, chunk), first_B, jnp.ones(first_B.shape, bool))
 
-    return Walk(step, segment_sums.combine, empty)
+    return ChunkScan(step, segment_sums.combine_sums, empty)
 
 
 def empty_sums(features: FeatureMap, chunk: PositionChunk) -> KeySums:
     """Returns the sums before any key, for the rows and heads of a chunk."""
     batch, key_heads, _, width = chunk.key_BGCK.shape
-    return no_keys(batch, key_heads, features.count(width), width)
+    return zero_key_sums(batch, key_heads, features.feature_count(width), width)
 
 
-def plain_step(
+def causal_step(
     before: KeySums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk
 ) -> tuple[KeySums, Outputs]:
     """Returns the sums after a chunk, and outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C] of its queries."""
-    key_logs_BGCR = mask_keys(features.logs(chunk.key_BGCK), chunk.valid_BC)
+    key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), chunk.valid_BC)
     sums, key_BGCR = scale_keys(before, key_logs_BGCR)
-    query_logs_BGhCR = features.logs(chunk.query_BGhCK)
+    query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
     keys = ChunkKeys(before, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
     after = add_keys(sums, key_BGCR, chunk.value_BGCK)
-    return after, attend(query_logs_BGhCR, keys, up_to_query(chunk.key_BGCK.shape[2]), None)
+    return after, attend(query_logs_BGhCR, keys, causal_chunk_mask(chunk.key_BGCK.shape[2]), None)
 
 
-def has_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
+def has_readable_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
     """Returns whether each query may read a key: one in `sums`, or one of its segment up to its own position."""
     segments_BL, shape = inputs.segments_BL, inputs.query_BLHK.shape[:2]
     valid_BL = jnp.ones(shape, bool) if inputs.valid_BL is None else inputs.valid_BL
@@ -156,7 +158,7 @@ def has_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
     return last_key_BL >= jax.lax.cummax(jnp.where(is_first_BL, numbers_1L, 0), axis=1)
 
 
-def one_by_one(walk: Walk, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
+def scan_sequentially(walk: ChunkScan, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
     """Returns the sums after the last chunk, and all outputs with a leading axis n of chunks, by a sequential scan.
 
     On a CPU, recomputing a chunk in the backward pass costs less than reading its features [C, R] back from memory.
@@ -164,7 +166,7 @@ def one_by_one(walk: Walk, start: Carry, chunks: PositionChunk) -> tuple[Carry, 
     return jax.lax.scan(jax.checkpoint(walk.step, prevent_cse=False), start, chunks)
 
 
-def all_at_once(walk: Walk, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
+def scan_in_parallel(walk: ChunkScan, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
     """Returns the results of `one_by_one`, computed in parallel over chunks.
 
     It first computes each chunk's own sums, then the sums before each chunk, then all outputs.

@@ -57,7 +57,7 @@ def attend_chunk_exactly(
 
     Queries are computed one at a time.
     """
-    inside_BGhCK, inside_lse_BGhC = attend_inside(query_logs_BGhCR, keys, allowed_bCc)
+    inside_BGhCK, inside_lse_BGhC = attend_within_chunk(query_logs_BGhCR, keys, allowed_bCc)
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.before.stabiliser_BGR[:, :, None, None])
     numerator_BGhCK, total_BGhC = read_sums(query_BGhCR, keys.before)
     total_BGhC = total_BGhC if is_open_B11C is None else jnp.where(is_open_B11C, total_BGhC, 0.0)
@@ -67,7 +67,9 @@ def attend_chunk_exactly(
     return out_BGhCK, jnp.logaddexp(inside_lse_BGhC, before_lse_BGhC)
 
 
-def find_readers(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None) -> Outputs:
+def find_queries_with_features(
+    query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
+) -> Outputs:
     """Returns zeros as outputs, and as log-sum-exp 0 if a query shares a feature with a key, else `MASKED`."""
     query_BGhCR, inside_BGcR, before_BGR = (
         (jax.lax.stop_gradient(logs) > LOWEST_LOG / 2).astype(jnp.float32)
@@ -81,7 +83,7 @@ def find_readers(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
     return jnp.zeros((*lse_BGhC.shape, keys.value_BGcK.shape[-1])), lse_BGhC
 
 
-def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) -> Outputs:
+def attend_within_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) -> Outputs:
     """Returns outputs and log-sum-exp of queries over only the allowed keys of their chunk.
 
     Logits are the logarithms of each pair's product of features.
@@ -97,16 +99,16 @@ def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) 
     allowed_BGhCc = allowed_bCc[:, None, None] & exists_BG1c & (logits_BGhCc > LOWEST_LOG / 2)
     weights_BGhCc, lse_BGhC = (
         x.reshape(*logits_BGhCc.shape[:3], *x.shape[2:])
-        for x in masked_softmax(*map(heads_together, (logits_BGhCc, allowed_BGhCc)))
+        for x in masked_softmax(*map(merge_head_axes, (logits_BGhCc, allowed_BGhCc)))
     )
     return jnp.einsum('BGhCc,BGcK->BGhCK', weights_BGhCc, keys.value_BGcK), lse_BGhC
 
 
-def heads_together(x: Shaped[Array, '...']) -> Array:
+def merge_head_axes(x: Shaped[Array, '...']) -> Array:
     """Returns [B, G, h, ...] as [B, G h, ...]."""
     return x.reshape(x.shape[0], -1, *x.shape[3:])
 
 
-def up_to_query(size: int) -> Array:
+def causal_chunk_mask(size: int) -> Array:
     """Returns which keys of a chunk do not come after each query: [1, C, c]."""
     return jnp.tril(jnp.ones((1, size, size), bool))

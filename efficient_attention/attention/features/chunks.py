@@ -34,7 +34,7 @@ class PositionChunk(NamedTuple):
     segments_BC: Array | None
 
 
-def cut(x: Shaped[Array, '...'], size: int) -> Array:
+def cut_into_chunks(x: Shaped[Array, '...'], size: int) -> Array:
     """Returns [n, B, C, ...] from [B, L, ...], padded with zeros to chunks of `size` positions."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size)) + ((0, 0),) * (x.ndim - 2))
     return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
@@ -42,14 +42,14 @@ def cut(x: Shaped[Array, '...'], size: int) -> Array:
 
 def cut_queries(query_BLHK: Array, groups: int, size: int) -> Float[Array, 'n B G h C K']:
     """Returns float32 queries in chunks of `size`; the query heads of one key head are neighbours."""
-    query_nBCHK = cut(query_BLHK.astype(jnp.float32), size)
+    query_nBCHK = cut_into_chunks(query_BLHK.astype(jnp.float32), size)
     query_nBCGhK = query_nBCHK.reshape(*query_nBCHK.shape[:3], groups, -1, query_nBCHK.shape[-1])
     return jnp.moveaxis(query_nBCGhK, 2, 4)
 
 
 def cut_keys(key_BMGK: Array, size: int) -> Float[Array, 'n B G C K']:
     """Returns float32 keys or values in chunks of `size`."""
-    return cut(key_BMGK.astype(jnp.float32), size).swapaxes(2, 3)
+    return cut_into_chunks(key_BMGK.astype(jnp.float32), size).swapaxes(2, 3)
 
 
 def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool[Array, 'n B C'] | None:
@@ -58,7 +58,7 @@ def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool
         if length % size == 0:
             return None
         valid_BM = jnp.ones((batch, length), bool)
-    return cut(valid_BM, size)
+    return cut_into_chunks(valid_BM, size)
 
 
 def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
@@ -69,11 +69,11 @@ def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
         cut_keys(inputs.key_BLGK, size),
         cut_keys(inputs.value_BLGK, size),
         cut_mask(inputs.valid_BL, batch, length, size),
-        None if inputs.segments_BL is None else cut(inputs.segments_BL, size),
+        None if inputs.segments_BL is None else cut_into_chunks(inputs.segments_BL, size),
     )
 
 
-def join(chunks: Shaped[Array, '...'], length: int) -> Array:
+def merge_chunks(chunks: Shaped[Array, '...'], length: int) -> Array:
     """Returns [B, L, H, ...] from [n, B, G, h, C, ...], without positions beyond the length."""
     count, batch, groups, heads, size, *rest = chunks.shape
     chunks = jnp.moveaxis(jnp.moveaxis(chunks, 0, 1), 4, 2)

@@ -20,16 +20,16 @@ from efficient_attention.attention.request import Numbers, Request
 
 def cosine_map(length: int) -> FeatureMap:
     """Returns the feature map of vectors with appended positions, for positions below `length`."""
-    return FeatureMap(log_features_of(length), has_zeros=True)
+    return FeatureMap(make_log_cosine_features(length), has_zeros=True)
 
 
 @functools.lru_cache(maxsize=64)  # one function object per length, so that calls share compiled programs
-def log_features_of(length: int) -> Callable[[Array, Any], Array]:
+def make_log_cosine_features(length: int) -> Callable[[Array, Any], Array]:
     """Returns the map from [..., K + 1] to the logarithms of 2 K features: relu(x) times a cosine and times a sine.
 
     The factors are cos(pi i / 2 N) and sin(pi i / 2 N) at position i, with N = `length`. Products of features are
     relu(q) relu(k) cos(pi (i - j) / 2 N). Positions outside [0, N), where a cosine or a sine would be negative, have no
-    feature (see `nan_beyond`).
+    feature (see `nan_beyond_length`).
     """
 
     def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch R']:
@@ -46,19 +46,21 @@ def log_features_of(length: int) -> Callable[[Array, Any], Array]:
     return log_features
 
 
-def with_places(request: Request) -> Request:
+def append_request_positions(request: Request) -> Request:
     """Returns the float32 request with positions appended to queries and keys, and zeros appended to values."""
-    query_bL, key_bM = request.positions_in_row
-    query, key = behind(request.query, query_bL), behind(request.key, key_bM)
-    return dataclasses.replace(request, query=query, key=key, value=behind(request.value, jnp.zeros_like(key_bM)))
+    query_bL, key_bM = request.full_row_positions
+    query, key = append_positions(request.query, query_bL), append_positions(request.key, key_bM)
+    return dataclasses.replace(
+        request, query=query, key=key, value=append_positions(request.value, jnp.zeros_like(key_bM))
+    )
 
 
-def nan_beyond(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
+def nan_beyond_length(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
     """Returns the results with NaN for queries outside 0 to `length` - 1.
 
     Unless causal, all queries of a row with a key outside that range also give NaN.
     """
-    query_bL, key_bM = (jnp.asarray(places) for places in request.positions_in_row)
+    query_bL, key_bM = (jnp.asarray(places) for places in request.full_row_positions)
     is_beyond_bL = (query_bL < 0) | (query_bL >= length)
     if not request.mechanism.is_causal:
         is_key_bM = (key_bM < 0) | (key_bM >= length)
@@ -70,7 +72,7 @@ def nan_beyond(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int)
     return jnp.where(is_beyond_bL[..., None, None], jnp.nan, out_BLHX)
 
 
-def behind(x_BLHK: Float[Array, 'B L H K'], places_bL: Int[Numbers, '#B L']) -> Float[Array, 'B L H X']:
+def append_positions(x_BLHK: Float[Array, 'B L H K'], places_bL: Int[Numbers, '#B L']) -> Float[Array, 'B L H X']:
     """Returns vectors in float32 with one number appended per position."""
     places_BLH1 = jnp.broadcast_to(jnp.asarray(places_bL)[..., None, None], (*x_BLHK.shape[:3], 1))
     return jnp.concatenate([x_BLHK.astype(jnp.float32), places_BLH1.astype(jnp.float32)], axis=-1)

@@ -8,9 +8,9 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, refuse
+from efficient_attention.attention.mechanism import Capabilities, Mechanism, Requirements, raise_unsupported
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
+from efficient_attention.attention.weights import causal_mask, masked_softmax, same_segment
 
 
 class FeatureAttention(Mechanism):
@@ -24,14 +24,14 @@ class FeatureAttention(Mechanism):
     chunk: int
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """Requires positions only in the causal form; otherwise every query reads all keys of its segment."""
-        return Needs(positions=self.causal)
+        return Requirements(positions=self.causal)
 
     @functools.cached_property
-    def form(self) -> Form:
+    def capabilities(self) -> Capabilities:
         """Supports sequence parallel, because sums over keys add up; no dropout, because weights are never computed."""
-        return Form(has_dropout=False, splits_tokens=True)
+        return Capabilities(has_dropout=False, splits_tokens=True)
 
 
 def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array, 'B H L M'], None]:
@@ -39,9 +39,9 @@ def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array
 
     They are computed as a masked softmax of log(phi(q) phi(k)), each a log-sum-exp over the features, query by query.
     """
-    refuse(request.mechanism.name, {'additive bias': request.bias is not None})
+    raise_unsupported(request.mechanism.name, {'additive bias': request.bias is not None})
     key_BMHK = jnp.repeat(request.key, request.query.shape[2] // request.key.shape[2], axis=2)
-    query_logs_BHLR, key_logs_BHMR = (features.logs(x.swapaxes(1, 2)) for x in (request.query, key_BMHK))
+    query_logs_BHLR, key_logs_BHMR = (features.map_to_log_features(x.swapaxes(1, 2)) for x in (request.query, key_BMHK))
 
     @jax.checkpoint
     def of_query(query_logs_BHR: Array) -> Array:
@@ -50,5 +50,5 @@ def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array
     logits_LBHM = jax.lax.map(of_query, jnp.moveaxis(query_logs_BHLR, 2, 0))
     logits_BHLM = jnp.moveaxis(logits_LBHM, 0, 2)
     allowed_bhLM = same_segment(request) & (logits_BHLM > LOWEST_LOG / 2)
-    allowed_bhLM = allowed_bhLM & up_to_query(request) if request.mechanism.is_causal else allowed_bhLM
+    allowed_bhLM = allowed_bhLM & causal_mask(request) if request.mechanism.is_causal else allowed_bhLM
     return masked_softmax(logits_BHLM, allowed_bhLM)[0], None

@@ -43,13 +43,13 @@ class FeatureMap:
     projection: Any = None  # an Array, or JAX's placeholder while it flattens trees of arrays
     has_zeros: bool = dataclasses.field(default=False, metadata={'static': True})
 
-    def logs(self, x: Float[Array, '*batch K']) -> Float[Array, '*batch _']:
+    def map_to_log_features(self, x: Float[Array, '*batch K']) -> Float[Array, '*batch _']:
         """Returns the logarithms of the features of queries or keys."""
         return self.log_features(x, self.projection)
 
-    def count(self, width: int) -> int:
+    def feature_count(self, width: int) -> int:
         """Returns R, the number of features for a head of this width, from shapes only."""
-        return jax.eval_shape(self.logs, jax.ShapeDtypeStruct((width,), jnp.float32)).shape[0]
+        return jax.eval_shape(self.map_to_log_features, jax.ShapeDtypeStruct((width,), jnp.float32)).shape[0]
 
 
 def query_features(logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...']) -> tuple[Array, Array]:

@@ -25,7 +25,7 @@ class KeySums(NamedTuple):
     stabiliser_BGR: Array
 
 
-def no_keys(batch: int, key_heads: int, features: int, width: int) -> KeySums:
+def zero_key_sums(batch: int, key_heads: int, features: int, width: int) -> KeySums:
     """Returns the sums before any key."""
     rows = (batch, key_heads, features)
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
@@ -54,7 +54,7 @@ def add_keys(sums: KeySums, key_BGCR: Array, value_BGCK: Array) -> KeySums:
     return sums._replace(sums_BGRK=sums_BGRK, normaliser_BGR=sums.normaliser_BGR + key_BGCR.sum(axis=2))
 
 
-def combine(left: KeySums, right: KeySums) -> KeySums:
+def combine_sums(left: KeySums, right: KeySums) -> KeySums:
     """Returns the sums over the keys of both arguments."""
     stabiliser_BGR = jnp.maximum(left.stabiliser_BGR, right.stabiliser_BGR)
     left, right = rescale(left, stabiliser_BGR), rescale(right, stabiliser_BGR)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.features import key_sums
-from efficient_attention.attention.features.chunk_attention import AttendChunk, ChunkKeys, Outputs, up_to_query
+from efficient_attention.attention.features.chunk_attention import AttendChunk, ChunkKeys, Outputs, causal_chunk_mask
 from efficient_attention.attention.features.chunks import PositionChunk
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys, query_features, quotient
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, keep_rows, read_sums, scale_keys
@@ -28,14 +28,14 @@ class SegmentSums(NamedTuple):
     is_alone_B: Array
 
 
-def combine(left: SegmentSums, right: SegmentSums) -> SegmentSums:
+def combine_sums(left: SegmentSums, right: SegmentSums) -> SegmentSums:
     """Returns the sums after `left` and then `right`: those of the last segment, over both if it began in `left`."""
     joins_B = right.is_alone_B & (left.segment_B == right.segment_B)
-    sums = key_sums.combine(keep_rows(left.sums, joins_B), right.sums)
+    sums = key_sums.combine_sums(keep_rows(left.sums, joins_B), right.sums)
     return SegmentSums(sums, right.segment_B, left.is_alone_B & joins_B)
 
 
-def earlier_step(
+def causal_segment_step(
     before: SegmentSums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk, reads: str = 'earlier'
 ) -> tuple[SegmentSums, Outputs]:
     """Returns the sums after a chunk, and outputs and log-sum-exp of its queries, which read only their segment.
@@ -49,12 +49,12 @@ def earlier_step(
     """
     segments_BC = segments_of(chunk)
     open_BC, last_BC = segments_BC == before.segment_B[:, None], segments_BC == segments_BC[:, -1:]
-    key_logs_BGCR = mask_keys(features.logs(chunk.key_BGCK), chunk.valid_BC)
+    key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), chunk.valid_BC)
     level_sums, key_logs_BGCR, levels_BGC = level_segments(before.sums, key_logs_BGCR, segments_BC, open_BC)
     sums, key_BGCR = scale_keys(level_sums, key_logs_BGCR)
-    query_logs_BGhCR = features.logs(chunk.query_BGhCK)
+    query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
     allowed_bCC = segments_BC[:, :, None] == segments_BC[:, None, :]
-    allowed_bCC = allowed_bCC & up_to_query(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
+    allowed_bCC = allowed_bCC & causal_chunk_mask(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
     keys = ChunkKeys(level_sums, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
     out_BGhCK, lse_BGhC = attend(query_logs_BGhCR, keys, allowed_bCC, open_BC[:, None, None])
     # From here on the sums are those of the last segment, no longer relative to its level.
@@ -65,16 +65,18 @@ def earlier_step(
     return SegmentSums(sums, segments_BC[:, -1], is_alone_B), (out_BGhCK, lse_BGhC + levels_BGC[:, :, None])
 
 
-def later_step(after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap) -> tuple[SegmentSums, Outputs]:
-    """Returns the results of `earlier_step` for queries that read keys after their chunk; the last chunk is first."""
+def reverse_segment_step(
+    after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap
+) -> tuple[SegmentSums, Outputs]:
+    """Returns the results of `causal_segment_step` for queries that read keys after their chunk; the last chunk is first."""
     segments_BC, sums = segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
-    query_logs_BGhCR = features.logs(chunk.query_BGhCK)
+    query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, sums.stabiliser_BGR[:, :, None, None])
     numerator_BGhCK, total_BGhC = read_sums(query_BGhCR, sums)
     outputs = quotient(numerator_BGhCK, jnp.where(open_BC[:, None, None], total_BGhC, 0.0), scale_BGhC)
     valid_BC = first_BC if chunk.valid_BC is None else first_BC & chunk.valid_BC
-    key_logs_BGCR = mask_keys(features.logs(chunk.key_BGCK), valid_BC)
+    key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), valid_BC)
     sums, key_BGCR = scale_keys(keep_rows(sums, open_BC[:, 0]), key_logs_BGCR)
     is_alone_B = after.is_alone_B & open_BC[:, 0] & first_BC.all(axis=1)
     return SegmentSums(add_keys(sums, key_BGCR, chunk.value_BGCK), segments_BC[:, 0], is_alone_B), outputs

@@ -9,7 +9,7 @@ from jax import Array
 
 
 @jax.custom_vjp
-def move(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: ARG001  the gradient reads target_BL
+def permute_positions(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: ARG001  the gradient reads target_BL
     """Returns an array whose slot n holds position source[n] of `x`, zeros if source[n] is -1.
 
     `target` is the slot of each position. The gradient is the same gather in the other direction; the gradient of plain
@@ -19,16 +19,16 @@ def move(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: A
     return jnp.where((source_BN >= 0)[..., None, None], moved, jnp.zeros_like(moved))
 
 
-def _move_forward(x_BLHK: Array, source_BN: Array, target_BL: Array) -> tuple[Array, tuple[Array, Array]]:
-    return move(x_BLHK, source_BN, target_BL), (source_BN, target_BL)
+def _permute_forward(x_BLHK: Array, source_BN: Array, target_BL: Array) -> tuple[Array, tuple[Array, Array]]:
+    return permute_positions(x_BLHK, source_BN, target_BL), (source_BN, target_BL)
 
 
-def _move_backward(indices: tuple[Array, Array], gradient_BNHK: Array) -> tuple[Array, None, None]:
+def _permute_backward(indices: tuple[Array, Array], gradient_BNHK: Array) -> tuple[Array, None, None]:
     source_BN, target_BL = indices
-    return move(gradient_BNHK, target_BL, source_BN), None, None
+    return permute_positions(gradient_BNHK, target_BL, source_BN), None, None
 
 
-move.defvjp(_move_forward, _move_backward)
+permute_positions.defvjp(_permute_forward, _permute_backward)
 
 
 class SegmentOrder(NamedTuple):

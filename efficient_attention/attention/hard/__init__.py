@@ -3,6 +3,8 @@
 import dataclasses
 
 from efficient_attention.attention.hard import definition
-from efficient_attention.attention.logits.room import room_over_pattern
+from efficient_attention.attention.logits.implementation import make_pattern_implementation
 
-ROOM = dataclasses.replace(room_over_pattern(definition.Hard), weights=definition.weights_of, serve=definition.serve)
+IMPLEMENTATION = dataclasses.replace(
+    make_pattern_implementation(definition.Hard), weights=definition.dense_weights, serve=definition.compute_attention
+)

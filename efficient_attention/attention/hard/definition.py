@@ -8,21 +8,21 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, UInt32
 
-from efficient_attention.attention.distributions.hard import drawn, hard
+from efficient_attention.attention.distributions.hard import gumbel_max_sample, hardmax
 from efficient_attention.attention.dropout import fold_indices, row_seeds
+from efficient_attention.attention.implementation import Result
 from efficient_attention.attention.logits import definition as logits
-from efficient_attention.attention.logits.definition import OverPattern, Weights
-from efficient_attention.attention.logits.serve import serve as serve_logits
-from efficient_attention.attention.mechanism import Draws
+from efficient_attention.attention.logits.definition import PatternAttention, Weights
+from efficient_attention.attention.logits.query_chunks import compute_attention as serve_logits
+from efficient_attention.attention.mechanism import Randomness
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.room import Result
 from efficient_attention.errors import require_truth_values
 
 DRAW_STREAM = 0x64726177  # separates these bits from dropout's bits of the same key
 
 
 @dataclasses.dataclass(frozen=True)
-class Hard(OverPattern):
+class Hard(PatternAttention):
     """The value of one of the keys that `pattern` allows: by default the key with the largest logit.
 
     Weights give logits no gradient. With `sampled` and a key `rng`, one for all rows or one per row, each query and
@@ -38,33 +38,33 @@ class Hard(OverPattern):
     sampled: bool = False
 
     def __post_init__(self) -> None:
-        OverPattern.__post_init__(self)
+        PatternAttention.__post_init__(self)
         require_truth_values('hard', sampled=self.sampled)
 
     @functools.cached_property
-    def draws(self) -> Draws:
+    def randomness(self) -> Randomness:
         """Samples keys in training, if `sampled`."""
-        return Draws(in_training=self.sampled)
+        return Randomness(in_training=self.sampled)
 
-    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+    def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
         """Returns 1 for the allowed key with the largest logit, else 0."""
-        return hard(logits_BHLM, allowed_bhLM)
+        return hardmax(logits_BHLM, allowed_bhLM)
 
 
-def weights_of(request: Request, dtype: Any = logits.FLOAT32, precision: Any = logits.HIGHEST) -> Weights:
+def dense_weights(request: Request, dtype: Any = logits.FLOAT32, precision: Any = logits.HIGHEST) -> Weights:
     """Returns the dense weights; for samples also their log-probabilities."""
-    if request.rng is None or not request.mechanism.draws.in_training:
-        return logits.weights_of(request, dtype, precision)
+    if request.rng is None or not request.mechanism.randomness.in_training:
+        return logits.dense_weights(request, dtype, precision)
     logits_BHLM = logits.scaled_logits(request, dtype, precision)
-    return drawn(logits_BHLM, logits.allowed_pairs(request), random_bits(request, request.rng))
+    return gumbel_max_sample(logits_BHLM, logits.allowed_pairs(request), random_bits(request, request.rng))
 
 
 def random_bits(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
     """Returns bits that depend only on the key and on row, head, query and key index, not on how the request is cut."""
     seeds_B = fold_indices(row_seeds(rng, len(request.query)), jnp.full(1, DRAW_STREAM))[:, 0]
-    return fold_indices(seeds_B, *map(request.numbers, ('head', 'query', 'key')))
+    return fold_indices(seeds_B, *map(request.global_indices, ('head', 'query', 'key')))
 
 
-def serve(request: Request) -> Result:
+def compute_attention(request: Request) -> Result:
     """Returns the output of `Hard`, with every option of a request, and the log-probabilities of samples."""
-    return serve_logits(request, weights_of)
+    return serve_logits(request, dense_weights)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand
+from efficient_attention.attention.mechanism import Capabilities, LearnedOperand, Mechanism, Requirements
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax
-from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
+from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads, valid_keys
 from efficient_attention.errors import require_at_least
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -32,17 +32,17 @@ class Induced(Mechanism):
     """
 
     name = 'induced'
-    needs = Needs(positions=False, whole_rows=True)  # points read all keys, without positions
-    form = Form(has_dropout=False)  # the weights of keys are never computed one by one
+    requirements = Requirements(positions=False, whole_rows=True)  # points read all keys, without positions
+    capabilities = Capabilities(has_dropout=False)  # the weights of keys are never computed one by one
 
     points: int = 64
 
     def __post_init__(self) -> None:
         require_at_least(1, 'induced points', self.points)
 
-    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+    def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
         """Returns the points [H, P, K]."""
-        return {'points': Operand((heads, self.points, width), 1.0)}
+        return {'points': LearnedOperand((heads, self.points, width), 1.0)}
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
@@ -50,17 +50,19 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     check_whole_rows(request, dropout_on_weights=request.dropout is not None)
     heads, width = request.query.shape[2:]
     scale, valid_BM = 1.0 / math.sqrt(width), valid_keys(request)
-    key_BMHK = per_head(request.key, heads).astype(jnp.float32)
+    key_BMHK = repeat_key_heads(request.key, heads).astype(jnp.float32)
     everywhere = jnp.ones((1, 1, 1, 1), bool)
     allowed = everywhere if valid_BM is None else valid_BM[:, None, None]
-    to_points_BHPM = jnp.einsum('HPK,BMHK->BHPM', request.operand('points') * scale, key_BMHK, precision=HIGHEST)
+    to_points_BHPM = jnp.einsum(
+        'HPK,BMHK->BHPM', request.learned_operand('points') * scale, key_BMHK, precision=HIGHEST
+    )
     read_BHPM, _ = masked_softmax(to_points_BHPM, allowed)
     points_BHPK = jnp.einsum('BHPM,BMHK->BHPK', read_BHPM, key_BMHK, precision=HIGHEST)
     query_BLHK = request.query.astype(jnp.float32) * scale
     logits_BHLP = jnp.einsum('BLHK,BHPK->BHLP', query_BLHK, points_BHPK, precision=HIGHEST)
     reading_BHLP, _ = masked_softmax(logits_BHLP, everywhere)
     weights_BHLM = jnp.einsum('BHLP,BHPM->BHLM', reading_BHLP, read_BHPM, precision=HIGHEST)
-    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
 def multiply_adds(mechanism: Induced, length: int, heads: int, width: int) -> int:

@@ -7,10 +7,16 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.features.cosine import cosine_map, nan_beyond, with_places
+from efficient_attention.attention.features.cosine import append_request_positions, cosine_map, nan_beyond_length
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import Form, Needs, Reads, of_kind, refuse
+from efficient_attention.attention.mechanism import (
+    Capabilities,
+    KeyAccess,
+    Requirements,
+    ensure_kind,
+    raise_unsupported,
+)
 from efficient_attention.attention.request import Request
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
@@ -44,19 +50,19 @@ class Linear(FeatureAttention):
         require_truth_values('linear', causal=self.causal)
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """Requires positions if it is causal or of kind 'cos', whose features depend on positions below `length`."""
-        return Needs(positions=self.causal or self.kind == 'cos', longest=self.length)
+        return Requirements(positions=self.causal or self.kind == 'cos', longest=self.length)
 
     @functools.cached_property
-    def form(self) -> Form:
+    def capabilities(self) -> Capabilities:
         """The form of every feature map, except that only 'elu' can be sequence parallel."""
-        return Form(has_dropout=False, splits_tokens=self.kind == 'elu')
+        return Capabilities(has_dropout=False, splits_tokens=self.kind == 'elu')
 
     @functools.cached_property
-    def reads(self) -> Reads:
+    def key_access(self) -> KeyAccess:
         """Reads keys of another sequence unless causal; for 'cos', positions count in each sequence."""
-        return Reads(other_sequence=not self.causal)
+        return KeyAccess(other_sequence=not self.causal)
 
 
 def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch K']:
@@ -70,22 +76,24 @@ ELU = FeatureMap(log_features)
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the implicit weights phi(q) phi(k), divided by their sum over the allowed keys."""
-    mechanism = of_kind(Linear, request.mechanism)
+    mechanism = ensure_kind(Linear, request.mechanism)
     if mechanism.kind == 'elu':
         return feature_weights(request, ELU)
     check_length(request)
-    weights_BHLM, _ = feature_weights(with_places(request), cosine_map(mechanism.length))
-    return nan_beyond(weights_BHLM.swapaxes(1, 2), request, mechanism.length).swapaxes(1, 2), None
+    weights_BHLM, _ = feature_weights(append_request_positions(request), cosine_map(mechanism.length))
+    return nan_beyond_length(weights_BHLM.swapaxes(1, 2), request, mechanism.length).swapaxes(1, 2), None
 
 
 def check_length(request: Request) -> None:
     """Raises NotImplementedError for rows longer than `length` of 'cos'."""
-    check_positions(max(request.query.shape[1], request.keys_of_row), of_kind(Linear, request.mechanism))
+    check_positions(max(request.query.shape[1], request.full_row_key_count), ensure_kind(Linear, request.mechanism))
 
 
 def check_positions(most: int, mechanism: Linear) -> None:
     """Raises NotImplementedError if `most` positions exceed `length` of 'cos'."""
-    refuse('linear', {f'support for {most} positions, only for up to {mechanism.length}': most > mechanism.length})
+    raise_unsupported(
+        'linear', {f'support for {most} positions, only for up to {mechanism.length}': most > mechanism.length}
+    )
 
 
 def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int:

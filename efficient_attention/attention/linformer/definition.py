@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, of_kind
+from efficient_attention.attention.mechanism import Capabilities, LearnedOperand, Mechanism, Requirements, ensure_kind
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import drop_slots, masked_softmax
-from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
+from efficient_attention.attention.weights import dropout_slot_weights, masked_softmax
+from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads, valid_keys
 from efficient_attention.errors import require_at_least, require_truth_values
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -36,7 +36,7 @@ class Linformer(Mechanism):
     """
 
     name = 'linformer'
-    form = Form(drops_slots=True)  # dropout acts on the weights of compressed keys
+    capabilities = Capabilities(drops_slots=True)  # dropout acts on the weights of compressed keys
 
     rank: int = 256
     length: int = 512
@@ -50,45 +50,45 @@ class Linformer(Mechanism):
         require_truth_values('linformer', tied=self.tied, by_head=self.by_head, by_layer=self.by_layer)
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """Requires rows of one text, which compressed keys mix, and at most `length` keys.
 
         A key's index in the row selects its column of E and F.
         """
-        return Needs(positions=False, whole_rows=True, longest=self.length)
+        return Requirements(positions=False, whole_rows=True, longest=self.length)
 
-    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
+    def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:  # noqa: ARG002
         """Returns E as `keys` and, unless tied, F as `values`: [1 or H, rank, length]."""
         shape = (heads if self.by_head else 1, self.rank, self.length)
-        made = Operand(shape, 1.0 / math.sqrt(self.length), is_shared=not self.by_layer)
+        made = LearnedOperand(shape, 1.0 / math.sqrt(self.length), is_shared=not self.by_layer)
         return {'keys': made} if self.tied else {'keys': made, 'values': made}
 
 
-def mixtures(request: Request) -> tuple[Float[Array, '#H R M'], Float[Array, '#H R M']]:
+def projection_matrices(request: Request) -> tuple[Float[Array, '#H R M'], Float[Array, '#H R M']]:
     """Returns the columns of E and F for the request's keys."""
     keys = request.key.shape[1]
-    of_keys_HRM = request.operand('keys')[..., :keys]
-    is_tied = of_kind(Linformer, request.mechanism).tied
-    return of_keys_HRM, of_keys_HRM if is_tied else request.operand('values')[..., :keys]
+    of_keys_HRM = request.learned_operand('keys')[..., :keys]
+    is_tied = ensure_kind(Linformer, request.mechanism).tied
+    return of_keys_HRM, of_keys_HRM if is_tied else request.learned_operand('values')[..., :keys]
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the weights of keys, after dropout of compressed keys."""
     check_whole_rows(request)
     heads, width = request.query.shape[2:]
-    of_keys_HRM, of_values_HRM = (jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in mixtures(request))
+    of_keys_HRM, of_values_HRM = (jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in projection_matrices(request))
     valid_BM = valid_keys(request)
-    key_BMHK = per_head(request.key, heads).astype(jnp.float32)
+    key_BMHK = repeat_key_heads(request.key, heads).astype(jnp.float32)
     slots_BRHK = jnp.einsum('HRM,BMHK->BRHK', of_keys_HRM, key_BMHK, precision=HIGHEST)
     query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
     logits_BHLR = jnp.einsum('BLHK,BRHK->BHLR', query_BLHK, slots_BRHK, precision=HIGHEST)
     slot_weights_BHLR, _ = masked_softmax(logits_BHLR, jnp.ones((1, 1, 1, 1), bool))
     weights_BHLM = jnp.einsum(
-        'BHLR,HRM->BHLM', drop_slots(slot_weights_BHLR, request), of_values_HRM, precision=HIGHEST
+        'BHLR,HRM->BHLM', dropout_slot_weights(slot_weights_BHLR, request), of_values_HRM, precision=HIGHEST
     )
     if valid_BM is not None:
         weights_BHLM = jnp.where(valid_BM[:, None, None], weights_BHLM, 0.0)
-    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
 def multiply_adds(mechanism: Linformer, length: int, heads: int, width: int) -> int:

@@ -9,12 +9,12 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.distributions import DISTRIBUTIONS
+from efficient_attention.attention.implementation import Result
 from efficient_attention.attention.logits import definition as logits
 from efficient_attention.attention.logits.definition import FLOAT32, HIGHEST, Weights, scaled_logits
-from efficient_attention.attention.logits.serve import serve as serve_logits
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Reads, of_kind
+from efficient_attention.attention.logits.query_chunks import compute_attention as serve_logits
+from efficient_attention.attention.mechanism import Capabilities, KeyAccess, Mechanism, Requirements, ensure_kind
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.room import Result
 from efficient_attention.attention.weights import same_segment
 from efficient_attention.errors import require, require_at_least
 
@@ -34,10 +34,10 @@ class LocalP(Mechanism):
     """
 
     name = 'local_p'
-    needs = Needs(centres=True)
-    form = Form(has_logits=True)
+    requirements = Requirements(centres=True)
+    capabilities = Capabilities(has_logits=True)
     # Centres are positions in another sequence. In its own row a token knows its position; use `window` there.
-    reads = Reads(other_sequence=True, own_row=False)
+    key_access = KeyAccess(other_sequence=True, own_row=False)
 
     radius: int = 10
     distribution: str = 'softmax'
@@ -48,32 +48,32 @@ class LocalP(Mechanism):
         require(self.distribution in DISTRIBUTIONS, 'local_p distribution', self.distribution, known)
 
 
-def weights_of(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
+def dense_weights(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
     """Returns the dense weights, whose sum is at most 1; there is no log-sum-exp."""
-    mechanism = of_kind(LocalP, request.mechanism)
-    offsets_BHLM = offsets(request)
+    mechanism = ensure_kind(LocalP, request.mechanism)
+    offsets_BHLM = offsets_from_centre(request)
     is_near_BHLM = same_segment(request) & (jnp.abs(offsets_BHLM) <= mechanism.radius)
     distribute = DISTRIBUTIONS[mechanism.distribution]
     weights_BHLM, _ = distribute(scaled_logits(request, dtype, precision), is_near_BHLM)
     return weights_BHLM * jnp.exp(-2.0 * jnp.square(offsets_BHLM / mechanism.radius)), None
 
 
-def offsets(request: Request) -> Float[Array, 'B H L M']:
+def offsets_from_centre(request: Request) -> Float[Array, 'B H L M']:
     """Returns s - p for all pairs, in positions."""
     assert request.centres is not None
-    keys = request.keys_of_row
+    keys = request.full_row_key_count
     if request.segments is None:
         keys_BL1 = jnp.full((1, 1, 1), keys, jnp.float32)
     else:
         keys_BL1 = same_segment(request)[:, 0].sum(axis=-1, dtype=jnp.float32)[..., None]
     places_BHL = (request.centres.astype(jnp.float32) * keys_BL1).swapaxes(1, 2)
-    positions_bM = jnp.asarray(request.positions_in_row.key, jnp.float32)
+    positions_bM = jnp.asarray(request.full_row_positions.key, jnp.float32)
     return positions_bM[:, None, None] - places_BHL[..., None]
 
 
-def serve(request: Request) -> Result:
+def compute_attention(request: Request) -> Result:
     """Returns the output of `LocalP`, with every option of a request; there is no log-sum-exp."""
-    return serve_logits(request, weights_of)
+    return serve_logits(request, dense_weights)
 
 
 def multiply_adds(mechanism: LocalP, length: int, heads: int, width: int) -> int:

@@ -7,7 +7,7 @@
   `causal` and `sparse_strided` keep everything.
 
 The beams of a beam search are reordered after every token, but their keys do not move. Each slot has one key per beam
-of a row. A number per beam and slot says which beam's key to read there (`SharedKeys`).
+of a row. A number per beam and slot says which beam's key to read there (`BeamKeyCache`).
 """
 
 import functools
@@ -23,10 +23,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, Shaped
 
 from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
-from efficient_attention.attention.logits.cache_slots import Slots, slots_of
-from efficient_attention.attention.logits.definition import OverPattern, Weights, additive_logits
-from efficient_attention.attention.mechanism import of_kind
-from efficient_attention.attention.merge import merge
+from efficient_attention.attention.logits.cache_slots import CacheSlots, assign_cache_slots
+from efficient_attention.attention.logits.definition import PatternAttention, Weights, additive_logits
+from efficient_attention.attention.mechanism import ensure_kind
+from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.patterns import Pattern, head_patterns
 from efficient_attention.attention.relative import relative_logits
 
@@ -47,23 +47,23 @@ class KeyCache(NamedTuple):
     positions_BM: Array
     segments_BM: Array
 
-    def with_hypotheses(self, count: int) -> 'SharedKeys':
+    def expand_to_beams(self, count: int) -> 'BeamKeyCache':
         """Returns the cache of `count` equal beams per row; see `attention.cache.with_hypotheses`."""
         rows, slots = self.positions_BM.shape
         size = max(LEAST_PART, -(-slots // MOST_PARTS))
-        parts = tuple(self.part_for(count, slice(start, start + size)) for start in range(0, slots, size))
-        return SharedKeys(parts, jnp.zeros((rows, count, slots), jnp.int32))
+        parts = tuple(self.beam_cache_part(count, slice(start, start + size)) for start in range(0, slots, size))
+        return BeamKeyCache(parts, jnp.zeros((rows, count, slots), jnp.int32))
 
-    def part_for(self, count: int, part: slice) -> 'SharedPart':
+    def beam_cache_part(self, count: int, part: slice) -> 'BeamCachePart':
         """Returns some of the slots, with one key for each of `count` beams."""
         key_BGMK, value_BGMK = self.key_BGMK[:, :, part], self.value_BGMK[:, :, part]
         key_BGKwM = jnp.repeat(key_BGMK.swapaxes(2, 3)[:, :, :, None], count, axis=3)
         value_BGwMK = jnp.repeat(value_BGMK[:, :, None], count, axis=2)
-        return SharedPart(key_BGKwM, value_BGwMK, self.positions_BM[:, part], self.segments_BM[:, part])
+        return BeamCachePart(key_BGKwM, value_BGwMK, self.positions_BM[:, part], self.segments_BM[:, part])
 
 
-class SharedPart(NamedTuple):
-    """Some slots of `SharedKeys`, each with the key and value of every beam, w.
+class BeamCachePart(NamedTuple):
+    """Some slots of `BeamKeyCache`, each with the key and value of every beam, w.
 
     The last axes of both arrays are the axes over which matrix products with queries or weights run.
     """
@@ -74,52 +74,52 @@ class SharedPart(NamedTuple):
     segments_BM: Array
 
 
-class SharedKeys(NamedTuple):
+class BeamKeyCache(NamedTuple):
     """The keys of K beams per row, all of which have read equally many tokens.
 
     Slots are cut into parts, so that parts that are still empty are not read. `writers_BKM` says for each beam and slot
     which beam's key it reads.
     """
 
-    parts: tuple[SharedPart, ...]
+    parts: tuple[BeamCachePart, ...]
     writers_BKM: Array
 
-    def go_on_from(self, parents_BK: Array) -> 'SharedKeys':
+    def reorder_beams(self, parents_BK: Array) -> 'BeamKeyCache':
         """Returns the cache after each beam continues its parent; see `attention.cache.go_on_from`."""
         return self._replace(writers_BKM=jnp.take_along_axis(self.writers_BKM, parents_BK[..., None], axis=1))
 
 
-def pattern_of(spec: CacheSpec) -> Pattern:
+def decoding_pattern(spec: CacheSpec) -> Pattern:
     """Returns the pattern of the decoded mechanism, for `max_length` keys."""
-    return of_kind(OverPattern, spec.mechanism).pattern.for_keys(spec.max_length)
+    return ensure_kind(PatternAttention, spec.mechanism).pattern.for_key_count(spec.max_length)
 
 
-def slots_of_spec(spec: CacheSpec) -> Slots:
+def cache_slots_of_spec(spec: CacheSpec) -> CacheSlots:
     """Returns the assignment of keys to slots for this spec."""
-    return slots_of(pattern_of(spec), spec.heads, spec.max_length)
+    return assign_cache_slots(decoding_pattern(spec), spec.heads, spec.max_length)
 
 
 def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyCache:
     """Returns the cache before any token: empty slots for `batch` rows; keys and values in this dtype."""
-    slots = slots_of_spec(spec).count
+    slots = cache_slots_of_spec(spec).count
     keys_BGMK = jnp.zeros((batch, spec.key_heads, slots, spec.width), dtype)
     numbers_BM = jnp.zeros((batch, slots), jnp.int32)
     return KeyCache(keys_BGMK, keys_BGMK, numbers_BM, numbers_BM)
 
 
 def decode(
-    spec: CacheSpec, cache: KeyCache | SharedKeys, new: NewTokens, terms: LogitTerms
-) -> tuple[Array, KeyCache | SharedKeys]:
+    spec: CacheSpec, cache: KeyCache | BeamKeyCache, new: NewTokens, terms: LogitTerms
+) -> tuple[Array, KeyCache | BeamKeyCache]:
     """Returns outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
 
     Outputs beyond `max_length` are NaN unless the cache is a ring.
     """
-    slots = slots_of_spec(spec)
+    slots = cache_slots_of_spec(spec)
     added = KeyCache(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2), new.positions, new.segments)
-    if isinstance(cache, SharedKeys):
-        out_BnHK, cache = decode_shared(spec, cache, new.query, added, terms)
+    if isinstance(cache, BeamKeyCache):
+        out_BnHK, cache = decode_beams(spec, cache, new.query, added, terms)
     else:
-        out_BnHK, cache = decode_keys(spec, cache, new.query, added, terms)
+        out_BnHK, cache = decode_with_cache(spec, cache, new.query, added, terms)
     out_BnHK = out_BnHK.astype(new.query.dtype)
     if not slots.is_ring:
         is_beyond_Bn = (new.positions >= spec.max_length) & (new.segments != 0)
@@ -127,62 +127,66 @@ def decode(
     return out_BnHK, cache
 
 
-def decode_keys(
+def decode_with_cache(
     spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Array, KeyCache]:
     """Returns float32 outputs [B, n, H, K] of queries over the cache and the new keys, and the updated cache."""
-    slots = slots_of_spec(spec)
+    slots = cache_slots_of_spec(spec)
     if query_BnHK.shape[1] == 1:
         # The cache is written before it is read, and read only once, so that a loop over tokens updates it in place.
-        cache = jax.lax.optimization_barrier(write(slots, cache, new))
-        return read_keys(spec, query_BnHK, new, cache, terms)[0], cache
-    if spec.mechanism.form.merges:
-        results = [read_keys(spec, query_BnHK, new, keys, terms) for keys in (cache, new)]
-        return merge([(out, lse) for out, lse in results if lse is not None])[0], write(slots, cache, new)
-    return read_keys(spec, query_BnHK, new, with_keys(cache, new), terms)[0], write(slots, cache, new)
+        cache = jax.lax.optimization_barrier(write_cache(slots, cache, new))
+        return attend_cached_keys(spec, query_BnHK, new, cache, terms)[0], cache
+    if spec.mechanism.capabilities.merges:
+        results = [attend_cached_keys(spec, query_BnHK, new, keys, terms) for keys in (cache, new)]
+        return merge_partial_softmax([(out, lse) for out, lse in results if lse is not None])[0], write_cache(
+            slots, cache, new
+        )
+    return attend_cached_keys(spec, query_BnHK, new, concatenate_caches(cache, new), terms)[0], write_cache(
+        slots, cache, new
+    )
 
 
-def with_keys(cache: KeyCache, new: KeyCache) -> KeyCache:
+def concatenate_caches(cache: KeyCache, new: KeyCache) -> KeyCache:
     """Returns the keys of both caches in one."""
     keys = (jnp.concatenate([old, fresh.astype(old.dtype)], 2) for old, fresh in zip(cache[:2], new[:2], strict=True))
     numbers = (jnp.concatenate(both, axis=1) for both in zip(cache[2:], new[2:], strict=True))
     return KeyCache(*keys, *numbers)
 
 
-def decode_shared(
-    spec: CacheSpec, cache: SharedKeys, query_bnHK: Array, new: KeyCache, terms: LogitTerms
-) -> tuple[Float[Array, 'b n H K'], SharedKeys]:
-    """Returns the results of `decode_keys` for one new token per beam; b = B rows of K beams each."""
+def decode_beams(
+    spec: CacheSpec, cache: BeamKeyCache, query_bnHK: Array, new: KeyCache, terms: LogitTerms
+) -> tuple[Float[Array, 'b n H K'], BeamKeyCache]:
+    """Returns the results of `decode_with_cache` for one new token per beam; b = B rows of K beams each."""
     if query_bnHK.shape[1] != 1:
         raise ValueError(f'beams take one new token at a time, and {query_bnHK.shape[1]} are given')
     rows, count, _ = cache.writers_BKM.shape
     own = KeyCache(*(x.reshape(rows, count, *x.shape[1:]) for x in new))
     numbers = own.positions_BM[:, 0], own.segments_BM[:, 0]
-    added = SharedPart(own.key_BGMK.transpose(0, 2, 4, 1, 3), own.value_BGMK.swapaxes(1, 2), *numbers)
-    slots = slots_of_spec(spec)
-    places_B1 = jnp.where(added.segments_BM != 0, slots.slot(added.positions_BM), slots.count)
+    added = BeamCachePart(own.key_BGMK.transpose(0, 2, 4, 1, 3), own.value_BGMK.swapaxes(1, 2), *numbers)
+    slots = cache_slots_of_spec(spec)
+    places_B1 = jnp.where(added.segments_BM != 0, slots.slot_of_position(added.positions_BM), slots.count)
     put_number = jax.vmap(lambda old_KM, place: old_KM.at[:, place].set(jnp.arange(count)[:, None], mode='drop'))
-    both = zip(bounds(cache), cache.parts, strict=True)
-    parts = tuple(put_shared(within(places_B1, part), keys, added) for part, keys in both)
-    after = SharedKeys(parts, put_number(cache.writers_BKM, places_B1))
-    after = jax.lax.optimization_barrier(after)  # as in `decode_keys`
-    return read_shared(spec, query_bnHK[:, 0], new, after, terms), after
+    both = zip(cache_part_slices(cache), cache.parts, strict=True)
+    parts = tuple(put_in_beam_slots(slots_within_part(places_B1, part), keys, added) for part, keys in both)
+    after = BeamKeyCache(parts, put_number(cache.writers_BKM, places_B1))
+    after = jax.lax.optimization_barrier(after)  # as in `decode_with_cache`
+    return attend_beams(spec, query_bnHK[:, 0], new, after, terms), after
 
 
-def bounds(cache: SharedKeys) -> list[slice]:
+def cache_part_slices(cache: BeamKeyCache) -> list[slice]:
     """Returns the slots of each part."""
     ends = list(itertools.accumulate((part.positions_BM.shape[1] for part in cache.parts), initial=0))
     return [slice(*pair) for pair in itertools.pairwise(ends)]
 
 
-def within(places_Bn: Array, part: slice) -> Array:
+def slots_within_part(places_Bn: Array, part: slice) -> Array:
     """Returns the indices of slots within a part, or an index beyond its end for slots of other parts."""
     is_there_Bn = (places_Bn >= part.start) & (places_Bn < part.stop)
     return jnp.where(is_there_Bn, places_Bn - part.start, part.stop - part.start)
 
 
-def read_shared(
-    spec: CacheSpec, query_bHK: Array, new: KeyCache, cache: SharedKeys, terms: LogitTerms
+def attend_beams(
+    spec: CacheSpec, query_bHK: Array, new: KeyCache, cache: BeamKeyCache, terms: LogitTerms
 ) -> Float[Array, 'b 1 H K']:
     """Returns float32 outputs of one query per beam.
 
@@ -192,41 +196,46 @@ def read_shared(
     rows, count, slots = cache.writers_BKM.shape
     batch, heads, width = query_bHK.shape
     groups = spec.key_heads
-    q_BGqhK = scaled(query_bHK, terms).reshape(rows, count, groups, -1, width).swapaxes(1, 2)
-    parts = bounds(cache)
-    owned = [(keys, is_own(cache.writers_BKM[:, :, part])) for part, keys in zip(parts, cache.parts, strict=True)]
-    logits = [of_used(keys, functools.partial(own_logits, terms.additive, q_BGqhK, keys, own)) for keys, own in owned]
+    q_BGqhK = scale_queries(query_bHK, terms).reshape(rows, count, groups, -1, width).swapaxes(1, 2)
+    parts = cache_part_slices(cache)
+    owned = [
+        (keys, is_key_of_beam(cache.writers_BKM[:, :, part])) for part, keys in zip(parts, cache.parts, strict=True)
+    ]
+    logits = [
+        compute_unless_empty(keys, functools.partial(beam_logits, terms.additive, q_BGqhK, keys, own))
+        for keys, own in owned
+    ]
     logits_bH1M = jnp.concatenate(logits, axis=-1).swapaxes(1, 2).reshape(batch, heads, 1, slots)
     positions_BM, segments_BM = (jnp.concatenate(x, axis=1) for x in list(zip(*cache.parts, strict=True))[2:])
     numbers = {'positions_BM': jnp.repeat(positions_BM, count, 0), 'segments_BM': jnp.repeat(segments_BM, count, 0)}
-    weights_bH1M, _ = weigh(spec, logits_bH1M, new, new._replace(**numbers), terms)
+    weights_bH1M, _ = cached_key_weights(spec, logits_bH1M, new, new._replace(**numbers), terms)
     weights_BGqhM = weights_bH1M.astype(query_bHK.dtype).reshape(rows, count, groups, -1, slots).swapaxes(1, 2)
     sums = (
-        of_used(keys, functools.partial(own_values, weights_BGqhM[..., part], keys, own))
+        compute_unless_empty(keys, functools.partial(beam_value_sums, weights_BGqhM[..., part], keys, own))
         for part, (keys, own) in zip(parts, owned, strict=True)
     )
     return functools.reduce(jnp.add, sums).swapaxes(1, 2).reshape(batch, 1, heads, width)
 
 
-def is_own(writers_BqM: Array) -> Bool[Array, 'B 1 q 1 w M']:
+def is_key_of_beam(writers_BqM: Array) -> Bool[Array, 'B 1 q 1 w M']:
     """Returns whether the key that beam w wrote into a slot is the one that beam q reads."""
     numbers_w = jnp.arange(writers_BqM.shape[1]).reshape(1, 1, 1, 1, -1, 1)
     return writers_BqM[:, None, :, None, None] == numbers_w
 
 
-def of_used(keys: SharedPart, compute: Callable[[], Array]) -> Array:
+def compute_unless_empty(keys: BeamCachePart, compute: Callable[[], Array]) -> Array:
     """Returns `compute()`, or zeros without reading the keys if all slots are empty."""
     shape = jax.eval_shape(compute)
     return jax.lax.cond((keys.segments_BM != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
 
 
-def scaled(query: Float[Array, '... K'], terms: LogitTerms) -> Float[Array, '... K']:
+def scale_queries(query: Float[Array, '... K'], terms: LogitTerms) -> Float[Array, '... K']:
     """Returns the queries times 1 / sqrt(K), or unchanged for additive scores."""
     return query * (1.0 / math.sqrt(query.shape[-1])) if terms.additive is None else query
 
 
-def own_logits(
-    vector_HK: Array | None, q_BGqhK: Array, keys: SharedPart, own_B1q1wM: Array
+def beam_logits(
+    vector_HK: Array | None, q_BGqhK: Array, keys: BeamCachePart, own_B1q1wM: Array
 ) -> Float[Array, 'B G q h M']:
     """Returns products of each beam's queries with its own keys, or their additive scores."""
     rows, groups, count, _, width = q_BGqhK.shape
@@ -242,7 +251,7 @@ def own_logits(
     return jnp.where(own_B1q1wM, logits_BGqhwM, 0.0).sum(axis=4)
 
 
-def own_values(weights_BGqhM: Array, keys: SharedPart, own_B1q1wM: Array) -> Float[Array, 'B G q h K']:
+def beam_value_sums(weights_BGqhM: Array, keys: BeamCachePart, own_B1q1wM: Array) -> Float[Array, 'B G q h K']:
     """Returns weighted sums of each beam's own values."""
     rows, groups, count, *_ = weights_BGqhM.shape
     value_BGxK = jax.lax.collapse(keys.value_BGwMK, 2, 4)
@@ -252,25 +261,27 @@ def own_values(weights_BGqhM: Array, keys: SharedPart, own_B1q1wM: Array) -> Flo
     return out_BGQK.reshape(rows, groups, count, -1, value_BGxK.shape[3])
 
 
-def read_keys(
+def attend_cached_keys(
     spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n'] | None]:
     """Returns float32 outputs and log-sum-exp of the queries of tokens `new` over only these keys."""
     batch, count, heads, width = query_BnHK.shape
     if terms.additive is None:
-        q_BnGhK = scaled(query_BnHK, terms).reshape(batch, count, spec.key_heads, -1, width)
+        q_BnGhK = scale_queries(query_BnHK, terms).reshape(batch, count, spec.key_heads, -1, width)
         q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
         logits_BGhnM = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key_BGMK, preferred_element_type=jnp.float32)
         logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
     else:
         logits_BHnM = additive_logits(query_BnHK, keys.key_BGMK.swapaxes(1, 2), terms.additive)
-    weights_BHnM, lse_BHn = weigh(spec, logits_BHnM, new, keys, terms)
+    weights_BHnM, lse_BHn = cached_key_weights(spec, logits_BHnM, new, keys, terms)
     weights_BGhnM = weights_BHnM.astype(query_BnHK.dtype).reshape(batch, spec.key_heads, -1, *logits_BHnM.shape[2:])
     out_BGhnK = jnp.einsum('BGhnM,BGMK->BGhnK', weights_BGhnM, keys.value_BGMK, preferred_element_type=jnp.float32)
     return out_BGhnK.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
 
 
-def weigh(spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms) -> Weights:
+def cached_key_weights(
+    spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
+) -> Weights:
     """Returns weights and log-sum-exp from the logits; only positions and segments of `new` and `keys` are read."""
     is_same_B1nM = new.segments_BM[:, None, :, None] == keys.segments_BM[:, None, None]
     is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
@@ -280,43 +291,45 @@ def weigh(spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, te
     if terms.bias is not None:
         values = terms.bias(new.positions_BM[:, None, :, None], keys.positions_BM[:, None, None, :])
         logits_BHnM = logits_BHnM + values.astype(jnp.float32)
-    return of_kind(OverPattern, spec.mechanism).distribute(logits_BHnM, allowed_BhnM)
+    return ensure_kind(PatternAttention, spec.mechanism).normalise_logits(logits_BHnM, allowed_BhnM)
 
 
 def allowed_pairs(
     spec: CacheSpec, query_positions_Bn: Int[Array, 'B n'], key_positions_BM: Int[Array, 'B M']
 ) -> Bool[Array, 'B h n M']:
     """Returns which query may read which key by the pattern; h is 1 if all heads have the same pattern."""
-    patterns = head_patterns(pattern_of(spec), spec.heads)
+    patterns = head_patterns(decoding_pattern(spec), spec.heads)
     pairs = query_positions_Bn[:, :, None], key_positions_BM[:, None, :]
     return jnp.stack([pattern(*pairs) for pattern in patterns], axis=1)
 
 
-def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
+def write_cache(slots: CacheSlots, cache: KeyCache, new: KeyCache) -> KeyCache:
     """Returns the cache with the new keys in their slots; of several keys for one slot the newest stays."""
     last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
-    is_kept_Bn = (new.segments_BM != 0) & (slots.next_key(new.positions_BM) > last_B1)
-    places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # index `count` is dropped
-    return put(places_Bn, cache, new)
+    is_kept_Bn = (new.segments_BM != 0) & (slots.next_position_in_slot(new.positions_BM) > last_B1)
+    places_Bn = jnp.where(is_kept_Bn, slots.slot_of_position(new.positions_BM), slots.count)  # index `count` is dropped
+    return put_in_slots(places_Bn, cache, new)
 
 
-def put(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
+def put_in_slots(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
     """Returns the cache with new keys in these slots; indices beyond the last slot are dropped."""
-    keys = (put_rows(old, places_Bn, fresh) for old, fresh in zip(cache[:2], new[:2], strict=True))
-    return KeyCache(*keys, *(put_last(old, places_Bn, fresh) for old, fresh in zip(cache[2:], new[2:], strict=True)))
-
-
-def put_shared(places_B1: Array, part: SharedPart, new: SharedPart) -> SharedPart:
-    """Returns slots that beams share, with new keys in these slots, like `put`."""
-    return SharedPart(
-        put_last(part.key_BGKwM, places_B1, new.key_BGKwM),
-        put_rows(part.value_BGwMK, places_B1, new.value_BGwMK),
-        put_last(part.positions_BM, places_B1, new.positions_BM),
-        put_last(part.segments_BM, places_B1, new.segments_BM),
+    keys = (scatter_rows(old, places_Bn, fresh) for old, fresh in zip(cache[:2], new[:2], strict=True))
+    return KeyCache(
+        *keys, *(scatter_last_axis(old, places_Bn, fresh) for old, fresh in zip(cache[2:], new[2:], strict=True))
     )
 
 
-def put_rows(
+def put_in_beam_slots(places_B1: Array, part: BeamCachePart, new: BeamCachePart) -> BeamCachePart:
+    """Returns slots that beams share, with new keys in these slots, like `put`."""
+    return BeamCachePart(
+        scatter_last_axis(part.key_BGKwM, places_B1, new.key_BGKwM),
+        scatter_rows(part.value_BGwMK, places_B1, new.value_BGwMK),
+        scatter_last_axis(part.positions_BM, places_B1, new.positions_BM),
+        scatter_last_axis(part.segments_BM, places_B1, new.segments_BM),
+    )
+
+
+def scatter_rows(
     old: Shaped[Array, 'B *axes M K'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n K']
 ) -> Shaped[Array, 'B *axes M K']:
     """Returns `old` with `fresh` at these indices along the second-last axis."""
@@ -324,7 +337,7 @@ def put_rows(
     return put_one(old, places_Bn, fresh)
 
 
-def put_last(
+def scatter_last_axis(
     old: Shaped[Array, 'B *axes M'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n']
 ) -> Shaped[Array, 'B *axes M']:
     """Returns `old` with `fresh` at these indices along the last axis."""

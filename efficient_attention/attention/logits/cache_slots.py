@@ -12,7 +12,7 @@ from efficient_attention.attention.patterns import Pattern, head_patterns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Slots:
+class CacheSlots:
     """The assignment of keys to slots: in turn (a ring), or by tables over the key's position.
 
     Args:
@@ -30,13 +30,13 @@ class Slots:
         """Whether keys take the slots in turn."""
         return self.slots_M is None
 
-    def slot(self, positions: Array) -> Array:
+    def slot_of_position(self, positions: Array) -> Array:
         """Returns the slot of the key at each position; `count` if it has none."""
         if self.slots_M is None:
             return positions % self.count
         return jnp.asarray(self.slots_M).at[positions].get(mode='fill', fill_value=self.count)
 
-    def next_key(self, positions: Array) -> Array:
+    def next_position_in_slot(self, positions: Array) -> Array:
         """Returns the position of the key that takes over the slot of the key at each position."""
         if self.next_keys_M is None:
             return positions + self.count
@@ -44,12 +44,12 @@ class Slots:
 
 
 @functools.lru_cache(maxsize=256)
-def slots_of(pattern: Pattern, heads: int, length: int) -> Slots:
+def assign_cache_slots(pattern: Pattern, heads: int, length: int) -> CacheSlots:
     """Returns the smallest set of slots that holds every key while any head may read it from a position < length."""
     back = pattern.reach.back
     if back < length:
-        return Slots(int(back) + 1)
-    last_M = last_readers(head_patterns(pattern, heads), length)
+        return CacheSlots(int(back) + 1)
+    last_M = last_reading_queries(head_patterns(pattern, heads), length)
     slots_M, next_keys_M = np.full(length, -1, np.int32), np.full(length, np.iinfo(np.int32).max, np.int32)
     taken: list[tuple[int, int]] = []  # (last reader, position) of the newest key of each slot
     for position in np.flatnonzero(last_M >= 0):
@@ -59,10 +59,10 @@ def slots_of(pattern: Pattern, heads: int, length: int) -> Slots:
             next_keys_M[before] = position
         heapq.heappush(taken, (int(last_M[position]), int(position)))
     count = max(1, len(taken))
-    return Slots(count, np.where(slots_M < 0, count, slots_M).astype(np.int32), next_keys_M)
+    return CacheSlots(count, np.where(slots_M < 0, count, slots_M).astype(np.int32), next_keys_M)
 
 
-def last_readers(patterns: list[Pattern], length: int, at_once: int = 256) -> np.ndarray:
+def last_reading_queries(patterns: list[Pattern], length: int, at_once: int = 256) -> np.ndarray:
     """Returns int [length]: the last position below `length` at which any pattern reads each key; -1 for none.
 
     at_once: queries whose pairs with keys are in memory together.

@@ -1,4 +1,4 @@
-"""`OverPattern`, the base class of mechanisms that weigh a pattern's keys by their logits, and their dense weights.
+"""`PatternAttention`, the base class of mechanisms that weigh a pattern's keys by their logits, and their dense weights.
 
 Their fast form, a few queries at a time, is in serve.py; softmax has additional backends.
 """
@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Reads, of_kind
+from efficient_attention.attention.mechanism import Capabilities, KeyAccess, Mechanism, Requirements, ensure_kind
 from efficient_attention.attention.patterns import Full, Pattern, head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.relative import relative_logits
@@ -29,7 +29,7 @@ Weigh = Callable[[Request, Any, Any], Weights]  # of a request, the dtype of pro
 
 
 @dataclasses.dataclass(frozen=True)
-class OverPattern(Mechanism):
+class PatternAttention(Mechanism):
     """A distribution over the keys that `pattern` allows, from logits such as q k^T / sqrt(K).
 
     Args:
@@ -37,14 +37,14 @@ class OverPattern(Mechanism):
     """
 
     name = 'logits'
-    form = Form(has_logits=True)
+    capabilities = Capabilities(has_logits=True)
 
     pattern: Pattern = Full()
 
     def __post_init__(self) -> None:
         require(isinstance(self.pattern, Pattern), f'{self.name} pattern', self.pattern, 'a pattern, such as Causal()')
 
-    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:  # noqa: ARG002
+    def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:  # noqa: ARG002
         """Returns the weights of the allowed keys, zeros for queries without keys, and the log-sum-exp or None."""
         raise NotImplementedError(f'{self.name} has no distribution')
 
@@ -54,32 +54,32 @@ class OverPattern(Mechanism):
         return self.pattern.is_causal
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """Requires positions, unless its pattern allows every pair."""
-        return Needs(positions=self.pattern.compares_positions)
+        return Requirements(positions=self.pattern.uses_positions)
 
     @functools.cached_property
-    def reads(self) -> Reads:
+    def key_access(self) -> KeyAccess:
         """Reads keys as its pattern says; some patterns place random or last global tiles by the number of keys."""
-        return Reads(
-            by_distance=self.pattern.goes_by_distance,
+        return KeyAccess(
+            by_distance=self.pattern.is_distance_based,
             one_band=self.pattern.is_band,
-            by_length=self.pattern.for_keys(64) != self.pattern.for_keys(4096),
+            by_length=self.pattern.for_key_count(64) != self.pattern.for_key_count(4096),
         )
 
-    def keys_back(self, length: int) -> int:
+    def causal_window_size(self, length: int) -> int:
         """Returns the largest number of the last `length` positions that a causal query reads, by its pattern."""
-        return int(min(self.pattern.for_keys(length).reach.back + 1, length))
+        return int(min(self.pattern.for_key_count(length).reach.back + 1, length))
 
-    def within(self, pattern: Pattern) -> 'OverPattern':
+    def restrict_to_pattern(self, pattern: Pattern) -> 'PatternAttention':
         """Returns the mechanism over the pairs that both its pattern and `pattern` allow."""
         return dataclasses.replace(self, pattern=self.pattern & pattern)
 
-    def everywhere(self) -> 'OverPattern':
+    def without_pattern(self) -> 'PatternAttention':
         """Returns the mechanism over all pairs, without its pattern."""
         return dataclasses.replace(self, pattern=Full())
 
-    def causal_form(self, text: str) -> str:  # noqa: ARG002
+    def causal_text(self, text: str) -> str:  # noqa: ARG002
         """Returns the mechanism's text over its pattern & causal, for error messages."""
         return f"'{self.name}(causal & ({pattern_text(self.pattern)}))', which keeps the pairs that look back"
 
@@ -91,25 +91,27 @@ class OverPattern(Mechanism):
         """Raises an InputError if its pattern cannot be divided among this number of heads."""
         self.pattern.for_head(0, heads)
 
-    def for_layer(self, layer: int) -> 'OverPattern':
+    def for_layer(self, layer: int) -> 'PatternAttention':
         """Returns the mechanism with its pattern for layer number `layer`; random tiles differ by layer."""
         pattern = self.pattern.for_layer(layer)
         return self if pattern == self.pattern else dataclasses.replace(self, pattern=pattern)
 
 
-def pattern_of(request: Request) -> Pattern:
+def request_pattern(request: Request) -> Pattern:
     """Returns the pattern of the request's mechanism, for its number of keys."""
-    return of_kind(OverPattern, request.mechanism).pattern.for_keys(request.keys_of_row)
+    return ensure_kind(PatternAttention, request.mechanism).pattern.for_key_count(request.full_row_key_count)
 
 
-def weights_of(request: Request, dtype: jnp.dtype = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
+def dense_weights(
+    request: Request, dtype: jnp.dtype = FLOAT32, precision: jax.lax.Precision | None = HIGHEST
+) -> Weights:
     """Returns the dense weights, and the log-sum-exp or None; by default from products in full float32."""
     logits_BHLM = scaled_logits(request, dtype, precision)
-    return of_kind(OverPattern, request.mechanism).distribute(logits_BHLM, allowed_pairs(request))
+    return ensure_kind(PatternAttention, request.mechanism).normalise_logits(logits_BHLM, allowed_pairs(request))
 
 
-def serve_dense(
-    request: Request, weigh: Weigh = weights_of
+def attend_dense(
+    request: Request, weigh: Weigh = dense_weights
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
     """Returns output in the query's dtype and float32 log-sum-exp, with every option of a request, for short rows.
 
@@ -123,9 +125,9 @@ def serve_dense(
 
 def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
     """Returns which query may read which key by pattern, positions and segments; b and h are 1 if nothing differs."""
-    positions = request.positions_in_row
+    positions = request.full_row_positions
     query_bL1, key_b1M = jnp.asarray(positions.query)[:, :, None], jnp.asarray(positions.key)[:, None, :]
-    patterns = head_patterns(pattern_of(request), request.query.shape[2])
+    patterns = head_patterns(request_pattern(request), request.query.shape[2])
     allowed_bhLM = jnp.stack([pattern(query_bL1, key_b1M) for pattern in patterns], axis=1)
     return allowed_bhLM & same_segment(request)
 
@@ -170,7 +172,7 @@ def dense_bias(request: Request) -> Array | None:
     if bias is None:
         return None
     if callable(bias):
-        positions = request.positions_in_row
+        positions = request.full_row_positions
         query_b1L1 = jnp.asarray(positions.query)[:, None, :, None]
         bias = bias(query_b1L1, jnp.asarray(positions.key)[:, None, None, :])
     return bias.astype(jnp.float32).reshape((1,) * (4 - bias.ndim) + bias.shape)

@@ -23,12 +23,21 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.checks import same_values
-from efficient_attention.attention.lsh.hashing import bucket_factors
-from efficient_attention.attention.lsh.rounds import Layout, make_rounds
-from efficient_attention.attention.mechanism import Draws, Form, Mechanism, Needs, Reads, lack, of_kind, refuse
+from efficient_attention.attention.checks import has_equal_values
+from efficient_attention.attention.lsh.hashing import factor_bucket_count
+from efficient_attention.attention.lsh.rounds import LSHLayout, make_rounds
+from efficient_attention.attention.mechanism import (
+    Capabilities,
+    KeyAccess,
+    Mechanism,
+    Randomness,
+    Requirements,
+    ensure_kind,
+    raise_unsupported,
+    unsupported_error,
+)
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
+from efficient_attention.attention.weights import causal_mask, masked_softmax, same_segment
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
 SELF_LOGIT = -1e5  # logit of a position with itself, as in trax
@@ -55,10 +64,10 @@ class LSH(Mechanism):
     """
 
     name = 'lsh'
-    needs = Needs(shared_qk=True)  # a key is the unit vector of its query
-    form = Form(why_no_decoding='which keys a query reads depends on the tokens after it')
-    reads = Reads(by_length=True)  # the length decides the numbers of chunks and buckets
-    draws = Draws(always=True, for_all_heads=True)  # one sample has the rotations of all heads
+    requirements = Requirements(shared_qk=True)  # a key is the unit vector of its query
+    capabilities = Capabilities(why_no_decoding='which keys a query reads depends on the tokens after it')
+    key_access = KeyAccess(by_length=True)  # the length decides the numbers of chunks and buckets
+    randomness = Randomness(always=True, for_all_heads=True)  # one sample has the rotations of all heads
 
     bucket_size: int = 64
     rounds: int = 4
@@ -82,32 +91,32 @@ class LSH(Mechanism):
         require(self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
 
 
-def make_layout(request: Request) -> Layout:
+def layout_from_request(request: Request) -> LSHLayout:
     """Returns the static options and sizes of an LSH request.
 
     Raises:
         NotImplementedError: another mechanism, a bias, grouped heads, or keys whose length, positions or segments
             differ from the queries'.
     """
-    mechanism = of_kind(LSH, request.mechanism)
+    mechanism = ensure_kind(LSH, request.mechanism)
     queries, keys, heads, groups = (x.shape[axis] for axis in (1, 2) for x in (request.query, request.key))
     lacks = {
         'bias': request.bias is not None,
         f'cross attention: {queries} queries and {keys} keys': queries != keys,
         f'grouped heads: {heads} query and {groups} key heads': heads != groups,
     }
-    refuse('lsh', lacks)
+    raise_unsupported('lsh', lacks)
     for name, sides in (('positions', request.positions), ('segments', request.segments)):
-        if sides is not None and not same_values(*sides):
-            raise lack(
+        if sides is not None and not has_equal_values(*sides):
+            raise unsupported_error(
                 'lsh', f'support for key {name} unlike the query {name}; pass one array as query_{name} and key_{name}'
             )
-    return lay_out(mechanism, queries, request.dropout.rate if request.dropout else 0.0)
+    return layout_for_length(mechanism, queries, request.dropout.rate if request.dropout else 0.0)
 
 
-def lay_out(mechanism: LSH, length: int, dropout_rate: float = 0.0) -> Layout:
+def layout_for_length(mechanism: LSH, length: int, dropout_rate: float = 0.0) -> LSHLayout:
     """Returns the static options and sizes for rows of `length` positions."""
-    return Layout(
+    return LSHLayout(
         length=length,
         size=min(mechanism.bucket_size, length),
         rounds=mechanism.rounds,
@@ -122,39 +131,39 @@ def lay_out(mechanism: LSH, length: int, dropout_rate: float = 0.0) -> Layout:
 
 def unit_keys(q: Float[Array, '*batch K']) -> Float[Array, '*batch K']:
     """Returns q / |q| in float32: the keys of shared-QK attention."""
-    return q.astype(jnp.float32) * key_scale(q)[..., None]
+    return q.astype(jnp.float32) * inverse_query_norm(q)[..., None]
 
 
-def key_scale(q: Float[Array, '*batch K']) -> Float[Array, '*batch']:
+def inverse_query_norm(q: Float[Array, '*batch K']) -> Float[Array, '*batch']:
     """Returns 1 / |q| in float32, finite for zeros."""
     return jax.lax.rsqrt(jnp.square(q.astype(jnp.float32)).sum(axis=-1) + SMALLEST_SQUARE)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B H L']]:
     """Returns the dense weights over the keys of all rounds before dropout, and the log-sum-exp; rows sum to 1 or 0."""
-    layout = make_layout(request)
+    layout = layout_from_request(request)
     q_BHLK = request.query.astype(jnp.float32).swapaxes(1, 2)
     logits_BHLM = jnp.einsum('BHLK,BHMK->BHLM', q_BHLK, unit_keys(q_BHLK), precision=jax.lax.Precision.HIGHEST)
     logits_BHLM = jnp.where(jnp.eye(layout.length, dtype=bool)[None, None], SELF_LOGIT, logits_BHLM)
-    counts_BHLM = jnp.where(is_allowed(request, layout), times_found(request, layout), 0)
+    counts_BHLM = jnp.where(is_allowed_pair(request, layout), count_rounds_with_pair(request, layout), 0)
     return masked_softmax(logits_BHLM + jnp.log(jnp.maximum(counts_BHLM, 1).astype(jnp.float32)), counts_BHLM > 0)
 
 
-def times_found(request: Request, layout: Layout) -> Int[Array, 'B H L M']:
+def count_rounds_with_pair(request: Request, layout: LSHLayout) -> Int[Array, 'B H L M']:
     """Returns how many rounds found each pair; at most 1 if `deduplicate` is set."""
     rounds, buckets_BHTL = make_rounds(request, layout)
     chunks_BHTL = rounds.slots_BHTL // jnp.int32(layout.size)
-    steps_back_BHTLM = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunks
-    found_BHTLM = steps_back_BHTLM <= layout.before
+    steps_back_BHTLM = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunk_count
+    found_BHTLM = steps_back_BHTLM <= layout.previous_chunks
     if layout.within_buckets:
         found_BHTLM &= buckets_BHTL[..., :, None] == buckets_BHTL[..., None, :]
     counts_BHLM = found_BHTLM.sum(axis=2, dtype=jnp.int32)
     return jnp.minimum(counts_BHLM, 1) if layout.deduplicate else counts_BHLM
 
 
-def is_allowed(request: Request, layout: Layout) -> Bool[Array, 'b 1 #L #M']:
+def is_allowed_pair(request: Request, layout: LSHLayout) -> Bool[Array, 'b 1 #L #M']:
     """Returns whether each key is in the query's segment and, if causal, not after the query."""
-    allowed_b1LM = up_to_query(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
+    allowed_b1LM = causal_mask(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed_b1LM & same_segment(request)
 
 
@@ -163,7 +172,7 @@ def multiply_adds(mechanism: LSH, length: int, heads: int, width: int) -> int:
 
     A chunk reads itself and the chunk before it; padding slots of the last chunk count as positions.
     """
-    layout = lay_out(mechanism, length)
-    hashes = length * sum(factor // 2 for factor in bucket_factors(layout.buckets))
-    pairs = layout.chunks * layout.size**2 * (1 + layout.before)
+    layout = layout_for_length(mechanism, length)
+    hashes = length * sum(factor // 2 for factor in factor_bucket_count(layout.buckets))
+    pairs = layout.chunk_count * layout.size**2 * (1 + layout.previous_chunks)
     return heads * mechanism.rounds * width * (hashes + 2 * pairs)

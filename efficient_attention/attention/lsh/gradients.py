@@ -10,14 +10,25 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.lsh.rounds import Layout, Rounds
-from efficient_attention.attention.lsh.scores import drop, dropout_factor, float32_product, scores
-from efficient_attention.attention.lsh.steps import add, over_rounds, put, run_steps
-from efficient_attention.attention.lsh.sums import add_up, axis_numbers, by_position
-from efficient_attention.attention.lsh.windows import ChunkWindow, LSHMaskInputs, RowVectors, at_queries, window_vectors
+from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds
+from efficient_attention.attention.lsh.scores import (
+    apply_dropout_factor,
+    dropout_factor,
+    float32_product,
+    window_logits,
+)
+from efficient_attention.attention.lsh.steps import add_chunks, loop_over_windows, put_chunks, reduce_over_rounds
+from efficient_attention.attention.lsh.sums import order_by_position, round_indices, sum_arrays
+from efficient_attention.attention.lsh.windows import (
+    ChunkWindow,
+    LSHMaskInputs,
+    RowVectors,
+    take_at_queries,
+    window_vectors,
+)
 
 
-class ByQuery(NamedTuple):
+class BackwardQueryInputs(NamedTuple):
     """Arrays by query that the backward pass reads."""
 
     dout_BHLK: Array
@@ -41,14 +52,14 @@ class SlotGradients(NamedTuple):
 
 
 def all_gradients(
-    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: ByQuery
+    layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
 ) -> Gradients:
     """Returns the gradients summed over all rounds.
 
     The gradient of the unit-vector keys is separate; the caller passes it on to the queries.
     """
     likes = rows.q_BHLK, rows.q_BHLK, rows.v_BHLK
-    return over_rounds(
+    return reduce_over_rounds(
         lambda some_rounds: round_gradients(layout, rows, some_rounds, mask_inputs, by_query),
         lambda *pair: jax.tree.map(jnp.add, *pair),
         Gradients(*(jnp.zeros(like.shape, jnp.float32) for like in likes)),
@@ -58,43 +69,46 @@ def all_gradients(
 
 
 def round_gradients(
-    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: ByQuery
+    layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
 ) -> Gradients:
     """Returns the gradients summed over the given rounds."""
 
     def step(window: ChunkWindow, buffers: SlotGradients) -> SlotGradients:
         dq_BHTgSK, dk_BHTgmK, dv_BHTgmK = window_gradients(rows, by_query, window, layout)
         return SlotGradients(
-            put(buffers.dq_BHTnSK, dq_BHTgSK, window.start),
-            add(buffers.dk_BHTcSK, apart(dk_BHTgmK, layout), window.start),
-            add(buffers.dv_BHTcSK, apart(dv_BHTgmK, layout), window.start),
+            put_chunks(buffers.dq_BHTnSK, dq_BHTgSK, window.start),
+            add_chunks(buffers.dk_BHTcSK, add_to_source_chunks(dk_BHTgmK, layout), window.start),
+            add_chunks(buffers.dv_BHTcSK, add_to_source_chunks(dv_BHTgmK, layout), window.start),
         )
 
     def buffer(like_BHLK: Array, before: int) -> Array:
-        shape = (*rounds.order_BHTs.shape[:3], before + layout.chunks, layout.size, like_BHLK.shape[-1])
+        shape = (*rounds.order_BHTs.shape[:3], before + layout.chunk_count, layout.size, like_BHLK.shape[-1])
         return jnp.zeros(shape, jnp.float32)
 
-    before = layout.before
+    before = layout.previous_chunks
     start = SlotGradients(buffer(rows.q_BHLK, 0), buffer(rows.q_BHLK, before), buffer(rows.v_BHLK, before))
-    totals = run_steps(step, layout, rounds, mask_inputs, start)
+    totals = loop_over_windows(step, layout, rounds, mask_inputs, start)
     return Gradients(
         *(sum_by_position(total, layout, rounds, skip) for total, skip in zip(totals, (0, before, before), strict=True))
     )
 
 
 def window_gradients(
-    rows: RowVectors, by_query: ByQuery, window: ChunkWindow, layout: Layout
+    rows: RowVectors, by_query: BackwardQueryInputs, window: ChunkWindow, layout: LSHLayout
 ) -> tuple[Float[Array, 'B H T g S K'], Float[Array, 'B H T g m K'], Float[Array, 'B H T g m K']]:
     """Returns float32 gradients of a window's queries, and of the keys and values that they read."""
     vectors = window_vectors(rows, window, layout)
-    dout_BHTgSK = at_queries(by_query.dout_BHLK, window, layout)
-    statistics_BHTgS3 = at_queries(by_query.statistics_BHL3, window, layout)
+    dout_BHTgSK = take_at_queries(by_query.dout_BHLK, window, layout)
+    statistics_BHTgS3 = take_at_queries(by_query.statistics_BHL3, window, layout)
     maximum_BHTgS1, per_total_BHTgS1, delta_BHTgS1 = jnp.split(statistics_BHTgS3, 3, axis=-1)
-    logits_BHTgSm, is_self_BHTgSm = scores(vectors, window, layout)
+    logits_BHTgSm, is_self_BHTgSm = window_logits(vectors, window, layout)
     weights_BHTgSm = jnp.exp(logits_BHTgSm - maximum_BHTgS1) * per_total_BHTgS1
     dweights_BHTgSm = float32_product('...SK,...mK->...Sm', dout_BHTgSK, vectors.v_BHTgmK)
     factor_BHTgSm = dropout_factor(window, layout)
-    dropped_BHTgSm, dweights_BHTgSm = drop(weights_BHTgSm, factor_BHTgSm), drop(dweights_BHTgSm, factor_BHTgSm)
+    dropped_BHTgSm, dweights_BHTgSm = (
+        apply_dropout_factor(weights_BHTgSm, factor_BHTgSm),
+        apply_dropout_factor(dweights_BHTgSm, factor_BHTgSm),
+    )
     dlogits_BHTgSm = jnp.where(is_self_BHTgSm, 0.0, weights_BHTgSm * (dweights_BHTgSm - delta_BHTgS1))
     return (
         float32_product('...Sm,...mK->...SK', dlogits_BHTgSm, vectors.k_BHTgmK),
@@ -103,9 +117,9 @@ def window_gradients(
     )
 
 
-def apart(x_BHTgmK: Float[Array, 'B H T g m K'], layout: Layout) -> Float[Array, 'B H T c S K']:
+def add_to_source_chunks(x_BHTgmK: Float[Array, 'B H T g m K'], layout: LSHLayout) -> Float[Array, 'B H T c S K']:
     """Returns key or value gradients of g windows, summed by the keys' chunk; the transpose of `with_previous`."""
-    if not layout.before:
+    if not layout.previous_chunks:
         return x_BHTgmK
     previous_BHTgSK, current_BHTgSK = jnp.split(x_BHTgmK, 2, axis=4)
     padding = [(0, 0)] * x_BHTgmK.ndim
@@ -113,11 +127,13 @@ def apart(x_BHTgmK: Float[Array, 'B H T g m K'], layout: Layout) -> Float[Array,
     return jnp.pad(previous_BHTgSK, padding) + jnp.pad(current_BHTgSK, [*padding[:3], (1, 0), *padding[4:]])
 
 
-def sum_by_position(x_BHTcSK: Array, layout: Layout, rounds: Rounds, before: int) -> Float[Array, 'B H L K']:
+def sum_by_position(x_BHTcSK: Array, layout: LSHLayout, rounds: Rounds, before: int) -> Float[Array, 'B H L K']:
     """Returns an array of chunks in the order of positions, summed over the rounds.
 
     `before` chunks stand in front of the first chunk.
     """
     if before:  # the extra chunk in front of the first one is a copy of the last chunk
-        x_BHTcSK = add(x_BHTcSK, x_BHTcSK[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunks)))
-    return add_up([by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in axis_numbers(rounds)])
+        x_BHTcSK = add_chunks(x_BHTcSK, x_BHTcSK[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunk_count)))
+    return sum_arrays(
+        [order_by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in round_indices(rounds)]
+    )

@@ -14,7 +14,7 @@ MOST_BUCKETS = 128  # beyond it one rotation would cost more than the attention,
 HASHED_AT_ONCE = 4096  # positions hashed together
 
 
-def bucket_factors(buckets: int) -> tuple[int, ...]:
+def factor_bucket_count(buckets: int) -> tuple[int, ...]:
     """Returns the even factors of the number of buckets: `buckets` itself up to 128, else two near its square root.
 
     The product of the factors is at most `buckets` and may be smaller: 130 gives 16 x 8.
@@ -30,7 +30,7 @@ def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int
 
     b is half of the factor.
     """
-    factors = bucket_factors(buckets)
+    factors = factor_bucket_count(buckets)
     return [
         jax.random.normal(key, (heads, width, rounds, factor // 2), jnp.float32)
         for key, factor in zip(jax.random.split(rng, len(factors)), factors, strict=True)
@@ -62,14 +62,14 @@ def hash_block(q_BLHK: Float[Array, 'B L H K'], rotations_HKTb: list[Float[Array
     x_BLHK = jax.lax.stop_gradient(q_BLHK).astype(jnp.float32)
     for rotation_HKTb in rotations_HKTb:
         projected_BHTbL = jnp.einsum('BLHK,HKTb->BHTbL', x_BLHK, rotation_HKTb, precision=jax.lax.Precision.HIGHEST)
-        digits_BHTL = strongest_direction(projected_BHTbL)
+        digits_BHTL = signed_argmax(projected_BHTbL)
         buckets_BHTL = digits_BHTL if buckets_BHTL is None else buckets_BHTL + jnp.int32(base) * digits_BHTL
         base *= 2 * rotation_HKTb.shape[-1]
     assert buckets_BHTL is not None
     return buckets_BHTL
 
 
-def strongest_direction(projected_BHTbL: Array) -> Int[Array, 'B H T L']:
+def signed_argmax(projected_BHTbL: Array) -> Int[Array, 'B H T L']:
     """Returns argmax over [x, -x] along axis b, as two plain reductions, which a CPU vectorises unlike argmax."""
     count = projected_BHTbL.shape[-2]
     largest_BHT1L = jnp.abs(projected_BHTbL).max(axis=-2, keepdims=True)

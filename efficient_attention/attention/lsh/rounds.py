@@ -14,14 +14,14 @@ from jax import Array
 from jaxtyping import Int
 
 from efficient_attention.attention.lsh.hashing import draw_rotations, hash_buckets
-from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take
+from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take_along_rows
 from efficient_attention.attention.request import Request
 
 NO_RUN = -1  # the run number of slots without a token
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class LSHLayout:
     """The static part of a call: the options of its `LSH` (documented there) and the sizes that follow from the length.
 
     Args:
@@ -44,14 +44,14 @@ class Layout:
     dropout_rate: float = 0.0
 
     @property
-    def chunks(self) -> int:
+    def chunk_count(self) -> int:
         """The number of chunks of a round, n."""
         return -(-self.length // self.size)
 
     @property
-    def before(self) -> int:
+    def previous_chunks(self) -> int:
         """The number of chunks before its own that a query reads: 1, or 0 if there is only one chunk."""
-        return int(self.chunks > 1)
+        return int(self.chunk_count > 1)
 
 
 class Rounds(NamedTuple):
@@ -63,7 +63,7 @@ class Rounds(NamedTuple):
     runs_BHTs: Array | None  # pairs of equal numbers are allowed; NO_RUN without a token; None: all allowed
 
 
-def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B H T L']]:
+def make_rounds(request: Request, layout: LSHLayout) -> tuple[Rounds, Int[Array, 'B H T L']]:
     """Returns the order of all rounds, and the buckets; rotations are sampled from `request.rng`."""
     assert request.rng is not None
     _, _, heads, width = request.query.shape
@@ -81,25 +81,27 @@ def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B
     return jax.tree.map(lambda x: x[:, 0] if x.ndim == 2 else jnp.moveaxis(x[:, :, :, 0], 0, 2), by_round)
 
 
-def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None, layout: Layout) -> Rounds:
+def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None, layout: LSHLayout) -> Rounds:
     """Returns the positions of each row sorted by (segment, bucket, position), with padding last."""
     order_BHTL, runs_BHTL = stable_order(buckets_BHTL, layout.buckets), None
     if segments_BL is not None:
         ranks_BHTL = jnp.broadcast_to(segment_ranks(segments_BL)[:, None, None], order_BHTL.shape)
-        order_BHTL = take(order_BHTL, stable_order(take(ranks_BHTL, order_BHTL), layout.length + 1))
-        runs_BHTL = take(ranks_BHTL, order_BHTL)
+        order_BHTL = take_along_rows(
+            order_BHTL, stable_order(take_along_rows(ranks_BHTL, order_BHTL), layout.length + 1)
+        )
+        runs_BHTL = take_along_rows(ranks_BHTL, order_BHTL)
     if layout.within_buckets:
-        runs_BHTL = bucket_runs(take(buckets_BHTL, order_BHTL), runs_BHTL, layout)
+        runs_BHTL = bucket_runs(take_along_rows(buckets_BHTL, order_BHTL), runs_BHTL, layout)
     elif runs_BHTL is not None:
         runs_BHTL = jnp.where(runs_BHTL == layout.length, NO_RUN, runs_BHTL)
-    filling = [(0, 0)] * 3 + [(0, layout.size * layout.chunks - layout.length)]
+    filling = [(0, 0)] * 3 + [(0, layout.size * layout.chunk_count - layout.length)]
     if runs_BHTL is None and filling[-1][1]:
         runs_BHTL = jnp.zeros_like(order_BHTL)
     runs_BHTs = None if runs_BHTL is None else jnp.pad(runs_BHTL, filling, constant_values=NO_RUN)
     return Rounds(numbers_T, jnp.pad(order_BHTL, filling, mode='edge'), invert(order_BHTL), runs_BHTs)
 
 
-def bucket_runs(buckets_BHTL: Array, ranks_BHTL: Array | None, layout: Layout) -> Int[Array, 'B H T L']:
+def bucket_runs(buckets_BHTL: Array, ranks_BHTL: Array | None, layout: LSHLayout) -> Int[Array, 'B H T L']:
     """Returns run numbers that rise where the sorted bucket or segment changes; NO_RUN for padding, whose rank is L."""
     is_new_BHTL = jnp.diff(buckets_BHTL, axis=-1, prepend=buckets_BHTL[..., :1]) != 0
     if ranks_BHTL is not None:

@@ -12,15 +12,15 @@ from jaxtyping import Bool, Float, Int
 
 from efficient_attention.attention.dropout import fold_index, is_kept
 from efficient_attention.attention.lsh.definition import SELF_LOGIT
-from efficient_attention.attention.lsh.rounds import NO_RUN, Layout
+from efficient_attention.attention.lsh.rounds import NO_RUN, LSHLayout
 from efficient_attention.attention.lsh.windows import ChunkWindow, WindowVectors
 from efficient_attention.attention.weights import MASKED
 
 NO_KEY_RUN = -2  # differs from NO_RUN, so that padding queries and padding keys do not match
 
 
-def scores(
-    vectors: WindowVectors, window: ChunkWindow, layout: Layout
+def window_logits(
+    vectors: WindowVectors, window: ChunkWindow, layout: LSHLayout
 ) -> tuple[Float[Array, 'B H T g S m'], Bool[Array, 'B H T g S m']]:
     """Returns float32 logits, MASKED where forbidden, and whether each is a position's logit with itself."""
     logits_BHTgSm = float32_product('...SK,...mK->...Sm', vectors.q_BHTgSK, vectors.k_BHTgmK)
@@ -45,7 +45,7 @@ def compare_pairs(
     return compare(query[..., :, None], key[..., None, :])
 
 
-def forbidden_pairs(window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g S m'] | None:
+def forbidden_pairs(window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H T g S m'] | None:
     """Returns which pairs are forbidden; None if no pair is.
 
     Forbidden are pairs of different segments (or buckets), later keys if causal, and with `deduplicate` pairs that an
@@ -61,18 +61,18 @@ def forbidden_pairs(window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g
         )
         masks.append(compare_pairs(jnp.less, query_positions_BHTgS, key_positions_BHTgm))
     for number in range(layout.rounds - 1 if queries.chunks is not None else 0):
-        masks.append(found_earlier(number, window, layout))
+        masks.append(is_found_in_earlier_round(number, window, layout))
     return functools.reduce(jnp.logical_or, masks) if masks else None
 
 
-def found_earlier(number: int, window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g S m']:
+def is_found_in_earlier_round(number: int, window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H T g S m']:
     """Returns which pairs of rounds after round `number` that round holds as well."""
     assert window.queries.chunks is not None and window.keys.chunks is not None
     query_chunks_BHTgS, key_chunks_BHTgm = window.queries.chunks[..., number], window.keys.chunks[..., number]
     is_later_T11 = (number < window.numbers_T)[:, None, None]
     query_chunks_BHTgS, previous_BHTgS = (
         jnp.where(is_later_T11, chunks_BHTgS, -1)
-        for chunks_BHTgS in (query_chunks_BHTgS, (query_chunks_BHTgS - layout.before) % layout.chunks)
+        for chunks_BHTgS in (query_chunks_BHTgS, (query_chunks_BHTgS - layout.previous_chunks) % layout.chunk_count)
     )
     found_BHTgSm = compare_pairs(jnp.equal, query_chunks_BHTgS, key_chunks_BHTgm)
     found_BHTgSm |= compare_pairs(jnp.equal, previous_BHTgS, key_chunks_BHTgm)
@@ -82,12 +82,12 @@ def found_earlier(number: int, window: ChunkWindow, layout: Layout) -> Bool[Arra
     return found_BHTgSm & compare_pairs(jnp.equal, query_buckets_BHTgS, key_buckets_BHTgm)
 
 
-def drop(weights_BHTgSm: Array, factor_BHTgSm: Array | None) -> Float[Array, 'B H T g S m']:
+def apply_dropout_factor(weights_BHTgSm: Array, factor_BHTgSm: Array | None) -> Float[Array, 'B H T g S m']:
     """Returns weights, or their gradients, times the dropout factor; unchanged if the factor is None."""
     return weights_BHTgSm if factor_BHTgSm is None else weights_BHTgSm * factor_BHTgSm
 
 
-def dropout_factor(window: ChunkWindow, layout: Layout) -> Float[Array, 'B H T g S m'] | None:
+def dropout_factor(window: ChunkWindow, layout: LSHLayout) -> Float[Array, 'B H T g S m'] | None:
     """Returns 0 or 1 / (1 - rate) for each pair, the same in all rounds; None without dropout.
 
     The bits are those of `dropout.keep_mask`.

@@ -19,11 +19,11 @@ def stable_order(numbers: Int[Array, '*rows L'], bound: int) -> Int[Array, '*row
     places = jax.lax.broadcasted_iota(jnp.uint32, numbers.shape, numbers.ndim - 1)
     order = places.astype(jnp.int32)
     while weight < bound or weight == 1:
-        digits = take(numbers, order) if weight > 1 else numbers
+        digits = take_along_rows(numbers, order) if weight > 1 else numbers
         digits = (digits // jnp.int32(weight)) % jnp.int32(min(base, 2**31 - 1))
         carried = jnp.sort(digits.astype(jnp.uint32) * jnp.uint32(length) + places, axis=-1)
         by_digit = (carried % jnp.uint32(length)).astype(jnp.int32)
-        order = take(order, by_digit) if weight > 1 else by_digit
+        order = take_along_rows(order, by_digit) if weight > 1 else by_digit
         weight *= base
     return order
 
@@ -32,9 +32,9 @@ def segment_ranks(segments_BL: Array) -> Int[Array, 'B L']:
     """Returns ranks 0, 1, ... in the order of a row's segment numbers, and L for padding."""
     length = segments_BL.shape[1]
     order_BL = jnp.argsort(segments_BL, axis=-1, stable=True).astype(jnp.int32)
-    sorted_BL = take(segments_BL, order_BL)
+    sorted_BL = take_along_rows(segments_BL, order_BL)
     ranks_BL = jnp.cumsum(jnp.diff(sorted_BL, axis=-1, prepend=sorted_BL[:, :1]) != 0, axis=-1, dtype=jnp.int32)
-    return jnp.where(segments_BL == 0, length, take(ranks_BL, invert(order_BL)))
+    return jnp.where(segments_BL == 0, length, take_along_rows(ranks_BL, invert(order_BL)))
 
 
 def invert(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
@@ -44,15 +44,15 @@ def invert(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
         places_L = jnp.arange(order_L.shape[0], dtype=jnp.int32)
         return jnp.zeros_like(order_L).at[order_L].set(places_L, unique_indices=True, mode='promise_in_bounds')
 
-    return over_rows(invert_one, order.ndim - 1)(order)
+    return vmap_leading_axes(invert_one, order.ndim - 1)(order)
 
 
-def take(x: Shaped[Array, '...'], index: Int[Array, '*rows m']) -> Shaped[Array, '...']:
+def take_along_rows(x: Shaped[Array, '...'], index: Int[Array, '*rows m']) -> Shaped[Array, '...']:
     """Returns `x` [*rows, L, *rest] at `index`: [*rows, m, *rest]."""
-    return over_rows(lambda x, index: x.at[index].get(mode='promise_in_bounds'), index.ndim - 1)(x, index)
+    return vmap_leading_axes(lambda x, index: x.at[index].get(mode='promise_in_bounds'), index.ndim - 1)(x, index)
 
 
-def over_rows(fn: Callable[..., Array], axes: int) -> Callable[..., Array]:
+def vmap_leading_axes(fn: Callable[..., Array], axes: int) -> Callable[..., Array]:
     """Returns `fn` mapped over `axes` leading axes."""
     for _ in range(axes):
         fn = jax.vmap(fn)

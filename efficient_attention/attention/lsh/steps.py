@@ -10,19 +10,25 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.devices import device_forms
-from efficient_attention.attention.lsh.rounds import Layout, Rounds
-from efficient_attention.attention.lsh.windows import LSHMaskInputs, corner, cut_into_chunks, make_window, slice_from
+from efficient_attention.attention.devices import device_tuning
+from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds
+from efficient_attention.attention.lsh.windows import (
+    LSHMaskInputs,
+    cut_into_chunks,
+    make_window,
+    slice_from,
+    slice_start_indices,
+)
 
 
-def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
+def chunks_per_step(layout: LSHLayout, rows: int, rounds: int) -> tuple[int, int]:
     """Returns how many rounds and neighbouring chunks one step of a loop computes, for `rows` batch rows x heads.
 
     A step first takes chunks of one round, because neighbours share the chunk before.
     """
-    at_most = max(1, device_forms().lsh_step_bytes // (4 * rows * layout.size**2 * (1 + layout.before)))
-    chunks = largest_divisor(layout.chunks, at_most)
-    return largest_divisor(rounds, at_most // chunks) if chunks == layout.chunks else 1, chunks
+    at_most = max(1, device_tuning().lsh_step_bytes // (4 * rows * layout.size**2 * (1 + layout.previous_chunks)))
+    chunks = largest_divisor(layout.chunk_count, at_most)
+    return largest_divisor(rounds, at_most // chunks) if chunks == layout.chunk_count else 1, chunks
 
 
 def largest_divisor(number: int, at_most: int) -> int:
@@ -30,12 +36,12 @@ def largest_divisor(number: int, at_most: int) -> int:
     return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
 
 
-def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: LSHMaskInputs, start: Any) -> Any:
+def loop_over_windows(step: Any, layout: LSHLayout, rounds: Rounds, mask_inputs: LSHMaskInputs, start: Any) -> Any:
     """Returns the last carry of `carry = step(window, carry)` over all chunks of the given rounds, from `start` on."""
     batch, heads, total = rounds.order_BHTs.shape[:3]
     count = chunks_per_step(layout, batch * heads, total)
     chunked = cut_into_chunks(rounds, layout)
-    steps = layout.chunks // count[1]  # steps of one round
+    steps = layout.chunk_count // count[1]  # steps of one round
 
     def body(number: Int[Array, ''], carry: Any) -> Any:
         place = number // steps * count[0], number % steps * count[1]
@@ -44,7 +50,7 @@ def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: LSHMaskInp
     return jax.lax.fori_loop(0, total // count[0] * steps, body, start)
 
 
-def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Rounds) -> Any:
+def reduce_over_rounds(fn: Any, combine: Any, start: Any, layout: LSHLayout, rounds: Rounds) -> Any:
     """Returns `fn(rounds)` for all rounds at once, or with `sequential` combines it round by round from `start` on."""
     if not layout.sequential:
         return fn(rounds)
@@ -57,15 +63,15 @@ def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Round
     return jax.lax.scan(step, start, by_round)[0]
 
 
-def put(
+def put_chunks(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
     """Returns `buffer` with `x` in place of its rounds and chunks from the round and chunk `start` on."""
-    return jax.lax.dynamic_update_slice(buffer, x, corner(start, x.ndim), allow_negative_indices=False)
+    return jax.lax.dynamic_update_slice(buffer, x, slice_start_indices(start, x.ndim), allow_negative_indices=False)
 
 
-def add(
+def add_chunks(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
     """Returns `buffer` with `x` added to its rounds and chunks from the round and chunk `start` on."""
-    return put(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)
+    return put_chunks(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)

@@ -11,10 +11,15 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.lsh.rounds import Layout, Rounds
-from efficient_attention.attention.lsh.scores import drop, dropout_factor, float32_product, scores
-from efficient_attention.attention.lsh.sorting import take
-from efficient_attention.attention.lsh.steps import over_rounds, put, run_steps
+from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds
+from efficient_attention.attention.lsh.scores import (
+    apply_dropout_factor,
+    dropout_factor,
+    float32_product,
+    window_logits,
+)
+from efficient_attention.attention.lsh.sorting import take_along_rows
+from efficient_attention.attention.lsh.steps import loop_over_windows, put_chunks, reduce_over_rounds
 from efficient_attention.attention.lsh.windows import ChunkWindow, LSHMaskInputs, RowVectors, window_vectors
 from efficient_attention.attention.weights import MASKED
 
@@ -27,12 +32,12 @@ class Sums(NamedTuple):
     total: Float[Array, '*queries']  # sum of exp(logit - maximum)
 
 
-def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
+def all_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
     """Returns the sums over all rounds, by position: [B, H, L, K] and [B, H, L]."""
     shape_BHL = rows.q_BHLK.shape[:3]
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
     start = Sums(zeros(rows.v_BHLK.shape), jnp.full(shape_BHL, MASKED, jnp.float32), zeros(shape_BHL))
-    return over_rounds(
+    return reduce_over_rounds(
         lambda some_rounds: round_sums(layout, rows, some_rounds, mask_inputs),
         lambda *pair: merge_sums(list(pair)),
         start,
@@ -41,39 +46,41 @@ def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHM
     )
 
 
-def round_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
+def round_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
     """Returns the sums over the given rounds, by position."""
 
     def step(window: ChunkWindow, buffers: Sums) -> Sums:
         vectors = window_vectors(rows, window, layout)
-        logits_BHTgSm, _ = scores(vectors, window, layout)
+        logits_BHTgSm, _ = window_logits(vectors, window, layout)
         maximum_BHTgS = logits_BHTgSm.max(axis=-1)
         # If all keys are masked, maximum is MASKED; MASKED / 2 then keeps the exponential at 0.
         weights_BHTgSm = jnp.exp(logits_BHTgSm - jnp.maximum(maximum_BHTgS, MASKED / 2)[..., None])
-        dropped_BHTgSm = drop(weights_BHTgSm, dropout_factor(window, layout))
+        dropped_BHTgSm = apply_dropout_factor(weights_BHTgSm, dropout_factor(window, layout))
         out_BHTgSK = float32_product('...Sm,...mK->...SK', dropped_BHTgSm, vectors.v_BHTgmK)
         sums = Sums(out_BHTgSK, maximum_BHTgS, weights_BHTgSm.sum(axis=-1))
-        return jax.tree.map(lambda buffer, x: put(buffer, x, window.start), buffers, sums)
+        return jax.tree.map(lambda buffer, x: put_chunks(buffer, x, window.start), buffers, sums)
 
-    shape_BHTnS = (*rounds.order_BHTs.shape[:3], layout.chunks, layout.size)
+    shape_BHTnS = (*rounds.order_BHTs.shape[:3], layout.chunk_count, layout.size)
     shapes = (*shape_BHTnS, rows.v_BHLK.shape[-1]), shape_BHTnS, shape_BHTnS
-    by_slot = run_steps(step, layout, rounds, mask_inputs, Sums(*(jnp.zeros(shape, jnp.float32) for shape in shapes)))
+    by_slot = loop_over_windows(
+        step, layout, rounds, mask_inputs, Sums(*(jnp.zeros(shape, jnp.float32) for shape in shapes))
+    )
     return merge_sums(
-        [jax.tree.map(lambda x, n=n: by_position(x[:, :, n], rounds, n), by_slot) for n in axis_numbers(rounds)]
+        [jax.tree.map(lambda x, n=n: order_by_position(x[:, :, n], rounds, n), by_slot) for n in round_indices(rounds)]
     )
 
 
-def by_position(
+def order_by_position(
     x: Shaped[Array, 'B H n S *rest'], rounds: Rounds, number: int, skip: int = 0
 ) -> Shaped[Array, 'B H L *rest']:
     """Returns one round's array in the order of positions; `number` is the round's index on axis T.
 
     The first `skip` slots are left out.
     """
-    return take(x.reshape(*x.shape[:2], -1, *x.shape[4:]), rounds.slots_BHTL[:, :, number] + skip)
+    return take_along_rows(x.reshape(*x.shape[:2], -1, *x.shape[4:]), rounds.slots_BHTL[:, :, number] + skip)
 
 
-def axis_numbers(rounds: Rounds) -> range:
+def round_indices(rounds: Rounds) -> range:
     """Returns the indices of the rounds along axis T.
 
     Sums over T are written term by term over these indices, so that XLA fuses the gathers into the sums.
@@ -89,9 +96,9 @@ def merge_sums(parts: list[Sums]) -> Sums:
         Sums(part.out * share_BHL[..., None], maximum_BHL, part.total * share_BHL)
         for part, share_BHL in zip(parts, shares_BHL, strict=True)
     ]
-    return Sums(add_up([term.out for term in terms]), maximum_BHL, add_up([term.total for term in terms]))
+    return Sums(sum_arrays([term.out for term in terms]), maximum_BHL, sum_arrays([term.total for term in terms]))
 
 
-def add_up(terms: list[Array]) -> Array:
+def sum_arrays(terms: list[Array]) -> Array:
     """Returns the sum of arrays, added one after another."""
     return functools.reduce(jnp.add, terms)

@@ -11,9 +11,9 @@ from jax import Array
 from jaxtyping import Int, Shaped
 
 from efficient_attention.attention.dropout import fold_index, row_seeds
-from efficient_attention.attention.lsh.definition import key_scale
-from efficient_attention.attention.lsh.rounds import Layout, Rounds
-from efficient_attention.attention.lsh.sorting import take
+from efficient_attention.attention.lsh.definition import inverse_query_norm
+from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds
+from efficient_attention.attention.lsh.sorting import take_along_rows
 from efficient_attention.attention.request import Request
 
 
@@ -42,7 +42,7 @@ class WindowVectors(NamedTuple):
     v_BHTgmK: Array
 
 
-class Tokens(NamedTuple):
+class WindowTokens(NamedTuple):
     """Properties of the tokens in some slots that masks and dropout read; None if the call does not need them."""
 
     places: Int[Array, '*slots']  # index in the row
@@ -65,13 +65,13 @@ class ChunkWindow(NamedTuple):
 
     start: tuple[Array, Array]  # round and chunk
     order_BHTcS: Array
-    queries: Tokens  # in slots [B, H, T, g, S]
-    keys: Tokens  # in slots [B, H, T, g, m]
+    queries: WindowTokens  # in slots [B, H, T, g, S]
+    keys: WindowTokens  # in slots [B, H, T, g, m]
     numbers_T: Array
     seeds_BH: Array | None
 
 
-def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> LSHMaskInputs:
+def make_mask_inputs(request: Request, layout: LSHLayout, rounds: Rounds, buckets_BHTL: Array) -> LSHMaskInputs:
     """Returns the arrays by position that the request's masks and dropout need."""
     shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
@@ -86,12 +86,12 @@ def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_B
     return LSHMaskInputs(positions_BHL, chunks_BHLT, buckets_BHLT, seeds_BH)
 
 
-def cut_into_chunks(rounds: Rounds, layout: Layout) -> ChunkedRounds:
+def cut_into_chunks(rounds: Rounds, layout: LSHLayout) -> ChunkedRounds:
     """Returns the rounds' slots in chunks; if queries read the chunk before, the last chunk is also put first."""
 
     def cut(x_BHTs: Array) -> Array:
-        x_BHTnS = x_BHTs.reshape(*x_BHTs.shape[:3], layout.chunks, layout.size)
-        return jnp.concatenate([x_BHTnS[:, :, :, -1:], x_BHTnS], axis=3) if layout.before else x_BHTnS
+        x_BHTnS = x_BHTs.reshape(*x_BHTs.shape[:3], layout.chunk_count, layout.size)
+        return jnp.concatenate([x_BHTnS[:, :, :, -1:], x_BHTnS], axis=3) if layout.previous_chunks else x_BHTnS
 
     runs_BHTcS = None if rounds.runs_BHTs is None else cut(rounds.runs_BHTs)
     return ChunkedRounds(rounds.numbers_T, cut(rounds.order_BHTs), runs_BHTcS)
@@ -100,35 +100,35 @@ def cut_into_chunks(rounds: Rounds, layout: Layout) -> ChunkedRounds:
 def make_window(
     start: tuple[Array, Array],
     count: tuple[int, int],
-    layout: Layout,
+    layout: LSHLayout,
     rounds: ChunkedRounds,
     mask_inputs: LSHMaskInputs,
 ) -> ChunkWindow:
     """Returns the window of `count` rounds and chunks from the round and chunk `start` on."""
 
     def cut(x_BHTcS: Array) -> Array:
-        return slice_from(x_BHTcS, start, (count[0], count[1] + layout.before))
+        return slice_from(x_BHTcS, start, (count[0], count[1] + layout.previous_chunks))
 
     order_BHTcS = cut(rounds.order_BHTcS)
-    tokens = Tokens(
+    tokens = WindowTokens(
         order_BHTcS,
-        None if mask_inputs.positions_BHL is None else at_slots(mask_inputs.positions_BHL, order_BHTcS),
+        None if mask_inputs.positions_BHL is None else take_at_slots(mask_inputs.positions_BHL, order_BHTcS),
         None if rounds.runs_BHTcS is None else cut(rounds.runs_BHTcS),
-        None if mask_inputs.chunks_BHLT is None else at_slots(mask_inputs.chunks_BHLT, order_BHTcS),
-        None if mask_inputs.buckets_BHLT is None else at_slots(mask_inputs.buckets_BHLT, order_BHTcS),
+        None if mask_inputs.chunks_BHLT is None else take_at_slots(mask_inputs.chunks_BHLT, order_BHTcS),
+        None if mask_inputs.buckets_BHLT is None else take_at_slots(mask_inputs.buckets_BHLT, order_BHTcS),
     )
-    queries = jax.tree.map(lambda x: x[:, :, :, layout.before :], tokens)
+    queries = jax.tree.map(lambda x: x[:, :, :, layout.previous_chunks :], tokens)
     keys = jax.tree.map(lambda x: with_previous(x, layout), tokens)
     numbers_T = jax.lax.dynamic_slice_in_dim(rounds.numbers_T, start[0], count[0])
     return ChunkWindow(start, order_BHTcS, queries, keys, numbers_T, mask_inputs.seeds_BH)
 
 
-def with_previous(x: Shaped[Array, 'B H T c S *rest'], layout: Layout) -> Shaped[Array, 'B H T g m *rest']:
+def with_previous(x: Shaped[Array, 'B H T c S *rest'], layout: LSHLayout) -> Shaped[Array, 'B H T g m *rest']:
     """Returns the slots that each of the last g chunks reads: the slots of the chunk before, if any, and its own."""
-    return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.before else x
+    return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.previous_chunks else x
 
 
-def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
+def slice_start_indices(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
     """Returns the start indices of round and chunk `start` in an array [B, H, T, n, ...], always in int32.
 
     JAX may count in 64 bits, and all start indices must share one dtype.
@@ -142,35 +142,35 @@ def slice_from(
 ) -> Shaped[Array, 'B H _ _ *rest']:
     """Returns `count` rounds and chunks of `x` from the round and chunk `start` on."""
     return jax.lax.dynamic_slice(
-        x, corner(start, x.ndim), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
+        x, slice_start_indices(start, x.ndim), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
     )
 
 
-def at_slots(x: Shaped[Array, 'B H L *rest'], order_BHTcS: Array) -> Shaped[Array, 'B H T c S *rest']:
+def take_at_slots(x: Shaped[Array, 'B H L *rest'], order_BHTcS: Array) -> Shaped[Array, 'B H T c S *rest']:
     """Returns `x` at the positions that the slots hold."""
-    taken = take(x, order_BHTcS.reshape(*order_BHTcS.shape[:2], -1))
+    taken = take_along_rows(x, order_BHTcS.reshape(*order_BHTcS.shape[:2], -1))
     return taken.reshape(*order_BHTcS.shape, *x.shape[3:])
 
 
-def at_queries(
-    x: Shaped[Array, 'B H L *rest'], window: ChunkWindow, layout: Layout
+def take_at_queries(
+    x: Shaped[Array, 'B H L *rest'], window: ChunkWindow, layout: LSHLayout
 ) -> Shaped[Array, 'B H T g S *rest']:
     """Returns `x` at the positions of a window's queries."""
-    return at_slots(x, window.order_BHTcS[:, :, :, layout.before :])
+    return take_at_slots(x, window.order_BHTcS[:, :, :, layout.previous_chunks :])
 
 
 def make_row_vectors(q_BHLK: Array, v_BHLK: Array) -> RowVectors:
     """Returns the queries and values with the factors that turn queries into keys."""
-    return RowVectors(q_BHLK, v_BHLK, key_scale(q_BHLK))
+    return RowVectors(q_BHLK, v_BHLK, inverse_query_norm(q_BHLK))
 
 
-def window_vectors(rows: RowVectors, window: ChunkWindow, layout: Layout) -> WindowVectors:
+def window_vectors(rows: RowVectors, window: ChunkWindow, layout: LSHLayout) -> WindowVectors:
     """Returns the vectors of a window's queries and of the keys that they read."""
     # Without the barrier XLA gathers the scale again for each element of the products' operands.
     q_BHTcSK, v_BHTcSK, scale_BHTcS = jax.lax.optimization_barrier(
-        tuple(at_slots(vectors, window.order_BHTcS) for vectors in rows)
+        tuple(take_at_slots(vectors, window.order_BHTcS) for vectors in rows)
     )
     k_BHTcSK = (q_BHTcSK.astype(jnp.float32) * scale_BHTcS[..., None]).astype(q_BHTcSK.dtype)
     return WindowVectors(
-        q_BHTcSK[:, :, :, layout.before :], with_previous(k_BHTcSK, layout), with_previous(v_BHTcSK, layout)
+        q_BHTcSK[:, :, :, layout.previous_chunks :], with_previous(k_BHTcSK, layout), with_previous(v_BHTcSK, layout)
     )

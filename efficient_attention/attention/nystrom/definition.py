@@ -9,13 +9,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind
+from efficient_attention.attention.mechanism import (
+    Capabilities,
+    KeyAccess,
+    LearnedOperand,
+    Mechanism,
+    Requirements,
+    ensure_kind,
+)
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.attention.whole_rows import (
     check_whole_rows,
-    finish,
-    per_head,
+    mask_unread_queries,
+    repeat_key_heads,
     valid_keys,
     valid_queries,
 )
@@ -45,9 +52,9 @@ class Nystrom(Mechanism):
     """
 
     name = 'nystrom'
-    needs = Needs(positions=False, whole_rows=True)  # landmarks are means over neighbours in their row
-    form = Form(has_dropout=False)  # the weights of keys are never computed one by one
-    reads = Reads(
+    requirements = Requirements(positions=False, whole_rows=True)  # landmarks are means over neighbours in their row
+    capabilities = Capabilities(has_dropout=False)  # the weights of keys are never computed one by one
+    key_access = KeyAccess(
         other_sequence=False,
         why_one_row="mixes queries in its landmarks, so a decoder's queries would leak later targets",
     )
@@ -62,14 +69,14 @@ class Nystrom(Mechanism):
         is_odd = self.convolution == 0 or (self.convolution > 0 and self.convolution % 2 == 1)
         require(is_odd, 'nystrom convolution', self.convolution, '0 or an odd width')
 
-    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
+    def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:  # noqa: ARG002
         """Returns the convolution [H, its width], if there is one."""
         if not self.convolution:
             return {}
-        return {'convolution': Operand((heads, self.convolution), 1.0 / math.sqrt(3.0 * self.convolution))}
+        return {'convolution': LearnedOperand((heads, self.convolution), 1.0 / math.sqrt(3.0 * self.convolution))}
 
 
-class Means(NamedTuple):
+class Landmarks(NamedTuple):
     """Landmarks of queries and keys [B, H, m, K], and which landmarks average any token: [B, 1, m] or [1, 1, m]."""
 
     query_BHmK: Array
@@ -78,20 +85,20 @@ class Means(NamedTuple):
     has_key_b1m: Bool[Array, 'b 1 m']
 
 
-def means_of(request: Request) -> Means:
+def compute_landmarks(request: Request) -> Landmarks:
     """Returns the landmarks; those of queries include the scale 1 / sqrt(K)."""
-    count, (heads, width) = of_kind(Nystrom, request.mechanism).landmarks, request.query.shape[2:]
+    count, (heads, width) = ensure_kind(Nystrom, request.mechanism).landmarks, request.query.shape[2:]
     query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
-    query_BHmK, has_query_b1m = landmarks(query_BLHK, valid_queries(request), count)
-    key_BGmK, has_key_b1m = landmarks(request.key.astype(jnp.float32), valid_keys(request), count)
+    query_BHmK, has_query_b1m = segment_means(query_BLHK, valid_queries(request), count)
+    key_BGmK, has_key_b1m = segment_means(request.key.astype(jnp.float32), valid_keys(request), count)
     repeats = heads // key_BGmK.shape[1]
     key_BHmK = key_BGmK if repeats == 1 else jnp.repeat(key_BGmK, repeats, axis=1)
-    return Means(query_BHmK, key_BHmK, has_query_b1m, has_key_b1m)
+    return Landmarks(query_BHmK, key_BHmK, has_query_b1m, has_key_b1m)
 
 
-def check(request: Request) -> None:
+def check_request(request: Request) -> None:
     """Raises NotImplementedError for unsupported options."""
-    has_convolution = bool(of_kind(Nystrom, request.mechanism).convolution)
+    has_convolution = bool(ensure_kind(Nystrom, request.mechanism).convolution)
     check_whole_rows(
         request,
         dropout_on_weights=request.dropout is not None,
@@ -99,37 +106,37 @@ def check(request: Request) -> None:
     )
 
 
-def middle(means: Means, iterations: int) -> Float[Array, 'B H m m']:
+def landmark_inverse(means: Landmarks, iterations: int) -> Float[Array, 'B H m m']:
     """Returns Z, from the weights between landmarks, with zeros for a landmark without tokens."""
     logits_BHmm = jnp.einsum('BHmK,BHnK->BHmn', means.query_BHmK, means.key_BHmK, precision=HIGHEST)
     between_BHmm, _ = masked_softmax(logits_BHmm, means.has_key_b1m[:, :, None])
     between_BHmm = jnp.where(means.has_query_b1m[..., None], between_BHmm, 0.0)
-    return inverse(between_BHmm, iterations)
+    return iterated_pseudo_inverse(between_BHmm, iterations)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the weights of keys, including the convolution."""
-    check(request)
-    mechanism, heads = of_kind(Nystrom, request.mechanism), request.query.shape[2]
-    means, valid_BM = means_of(request), valid_keys(request)
+    check_request(request)
+    mechanism, heads = ensure_kind(Nystrom, request.mechanism), request.query.shape[2]
+    means, valid_BM = compute_landmarks(request), valid_keys(request)
     query_BLHK = request.query.astype(jnp.float32) / math.sqrt(request.query.shape[3])
-    key_BMHK = per_head(request.key, heads).astype(jnp.float32)
+    key_BMHK = repeat_key_heads(request.key, heads).astype(jnp.float32)
     allowed = jnp.ones((1, 1, 1, 1), bool) if valid_BM is None else valid_BM[:, None, None]
     to_landmarks_BHLm = jnp.einsum('BLHK,BHmK->BHLm', query_BLHK, means.key_BHmK, precision=HIGHEST)
     front_BHLm, _ = masked_softmax(to_landmarks_BHLm, means.has_key_b1m[:, :, None])
     to_keys_BHmM = jnp.einsum('BHmK,BMHK->BHmM', means.query_BHmK, key_BMHK, precision=HIGHEST)
     back_BHmM, _ = masked_softmax(to_keys_BHmM, allowed)
-    middle_BHmm = middle(means, mechanism.iterations)
+    middle_BHmm = landmark_inverse(means, mechanism.iterations)
     inner_BHmM = jnp.einsum('BHmn,BHnM->BHmM', middle_BHmm, back_BHmM, precision=HIGHEST)
     weights_BHLM = jnp.einsum('BHLm,BHmM->BHLM', front_BHLm, inner_BHmM, precision=HIGHEST)
     if mechanism.convolution:
-        weights_BHLM = weights_BHLM + jnp.where(allowed, band(request), 0.0)
-    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+        weights_BHLM = weights_BHLM + jnp.where(allowed, convolution_matrix(request), 0.0)
+    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
-def band(request: Request) -> Float[Array, '1 H L M']:
+def convolution_matrix(request: Request) -> Float[Array, '1 H L M']:
     """Returns the convolution as a matrix: entry (i, j) is kernel entry j - i + half."""
-    kernel_HW = request.operand('convolution')
+    kernel_HW = request.learned_operand('convolution')
     length, width = request.query.shape[1], kernel_HW.shape[1]
     places = jnp.arange(length)
     offset_LM = places[None] - places[:, None] + width // 2
@@ -137,7 +144,7 @@ def band(request: Request) -> Float[Array, '1 H L M']:
     return jnp.where(is_inside_LM, kernel_HW[:, jnp.clip(offset_LM, 0, width - 1)], 0.0)[None]
 
 
-def landmarks(
+def segment_means(
     x_BLHK: Float[Array, 'B L H K'], valid_BL: Bool[Array, 'B L'] | None, count: int
 ) -> tuple[Float[Array, 'B H m K'], Bool[Array, 'b 1 m']]:
     """Returns the means of valid tokens for each of `count` landmarks, and which landmarks have any token.
@@ -148,13 +155,13 @@ def landmarks(
     if valid_BL is None and length % count == 0:
         mean_BmHK = x_BLHK.reshape(batch, count, length // count, heads, width).mean(axis=2)
         return mean_BmHK.swapaxes(1, 2), jnp.ones((1, 1, count), bool)
-    share_BLm = shares(jnp.ones((1, length), bool) if valid_BL is None else valid_BL, count)
+    share_BLm = averaging_weights(jnp.ones((1, length), bool) if valid_BL is None else valid_BL, count)
     whole_BLm = jnp.broadcast_to(share_BLm, (batch, length, count))
     mean_BHmK = jnp.einsum('BLm,BLHK->BHmK', whole_BLm, x_BLHK, precision=HIGHEST)
     return mean_BHmK, (share_BLm > 0.0).any(axis=1)[:, None]
 
 
-def shares(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
+def averaging_weights(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
     """Returns the weight of each token in each landmark's mean."""
     number_BL = jnp.cumsum(valid_BL, axis=1)  # counts from 1
     place_BL = (number_BL * count - 1) // jnp.maximum(number_BL[:, -1:], 1)
@@ -163,7 +170,7 @@ def shares(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
     return mine_BLm / jnp.maximum(mine_BLm.sum(axis=1, keepdims=True), 1.0)
 
 
-def inverse(matrix_BHmm: Float[Array, 'B H m m'], iterations: int) -> Float[Array, 'B H m m']:
+def iterated_pseudo_inverse(matrix_BHmm: Float[Array, 'B H m m'], iterations: int) -> Float[Array, 'B H m m']:
     """Returns an approximate pseudo-inverse Z of the matrix A.
 
     From A^T / (|A|_1 |A|_inf), each step sets Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z))).
@@ -195,12 +202,12 @@ def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> in
         by_token += 2 * length * count * width
     between = count * count * width + 4 * mechanism.iterations * count**3 + count * count * width
     if mechanism.convolution:
-        rows, blocks = blocks_of(length, mechanism.convolution)
+        rows, blocks = convolution_blocks(length, mechanism.convolution)
         by_token += blocks * rows * (rows + mechanism.convolution - 1) * width
     return heads * (by_token + between)
 
 
-def blocks_of(length: int, taps: int) -> tuple[int, int]:
+def convolution_blocks(length: int, taps: int) -> tuple[int, int]:
     """Returns the tokens of a block, which reads no further than the next block, and the number of blocks of a row."""
     rows = max(min(BLOCK, length), taps - 1)
     return rows, -(-length // rows)

@@ -6,13 +6,13 @@ from efficient_attention.attention.patterns.global_tokens import GlobalTokens, P
 from efficient_attention.attention.patterns.listed_tiles import ListedTiles
 from efficient_attention.attention.patterns.pattern import (
     And,
+    Difference,
     Or,
     Pattern,
     PerHead,
-    Ranges,
+    PositionRanges,
     Reach,
     SomeAndAll,
-    Without,
     dense_mask,
     head_patterns,
 )
@@ -22,13 +22,13 @@ from efficient_attention.attention.patterns.strided import Strided, Summary
 __all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'ListedTiles', 'Or', 'Pattern', 'PerHead', 'RandomTiles']
 __all__ += [
     'Prefix',
-    'Ranges',
+    'PositionRanges',
     'Reach',
     'SomeAndAll',
     'Strided',
     'Summary',
     'Window',
-    'Without',
+    'Difference',
     'dense_mask',
     'head_patterns',
 ]

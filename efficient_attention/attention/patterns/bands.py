@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll, check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, Reach, SomeAndAll, check_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,18 +16,18 @@ class Full(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return (query - key) == (query - key)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns True twice for each pair of ranges: some pairs are allowed, and all pairs are."""
         every = (query.low == query.low) & (key.low == key.low)
         return every, every
 
     @property
-    def compares_positions(self) -> bool:
+    def uses_positions(self) -> bool:
         """False: every pair is allowed at any position."""
         return False
 
     @property
-    def goes_by_distance(self) -> bool:
+    def is_distance_based(self) -> bool:
         """True: the pattern depends only on the distance between query and key."""
         return True
 
@@ -44,7 +44,7 @@ class Causal(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return key <= query
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges."""
         return key.low <= query.high, key.high <= query.low
 
@@ -54,7 +54,7 @@ class Causal(Pattern):
         return Reach(math.inf, 0)
 
     @property
-    def goes_by_distance(self) -> bool:
+    def is_distance_based(self) -> bool:
         """True: the pattern depends only on the distance between query and key."""
         return True
 
@@ -86,7 +86,7 @@ class Window(Pattern):
         near = distance <= self.radius * self.dilation
         return near if self.dilation == 1 else near & (distance % self.dilation == 0)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges.
 
         With dilation, residues are compared as well.
@@ -94,11 +94,11 @@ class Window(Pattern):
         reach = self.radius * self.dilation
         nearest = np.maximum(np.maximum(query.low - key.high, key.low - query.high), 0)
         farthest = np.maximum(query.high - key.low, key.high - query.low)
-        some, every = multiples(self.dilation, query, key)
+        some, every = multiples_in_ranges(self.dilation, query, key)
         return some & (nearest <= reach), every & (farthest <= reach)
 
     @property
-    def order(self) -> int:
+    def residue_modulus(self) -> int:
         """The dilation: a dilated window is dense among positions with the same residue."""
         return self.dilation
 
@@ -108,7 +108,7 @@ class Window(Pattern):
         return Reach(self.radius * self.dilation, self.radius * self.dilation)
 
     @property
-    def goes_by_distance(self) -> bool:
+    def is_distance_based(self) -> bool:
         """True: the pattern depends only on the distance between query and key."""
         return True
 
@@ -118,10 +118,10 @@ class Window(Pattern):
         return self.dilation == 1
 
 
-def multiples(step: int, query: Ranges, key: Ranges) -> SomeAndAll:
+def multiples_in_ranges(step: int, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
     """Returns whether some, and whether every, difference between two ranges is a multiple of `step`."""
     if step == 1:
-        return Full().tiles(query, key)
+        return Full().tile_coverage(query, key)
     if query.order == key.order == step:
         some = (query.residue_low <= key.residue_high) & (key.residue_low <= query.residue_high)
         is_one = (query.residue_low == query.residue_high) & (key.residue_low == key.residue_high)

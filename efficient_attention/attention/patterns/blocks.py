@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll, check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, Reach, SomeAndAll, check_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Block(Pattern):
         blocks = key // self.size - query // self.size
         return (blocks >= -self.back) & (blocks <= self.ahead)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by the lowest and the highest difference of block numbers."""
         lowest = key.low // self.size - query.high // self.size
         highest = key.high // self.size - query.low // self.size

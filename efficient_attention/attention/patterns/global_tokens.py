@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll, check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
 
@@ -21,7 +21,7 @@ class Prefix(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return (key <= query) | (key < self.count)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided as in `Causal` or by the end of the prefix."""
         return (key.low <= query.high) | (key.low < self.count), (key.high <= query.low) | (key.high < self.count)
 
@@ -35,7 +35,7 @@ class GlobalTokens(Pattern):
 
     count: int
     last: int = 0
-    keys: int = 0  # number of keys, set by `for_keys`; only `last` needs it
+    keys: int = 0  # number of keys, set by `for_key_count`; only `last` needs it
 
     def __post_init__(self) -> None:
         check_sizes(0, self, count=self.count, last=self.last)
@@ -43,22 +43,22 @@ class GlobalTokens(Pattern):
             raise InputError(f'{self}: count or last must be at least 1')
 
     def __call__(self, query: Any, key: Any) -> Any:
-        start = self.last_start()
+        start = self.last_global_start()
         return (query < self.count) | (key < self.count) | (query >= start) | (key >= start)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by the ends of both ranges."""
-        start = self.last_start()
+        start = self.last_global_start()
         some = (query.low < self.count) | (key.low < self.count) | (query.high >= start) | (key.high >= start)
         every = (query.high < self.count) | (key.high < self.count) | (query.low >= start) | (key.low >= start)
         return some, every
 
-    def last_start(self) -> int:
+    def last_global_start(self) -> int:
         """Returns the first of the last global positions; without `last`, a position beyond all others."""
         if self.last and not self.keys:
             raise InputError(f'{self}: final global tokens need the number of keys; call for_keys first')
         return self.keys - self.last if self.last else np.iinfo(np.int32).max
 
-    def for_keys(self, length: int) -> 'GlobalTokens':
+    def for_key_count(self, length: int) -> 'GlobalTokens':
         """Returns the pattern with the number of keys set, from which the last global tokens are counted."""
         return dataclasses.replace(self, keys=length) if self.last else self

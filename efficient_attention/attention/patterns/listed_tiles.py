@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll, check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
 MOST_TILES = 2**13  # per side of a `ListedTiles`: its table has one byte per pair of tiles
@@ -41,7 +41,7 @@ class ListedTiles(Pattern):
 
         return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by the number of listed tiles in the rectangle between both ranges."""
         table = _listed_table(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)

@@ -26,11 +26,11 @@ from efficient_attention.errors import InputError, require, require_at_least
 
 SomeAndAll = tuple[np.ndarray, np.ndarray]
 LARGEST = 2**31 - 1  # positions are int32 in JAX
-_FILLED_IN = ('layer', 'head', 'keys')  # fields set by `for_layer`, `for_head` and `for_keys`
+_FILLED_IN = ('layer', 'head', 'keys')  # fields set by `for_layer`, `for_head` and `for_key_count`
 
 
 @dataclasses.dataclass(frozen=True)
-class Ranges:
+class PositionRanges:
     """Runs of positions, one per tile: lowest and highest position, and lowest and highest position modulo `order`."""
 
     low: np.ndarray
@@ -57,7 +57,7 @@ class Pattern:
         """Returns whether `query` may read `key`: booleans of the broadcast shape of two integer arrays."""
         raise NotImplementedError(f'{type(self).__name__} defines no predicate')
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every): whether some pair, and whether every pair, of each two ranges is allowed.
 
         Each query range is compared with each key range.
@@ -68,31 +68,31 @@ class Pattern:
         """Returns the patterns that this one combines."""
         return ()
 
-    def rebuild(self, change: Callable[['Pattern'], 'Pattern']) -> 'Pattern':
+    def map_parts(self, change: Callable[['Pattern'], 'Pattern']) -> 'Pattern':
         """Returns this pattern with `change` applied to each of its parts."""
         return self if not self.parts() else type(self)(*(change(part) for part in self.parts()))
 
-    def for_keys(self, length: int) -> 'Pattern':
+    def for_key_count(self, length: int) -> 'Pattern':
         """Returns the pattern for a number of keys; only patterns that depend on where the keys end change."""
-        return self.rebuild(lambda part: part.for_keys(length))
+        return self.map_parts(lambda part: part.for_key_count(length))
 
     def for_head(self, head: int, heads: int) -> 'Pattern':
         """Returns the pattern of one of `heads` query heads."""
-        return self.rebuild(lambda part: part.for_head(head, heads))
+        return self.map_parts(lambda part: part.for_head(head, heads))
 
     def for_layer(self, layer: int) -> 'Pattern':
         """Returns the pattern of layer number `layer`; only patterns that sample something differ by layer."""
-        return self.rebuild(lambda part: part.for_layer(layer))
+        return self.map_parts(lambda part: part.for_layer(layer))
 
     @property
-    def order(self) -> int:
+    def residue_modulus(self) -> int:
         """The order of positions in which few tiles are kept: by residue modulo this number; 1 means natural order."""
-        return max((part.order for part in self.parts()), default=1)
+        return max((part.residue_modulus for part in self.parts()), default=1)
 
     @property
-    def compares_positions(self) -> bool:
+    def uses_positions(self) -> bool:
         """Whether the pattern compares query and key positions."""
-        return any(part.compares_positions for part in self.parts()) if self.parts() else True
+        return any(part.uses_positions for part in self.parts()) if self.parts() else True
 
     @property
     def reach(self) -> Reach:
@@ -105,16 +105,16 @@ class Pattern:
         return self.reach.ahead == 0
 
     @property
-    def goes_by_distance(self) -> bool:
+    def is_distance_based(self) -> bool:
         """Whether the pattern depends only on query position - key position, as far as its parts show."""
-        return bool(self.parts()) and all(part.goes_by_distance for part in self.parts())
+        return bool(self.parts()) and all(part.is_distance_based for part in self.parts())
 
     @property
     def is_band(self) -> bool:
         """Whether the pattern is known to allow one whole range of distances, that of `reach`."""
         return False
 
-    def alternatives(self) -> list['Pattern']:
+    def union_members(self) -> list['Pattern']:
         """Returns patterns whose union is this pattern; none of them is itself a union."""
         return [self]
 
@@ -125,7 +125,7 @@ class Pattern:
         return Or(self, other) if isinstance(other, Pattern) else NotImplemented
 
     def __sub__(self, other: 'Pattern') -> 'Pattern':
-        return Without(self, other) if isinstance(other, Pattern) else NotImplemented
+        return Difference(self, other) if isinstance(other, Pattern) else NotImplemented
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +139,12 @@ class And(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) & self.right(query, key)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every): some if both patterns allow some pair, every if both allow every pair.
 
         The two patterns may allow different pairs, so `some` may be true for an empty tile.
         """
-        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        left, right = self.left.tile_coverage(query, key), self.right.tile_coverage(query, key)
         return left[0] & right[0], left[1] & right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
@@ -161,9 +161,11 @@ class And(Pattern):
         """True if both patterns are bands."""
         return self.left.is_band and self.right.is_band
 
-    def alternatives(self) -> list[Pattern]:
+    def union_members(self) -> list[Pattern]:
         """Returns each alternative of the left pattern combined with each of the right one."""
-        return [left & right for left, right in itertools.product(self.left.alternatives(), self.right.alternatives())]
+        return [
+            left & right for left, right in itertools.product(self.left.union_members(), self.right.union_members())
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,9 +179,9 @@ class Or(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) | self.right(query, key)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every): some if either pattern allows some pair, every if one pattern allows every pair."""
-        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        left, right = self.left.tile_coverage(query, key), self.right.tile_coverage(query, key)
         return left[0] | right[0], left[1] | right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
@@ -191,13 +193,13 @@ class Or(Pattern):
         """The longer of the two reaches on each side."""
         return Reach(*map(max, zip(self.left.reach, self.right.reach, strict=True)))
 
-    def alternatives(self) -> list[Pattern]:
+    def union_members(self) -> list[Pattern]:
         """Returns the alternatives of the left pattern, then those of the right one."""
-        return self.left.alternatives() + self.right.alternatives()
+        return self.left.union_members() + self.right.union_members()
 
 
 @dataclasses.dataclass(frozen=True)
-class Without(Pattern):
+class Difference(Pattern):
     """Pairs that `left` allows and `right` does not."""
 
     left: Pattern
@@ -207,12 +209,12 @@ class Without(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) & ~self.right(query, key)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every): some if `left` allows some pair and `right` does not allow all.
 
         Every pair is allowed if `left` allows every pair and `right` allows none.
         """
-        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        left, right = self.left.tile_coverage(query, key), self.right.tile_coverage(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 
     def parts(self) -> tuple[Pattern, ...]:
@@ -224,9 +226,9 @@ class Without(Pattern):
         """The reach of the left pattern; `right` only removes pairs."""
         return self.left.reach
 
-    def alternatives(self) -> list[Pattern]:
+    def union_members(self) -> list[Pattern]:
         """Returns the alternatives of the left pattern, each without the right pattern."""
-        return [part - self.right for part in self.left.alternatives()]
+        return [part - self.right for part in self.left.union_members()]
 
 
 class PerHead(Pattern):
@@ -279,7 +281,7 @@ def head_patterns(pattern: Pattern, heads: int) -> list[Pattern]:
 def dense_mask(pattern: Pattern, query_length: int, key_length: int, heads: int | None = None) -> np.ndarray:
     """Returns the mask of `pattern` on positions 0, 1, ...: booleans [L, M], or [H, L, M] if `heads` is given."""
     query_L1, key_1M = np.arange(query_length)[:, None], np.arange(key_length)[None, :]
-    pattern = pattern.for_keys(key_length)
+    pattern = pattern.for_key_count(key_length)
     if heads is None:
         return np.asarray(pattern(query_L1, key_1M))
     return np.stack([pattern.for_head(head, heads)(query_L1, key_1M) for head in range(heads)])
@@ -298,21 +300,21 @@ def pattern_text(pattern: Pattern) -> str:
     if pattern.sign:
         left, right = (
             f'({pattern_text(part)})' if needs_brackets else pattern_text(part)
-            for part, needs_brackets in _operands(pattern)
+            for part, needs_brackets in _bracketed_operands(pattern)
         )
         return f'{left} {pattern.sign} {right}'
     name = re.sub('(?<=[a-z])(?=[A-Z])', '_', type(pattern).__name__).lower()
-    values = [pattern_text(part) for part in pattern.parts()] or _written_fields(pattern)
+    values = [pattern_text(part) for part in pattern.parts()] or _non_default_fields(pattern)
     return f'{name}({", ".join(values)})' if values else name
 
 
-def _operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
+def _bracketed_operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
     """Returns both parts of a combination, and whether each needs brackets; equal operators associate to the left."""
     left, right = pattern.parts()
     return [(left, left.sign not in ('', pattern.sign)), (right, right.sign != '')]
 
 
-def _written_fields(pattern: Pattern) -> list[str]:
+def _non_default_fields(pattern: Pattern) -> list[str]:
     """Returns a pattern's fields as text: those without a default by value, others as name=value if not the default."""
     written: list[str] = []
     for field in dataclasses.fields(pattern):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern
-from efficient_attention.attention.patterns.tile_table import TileTable, listing, passes, tile_table
+from efficient_attention.attention.patterns.tile_table import TileTable, disjoint_passes, order_by_residue, tile_table
 
 # Shades of a pair. EMPTY: in no kept tile. MASKED_OUT: forbidden but in a kept tile, so computed and then masked.
 # PARTIAL: allowed, in a tile that needs a mask. WHOLE: allowed, in a tile without forbidden pairs.
@@ -26,17 +26,17 @@ def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int =
 def tile_shades(table: TileTable) -> np.ndarray:
     """Returns the shade of each tile, uint8 [query tiles, key tiles]: EMPTY, PARTIAL or WHOLE."""
     shades = np.full((table.query_tiles, table.key_tiles), EMPTY, np.uint8)
-    rows = np.repeat(np.arange(table.query_tiles), table.counts)
+    rows = np.repeat(np.arange(table.query_tiles), table.key_tile_counts)
     shades[rows, table.keys] = np.where(table.is_whole, WHOLE, PARTIAL)
     return shades
 
 
 def listed_positions(length: int, order: int) -> np.ndarray:
     """Returns positions 0, 1, ... sorted by residue modulo `order`."""
-    return np.arange(length)[listing(np.arange(length), order)]
+    return np.arange(length)[order_by_residue(np.arange(length), order)]
 
 
-def in_characters(pattern: Pattern, length: int, columns: int = 32) -> str:
+def ascii_picture(pattern: Pattern, length: int, columns: int = 32) -> str:
     """Returns a picture of at most `columns` x `columns` characters, with queries downwards and keys to the right.
 
     Darker characters mean more allowed pairs. Beyond EXACT_LENGTH only all, some and none are distinguished.
@@ -61,7 +61,7 @@ def describe(pattern: Pattern, length: int, size: int) -> list[str]:
     share, is_exact = pair_density(pattern, length)
     kind = '' if is_exact else f' (measured on {SAMPLED_ROWS} queries)'
     lines = [f'pairs allowed: {share:.3%} of {length} x {length}, {share * length:.1f} keys a query{kind}']
-    parts = passes(pattern)
+    parts = disjoint_passes(pattern)
     tables = [
         tile_table(part, positions, positions, size, order)
         for part, order in parts

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll, check_sizes
+from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
 
@@ -28,7 +28,7 @@ class RandomTiles(Pattern):
     ends: int = 0
     layer: int = 0
     head: int = 0
-    keys: int = 0  # number of keys, set by `for_keys`
+    keys: int = 0  # number of keys, set by `for_key_count`
 
     def __post_init__(self) -> None:
         check_sizes(1, self, per_row=self.per_row, size=self.size)
@@ -36,7 +36,7 @@ class RandomTiles(Pattern):
         check_sizes(-1, self, near=self.near)
 
     def __call__(self, query: Any, key: Any) -> Any:
-        chosen = self.chosen()
+        chosen = self.chosen_key_tiles()
         rows, columns = query // self.size % len(chosen), key // self.size
         if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
             return chosen[rows, np.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
@@ -44,26 +44,26 @@ class RandomTiles(Pattern):
 
         return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by the number of chosen tiles in the rectangle between both ranges."""
-        count = len(self.chosen())
+        count = len(self.chosen_key_tiles())
         rows = np.arange(int(query.high.max()) // self.size + 1)
         padded = np.zeros((len(rows) + 1, int(key.high.max()) // self.size + 2), np.int64)
         columns = min(count, padded.shape[1] - 1)
-        padded[1:, 1 : columns + 1] = self.chosen()[rows % count, :columns]
+        padded[1:, 1 : columns + 1] = self.chosen_key_tiles()[rows % count, :columns]
         sums = padded.cumsum(0).cumsum(1)
         top, bottom = query.low // self.size, query.high // self.size + 1
         left, right = key.low // self.size, key.high // self.size + 1
         found = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
         return found > 0, found == (bottom - top) * (right - left)
 
-    def chosen(self) -> np.ndarray:
+    def chosen_key_tiles(self) -> np.ndarray:
         """Returns which key tiles each query tile reads: booleans [query tiles, key tiles]."""
         if not self.keys:
             raise InputError(f'{self}: random tiles need the number of keys; call for_keys first')
         return _draw_tiles(self)
 
-    def for_keys(self, length: int) -> 'RandomTiles':
+    def for_key_count(self, length: int) -> 'RandomTiles':
         """Returns the pattern with the number of keys set; tiles are sampled among the tiles of these keys."""
         return dataclasses.replace(self, keys=length)
 

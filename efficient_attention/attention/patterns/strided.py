@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.attention.patterns.bands import multiples
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll, check_sizes
+from efficient_attention.attention.patterns.bands import multiples_in_ranges
+from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
 
@@ -25,17 +25,17 @@ class Strided(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return (query - key) % self.stride == 0
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by residues if positions are listed by residue, else by differences."""
-        return multiples(self.stride, query, key)
+        return multiples_in_ranges(self.stride, query, key)
 
     @property
-    def order(self) -> int:
+    def residue_modulus(self) -> int:
         """The stride: with positions listed by residue, the allowed pairs form blocks."""
         return self.stride
 
     @property
-    def goes_by_distance(self) -> bool:
+    def is_distance_based(self) -> bool:
         """True: the pattern depends only on the distance between query and key."""
         return True
 
@@ -58,7 +58,7 @@ class Summary(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return (key % self.block >= self.block - self.width) & (query == query)
 
-    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+    def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns (some, every), decided by residues if positions are listed by residue, else by counts.
 
         The counts are of summary positions in each range.
@@ -66,16 +66,16 @@ class Summary(Pattern):
         if key.order == self.block:
             first, any_query = self.block - self.width, query.low == query.low
             return any_query & (key.residue_high >= first), any_query & (key.residue_low >= first)
-        count = self.count_up_to(key.high) - self.count_up_to(key.low - 1)
+        count = self.count_summary_positions(key.high) - self.count_summary_positions(key.low - 1)
         any_query = query.low == query.low
         return any_query & (count > 0), any_query & (count == key.high - key.low + 1)
 
-    def count_up_to(self, position: np.ndarray) -> np.ndarray:
+    def count_summary_positions(self, position: np.ndarray) -> np.ndarray:
         """Returns how many of the positions 0 ... `position` are summary positions."""
         blocks, rest = np.divmod(position + 1, self.block)
         return blocks * self.width + np.maximum(rest - (self.block - self.width), 0)
 
     @property
-    def order(self) -> int:
+    def residue_modulus(self) -> int:
         """The block size: listed by residue, summary positions are contiguous; in natural order each tile has a few."""
         return self.block

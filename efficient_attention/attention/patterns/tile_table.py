@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import Pattern, Ranges
+from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,17 +31,17 @@ class TileTable:
         return len(self.offsets) - 1
 
     @property
-    def counts(self) -> np.ndarray:
+    def key_tile_counts(self) -> np.ndarray:
         """The number of key tiles that each query tile visits."""
         return np.diff(self.offsets)
 
-    def row(self, query_tile: int) -> np.ndarray:
+    def key_tiles_of(self, query_tile: int) -> np.ndarray:
         """Returns the key tiles that one query tile visits."""
         return self.keys[self.offsets[query_tile] : self.offsets[query_tile + 1]]
 
     def transposed(self) -> 'TileTable':
         """Returns the table with both sides exchanged: for each key tile, the query tiles that visit it."""
-        queries = np.repeat(np.arange(self.query_tiles), self.counts)
+        queries = np.repeat(np.arange(self.query_tiles), self.key_tile_counts)
         by_key = np.argsort(self.keys, kind='stable')
         offsets = np.concatenate([[0], np.cumsum(np.bincount(self.keys, minlength=self.key_tiles))])
         return TileTable(offsets, queries[by_key], self.is_whole[by_key], self.query_tiles)
@@ -57,14 +57,14 @@ def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: in
         size: S, positions.
         order: the modulus of `listing`.
     """
-    some, every = pattern.tiles(position_ranges(queries, size, order, 1), position_ranges(keys, size, order, 0))
+    some, every = pattern.tile_coverage(position_ranges(queries, size, order, 1), position_ranges(keys, size, order, 0))
     shape = -(-len(queries) // size), -(-len(keys) // size)
     some, every = np.broadcast_to(some, shape), np.broadcast_to(every, shape)
     offsets = np.concatenate([[0], np.cumsum(some.sum(1))])
     return TileTable(offsets, np.nonzero(some)[1], every[some], shape[1])
 
 
-def every_tile(queries: int, keys: int, size: int) -> TileTable:
+def full_tile_table(queries: int, keys: int, size: int) -> TileTable:
     """Returns a table of all tiles, each with a mask, for positions that are known only while the program runs."""
     rows, columns = -(-queries // size), -(-keys // size)
     return TileTable(
@@ -72,12 +72,12 @@ def every_tile(queries: int, keys: int, size: int) -> TileTable:
     )
 
 
-def listing(positions: np.ndarray, order: int) -> np.ndarray:
+def order_by_residue(positions: np.ndarray, order: int) -> np.ndarray:
     """Returns the indices of the positions [L], sorted by position modulo `order`; equal residues keep their order."""
     return np.argsort(positions % order, kind='stable') if order > 1 else np.arange(len(positions))
 
 
-def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> Ranges:
+def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> PositionRanges:
     """Returns the range of positions and residues in each run of `size`, with a new axis; the last run may be short."""
     starts = np.arange(0, len(positions), size)
     residues = positions % order
@@ -86,20 +86,22 @@ def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> 
         for values in (positions, residues)
         for reduce in (np.minimum, np.maximum)
     )
-    return Ranges(low, high, order, residue_low, residue_high)
+    return PositionRanges(low, high, order, residue_low, residue_high)
 
 
 @functools.lru_cache(maxsize=256)
-def passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
+def disjoint_passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
     """Returns the pattern as disjoint patterns, each with the order of positions in which it keeps few tiles.
 
     A union of parts that prefer different orders becomes one pass per order; no pair is in two passes.
     """
     by_order: dict[int, Pattern] = {}
-    for part in pattern.alternatives():
-        by_order[part.order] = by_order[part.order] | part if part.order in by_order else part
+    for part in pattern.union_members():
+        by_order[part.residue_modulus] = (
+            by_order[part.residue_modulus] | part if part.residue_modulus in by_order else part
+        )
     if len(by_order) == 1:
-        return ((pattern, pattern.order),)
+        return ((pattern, pattern.residue_modulus),)
     result: list[tuple[Pattern, int]] = []
     earlier: Pattern | None = None
     for order, part in sorted(by_order.items(), key=lambda item: item[0]):

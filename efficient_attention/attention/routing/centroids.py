@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.device_mesh import on_own_rows
+from efficient_attention.attention.device_mesh import map_over_shards
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.weights import MASKED
 
@@ -19,7 +19,7 @@ SMALLEST_VARIANCE = 1e-6  # added to the variance of a vector, so that a vector 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-class Nearness(NamedTuple):
+class CentroidScores(NamedTuple):
     """How near a row's queries, or its keys, are to the centroids; no gradient flows through it.
 
     Args:
@@ -43,18 +43,18 @@ def layer_norm(x_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B L H K']:
     return x_BLHK * jax.lax.rsqrt(jnp.square(x_BLHK).mean(axis=-1, keepdims=True) + SMALLEST_VARIANCE)
 
 
-def nearness(
+def score_centroids(
     normal_BHLK: Float[Array, 'B H L K'], centroids_HCX: Float[Array, 'H C X'], valid_BL: Bool[Array, 'B L'] | None
-) -> Nearness:
+) -> CentroidScores:
     """Returns the products of the centroids' first K coordinates with layer-normalised vectors, divided by sqrt(K)."""
     width = normal_BHLK.shape[-1]
     centroids_HCK = jax.lax.stop_gradient(centroids_HCX[..., :width])
     unit_BHLK = jax.lax.stop_gradient(normal_BHLK) * (1.0 / math.sqrt(width))
     products_BHCL = float32_einsum('HCK,BHLK->BHCL', centroids_HCK, unit_BHLK, HIGHEST)
-    return Nearness(unit_BHLK, products_BHCL, valid_BL)
+    return CentroidScores(unit_BHLK, products_BHCL, valid_BL)
 
 
-def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
+def nearest_tokens(near: CentroidScores, size: int) -> Int[Array, 'B H C w']:
     """Returns the indices of the `size` tokens nearest to each centroid, nearest first, with padding last.
 
     Of two equally near tokens the earlier one comes first.
@@ -62,15 +62,15 @@ def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
     products_BHCL = near.products_BHCL
     if near.valid_BL is not None:
         products_BHCL = jnp.where(near.valid_BL[:, None, None], products_BHCL, MASKED)
-    return places_of_largest(products_BHCL, min(size, products_BHCL.shape[-1]))
+    return top_k_indices(products_BHCL, min(size, products_BHCL.shape[-1]))
 
 
-def places_of_largest(x_BHCL: Float[Array, 'B H C L'], count: int) -> Int[Array, 'B H C w']:
+def top_k_indices(x_BHCL: Float[Array, 'B H C L'], count: int) -> Int[Array, 'B H C w']:
     """Returns the indices of the `count` largest numbers along L, largest first."""
-    return on_own_rows(lambda x_BHCL: jax.lax.top_k(x_BHCL, count)[1], x_BHCL)
+    return map_over_shards(lambda x_BHCL: jax.lax.top_k(x_BHCL, count)[1], x_BHCL)
 
 
-def statistics(near: Nearness) -> Float[Array, 'H C X']:
+def centroid_statistics(near: CentroidScores) -> Float[Array, 'H C X']:
     """Returns for each centroid the sum of all unit vectors nearest to it, over all rows, and their number."""
     products_BHCL, count = near.products_BHCL, near.products_BHCL.shape[2]
     numbers_BHCL = jax.lax.broadcasted_iota(jnp.int32, products_BHCL.shape, 2)
@@ -84,8 +84,8 @@ def statistics(near: Nearness) -> Float[Array, 'H C X']:
 
 
 @jax.custom_vjp
-def with_statistics(
-    out: Float[Array, '...'], centroids_HCX: Float[Array, 'H C X'], queries: Nearness, keys: Nearness
+def attach_centroid_statistics(
+    out: Float[Array, '...'], centroids_HCX: Float[Array, 'H C X'], queries: CentroidScores, keys: CentroidScores
 ) -> Float[Array, '...']:
     """Returns `out` unchanged; as the centroids' gradient it returns the `statistics` of queries and keys.
 
@@ -96,12 +96,16 @@ def with_statistics(
     return out
 
 
-def _forward(out: Float[Array, '...'], centroids_HCX: Array, queries: Nearness, keys: Nearness) -> tuple[Array, Array]:
-    return with_statistics(out, centroids_HCX, queries, keys), statistics(queries) + statistics(keys)
+def _forward(
+    out: Float[Array, '...'], centroids_HCX: Array, queries: CentroidScores, keys: CentroidScores
+) -> tuple[Array, Array]:
+    return attach_centroid_statistics(out, centroids_HCX, queries, keys), centroid_statistics(
+        queries
+    ) + centroid_statistics(keys)
 
 
 def _backward(statistics_HCX: Array, gradient: Float[Array, '...']) -> tuple[Any, ...]:
     return gradient, statistics_HCX, None, None
 
 
-with_statistics.defvjp(_forward, _backward)
+attach_centroid_statistics.defvjp(_forward, _backward)

@@ -8,18 +8,26 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind, refuse
+from efficient_attention.attention.mechanism import (
+    Capabilities,
+    KeyAccess,
+    LearnedOperand,
+    Mechanism,
+    Requirements,
+    ensure_kind,
+    raise_unsupported,
+)
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.routing.centroids import (
     HIGHEST,
+    attach_centroid_statistics,
     layer_norm,
     nearest_tokens,
-    nearness,
-    with_statistics,
+    score_centroids,
 )
 from efficient_attention.attention.routing.windows import cut_windows
-from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
-from efficient_attention.attention.whole_rows import per_head, valid_keys
+from efficient_attention.attention.weights import causal_mask, masked_softmax, same_segment
+from efficient_attention.attention.whole_rows import repeat_key_heads, valid_keys
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
 
@@ -57,8 +65,10 @@ class Routing(Mechanism):
     """
 
     name = 'routing'
-    form = Form(why_no_decoding='clusters are chosen from the whole row')
-    reads = Reads(other_sequence=False, by_other_texts=True)  # all texts of a row compete for places in clusters
+    capabilities = Capabilities(why_no_decoding='clusters are chosen from the whole row')
+    key_access = KeyAccess(
+        other_sequence=False, by_other_texts=True
+    )  # all texts of a row compete for places in clusters
 
     clusters: int = 64
     size: int = 64
@@ -75,16 +85,20 @@ class Routing(Mechanism):
         require_truth_values('routing', causal=self.causal)
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """Requires positions if it is causal or some heads are local; clusters depend only on content."""
-        return Needs(positions=self.causal or self.local_heads > 0)
+        return Requirements(positions=self.causal or self.local_heads > 0)
 
-    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+    def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
         """Returns the centroids [H, C, K + 1] of the heads that are not local; the last column is for token counts."""
         routed = heads - self.local_heads
         if routed < 1:  # `check_heads` raises
             return {}
-        return {'centroids': Operand((routed, self.clusters, width + 1), 1.0 / math.sqrt(width), is_running_mean=True)}
+        return {
+            'centroids': LearnedOperand(
+                (routed, self.clusters, width + 1), 1.0 / math.sqrt(width), is_running_mean=True
+            )
+        }
 
     def differs_by_head(self, heads: int) -> bool:
         """Returns True for several heads: each head has its own centroids."""
@@ -95,19 +109,19 @@ class Routing(Mechanism):
         require(self.local_heads < heads, 'routing local_heads', self.local_heads, f'below {heads}, the heads')
 
 
-def check(request: Request) -> None:
+def check_request(request: Request) -> None:
     """Raises NotImplementedError for unsupported options, and InputError if all heads are local."""
-    mechanism, (queries, keys) = of_kind(Routing, request.mechanism), (request.query.shape[1], request.key.shape[1])
+    mechanism, (queries, keys) = ensure_kind(Routing, request.mechanism), (request.query.shape[1], request.key.shape[1])
     mechanism.check_heads(request.query.shape[2])
     form = 'causal form' if mechanism.causal else 'local heads'
-    is_moved = mechanism.needs.positions and not request.has_default_positions
+    is_moved = mechanism.requirements.positions and not request.has_default_positions
     lacks = {
         'additive bias': request.bias is not None,
         'log-sum-exp': request.return_lse,
         f'cross attention: {queries} queries and {keys} keys': queries != keys,
         f'{form} for other positions than 0, 1, ...': is_moved,
     }
-    refuse('routing', lacks)
+    raise_unsupported('routing', lacks)
 
 
 def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
@@ -115,17 +129,17 @@ def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
     return None if request.segments is None else jnp.not_equal(request.segments.query, 0)
 
 
-def is_allowed(request: Request) -> Bool[Array, 'b 1 #L #M']:
+def is_allowed_pair(request: Request) -> Bool[Array, 'b 1 #L #M']:
     """Returns whether each key is in the query's segment and, if causal, not after the query."""
     allowed_b1LM = same_segment(request)
-    return allowed_b1LM & up_to_query(request) if of_kind(Routing, request.mechanism).causal else allowed_b1LM
+    return allowed_b1LM & causal_mask(request) if ensure_kind(Routing, request.mechanism).causal else allowed_b1LM
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the weights of keys, of local heads first and then of heads with clusters."""
-    check(request)
-    local = of_kind(Routing, request.mechanism).local_heads
-    query_BLHK, key_BMHK = request.query, per_head(request.key, request.query.shape[2])
+    check_request(request)
+    local = ensure_kind(Routing, request.mechanism).local_heads
+    query_BLHK, key_BMHK = request.query, repeat_key_heads(request.key, request.query.shape[2])
     found = [cluster_weights(request, query_BLHK[:, :, local:], key_BMHK[:, :, local:])]
     if local:
         found.insert(0, local_weights(request, query_BLHK[:, :, :local], key_BMHK[:, :, :local]))
@@ -136,12 +150,12 @@ def local_weights(
     request: Request, query_BLHK: Float[Array, 'B L H K'], key_BMHK: Float[Array, 'B M H K']
 ) -> Float[Array, 'B H L M']:
     """Returns the weights of local heads."""
-    mechanism, (length, width) = of_kind(Routing, request.mechanism), query_BLHK.shape[1::2]
+    mechanism, (length, width) = ensure_kind(Routing, request.mechanism), query_BLHK.shape[1::2]
     query_BLHK, key_BMHK = query_BLHK.astype(jnp.float32) / math.sqrt(width), key_BMHK.astype(jnp.float32)
     logits_BHLM = jnp.einsum('BLHK,BMHK->BHLM', query_BLHK, key_BMHK, precision=HIGHEST)
     places = jnp.arange(length)
     is_near_LM = jnp.abs(places[:, None] - places[None]) <= mechanism.window
-    return masked_softmax(logits_BHLM, is_near_LM[None, None] & is_allowed(request))[0]
+    return masked_softmax(logits_BHLM, is_near_LM[None, None] & is_allowed_pair(request))[0]
 
 
 def cluster_weights(
@@ -151,23 +165,27 @@ def cluster_weights(
 
     The softmax needs no maximum subtracted, because a logit is at most sqrt(K) for any vectors.
     """
-    size, width = of_kind(Routing, request.mechanism).size, query_BLHK.shape[3]
-    query_BLHK, key_BMHK, centroids_HCX = layer_norm(query_BLHK), layer_norm(key_BMHK), request.operand('centroids')
-    queries = nearness(query_BLHK.swapaxes(1, 2), centroids_HCX, valid_queries(request))
-    keys = nearness(key_BMHK.swapaxes(1, 2), centroids_HCX, valid_keys(request))
+    size, width = ensure_kind(Routing, request.mechanism).size, query_BLHK.shape[3]
+    query_BLHK, key_BMHK, centroids_HCX = (
+        layer_norm(query_BLHK),
+        layer_norm(key_BMHK),
+        request.learned_operand('centroids'),
+    )
+    queries = score_centroids(query_BLHK.swapaxes(1, 2), centroids_HCX, valid_queries(request))
+    keys = score_centroids(key_BMHK.swapaxes(1, 2), centroids_HCX, valid_keys(request))
     length = query_BLHK.shape[1]
-    takes_BHCL, takes_BHCM = (is_taken(nearest_tokens(near, size), length) for near in (queries, keys))
+    takes_BHCL, takes_BHCM = (is_in_cluster(nearest_tokens(near, size), length) for near in (queries, keys))
     logits_BHLM = jnp.einsum('BLHK,BMHK->BHLM', query_BLHK / math.sqrt(width), key_BMHK, precision=HIGHEST)
-    parts_BHLM = jnp.where(is_allowed(request), jnp.exp(logits_BHLM), 0.0)
+    parts_BHLM = jnp.where(is_allowed_pair(request), jnp.exp(logits_BHLM), 0.0)
     total_BHCL = jnp.einsum('BHLM,BHCM->BHCL', parts_BHLM, takes_BHCM, precision=HIGHEST)
     is_read_BHCL = (takes_BHCL > 0.0) & (total_BHCL > 0.0)
     clusters_BH1L = jnp.maximum(is_read_BHCL.sum(axis=2, keepdims=True), 1).astype(jnp.float32)
     shares_BHCL = jnp.where(is_read_BHCL, 1.0 / jnp.where(is_read_BHCL, total_BHCL * clusters_BH1L, 1.0), 0.0)
     factors_BHLM = jnp.einsum('BHCL,BHCM->BHLM', shares_BHCL, takes_BHCM, precision=HIGHEST)
-    return with_statistics(parts_BHLM * factors_BHLM, centroids_HCX, queries, keys)
+    return attach_centroid_statistics(parts_BHLM * factors_BHLM, centroids_HCX, queries, keys)
 
 
-def is_taken(places_BHCw: Int[Array, 'B H C w'], length: int) -> Float[Array, 'B H C L']:
+def is_in_cluster(places_BHCw: Int[Array, 'B H C w'], length: int) -> Float[Array, 'B H C L']:
     """Returns 1 for the tokens at these indices, 0 for others."""
     return (places_BHCw[..., None] == jnp.arange(length)[None, None, None, None]).any(axis=3).astype(jnp.float32)
 
@@ -180,5 +198,5 @@ def multiply_adds(mechanism: Routing, length: int, heads: int, width: int) -> in
     size, routed = min(mechanism.size, length), heads - mechanism.local_heads
     in_clusters = 2 * mechanism.clusters * width * (length + size**2)
     cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
-    in_windows = 2 * cut.blocks * cut.size**2 * cut.read * width
+    in_windows = 2 * cut.blocks * cut.size**2 * cut.blocks_read * width
     return routed * in_clusters + mechanism.local_heads * in_windows

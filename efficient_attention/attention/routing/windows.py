@@ -12,7 +12,7 @@ from jaxtyping import Shaped
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class WindowBlocks:
     """How a row is cut into blocks.
 
     Args:
@@ -28,35 +28,35 @@ class Cut:
     after: int
 
     @property
-    def read(self) -> int:
+    def blocks_read(self) -> int:
         """The number of blocks that a block reads."""
         return self.before + 1 + self.after
 
 
-def cut_windows(length: int, window: int, *, causal: bool) -> Cut:
+def cut_windows(length: int, window: int, *, causal: bool) -> WindowBlocks:
     """Returns the blocks of rows of `length` tokens."""
     size = min(window, length)
     blocks = -(-length // size)
     before = int(blocks > 1)
-    return Cut(size, blocks, before, 0 if causal else before)
+    return WindowBlocks(size, blocks, before, 0 if causal else before)
 
 
-def query_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: Cut) -> Shaped[Array, 'B H n s *rest']:
+def query_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shaped[Array, 'B H n s *rest']:
     """Returns the tokens in blocks, with zeros after the end of the row."""
     extra = cut.size * cut.blocks - x_BHLx.shape[2]
     x_BHLx = jnp.pad(x_BHLx, ((0, 0), (0, 0), (0, extra), *[(0, 0)] * (x_BHLx.ndim - 3)))
     return x_BHLx.reshape(*x_BHLx.shape[:2], cut.blocks, cut.size, *x_BHLx.shape[3:])
 
 
-def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: Cut) -> Shaped[Array, 'B H n m *rest']:
+def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shaped[Array, 'B H n m *rest']:
     """Returns for each block the tokens that it reads, with zeros before and after the row."""
     x_BHnsx = query_blocks(x_BHLx, cut)
     around = ((0, 0), (0, 0), (cut.before, cut.after), *[(0, 0)] * (x_BHnsx.ndim - 3))
     x_BHNsx = jnp.pad(x_BHnsx, around)
-    return jnp.concatenate([x_BHNsx[:, :, first : first + cut.blocks] for first in range(cut.read)], axis=3)
+    return jnp.concatenate([x_BHNsx[:, :, first : first + cut.blocks] for first in range(cut.blocks_read)], axis=3)
 
 
-def places(cut: Cut) -> tuple[np.ndarray, np.ndarray]:
+def window_positions(cut: WindowBlocks) -> tuple[np.ndarray, np.ndarray]:
     """Returns the row indices of queries [1, 1, n, s] and of keys [1, 1, n, m]; some lie outside the row."""
     query_ns = np.arange(cut.blocks * cut.size, dtype=np.int32).reshape(cut.blocks, cut.size)
     offsets_m = np.arange(-cut.before * cut.size, (1 + cut.after) * cut.size, dtype=np.int32)

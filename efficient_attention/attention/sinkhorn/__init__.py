@@ -1,11 +1,11 @@
 """Sparse Sinkhorn attention: a query reads its block and one block of the sorted row (Tay et al. 2020, 2002.11296)."""
 
-from efficient_attention.attention.room import Room
-from efficient_attention.attention.sinkhorn import definition, serve
+from efficient_attention.attention.implementation import Implementation
+from efficient_attention.attention.sinkhorn import definition, fast_attention
 
-ROOM = Room(
+IMPLEMENTATION = Implementation(
     kind=definition.Sinkhorn,
     weights=definition.weights,
-    serve=serve.serve,
+    compute=fast_attention.compute_attention,
     multiply_adds=definition.multiply_adds,
 )

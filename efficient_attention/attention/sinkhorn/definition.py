@@ -11,11 +11,25 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.mechanism import Draws, Form, Mechanism, Needs, Operand, Reads, of_kind
-from efficient_attention.attention.request import Request, Sides
-from efficient_attention.attention.sinkhorn.sorting import balance, block_vectors, gumbel_noise, in_blocks, sort_logits
-from efficient_attention.attention.weights import drop_slots, masked_softmax, softmax_over
-from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
+from efficient_attention.attention.mechanism import (
+    Capabilities,
+    KeyAccess,
+    LearnedOperand,
+    Mechanism,
+    Randomness,
+    Requirements,
+    ensure_kind,
+)
+from efficient_attention.attention.request import QueryKeyPair, Request
+from efficient_attention.attention.sinkhorn.sorting import (
+    block_vectors,
+    gumbel_noise,
+    sinkhorn_balance,
+    sort_logits,
+    split_into_blocks,
+)
+from efficient_attention.attention.weights import dropout_slot_weights, masked_softmax, slot_softmax
+from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads, valid_keys
 from efficient_attention.errors import (
     is_number,
     require,
@@ -57,9 +71,9 @@ class Sinkhorn(Mechanism):
 
     name = 'sinkhorn'
     # Dropout acts on the weights of slots, because some slots mix several keys.
-    form = Form(drops_slots=True, why_no_decoding='it has no cache of earlier blocks')
-    reads = Reads(other_sequence=False)  # a query reads its own block
-    draws = Draws(noise=True)  # noise on the logits of the sort
+    capabilities = Capabilities(drops_slots=True, why_no_decoding='it has no cache of earlier blocks')
+    key_access = KeyAccess(other_sequence=False)  # a query reads its own block
+    randomness = Randomness(noise=True)  # noise on the logits of the sort
 
     block: int = 64
     blocks: int = 8
@@ -85,16 +99,16 @@ class Sinkhorn(Mechanism):
         require(not (self.cut and self.causal), 'sinkhorn cut', self.cut, allowed)
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """Requires rows of one text, because blocks are mixed; only the causal form compares positions."""
-        return Needs(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)
+        return Requirements(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)
 
-    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+    def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
         """Returns the sort's matrix W [H, K, blocks]; at initialisation, sums of unit-sized keys give logits near 1."""
-        return {'sort': Operand((heads, width, self.blocks), 1.0 / math.sqrt(self.block * width))}
+        return {'sort': LearnedOperand((heads, width, self.blocks), 1.0 / math.sqrt(self.block * width))}
 
 
-class Sort(NamedTuple):
+class BlockSort(NamedTuple):
     """The shares of blocks at each place of the sorted row, and which of its slots hold tokens.
 
     Args:
@@ -107,10 +121,10 @@ class Sort(NamedTuple):
     total_BHis: Array | None
 
 
-def check(request: Request) -> None:
+def check_request(request: Request) -> None:
     """Raises NotImplementedError for unsupported options."""
     queries, keys = request.query.shape[1], request.key.shape[1]
-    is_moved = of_kind(Sinkhorn, request.mechanism).causal and not request.has_default_positions
+    is_moved = ensure_kind(Sinkhorn, request.mechanism).causal and not request.has_default_positions
     lacks = {
         f'cross attention: {queries} queries and {keys} keys': queries != keys,
         'causal form for other positions than 0, 1, ...': is_moved,
@@ -118,58 +132,60 @@ def check(request: Request) -> None:
     check_whole_rows(request, **lacks)
 
 
-def whole_blocks(request: Request) -> Request:
+def pad_to_whole_blocks(request: Request) -> Request:
     """Returns the request with its rows padded to whole blocks; unchanged if they are whole blocks already."""
     batch, length = request.query.shape[:2]
-    if not (extra := -length % of_kind(Sinkhorn, request.mechanism).block):
+    if not (extra := -length % ensure_kind(Sinkhorn, request.mechanism).block):
         return request
     ones_BL = jnp.ones((batch, length), jnp.int32)
     segments = (jnp.pad(x, ((0, 0), (0, extra))) for x in request.segments or (ones_BL, ones_BL))
     vectors = (request.query, request.key, request.value)
     query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in vectors)
     positions_1L = np.arange(length + extra, dtype=np.int32)[None]
-    request = dataclasses.replace(request, query=query, key=key, value=value, segments=Sides(*segments))
-    return dataclasses.replace(request, positions=Sides(positions_1L, positions_1L))
+    request = dataclasses.replace(request, query=query, key=key, value=value, segments=QueryKeyPair(*segments))
+    return dataclasses.replace(request, positions=QueryKeyPair(positions_1L, positions_1L))
 
 
 def key_blocks(x_BMGK: Float[Array, 'B M G K'], request: Request) -> Float[Array, 'B H n s K']:
     """Returns keys or values of each query head in blocks."""
-    x_BMHK = per_head(x_BMGK, request.query.shape[2])
-    return in_blocks(x_BMHK, of_kind(Sinkhorn, request.mechanism).block)
+    x_BMHK = repeat_key_heads(x_BMGK, request.query.shape[2])
+    return split_into_blocks(x_BMHK, ensure_kind(Sinkhorn, request.mechanism).block)
 
 
 def valid_slots(request: Request) -> Bool[Array, 'B n s'] | None:
     """Returns which slots of the row's blocks hold tokens; None: all."""
-    valid_BM, size = valid_keys(request), of_kind(Sinkhorn, request.mechanism).block
+    valid_BM, size = valid_keys(request), ensure_kind(Sinkhorn, request.mechanism).block
     return None if valid_BM is None else valid_BM.reshape(len(valid_BM), -1, size)
 
 
-def sort(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Sort:
+def sort_blocks(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> BlockSort:
     """Returns the sort of a request whose rows are whole blocks."""
-    mechanism, valid_Bns = of_kind(Sinkhorn, request.mechanism), valid_slots(request)
+    mechanism, valid_Bns = ensure_kind(Sinkhorn, request.mechanism), valid_slots(request)
     batch, _, blocks = key_BHnsK.shape[:3]
-    logits_BHij = sort_logits(block_vectors(key_BHnsK, causal=mechanism.causal), request.operand('sort'))
+    logits_BHij = sort_logits(block_vectors(key_BHnsK, causal=mechanism.causal), request.learned_operand('sort'))
     if request.rng is not None:
-        logits_BHij = logits_BHij + gumbel_noise(request.rng, batch, request.numbers('head'), blocks)
+        logits_BHij = logits_BHij + gumbel_noise(request.rng, batch, request.global_indices('head'), blocks)
     logits_BHij = logits_BHij / mechanism.temperature
     is_there_bn = jnp.ones((1, blocks), bool) if valid_Bns is None else valid_Bns.any(axis=2)
     if mechanism.causal:
         allowed_b1ij = jnp.tri(blocks, k=-1, dtype=bool)[None, None] & is_there_bn[:, None, None, :]
         shares_BHij, _ = masked_softmax(logits_BHij, allowed_b1ij)
     else:
-        logits_BHij = balance(logits_BHij, is_there_bn, mechanism.iterations)
+        logits_BHij = sinkhorn_balance(logits_BHij, is_there_bn, mechanism.iterations)
         allowed_b1ij = is_there_bn[:, None, :, None] & is_there_bn[:, None, None, :]
-        shares_BHij = softmax_over(logits_BHij, None if valid_Bns is None else allowed_b1ij)
+        shares_BHij = slot_softmax(logits_BHij, None if valid_Bns is None else allowed_b1ij)
     if mechanism.cut:
-        shares_BHij = first_places(shares_BHij, None if valid_Bns is None else is_there_bn, mechanism.cut)
+        shares_BHij = first_sorted_shares(shares_BHij, None if valid_Bns is None else is_there_bn, mechanism.cut)
     if valid_Bns is not None:
         valid_Bjs = valid_Bns.astype(jnp.float32)
         total_BHis = jnp.einsum('BHij,Bjs->BHis', shares_BHij, valid_Bjs, precision=HIGHEST)
-        return Sort(shares_BHij, jnp.where(total_BHis < SMALLEST_TOTAL, 0.0, total_BHis))
-    return Sort(shares_BHij, shares_BHij.sum(axis=-1, keepdims=True) if mechanism.causal else None)
+        return BlockSort(shares_BHij, jnp.where(total_BHis < SMALLEST_TOTAL, 0.0, total_BHis))
+    return BlockSort(shares_BHij, shares_BHij.sum(axis=-1, keepdims=True) if mechanism.causal else None)
 
 
-def first_places(shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut: int) -> Float[Array, 'B H c j']:
+def first_sorted_shares(
+    shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut: int
+) -> Float[Array, 'B H c j']:
     """Returns the shares of the first `cut` places of the sorted row; places whose own block is empty are skipped."""
     if is_there_bn is None:
         return shares_BHij[:, :, :cut]
@@ -177,12 +193,16 @@ def first_places(shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut
     return jnp.take_along_axis(shares_BHij, places_bc[:, None, :, None], axis=2)
 
 
-def readable(request: Request, total_BHis: Float[Array, 'B H i _'] | None) -> Bool[Array, 'b h L R'] | None:
+def readable_slots(request: Request, total_BHis: Float[Array, 'B H i _'] | None) -> Bool[Array, 'b h L R'] | None:
     """Returns which slots a query may read: its own block's slots, then sorted ones; None: all.
 
     The request's rows must be whole blocks.
     """
-    mechanism, valid_Bns, length = of_kind(Sinkhorn, request.mechanism), valid_slots(request), request.query.shape[1]
+    mechanism, valid_Bns, length = (
+        ensure_kind(Sinkhorn, request.mechanism),
+        valid_slots(request),
+        request.query.shape[1],
+    )
     if total_BHis is None:
         return None
     size, (batch, heads, places) = mechanism.block, total_BHis.shape[:3]
@@ -203,12 +223,16 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
     A key's weight is the weight of its own slot plus the weights of sorted slots times its shares in them.
     """
-    check(request)
-    mechanism, length, whole = of_kind(Sinkhorn, request.mechanism), request.query.shape[1], whole_blocks(request)
-    query_BHnsK = in_blocks(whole.query, mechanism.block).astype(jnp.float32) / math.sqrt(whole.query.shape[3])
+    check_request(request)
+    mechanism, length, whole = (
+        ensure_kind(Sinkhorn, request.mechanism),
+        request.query.shape[1],
+        pad_to_whole_blocks(request),
+    )
+    query_BHnsK = split_into_blocks(whole.query, mechanism.block).astype(jnp.float32) / math.sqrt(whole.query.shape[3])
     key_BHnsK = key_blocks(whole.key, whole).astype(jnp.float32)
     batch, heads, blocks, size, _ = key_BHnsK.shape
-    shares_BHij, total_BHis = sort(whole, key_BHnsK)
+    shares_BHij, total_BHis = sort_blocks(whole, key_BHnsK)
     shares_BHijs = slot_shares(shares_BHij, total_BHis, valid_slots(whole), size)
     sorted_BHisK = jnp.einsum('BHijs,BHjsK->BHisK', shares_BHijs, key_BHnsK, precision=HIGHEST)
     if mechanism.cut:
@@ -217,11 +241,11 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
         slots_BHntK = jnp.concatenate([key_BHnsK, sorted_BHisK], axis=3)
         logits = jnp.einsum('BHnsK,BHntK->BHnst', query_BHnsK, slots_BHntK, precision=HIGHEST)
     logits_BHLR = logits.reshape(batch, heads, blocks * size, -1)
-    allowed = readable(whole, total_BHis)
+    allowed = readable_slots(whole, total_BHis)
     weights_BHLR, _ = masked_softmax(logits_BHLR, jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed)
-    weights_BHLR = drop_slots(weights_BHLR, whole)
-    weights_BHLM = of_keys(weights_BHLR, shares_BHijs, is_cut=bool(mechanism.cut))[:, :, :length, :length]
-    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+    weights_BHLR = dropout_slot_weights(weights_BHLR, whole)
+    weights_BHLM = slot_to_key_weights(weights_BHLR, shares_BHijs, is_cut=bool(mechanism.cut))[:, :, :length, :length]
+    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
 def slot_shares(
@@ -239,7 +263,7 @@ def slot_shares(
     return shares_BHijs / jnp.where(total_BHis > 0.0, total_BHis, 1.0)[:, :, :, None]
 
 
-def of_keys(
+def slot_to_key_weights(
     weights_BHLR: Float[Array, 'B H L R'], shares_BHijs: Float[Array, 'B H i j s'], *, is_cut: bool
 ) -> Float[Array, 'B H L M']:
     """Returns the weights of keys, from the weights of slots and the shares of keys in sorted slots."""

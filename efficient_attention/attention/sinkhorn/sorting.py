@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from efficient_attention.attention.distributions.hard import gumbel
+from efficient_attention.attention.distributions.hard import gumbel_from_bits
 from efficient_attention.attention.dropout import fold_indices, row_seeds
 from efficient_attention.attention.weights import MASKED
 
@@ -16,7 +16,7 @@ SORT_STREAM = 0x736F7274  # separates these bits from dropout's bits of the same
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-def in_blocks(x_BLHK: Float[Array, 'B L H K'], size: int) -> Float[Array, 'B H n s K']:
+def split_into_blocks(x_BLHK: Float[Array, 'B L H K'], size: int) -> Float[Array, 'B H n s K']:
     """Returns the tokens of each head, block by block; `size` divides L."""
     batch, length, heads, width = x_BLHK.shape
     return x_BLHK.reshape(batch, length // size, size, heads, width).transpose(0, 3, 1, 2, 4)
@@ -46,10 +46,10 @@ def gumbel_noise(rng: Array, batch: int, head_H: Array, blocks: int) -> Float[Ar
     A row thus gets the same noise for any padding. `rng` is one key, or one per row.
     """
     seeds_B = fold_indices(row_seeds(rng, batch), jnp.full(1, SORT_STREAM))[:, 0]
-    return gumbel(fold_indices(seeds_B, head_H, jnp.arange(blocks), jnp.arange(blocks)))
+    return gumbel_from_bits(fold_indices(seeds_B, head_H, jnp.arange(blocks), jnp.arange(blocks)))
 
 
-def balance(
+def sinkhorn_balance(
     logits_BHij: Float[Array, 'B H n n'], is_there_bn: Bool[Array, '#B n'], iterations: int
 ) -> Float[Array, 'B H n n']:
     """Returns log S: logits minus the log-sum-exp of rows and of columns, in turn; about MASKED for missing blocks.

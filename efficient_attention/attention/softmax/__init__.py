@@ -1,20 +1,20 @@
 """Softmax attention over patterns, with all its backends; its definition and cache come from logits/.
 
-Other packages import two names of serve.py: attend.py its `BACKENDS`, models/position_bias.py its
+Other packages import two names of fast_attention.py: attend.py its `BACKENDS`, models/position_bias.py its
 `may_hold_all_pairs`.
 """
 
+from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.logits import cache
-from efficient_attention.attention.logits.definition import weights_of
-from efficient_attention.attention.room import Room
-from efficient_attention.attention.softmax import definition, serve, split_tokens
+from efficient_attention.attention.logits.definition import dense_weights
+from efficient_attention.attention.softmax import backend_choice, definition, sequence_parallel
 
-ROOM = Room(
+IMPLEMENTATION = Implementation(
     kind=definition.Softmax,
-    weights=weights_of,
-    serve=serve.serve,
+    weights=dense_weights,
+    compute=backend_choice.compute_attention,
     init_cache=cache.init,
     decode=cache.decode,
     multiply_adds=definition.multiply_adds,
-    serve_share=split_tokens.serve_share,
+    compute_shard=sequence_parallel.compute_attention_shard,
 )

@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.devices import device_forms
-from efficient_attention.attention.logits.definition import pattern_of
-from efficient_attention.attention.mechanism import refuse
+from efficient_attention.attention.devices import device_tuning
+from efficient_attention.attention.logits.definition import request_pattern
+from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request
 
 WIDEST_HEAD = 128  # supported on every GPU with cuDNN's fused attention; some support 256
 
 
-def serve(request: Request) -> tuple[Array, None]:
+def compute_attention(request: Request) -> tuple[Array, None]:
     """Returns the output of full, causal or causal & window `Softmax` on 16-bit inputs at positions 0, 1, ..."""
-    check_served(request)
-    reach = pattern_of(request).reach
+    check_supported(request)
+    reach = request_pattern(request).reach
     out = jax.nn.dot_product_attention(
         request.query,
         request.key,
@@ -35,16 +35,16 @@ def serve(request: Request) -> tuple[Array, None]:
     return out, None
 
 
-def check_served(request: Request) -> None:
+def check_supported(request: Request) -> None:
     """Raises NotImplementedError that names each feature of this request that cuDNN or this machine lacks."""
-    pattern = pattern_of(request)
-    if not is_served(pattern):
+    pattern = request_pattern(request)
+    if not is_supported(pattern):
         raise NotImplementedError(
             f'cudnn supports Softmax over full, causal and causal & window, not {request.mechanism}'
         )
     is_full, width = not pattern.is_causal, request.query.shape[3]
     lacks = {
-        'GPU on this machine': not device_forms().has_cudnn,
+        'GPU on this machine': not device_tuning().has_cudnn,
         f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
         f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
         'additive bias': request.bias is not None or request.relative is not None,
@@ -52,16 +52,16 @@ def check_served(request: Request) -> None:
         'segments': request.segments is not None,
         'attention dropout': request.dropout is not None,
         'log-sum-exp that can be merged': request.return_lse,
-        'unequal lengths or other positions than 0, 1, ...': not is_full and not is_square(request),
+        'unequal lengths or other positions than 0, 1, ...': not is_full and not has_aligned_positions(request),
     }
-    refuse('cudnn', lacks)
+    raise_unsupported('cudnn', lacks)
 
 
-def is_square(request: Request) -> bool:
+def has_aligned_positions(request: Request) -> bool:
     """Returns whether each query i has the position of key i."""
     return request.query.shape[1] == request.key.shape[1] and request.has_default_positions
 
 
-def is_served(pattern: Pattern) -> bool:
+def is_supported(pattern: Pattern) -> bool:
     """Returns whether cuDNN computes the pattern without a mask: a full or causal band, or a causal window."""
     return pattern.is_band and (pattern.is_causal or pattern.reach == Reach(math.inf, math.inf))

@@ -7,16 +7,16 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
-from efficient_attention.attention.logits.definition import OverPattern, Weights
-from efficient_attention.attention.mechanism import Form
+from efficient_attention.attention.logits.definition import PatternAttention, Weights
+from efficient_attention.attention.mechanism import Capabilities
 from efficient_attention.attention.patterns import Pattern, head_patterns
-from efficient_attention.attention.patterns.tile_table import listing, passes, tile_table
+from efficient_attention.attention.patterns.tile_table import disjoint_passes, order_by_residue, tile_table
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.errors import require_at_least
 
 
 @dataclasses.dataclass(frozen=True)
-class Softmax(OverPattern):
+class Softmax(PatternAttention):
     """softmax(q k^T / sqrt(K)) v over the pairs that `pattern` allows.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
@@ -27,32 +27,32 @@ class Softmax(OverPattern):
     """
 
     name = 'softmax'
-    form = Form(has_logits=True, has_backends=True, merges=True, splits_tokens=True)
+    capabilities = Capabilities(has_logits=True, has_backends=True, merges=True, splits_tokens=True)
 
     tile: int = dataclasses.field(default=64, repr=False)
 
     def __post_init__(self) -> None:
-        OverPattern.__post_init__(self)
+        PatternAttention.__post_init__(self)
         require_at_least(1, 'softmax tile', self.tile)
 
-    def causal_form(self, text: str) -> str:
+    def causal_text(self, text: str) -> str:
         """Returns 'causal & (text)', for error messages."""
         return f"'causal & ({text})', which keeps the pairs that look back"
 
-    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+    def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
         """Returns the softmax over the allowed keys, and the log-sum-exp."""
         return masked_softmax(logits_BHLM, allowed_bhLM)
 
 
 def multiply_adds(mechanism: Softmax, length: int, heads: int, width: int) -> int:
     """Returns the multiply-adds of one row: two products over every pair in the tiles that the pattern keeps."""
-    patterns = head_patterns(mechanism.pattern.for_keys(length), heads)
-    pairs = sum(kept_pairs(pattern, length, length, mechanism.tile) for pattern in patterns)
+    patterns = head_patterns(mechanism.pattern.for_key_count(length), heads)
+    pairs = sum(count_tile_pairs(pattern, length, length, mechanism.tile) for pattern in patterns)
     return 2 * width * pairs * (heads // len(patterns))
 
 
 @functools.lru_cache(maxsize=256)
-def kept_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> int:
+def count_tile_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> int:
     """Returns how many pairs lie in the tiles of `size` by `size` that one head's pattern keeps.
 
     Positions are 0, 1, ... on both sides.
@@ -60,8 +60,8 @@ def kept_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> int:
     positions = [np.arange(number) for number in (queries, keys)]
     sizes = [np.diff(np.append(np.arange(0, len(numbers), size), len(numbers))) for numbers in positions]
     total = 0
-    for pass_pattern, order in passes(pattern):
-        queries_L, keys_M = (numbers[listing(numbers, order)] for numbers in positions)
+    for pass_pattern, order in disjoint_passes(pattern):
+        queries_L, keys_M = (numbers[order_by_residue(numbers, order)] for numbers in positions)
         table = tile_table(pass_pattern, queries_L, keys_M, size, order)
-        total += int((np.repeat(sizes[0], table.counts) * sizes[1][table.keys]).sum())
+        total += int((np.repeat(sizes[0], table.key_tile_counts) * sizes[1][table.keys]).sum())
     return total

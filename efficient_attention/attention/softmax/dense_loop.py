@@ -21,15 +21,15 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.devices import cores, device_forms
+from efficient_attention.attention.devices import cpu_core_count, device_tuning
 from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms
-from efficient_attention.attention.request import Request, Sides
+from efficient_attention.attention.request import QueryKeyPair, Request
 from efficient_attention.attention.weights import MASKED
 
 
-class Heads(NamedTuple):
+class HeadOperands(NamedTuple):
     """Operands of a few key heads of one row."""
 
     query_ghLK: Array  # scaled by 1 / sqrt(K)
@@ -44,7 +44,7 @@ def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Arr
     batch = len(request.query)
     rows = {name: getattr(request, name).astype(jnp.float32) for name in ('query', 'key', 'value')}
     for name, sides in (('segments', request.segments), ('positions', request.positions)):
-        for side, x in (sides or Sides(None, None))._asdict().items():
+        for side, x in (sides or QueryKeyPair(None, None))._asdict().items():
             if x is not None and np.shape(x)[0] == batch > 1:
                 rows[f'{side}_{name}'] = jnp.asarray(x)
     if request.bias is not None and not callable(request.bias) and np.shape(request.bias)[0] == batch > 1:
@@ -53,7 +53,7 @@ def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Arr
         rows['relative'] = request.relative.query
     if request.dropout is not None:
         rows['seed'] = row_seeds(request.dropout.rng, batch)
-    out_BLHK, lse_BHL = map_again(functools.partial(attend_row, request), rows)
+    out_BLHK, lse_BHL = map_with_recompute(functools.partial(attend_row, request), rows)
     return out_BLHK.astype(request.query.dtype), lse_BHL
 
 
@@ -65,7 +65,7 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
     allowed_hLM = allowed_pairs(request)[0]
     added_bhlm = logit_terms(request, jnp.dtype(jnp.float32), None)
     terms_hLM = jnp.where(allowed_hLM, 0.0 if added_bhlm is None else added_bhlm[0], MASKED)
-    most = max(1, device_forms().dense_step_bytes * cores() * groups // (4 * heads * queries * keys))
+    most = max(1, device_tuning().dense_step_bytes * cpu_core_count() * groups // (4 * heads * queries * keys))
     step = max(number for number in range(1, groups + 1) if groups % number == 0 and number <= most)
 
     def by_step(x: Shaped[Array, '...'], *shape: int) -> Array:
@@ -73,14 +73,14 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
 
     of_group = heads // groups
     query_LHK = row['query'] * (1.0 / math.sqrt(width))
-    steps = Heads(
+    steps = HeadOperands(
         by_step(query_LHK.swapaxes(0, 1), of_group, queries, width),
         by_step(row['key'].swapaxes(0, 1), keys, width),
         by_step(row['value'].swapaxes(0, 1), keys, width),
         terms_ghLM=by_step(terms_hLM, of_group, queries, keys) if len(terms_hLM) > 1 else None,
         seeds_gh=by_step(fold_indices(row['seed'], jnp.arange(heads)), of_group) if 'seed' in row else None,
     )
-    out, lse = map_again(
+    out, lse = map_with_recompute(
         functools.partial(attend_heads, terms_hLM[None], request.dropout.rate if request.dropout else 0.0), steps
     )
     return out.reshape(heads, queries, width).swapaxes(0, 1), lse.reshape(heads, queries)
@@ -91,14 +91,14 @@ def request_of_row(request: Request, row: dict[str, Array]) -> Request:
     changes: dict[str, Any] = {name: row[name] for name in ('query', 'key', 'value', 'bias') if name in row}
     for name, sides in (('segments', request.segments), ('positions', request.positions)):
         if sides is not None:
-            changes[name] = Sides(*(row.get(f'{side}_{name}', x) for side, x in sides._asdict().items()))
+            changes[name] = QueryKeyPair(*(row.get(f'{side}_{name}', x) for side, x in sides._asdict().items()))
     if request.relative is not None:
         changes['relative'] = dataclasses.replace(request.relative, query=row['relative']).astype(jnp.float32)
     return dataclasses.replace(request, **changes)
 
 
 def attend_heads(
-    terms_11LM: Array, dropout_rate: float, operands: Heads
+    terms_11LM: Array, dropout_rate: float, operands: HeadOperands
 ) -> tuple[Float[Array, 'g h L K'], Float[Array, 'g h L']]:
     """Returns output and log-sum-exp of a few heads; `terms_11LM` is used if the operands have no terms."""
     terms_ghLM = terms_11LM if operands.terms_ghLM is None else operands.terms_ghLM
@@ -117,6 +117,6 @@ def attend_heads(
     return jnp.where(has_key, out, 0.0), lse[..., 0]
 
 
-def map_again(compute: Callable[[Any], Any], arrays: Any) -> Any:
+def map_with_recompute(compute: Callable[[Any], Any], arrays: Any) -> Any:
     """Returns the results of `compute` over the leading axis of arrays; gradients recompute each result."""
     return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), arrays)

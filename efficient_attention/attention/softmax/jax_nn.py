@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.logits.definition import allowed_pairs, pattern_of
-from efficient_attention.attention.mechanism import refuse
+from efficient_attention.attention.logits.definition import allowed_pairs, request_pattern
+from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Causal, Full
 from efficient_attention.attention.request import Request
 
 
-def serve(request: Request) -> tuple[Array, None]:
+def compute_attention(request: Request) -> tuple[Array, None]:
     """Returns the output of `Softmax` over `Full` or `Causal`, with segments and bias; no log-sum-exp."""
-    check_served(request)
+    check_supported(request)
     allowed_bhLM = allowed_pairs(request)
     with jax.numpy_dtype_promotion('standard'):  # the library mixes bfloat16 with float32 inside
         out_BLHK = jax.nn.dot_product_attention(
@@ -23,9 +23,9 @@ def serve(request: Request) -> tuple[Array, None]:
     return jnp.where(has_key_bL11, out_BLHK, jnp.zeros_like(out_BLHK)), None
 
 
-def check_served(request: Request) -> None:
+def check_supported(request: Request) -> None:
     """Raises NotImplementedError that names each feature of this request that the library lacks."""
-    if pattern_of(request) not in (Full(), Causal()):
+    if request_pattern(request) not in (Full(), Causal()):
         raise NotImplementedError(f'jax_nn supports Softmax over full and causal, not {request.mechanism}')
     lacks = {
         'bias as a function of positions': callable(request.bias),
@@ -35,4 +35,4 @@ def check_served(request: Request) -> None:
         # The library returns the log-sum-exp in the input dtype and without a gradient.
         'log-sum-exp that can be merged': request.return_lse,
     }
-    refuse('jax_nn', lacks)
+    raise_unsupported('jax_nn', lacks)

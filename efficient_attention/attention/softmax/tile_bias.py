@@ -10,13 +10,13 @@ from jax import Array
 from jaxtyping import Shaped
 
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, into_tiles
-from efficient_attention.attention.softmax.tile_term import Term
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, split_into_tiles
+from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ArrayBias(Term):
+class ArrayBias(LogitTerm):
     """A bias array in tiles of queries and of keys; an axis along which it does not vary has size 1, and one tile."""
 
     array_bghnSnS: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
@@ -31,7 +31,7 @@ class ArrayBias(Term):
         """True: axis 1 is the key heads, or 1 for all of them."""
         return True
 
-    def read_by(self, chosen: ChosenTiles) -> 'ArrayBias':
+    def select_for_chunk(self, chosen: ChosenTiles) -> 'ArrayBias':
         """Returns the bias of these query tiles; all of it if the tiles share one bias."""
         if not self.has_tile_gradient:
             return self
@@ -39,20 +39,20 @@ class ArrayBias(Term):
 
     def read_values(self, chunk: TileChunk, _: TileMaskInputs) -> Array:
         """Returns the values over the pairs of the chunk for which `read_by` was called."""
-        return chunk.pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
+        return chunk.arrange_pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
 
-    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
+    def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
         if not chunk.by_key:
-            return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)
-        flipped = ArrayBias(self.array_bghnSnS.transpose(0, 1, 2, 5, 6, 3, 4)).read_by(chunk.chosen)
-        return chunk.pairs(bias_of_visited(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
+            return self.select_for_chunk(chunk.chosen).read_values(chunk, mask_inputs)
+        flipped = ArrayBias(self.array_bghnSnS.transpose(0, 1, 2, 5, 6, 3, 4)).select_for_chunk(chunk.chosen)
+        return chunk.arrange_pairs(bias_of_visited(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
 
-    def start(self) -> Any:
+    def zero_gradient(self) -> Any:
         """Returns the initial gradient sum; None if each query tile has its own gradient."""
         return None if self.has_tile_gradient else jnp.zeros_like(self.array_bghnSnS)
 
-    def collect(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
+    def add_chunk_gradient(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
         """Returns the gradient sum with a chunk's gradient added; or None, and the gradient of the chunk's query tiles.
 
         The axis of query tiles comes first.
@@ -61,7 +61,7 @@ class ArrayBias(Term):
             return None, [jnp.moveaxis(gradient.array_bghnSnS, 3, 0)]
         return total + gradient.array_bghnSnS, []
 
-    def join(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
+    def finish_gradient(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
         """Returns the gradient of the whole bias, from the gradient sum or from all query tiles' gradients.
 
         These gradients lack the empty tile, which is appended.
@@ -73,7 +73,7 @@ class ArrayBias(Term):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FunctionBias(Term):
+class FunctionBias(LogitTerm):
     """A bias function of positions; its parameters are the leaves of `function`, a `jax.tree_util.Partial`."""
 
     function: Any  # a Partial, or JAX's placeholder
@@ -90,42 +90,45 @@ class FunctionBias(Term):
         """False: the function gives the values of all heads at once."""
         return False
 
-    def start(self) -> 'FunctionBias':
+    def zero_gradient(self) -> 'FunctionBias':
         """Returns the initial gradient sum of the parameters: zeros."""
         return jax.tree.map(jnp.zeros_like, self)
 
-    def collect(
+    def add_chunk_gradient(
         self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
     ) -> tuple['FunctionBias', list[Array]]:
         """Returns the gradient sum with a chunk's gradient added, and an empty list: all tiles share the parameters."""
         return jax.tree.map(add_gradient, total, gradient), []
 
-    def join(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
+    def finish_gradient(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
         """Returns the gradient of the parameters, from the gradient sum."""
         return jax.tree.map(gradient_of, self, total)
 
-    def read_by(self, _: ChosenTiles) -> 'FunctionBias':
+    def select_for_chunk(self, _: ChosenTiles) -> 'FunctionBias':
         """Returns the whole term: each chunk reads all parameters."""
         return self
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns the values over the pairs of the chunk."""
-        return self.values(chunk, mask_inputs)
+        return self.chunk_values(chunk, mask_inputs)
 
-    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
+    def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
-        queries, keys = chunk.queries(mask_inputs.queries.positions_b1nS), chunk.keys(mask_inputs.keys.positions_b1nS)
+        queries, keys = (
+            chunk.select_query_tiles(mask_inputs.queries.positions_b1nS),
+            chunk.select_key_tiles(mask_inputs.keys.positions_b1nS),
+        )
         tiles = 1 if chunk.chosen.is_shared else chunk.chosen.computed_t.shape[0]
         query, key = (x.reshape(*x.shape[:2], tiles, -1) for x in (queries, keys))
         if query.shape[1] != 1 or key.shape[1] != 1:
             raise NotImplementedError('blocked has no bias function together with tiles that differ by head')
-        values = jax.vmap(self.of_positions, in_axes=2, out_axes=2)(query, key)
+        values = jax.vmap(self.bias_at_positions, in_axes=2, out_axes=2)(query, key)
         if values.shape[1] == 1:
-            return chunk.pairs(values[:, None])
+            return chunk.arrange_pairs(values[:, None])
         of_heads = values[:, np.asarray(self.heads)]
-        return chunk.pairs(of_heads.reshape(of_heads.shape[0], self.groups, -1, *of_heads.shape[2:]))
+        return chunk.arrange_pairs(of_heads.reshape(of_heads.shape[0], self.groups, -1, *of_heads.shape[2:]))
 
-    def of_positions(self, query_b1q: Array, key_b1m: Array) -> Array:
+    def bias_at_positions(self, query_b1q: Array, key_b1m: Array) -> Array:
         """Returns float32 values [b, 1 or H, q, m]; raises ValueError if the function returns another shape."""
         values = self.function(query_b1q[..., None], key_b1m[..., None, :]).astype(jnp.float32)
         shape = (1,) * (4 - values.ndim) + values.shape
@@ -167,7 +170,7 @@ def make_tile_bias(
         if not varies:
             array = jnp.expand_dims(array, axis)
             continue
-        moved = into_tiles(jnp.moveaxis(array, axis, 1), listing, size)  # [b, n, S, ...]
+        moved = split_into_tiles(jnp.moveaxis(array, axis, 1), listing, size)  # [b, n, S, ...]
         array = jnp.moveaxis(moved, (1, 2), (axis, axis + 1))
     return ArrayBias(array)
 
@@ -191,15 +194,15 @@ def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
         )
     if chosen.visited.shape[0] == 1:
         picked = jax.vmap(lambda tile, visited: jnp.take(tile, visited, axis=4), in_axes=(3, 0), out_axes=3)
-        return side_by_side(picked(array_bghnSnS, chosen.visited[0]))
+        return flatten_visited_tiles(picked(array_bghnSnS, chosen.visited[0]))
     array_bghnSnS = jnp.broadcast_to(
         array_bghnSnS, (array_bghnSnS.shape[0], chosen.visited.shape[0], *array_bghnSnS.shape[2:])
     )
     by_tile = jax.vmap(lambda tile, visited: jnp.take(tile, visited, axis=3), in_axes=(2, 0), out_axes=2)
     by_head = jax.vmap(by_tile, in_axes=(1, 0), out_axes=1)
-    return side_by_side(by_head(array_bghnSnS, chosen.visited))
+    return flatten_visited_tiles(by_head(array_bghnSnS, chosen.visited))
 
 
-def side_by_side(array: Shaped[Array, '...']) -> Array:
+def flatten_visited_tiles(array: Shaped[Array, '...']) -> Array:
     """Returns the array [..., w, S] as [..., w S], with the visited tiles one after another."""
     return array.reshape(*array.shape[:-2], -1)

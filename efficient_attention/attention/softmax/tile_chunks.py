@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Shaped
 
 
-class Side(NamedTuple):
+class SideMaskInputs(NamedTuple):
     """Arrays of queries or of keys that the mask and dropout read; the last tile is empty."""
 
     positions_b1nS: Array
@@ -29,8 +29,8 @@ class Side(NamedTuple):
 class TileMaskInputs(NamedTuple):
     """The arrays of a pass that have no gradient."""
 
-    queries: Side
-    keys: Side
+    queries: SideMaskInputs
+    keys: SideMaskInputs
     dropout_seeds_BGh: Array | None
 
 
@@ -62,25 +62,25 @@ class TileChunk(NamedTuple):
     checks_keys: bool  # some key of these tiles does not exist
     size: int  # S
 
-    def queries(self, x: Shaped[Array, '...']) -> Array:
+    def select_query_tiles(self, x: Shaped[Array, '...']) -> Array:
         """Returns the chunk's query tiles of `x` [B, G, n, ...]: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
         return (take_visited if self.by_key else take_computed)(self.chosen, x)
 
-    def keys(self, x: Shaped[Array, '...']) -> Array:
+    def select_key_tiles(self, x: Shaped[Array, '...']) -> Array:
         """Returns the chunk's key tiles of `x` [B, G, n, ...]: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
         return (take_computed if self.by_key else take_visited)(self.chosen, x)
 
-    def spread_queries(self, x_b1nS: Array) -> Array:
+    def broadcast_queries(self, x_b1nS: Array) -> Array:
         """Returns the chunk's values of each query, with axes of 1 so that they broadcast over the pairs."""
-        picked = self.queries(x_b1nS)
+        picked = self.select_query_tiles(x_b1nS)
         return picked[:, :, :, None, :, None, :] if self.by_key else picked[:, :, :, None, :, None, None]
 
-    def spread_keys(self, x_b1nS: Array) -> Array:
+    def broadcast_keys(self, x_b1nS: Array) -> Array:
         """Returns the chunk's values of each key, with axes of 1 so that they broadcast over the pairs."""
-        picked = self.keys(x_b1nS)
+        picked = self.select_key_tiles(x_b1nS)
         return picked[..., None, None, None] if self.by_key else picked[:, :, :, None, None]
 
-    def spread_heads(self, x_BGh: Array) -> Array:
+    def broadcast_heads(self, x_BGh: Array) -> Array:
         """Returns the values of each query head, with axes of 1 so that they broadcast over the pairs."""
         before = (slice(None), slice(None), None)
         return (
@@ -89,7 +89,7 @@ class TileChunk(NamedTuple):
             else x_BGh[(*before, slice(None), *3 * (None,))]
         )
 
-    def pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
+    def arrange_pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
         """Returns values of pairs, such as a bias, moved from [b, g, h, t, q, m] into the layout of this class.
 
         If the chunk's tiles visit the same tiles, the array comes with t = 1. Its axis of computed positions (m by key,
@@ -106,7 +106,7 @@ class TileChunk(NamedTuple):
         return x_bghtqm.reshape(batch, groups, heads, tiles, -1, q, m).transpose(0, 1, 3, 6, 4, 2, 5)
 
 
-def into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
+def split_into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
     """Returns `x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, padded to whole tiles and one empty tile."""
     length = x.shape[1]
     x = reorder(x, listing_L, 1)
@@ -131,13 +131,13 @@ def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
 
 def make_side(
     positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int, numbers_L: Array | None = None
-) -> Side:
+) -> SideMaskInputs:
     """Returns the arrays of queries, or of keys, that the mask and dropout read, in the listed order."""
     numbers_L = jnp.arange(len(listing_L), dtype=jnp.int32) if numbers_L is None else numbers_L
-    return Side(
-        into_tiles(jnp.asarray(positions_bL), listing_L, size)[:, None],
-        None if segments_BL is None else into_tiles(segments_BL, listing_L, size)[:, None],
-        into_tiles(numbers_L[None], listing_L, size, fill=-1)[:, None],
+    return SideMaskInputs(
+        split_into_tiles(jnp.asarray(positions_bL), listing_L, size)[:, None],
+        None if segments_BL is None else split_into_tiles(segments_BL, listing_L, size)[:, None],
+        split_into_tiles(numbers_L[None], listing_L, size, fill=-1)[:, None],
     )
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.softmax.schedule import TileClass
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
+from efficient_attention.attention.softmax.tile_schedule import TileClass
 
 
 class Loop(NamedTuple):
@@ -48,7 +48,7 @@ def run_loop(
         results.append(arrays)
         numbers.append(tile_class.computed_n)
     return carry, [
-        into_order(list(arrays), np.concatenate(numbers), loop.tile_count, fill)
+        restore_tile_order(list(arrays), np.concatenate(numbers), loop.tile_count, fill)
         for arrays, fill in zip(zip(*results, strict=True), fills, strict=True)
     ]
 
@@ -85,7 +85,7 @@ def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> 
     return carry, [x[:count] for x in arrays]
 
 
-def into_order(arrays: list[Array], numbers_n: np.ndarray, tile_count: int, fill: float) -> Array:
+def restore_tile_order(arrays: list[Array], numbers_n: np.ndarray, tile_count: int, fill: float) -> Array:
     """Returns the arrays [n, ...] of all classes as one array [tile_count, ...], with `fill` for tiles in no class."""
     x = jnp.concatenate(arrays) if len(arrays) > 1 else arrays[0]
     if np.array_equal(numbers_n, np.arange(tile_count)):

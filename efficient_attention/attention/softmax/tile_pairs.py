@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.dropout import fold_index, is_kept
-from efficient_attention.attention.softmax.schedule import Pass, TileClass
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
     TileChunk,
@@ -19,7 +18,8 @@ from efficient_attention.attention.softmax.tile_chunks import (
     dot_products,
     weighted_sums,
 )
-from efficient_attention.attention.softmax.tile_term import Term
+from efficient_attention.attention.softmax.tile_schedule import TileClass, TilePass
+from efficient_attention.attention.softmax.tile_term import LogitTerm
 from efficient_attention.attention.weights import MASKED
 
 
@@ -29,14 +29,14 @@ class TileOperands(NamedTuple):
     q_BGnhSK: Array  # scaled by 1 / sqrt(K)
     k_BGnSK: Array
     v_BGnSK: Array
-    terms: tuple[Term, ...]  # added to the dot products of queries and keys
+    terms: tuple[LogitTerm, ...]  # added to the dot products of queries and keys
 
 
 @dataclasses.dataclass(frozen=True)
 class TileOptions:
     """The static options of a pass."""
 
-    tile_pass: Pass
+    tile_pass: TilePass
     dropout_rate: float
     step_bytes: tuple[int, int]  # bytes of a step's scores, for separate lists and for a shared list of tiles
 
@@ -53,28 +53,28 @@ def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_cla
 
 def term_values(chunk: TileChunk, operands: TileOperands, mask_inputs: TileMaskInputs) -> list[Array]:
     """Returns the values that each term adds to the logits, over the pairs."""
-    return [term.values(chunk, mask_inputs) for term in operands.terms]
+    return [term.chunk_values(chunk, mask_inputs) for term in operands.terms]
 
 
 def masked_logits(
     chunk: TileChunk, options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, terms: list[Array]
 ) -> Array:
     """Returns float32 logits over the pairs including their terms, with MASKED where a pair is not allowed."""
-    logits = dot_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
+    logits = dot_products(chunk, chunk.select_query_tiles(operands.q_BGnhSK), chunk.select_key_tiles(operands.k_BGnSK))
     logits = sum(terms, logits)
-    masks = allowed(chunk, options, mask_inputs)
+    masks = allowed_pairs(chunk, options, mask_inputs)
     return jnp.where(functools.reduce(jnp.logical_and, masks), logits, MASKED) if masks else logits
 
 
-def allowed(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> list[Array]:
+def allowed_pairs(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> list[Array]:
     """Returns booleans that broadcast over the pairs; a pair is allowed if all of them are True."""
     masks = []
     if chunk.checks_keys or chunk.checks_pattern:
-        masks.append(chunk.spread_keys(mask_inputs.keys.numbers_11nS) >= 0)
+        masks.append(chunk.broadcast_keys(mask_inputs.keys.numbers_11nS) >= 0)
     if chunk.checks_pattern:
         query, key = (
-            chunk.spread_queries(mask_inputs.queries.positions_b1nS),
-            chunk.spread_keys(mask_inputs.keys.positions_b1nS),
+            chunk.broadcast_queries(mask_inputs.queries.positions_b1nS),
+            chunk.broadcast_keys(mask_inputs.keys.positions_b1nS),
         )
         by_head = [
             pattern(query[:, min(head, query.shape[1] - 1)], key[:, min(head, key.shape[1] - 1)])
@@ -83,7 +83,7 @@ def allowed(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs)
         masks.append(jnp.stack(by_head, axis=1))
     q_segments, k_segments = mask_inputs.queries.segments_B1nS, mask_inputs.keys.segments_B1nS
     if q_segments is not None and k_segments is not None:
-        query, key = chunk.spread_queries(q_segments), chunk.spread_keys(k_segments)
+        query, key = chunk.broadcast_queries(q_segments), chunk.broadcast_keys(k_segments)
         masks.append((query == key) & (key != 0))
     return masks
 
@@ -93,9 +93,9 @@ def dropout_factor(chunk: TileChunk, options: TileOptions, mask_inputs: TileMask
     if mask_inputs.dropout_seeds_BGh is None:
         return None
     bits = fold_index(
-        chunk.spread_heads(mask_inputs.dropout_seeds_BGh), chunk.spread_queries(mask_inputs.queries.numbers_11nS)
+        chunk.broadcast_heads(mask_inputs.dropout_seeds_BGh), chunk.broadcast_queries(mask_inputs.queries.numbers_11nS)
     )
-    keep = is_kept(fold_index(bits, chunk.spread_keys(mask_inputs.keys.numbers_11nS)), options.dropout_rate)
+    keep = is_kept(fold_index(bits, chunk.broadcast_keys(mask_inputs.keys.numbers_11nS)), options.dropout_rate)
     return keep.astype(jnp.float32) * (1.0 / (1.0 - options.dropout_rate))
 
 
@@ -109,7 +109,7 @@ def forward_chunk(
     total = weights.sum(axis=(-2, -1))
     factor = dropout_factor(chunk, options, mask_inputs)
     weights = weights if factor is None else weights * factor
-    v = chunk.keys(operands.v_BGnSK)
+    v = chunk.select_key_tiles(operands.v_BGnSK)
     out = weighted_sums(chunk, weights.astype(v.dtype), v)
     maximum = maximum[..., 0, 0]
     has_key = maximum > MASKED / 2  # without a key the weights are meaningless
@@ -128,7 +128,7 @@ class SavedTiles(NamedTuple):
     delta_BGnhS: Array
 
 
-def backward_pairs(
+def pair_gradients(
     chunk: TileChunk,
     options: TileOptions,
     operands: TileOperands,
@@ -137,10 +137,12 @@ def backward_pairs(
     terms: list[Array],
 ) -> tuple[Array, Array]:
     """Returns the weights after dropout and the gradient of the logits, both float32 over the pairs."""
-    lse, delta = (chunk.queries(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
+    lse, delta = (chunk.select_query_tiles(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
     lse, delta = (x[:, :, :, None] if chunk.by_key else x[..., None, None] for x in (lse, delta))
     weights = jnp.exp(masked_logits(chunk, options, operands, mask_inputs, terms) - lse)
-    dweights = dot_products(chunk, chunk.queries(saved.dout_BGnhSK), chunk.keys(operands.v_BGnSK))
+    dweights = dot_products(
+        chunk, chunk.select_query_tiles(saved.dout_BGnhSK), chunk.select_key_tiles(operands.v_BGnSK)
+    )
     factor = dropout_factor(chunk, options, mask_inputs)
     dropped = weights if factor is None else weights * factor
     dweights = dweights if factor is None else dweights * factor

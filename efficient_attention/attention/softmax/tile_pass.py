@@ -7,40 +7,44 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.device_mesh import is_split
-from efficient_attention.attention.devices import device_forms
+from efficient_attention.attention.device_mesh import is_axis_sharded
+from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.dropout import fold_index, row_seeds
-from efficient_attention.attention.request import Request, Sides
-from efficient_attention.attention.softmax.schedule import Pass
+from efficient_attention.attention.request import QueryKeyPair, Request
 from efficient_attention.attention.softmax.tile_bias import make_tile_bias
-from efficient_attention.attention.softmax.tile_chunks import TileMaskInputs, into_tiles, make_side, reorder
+from efficient_attention.attention.softmax.tile_chunks import TileMaskInputs, make_side, reorder, split_into_tiles
 from efficient_attention.attention.softmax.tile_pairs import TileOperands, TileOptions
 from efficient_attention.attention.softmax.tile_relative import make_relative_bias
+from efficient_attention.attention.softmax.tile_schedule import TilePass
 from efficient_attention.attention.softmax.tile_softmax import attend_tiles
-from efficient_attention.attention.softmax.tile_term import Term
+from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
-def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Array, Array]:
+def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[Array, Array]:
     """Returns the output [B, L, H, K] and log-sum-exp [B, H, L] of one pass, for the heads with indices `heads_H`."""
     batch, queries, _, width = request.query.shape
     options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
     q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
     operands = TileOperands(
-        into_tiles(q_BLGhK, tile_pass.query_listing_L, tile_pass.size).transpose(0, 3, 1, 4, 2, 5),
-        into_tiles(request.key, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
-        into_tiles(request.value, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
+        split_into_tiles(q_BLGhK, tile_pass.query_listing_L, tile_pass.size).transpose(0, 3, 1, 4, 2, 5),
+        split_into_tiles(request.key, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
+        split_into_tiles(request.value, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
         make_terms(request, heads_H, tile_pass),
     )
     segments = request.segments or (None, None)
-    positions, size = request.positions_in_row, tile_pass.size
-    numbers = Sides(None, None) if request.place is None else Sides(request.numbers('query'), request.numbers('key'))
+    positions, size = request.full_row_positions, tile_pass.size
+    numbers = (
+        QueryKeyPair(None, None)
+        if request.place is None
+        else QueryKeyPair(request.global_indices('query'), request.global_indices('key'))
+    )
     mask_inputs = TileMaskInputs(
         make_side(positions.query, segments[0], tile_pass.query_listing_L, size, numbers.query),
         make_side(positions.key, segments[1], tile_pass.key_listing_M, size, numbers.key),
         None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads_H),
     )
-    run = attend_tiles_by_head if is_wide(options, operands) else attend_tiles
+    run = attend_tiles_by_head if is_wider_than_step(options, operands) else attend_tiles
     out_BGnhSK, lse_BGnhS = run(options, operands, mask_inputs)
     out_BLHK = out_BGnhSK.transpose(0, 2, 4, 1, 3, 5).reshape(batch, -1, len(heads_H), width)[:, :queries]
     lse_BHL = lse_BGnhS.swapaxes(2, 3).reshape(batch, len(heads_H), -1)[..., :queries]
@@ -48,7 +52,7 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple
     return reorder(out_BLHK, back_L, 1), reorder(lse_BHL, back_L, 2)
 
 
-def make_terms(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Term, ...]:
+def make_terms(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[LogitTerm, ...]:
     """Returns the terms that the request adds to the products of queries and keys, for the heads `heads_H`."""
     bias = make_tile_bias(request, heads_H, tile_pass.query_listing_L, tile_pass.key_listing_M, tile_pass.size)
     return tuple(term for term in (bias, make_relative_bias(request, heads_H, tile_pass)) if term is not None)
@@ -56,7 +60,7 @@ def make_terms(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[
 
 def step_sizes() -> tuple[int, int]:
     """Returns the bytes of a step's scores, for separate lists and for a shared list of tiles."""
-    return device_forms().tile_step_bytes, device_forms().shared_tile_step_bytes
+    return device_tuning().tile_step_bytes, device_tuning().shared_tile_step_bytes
 
 
 def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
@@ -68,7 +72,7 @@ def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
     return seeds_BH.reshape(batch, request.key.shape[2], -1)
 
 
-def is_wide(options: TileOptions, operands: TileOperands) -> bool:
+def is_wider_than_step(options: TileOptions, operands: TileOperands) -> bool:
     """Returns whether the scores of one tile over all heads exceed a step, on devices that then loop over heads.
 
     Heads that are sharded over devices are not looped over, because each head would have to be gathered.
@@ -78,9 +82,9 @@ def is_wide(options: TileOptions, operands: TileOperands) -> bool:
         tile_class.visited_hnw.shape[-1] for tile_class in (*options.tile_pass.by_query, *options.tile_pass.by_key)
     )
     tile_bytes = 4 * batch * groups * per_group * size * size * width
-    is_by_head = all(term.splits_by_head for term in operands.terms) and not is_split('H')
+    is_by_head = all(term.splits_by_head for term in operands.terms) and not is_axis_sharded('H')
     is_splittable = groups > 1 and is_by_head and len(options.tile_pass.patterns) == 1
-    return device_forms().takes_turns_by_head and is_splittable and tile_bytes > min(options.step_bytes)
+    return device_tuning().takes_turns_by_head and is_splittable and tile_bytes > min(options.step_bytes)
 
 
 def attend_tiles_by_head(

@@ -19,20 +19,20 @@ import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
-from efficient_attention.attention.relative import falling, first_position, shift
+from efficient_attention.attention.relative import descending_table_rows, first_position, relative_shift
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.schedule import Pass, TileClass
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
     TileChunk,
     TileMaskInputs,
-    into_tiles,
+    split_into_tiles,
     take_computed,
 )
-from efficient_attention.attention.softmax.tile_term import Term
+from efficient_attention.attention.softmax.tile_schedule import TileClass, TilePass
+from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
-class RelativeRead(NamedTuple):
+class RelativeChunk(NamedTuple):
     """The arrays that a chunk of query tiles reads: its queries, and the tiles of the table for each query tile."""
 
     q_BGthSK: Array
@@ -45,13 +45,13 @@ class RelativeRead(NamedTuple):
         axes = ((5,), (4,)), ((1, 3, 2), (0, 1, 2))
         values_GhtBSc = jax.lax.dot_general(self.q_BGthSK, r_GhtcK, axes, preferred_element_type=jnp.float32)
         size = self.q_BGthSK.shape[4]
-        shifted = shift(values_GhtBSc, size * width).transpose(3, 0, 2, 1, 4, 5)
+        shifted = relative_shift(values_GhtBSc, size * width).transpose(3, 0, 2, 1, 4, 5)
         return shifted.reshape(*shifted.shape[:-1], width, size)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RelativeBias(Term):
+class RelativeBias(LogitTerm):
     """The relative term of a pass: its queries, and its table of distances in tiles."""
 
     q_BGnhSK: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
@@ -69,34 +69,35 @@ class RelativeBias(Term):
         """True: axis 1 is the key heads."""
         return True
 
-    def read_by(self, chosen: ChosenTiles) -> RelativeRead:
+    def select_for_chunk(self, chosen: ChosenTiles) -> RelativeChunk:
         """Returns the queries of these tiles, and the tiles of the table that each query tile reads."""
-        return RelativeRead(
-            take_computed(chosen, self.q_BGnhSK), self.table_tiles(self.starts(chosen), chosen.visited.shape[-1] + 1)
+        return RelativeChunk(
+            take_computed(chosen, self.q_BGnhSK),
+            self.table_tiles(self.first_table_tiles(chosen), chosen.visited.shape[-1] + 1),
         )
 
-    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
+    def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns the float32 values over the pairs."""
         if not chunk.by_key:
-            return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)
+            return self.select_for_chunk(chunk.chosen).read_values(chunk, mask_inputs)
         chosen = chunk.chosen
         width = chosen.visited.shape[-1]
         # The first of the w query tiles is nearest to the key tile, and its distances come last.
         starts_t = self.diagonal + chosen.computed_t - first_tiles(chosen) - (width - 1)
         r_GhtnSK = self.table_tiles(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         r_GhtwcK = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
-        q_BGtwhSK = chunk.queries(self.q_BGnhSK)
+        q_BGtwhSK = chunk.select_query_tiles(self.q_BGnhSK)
         if chosen.is_shared:
             shared = ((5,), (5,)), ((1, 3, 2), (0, 1, 3))
             values_GhwBStc = jax.lax.dot_general(
                 q_BGtwhSK[:, :, 0], r_GhtwcK, shared, preferred_element_type=jnp.float32
             )
-            return shift(values_GhwBStc.swapaxes(4, 5), chunk.size).transpose(3, 0, 4, 6, 2, 1, 5)
+            return relative_shift(values_GhwBStc.swapaxes(4, 5), chunk.size).transpose(3, 0, 4, 6, 2, 1, 5)
         axes = ((6,), (5,)), ((1, 4, 2, 3), (0, 1, 2, 3))
         values_GhtwBSc = jax.lax.dot_general(q_BGtwhSK, r_GhtwcK, axes, preferred_element_type=jnp.float32)
-        return shift(values_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
+        return relative_shift(values_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
 
-    def starts(self, chosen: ChosenTiles) -> Array:
+    def first_table_tiles(self, chosen: ChosenTiles) -> Array:
         """Returns int [t]: the first tile of the table that each query tile reads."""
         return self.diagonal - chosen.computed_t + first_tiles(chosen)
 
@@ -105,19 +106,21 @@ class RelativeBias(Term):
         places = jnp.clip(starts_t[:, None] + jnp.arange(count)[None], 0, self.table_1GhnSK.shape[3] - 1)
         return self.table_1GhnSK.at[0, :, :, places].get(mode='promise_in_bounds').transpose(2, 3, 0, 1, 4, 5)
 
-    def start(self) -> Array:
+    def zero_gradient(self) -> Array:
         """Returns the table's initial gradient: zeros, with extra tiles beyond both ends."""
         shape = list(self.table_1GhnSK.shape[1:])
         shape[2] += 2 * self.widest
         return jnp.zeros(shape, jnp.float32)
 
-    def collect(self, total_GhnSK: Array, chosen: ChosenTiles, gradient: RelativeRead) -> tuple[Array, list[Array]]:
+    def add_chunk_gradient(
+        self, total_GhnSK: Array, chosen: ChosenTiles, gradient: RelativeChunk
+    ) -> tuple[Array, list[Array]]:
         """Returns the table's gradient with a chunk's gradient added, and the gradient of the chunk's queries.
 
         The gradient is added one query tile after another.
         """
         count, last = gradient.r_GhtnSK.shape[3], total_GhnSK.shape[2] - self.widest
-        places = jnp.clip(self.starts(chosen) + self.widest, 0, last)
+        places = jnp.clip(self.first_table_tiles(chosen) + self.widest, 0, last)
 
         def add(tile: Shaped[Array, '...'], total: Shaped[Array, '...']) -> Array:
             added = jax.lax.dynamic_index_in_dim(gradient.r_GhtnSK, tile, 2, keepdims=False)
@@ -127,7 +130,7 @@ class RelativeBias(Term):
         total_GhnSK = jax.lax.fori_loop(0, len(chosen.computed_t), add, total_GhnSK)
         return total_GhnSK, [jnp.moveaxis(gradient.q_BGthSK, 2, 0)]
 
-    def join(self, total_GhnSK: Array, arrays: list[Array]) -> 'RelativeBias':
+    def finish_gradient(self, total_GhnSK: Array, arrays: list[Array]) -> 'RelativeBias':
         """Returns the gradient of the term, from the table's gradient and all query tiles' gradients.
 
         The query gradients lack the empty tile.
@@ -143,7 +146,7 @@ def first_tiles(chosen: ChosenTiles) -> Array:
     return jnp.asarray(chosen.visited[0] if chosen.is_shared else chosen.visited[0, :, 0], jnp.int32)
 
 
-def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> RelativeBias | None:
+def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> RelativeBias | None:
     """Returns the relative term of the heads `heads_H` in tiles; None if the request has none.
 
     Raises:
@@ -153,22 +156,26 @@ def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: Pass) -
     relative, groups = request.relative, request.key.shape[2]
     if relative is None:
         return None
-    offset = check_in_order(request, tile_pass)
+    offset = consecutive_offset(request, tile_pass)
     q_BLHK = relative.query[:, :, heads_H] * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), request.query.dtype)
     batch, queries, _, width = q_BLHK.shape
-    q_BGnhSK = into_tiles(q_BLHK.reshape(batch, queries, groups, -1, width), tile_pass.query_listing_L, tile_pass.size)
+    q_BGnhSK = split_into_tiles(
+        q_BLHK.reshape(batch, queries, groups, -1, width), tile_pass.query_listing_L, tile_pass.size
+    )
     distances, size = relative.table.shape[0], tile_pass.size
     # Tile `diagonal` begins at distance offset + S - 1; tile 0 lies wholly beyond the table's last distance.
     diagonal = -(-(relative.first + distances - 1 - offset) // size)
     top = offset + size - 1 + size * diagonal
     tiles = 1 + -(-(top - relative.first) // size)
-    falling_cHK = falling(relative.table[:, heads_H].astype(jnp.float32), top - relative.first, tiles * size)
+    falling_cHK = descending_table_rows(
+        relative.table[:, heads_H].astype(jnp.float32), top - relative.first, tiles * size
+    )
     table_1GhnSK = falling_cHK.reshape(1, tiles, size, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
     widest = 1 + max(tile_class.visited_hnw.shape[-1] for tile_class in tile_pass.by_query)
     return RelativeBias(q_BGnhSK.transpose(0, 3, 1, 4, 2, 5), table_1GhnSK, diagonal, widest)
 
 
-def check_in_order(request: Request, tile_pass: Pass) -> int:
+def consecutive_offset(request: Request, tile_pass: TilePass) -> int:
     """Returns the first query's position minus the first key's; raises unless positions and tiles are consecutive."""
     starts = first_position(request.positions.query), first_position(request.positions.key)
     if starts[0] is None or starts[1] is None:

@@ -20,19 +20,19 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Shaped
 
-from efficient_attention.attention.softmax.schedule import TileClass
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileMaskInputs, weighted_sums
 from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
 from efficient_attention.attention.softmax.tile_pairs import (
     SavedTiles,
     TileOperands,
     TileOptions,
-    backward_pairs,
     forward_chunk,
     make_chunk,
+    pair_gradients,
     term_values,
 )
-from efficient_attention.attention.softmax.tile_term import Term
+from efficient_attention.attention.softmax.tile_schedule import TileClass
+from efficient_attention.attention.softmax.tile_term import LogitTerm
 from efficient_attention.attention.weights import MASKED
 
 
@@ -47,12 +47,12 @@ def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loo
     )
 
 
-def tiles_first(x: Shaped[Array, '...']) -> Array:
+def tile_axis_to_front(x: Shaped[Array, '...']) -> Array:
     """Returns the array [B, G, t, ...] as [t, B, G, ...]."""
     return jnp.moveaxis(x, 2, 0)
 
 
-def tiles_third(x: Shaped[Array, '...']) -> Array:
+def tile_axis_to_third(x: Shaped[Array, '...']) -> Array:
     """Returns the array [t, B, G, ...] as [B, G, t, ...]."""
     return jnp.moveaxis(x, 0, 2)
 
@@ -63,10 +63,10 @@ def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: Tile
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         out, lse = forward_chunk(make_chunk(options, chosen, False, tile_class), options, operands, mask_inputs)
-        return carry, [tiles_first(out), tiles_first(lse)]
+        return carry, [tile_axis_to_front(out), tile_axis_to_front(lse)]
 
     _, (out, lse) = run_loop(make_loop(options, operands, False), step, None, (0.0, MASKED))
-    return tiles_third(out), tiles_third(lse)
+    return tile_axis_to_third(out), tile_axis_to_third(lse)
 
 
 def attend_tiles_forward(options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Any, Any]:
@@ -104,36 +104,38 @@ def with_empty_tile(x: Shaped[Array, '...']) -> Array:
 
 def query_gradients(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
-) -> tuple[Array, tuple[Term, ...]]:
+) -> tuple[Array, tuple[LogitTerm, ...]]:
     """Returns the gradients of the queries [B, G, n, h, S, K] and of the terms, from the loop over query tiles."""
     terms = operands.terms
 
     def step(chosen: ChosenTiles, tile_class: TileClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
         chunk = make_chunk(options, chosen, False, tile_class)
-        pulled = [jax.vjp(lambda read: read.read_values(chunk, mask_inputs), term.read_by(chosen)) for term in terms]
-        _, dlogits = backward_pairs(chunk, options, operands, mask_inputs, saved, [values for values, _ in pulled])
-        k = chunk.keys(operands.k_BGnSK)
-        arrays = [tiles_first(weighted_sums(chunk, dlogits.astype(k.dtype), k).astype(k.dtype))]
+        pulled = [
+            jax.vjp(lambda read: read.read_values(chunk, mask_inputs), term.select_for_chunk(chosen)) for term in terms
+        ]
+        _, dlogits = pair_gradients(chunk, options, operands, mask_inputs, saved, [values for values, _ in pulled])
+        k = chunk.select_key_tiles(operands.k_BGnSK)
+        arrays = [tile_axis_to_front(weighted_sums(chunk, dlogits.astype(k.dtype), k).astype(k.dtype))]
         dlogits = jnp.where(chosen.is_repeat_t.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
         after = []
         for term, total, (values, pull) in zip(terms, totals, pulled, strict=True):
-            total, complete = term.collect(total, chosen, pull(sum_to(dlogits, values.shape))[0])
+            total, complete = term.add_chunk_gradient(total, chosen, pull(sum_to_shape(dlogits, values.shape))[0])
             after.append(total)
             arrays += complete
         return after, arrays
 
     by_tile = [term.has_tile_gradient for term in terms]
     loop = make_loop(options, operands, False)
-    totals, arrays = run_loop(loop, step, [term.start() for term in terms], (0.0,) * (1 + sum(by_tile)))
+    totals, arrays = run_loop(loop, step, [term.zero_gradient() for term in terms], (0.0,) * (1 + sum(by_tile)))
     dq, *rest = arrays
     gradients = [
-        term.join(total, [rest.pop(0)] if has_array else [])
+        term.finish_gradient(total, [rest.pop(0)] if has_array else [])
         for term, total, has_array in zip(terms, totals, by_tile, strict=True)
     ]
-    return with_empty_tile(tiles_third(dq)), tuple(gradients)
+    return with_empty_tile(tile_axis_to_third(dq)), tuple(gradients)
 
 
-def sum_to(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
+def sum_to_shape(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
     """Returns `x` summed over the axes that are 1 in `shape`."""
     axes = tuple(axis for axis, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want)
     return x.sum(axis=axes, keepdims=True)
@@ -147,12 +149,12 @@ def key_gradients(
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         chunk = make_chunk(options, chosen, True, tile_class)
         added = term_values(chunk, operands, mask_inputs)
-        dropped, dlogits = backward_pairs(chunk, options, operands, mask_inputs, saved, added)
-        q, dout = chunk.queries(operands.q_BGnhSK), chunk.queries(saved.dout_BGnhSK)
+        dropped, dlogits = pair_gradients(chunk, options, operands, mask_inputs, saved, added)
+        q, dout = chunk.select_query_tiles(operands.q_BGnhSK), chunk.select_query_tiles(saved.dout_BGnhSK)
         dtype = operands.k_BGnSK.dtype
         dk, dv = (weighted_sums(chunk, x.astype(y.dtype), y).astype(dtype) for x, y in ((dlogits, q), (dropped, dout)))
-        return carry, [tiles_first(dk), tiles_first(dv)]
+        return carry, [tile_axis_to_front(dk), tile_axis_to_front(dv)]
 
     _, arrays = run_loop(make_loop(options, operands, True), step, None, (0.0, 0.0))
-    dk, dv = (with_empty_tile(tiles_third(x)) for x in arrays)
+    dk, dv = (with_empty_tile(tile_axis_to_third(x)) for x in arrays)
     return dk, dv

@@ -1,4 +1,4 @@
-"""`Term`, the interface between tile loops and a term of the logits, such as a bias or the relative term."""
+"""`LogitTerm`, the interface between tile loops and a term of the logits, such as a bias or the relative term."""
 
 import abc
 from typing import Any, Protocol, runtime_checkable
@@ -9,7 +9,7 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileC
 
 
 @runtime_checkable
-class TermRead(Protocol):
+class LogitTermRead(Protocol):
     """The part of a term that a chunk of query tiles reads; a tree of arrays, through which its gradient flows."""
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
@@ -20,7 +20,7 @@ class TermRead(Protocol):
         ...
 
 
-class Term(abc.ABC):
+class LogitTerm(abc.ABC):
     """A term that is added to the logits; a tree of arrays.
 
     The forward loop, and the backward loop by key tile, call `values`. The backward loop by query tile computes the
@@ -40,21 +40,21 @@ class Term(abc.ABC):
         """Whether key heads can be computed one after another, because axis 1 of the arrays is the key heads."""
 
     @abc.abstractmethod
-    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
+    def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns float32 values over the pairs of any chunk; an axis has size 1 if values do not vary along it."""
 
     @abc.abstractmethod
-    def read_by(self, chosen: ChosenTiles) -> TermRead:
+    def select_for_chunk(self, chosen: ChosenTiles) -> LogitTermRead:
         """Returns the part of the term that a chunk of these query tiles reads."""
 
     @abc.abstractmethod
-    def start(self) -> Any:
+    def zero_gradient(self) -> Any:
         """Returns the total before the first chunk."""
 
     @abc.abstractmethod
-    def collect(self, total: Any, chosen: ChosenTiles, gradient: Any) -> tuple[Any, list[Array]]:
+    def add_chunk_gradient(self, total: Any, chosen: ChosenTiles, gradient: Any) -> tuple[Any, list[Array]]:
         """Returns the total with a chunk's gradient added, and the arrays [t, ...] that this chunk completes."""
 
     @abc.abstractmethod
-    def join(self, total: Any, arrays: list[Array]) -> 'Term':
+    def finish_gradient(self, total: Any, arrays: list[Array]) -> 'LogitTerm':
         """Returns the gradient of the whole term, from the total and the arrays [n, ...], which lack the empty tile."""

@@ -1,6 +1,6 @@
 """The backend `blocked`: softmax attention over only the kept tiles, on any device, in memory linear in the length.
 
-The host turns a pattern into a schedule (`schedule.py`). The device runs loops over its tiles (`tile_pass.py`). This
+The host turns a pattern into a schedule (`tile_schedule.py`). The device runs loops over its tiles (`tile_pass.py`). This
 file joins the results of heads and merges the results of passes.
 """
 
@@ -11,23 +11,23 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.logits.definition import pattern_of
-from efficient_attention.attention.mechanism import of_kind, refuse
-from efficient_attention.attention.merge import merge
+from efficient_attention.attention.logits.definition import request_pattern
+from efficient_attention.attention.mechanism import ensure_kind, raise_unsupported
+from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.request import Numbers, Request
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.schedule import schedule
 from efficient_attention.attention.softmax.tile_chunks import reorder
 from efficient_attention.attention.softmax.tile_pass import attend_pass
+from efficient_attention.attention.softmax.tile_schedule import schedule_tiles
 from efficient_attention.attention.weights import MASKED
 
 
-def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
     """Returns output and log-sum-exp of `Softmax` over any pattern, with every option except additive scores."""
-    refuse('blocked', {'additive scores': request.additive is not None})
+    raise_unsupported('blocked', {'additive scores': request.additive is not None})
     heads = request.query.shape[2]
-    pattern = pattern_of(request)
+    pattern = request_pattern(request)
     results = {}
     for group, patterns in head_groups(pattern, heads):
         results[group] = attend_heads(request, group, patterns)
@@ -61,13 +61,13 @@ def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Patte
     if len(group) < heads or len(patterns) > 1:
         query, key, value = (pick_heads(x, group, heads) for x in (query, key, value))
     of_heads = dataclasses.replace(request, query=query, key=key, value=value)
-    is_static = not any(pattern.compares_positions for pattern in patterns)
+    is_static = not any(pattern.uses_positions for pattern in patterns)
     query_positions, key_positions = (static_positions(positions, is_static) for positions in request.positions)
-    passes = schedule(patterns, query_positions, key_positions, of_kind(Softmax, request.mechanism).tile)
+    passes = schedule_tiles(patterns, query_positions, key_positions, ensure_kind(Softmax, request.mechanism).tile)
     if not passes:
         zeros = jnp.zeros_like(query)
         return zeros, jnp.full(zeros.shape[:3], MASKED, jnp.float32).swapaxes(1, 2)
-    return merge([attend_pass(of_heads, np.asarray(group), tile_pass) for tile_pass in passes])
+    return merge_partial_softmax([attend_pass(of_heads, np.asarray(group), tile_pass) for tile_pass in passes])
 
 
 def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:

@@ -2,16 +2,16 @@
 
 import functools
 
-from efficient_attention.attention.room import Room
-from efficient_attention.attention.synthesizer import cache, definition, serve
+from efficient_attention.attention.implementation import Implementation
+from efficient_attention.attention.synthesizer import cache, definition, fast_attention
 
 
-def make_room(softmax: Room) -> Room:
+def make_implementation(softmax: Implementation) -> Implementation:
     """Returns the implementation, with softmax attention's fast form, cache and cost."""
-    return Room(
+    return Implementation(
         kind=definition.Synthesizer,
         weights=definition.weights,
-        serve=functools.partial(serve.serve, softmax),
+        compute=functools.partial(fast_attention.compute_attention, softmax),
         init_cache=functools.partial(cache.init, softmax),
         decode=functools.partial(cache.decode, softmax),
         multiply_adds=functools.partial(definition.multiply_adds, softmax),

@@ -10,11 +10,25 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.logits.definition import OverPattern, Weights, allowed_pairs, dot_logits, logit_terms
-from efficient_attention.attention.mechanism import Form, Mechanism, Needs, Operand, Reads, of_kind, refuse
+from efficient_attention.attention.implementation import Implementation
+from efficient_attention.attention.logits.definition import (
+    PatternAttention,
+    Weights,
+    allowed_pairs,
+    dot_logits,
+    logit_terms,
+)
+from efficient_attention.attention.mechanism import (
+    Capabilities,
+    KeyAccess,
+    LearnedOperand,
+    Mechanism,
+    Requirements,
+    ensure_kind,
+    raise_unsupported,
+)
 from efficient_attention.attention.patterns import Full, Pattern
 from efficient_attention.attention.request import Numbers, Request
-from efficient_attention.attention.room import Room
 from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.errors import require, require_at_least
 
@@ -23,7 +37,7 @@ FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 
 
 @dataclasses.dataclass(frozen=True)
-class Synthesizer(OverPattern):
+class Synthesizer(PatternAttention):
     """Softmax of logits that a learned table gives for positions: relu(q) W_j, R_ij, or a product of two tables.
 
     Source: Tay et al. 2020, arXiv 2005.00743, section 3. Logits are not scaled, except q k / sqrt(K) of 'random+dot'.
@@ -38,7 +52,7 @@ class Synthesizer(OverPattern):
     """
 
     name = 'synthesizer'
-    form = Form(has_logits=True, has_backends=True)
+    capabilities = Capabilities(has_logits=True, has_backends=True)
 
     kind: str = 'dense'
     length: int = 512
@@ -46,7 +60,7 @@ class Synthesizer(OverPattern):
     pattern: Pattern = dataclasses.field(default=Full(), kw_only=True)
 
     def __post_init__(self) -> None:
-        OverPattern.__post_init__(self)
+        PatternAttention.__post_init__(self)
         require(self.kind in KINDS, 'synthesizer kind', self.kind, f'one of {", ".join(KINDS)}')
         require_at_least(1, 'synthesizer length', self.length)
         require_at_least(1, 'synthesizer rank', self.rank)
@@ -54,15 +68,15 @@ class Synthesizer(OverPattern):
         require(is_read, 'synthesizer rank', self.rank, f'{Synthesizer.rank} with kind {self.kind!r}, which has none')
 
     @functools.cached_property
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         """Requires positions, of which the tables cover `length`."""
-        return Needs(longest=self.length)
+        return Requirements(longest=self.length)
 
     @functools.cached_property
-    def reads(self) -> Reads:
+    def key_access(self) -> KeyAccess:
         """Reads keys as its pattern says, never by distance: each pair of positions has a separate logit."""
-        return Reads(
-            by_length=self.pattern.for_keys(64) != self.pattern.for_keys(4096),
+        return KeyAccess(
+            by_length=self.pattern.for_key_count(64) != self.pattern.for_key_count(4096),
             queries=self.kind in ('dense', 'random+dot'),
             keys=self.kind == 'random+dot',
         )
@@ -72,48 +86,48 @@ class Synthesizer(OverPattern):
         """Whether softmax gets the table as a bias, instead of tables as queries and keys."""
         return self.kind in ('random', 'random+dot')
 
-    def compared_width(self, width: int) -> int:
+    def softmax_head_width(self, width: int) -> int:
         """Returns the width of the queries and keys that softmax gets, for heads of this width."""
         return max(width, self.rank) if self.kind == 'factorized' else width
 
-    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+    def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
         """Returns the tables of all heads by name."""
         if self.kind == 'dense':
-            return {'keys': Operand((heads, self.length, width), 1.0 / math.sqrt(width))}
+            return {'keys': LearnedOperand((heads, self.length, width), 1.0 / math.sqrt(width))}
         if self.kind == 'factorized':
-            factor = Operand((heads, self.length, self.rank), self.rank**-0.25)
+            factor = LearnedOperand((heads, self.length, self.rank), self.rank**-0.25)
             return {'queries': factor, 'keys': factor}
-        return {'table': Operand((heads, self.length, self.length), 1.0)}
+        return {'table': LearnedOperand((heads, self.length, self.length), 1.0)}
 
     def differs_by_head(self, heads: int) -> bool:
         """Returns True for several heads: each head has its own tables."""
         return heads > 1
 
-    def causal_form(self, text: str) -> str:  # noqa: ARG002
+    def causal_text(self, text: str) -> str:  # noqa: ARG002
         """Returns the mechanism's text with a causal pattern, for error messages."""
         return f"'synthesizer({self.kind!r}, {self.length}, pattern=causal)'"
 
-    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+    def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
         """Returns the softmax over the allowed keys, and the log-sum-exp."""
         return masked_softmax(logits_BHLM, allowed_bhLM)
 
 
-def check(request: Request) -> None:
+def check_request(request: Request) -> None:
     """Raises NotImplementedError for unsupported options."""
-    mechanism = of_kind(Synthesizer, request.mechanism)
+    mechanism = ensure_kind(Synthesizer, request.mechanism)
     most = max(request.query.shape[1], request.key.shape[1])
     lacks = {
         f'support for {most} positions, only for up to {mechanism.length}': most > mechanism.length,
         'additive scores': request.additive is not None,
     }
-    refuse('synthesizer', lacks)
+    raise_unsupported('synthesizer', lacks)
 
 
 def weights(request: Request) -> Weights:
     """Returns the dense weights and the log-sum-exp."""
-    check(request)
-    logits_BHLM = synthesized(request)
-    if of_kind(Synthesizer, request.mechanism).kind == 'random+dot':
+    check_request(request)
+    logits_BHLM = synthesized_logits(request)
+    if ensure_kind(Synthesizer, request.mechanism).kind == 'random+dot':
         logits_BHLM = logits_BHLM + dot_logits(request.query, request.key, FLOAT32, HIGHEST)
     terms_bhlm = logit_terms(request, FLOAT32, HIGHEST)
     logits_BHLM = logits_BHLM if terms_bhlm is None else logits_BHLM + terms_bhlm
@@ -121,50 +135,52 @@ def weights(request: Request) -> Weights:
     return masked_softmax(jnp.broadcast_to(logits_BHLM, shape), allowed_pairs(request))
 
 
-def synthesized(request: Request) -> Float[Array, 'b H L M']:
+def synthesized_logits(request: Request) -> Float[Array, 'b H L M']:
     """Returns the logits that tables give for the positions of queries and keys."""
-    query_bL, key_bM = request.positions_in_row
-    mechanism = of_kind(Synthesizer, request.mechanism)
+    query_bL, key_bM = request.full_row_positions
+    mechanism = ensure_kind(Synthesizer, request.mechanism)
     if mechanism.kind in ('random', 'random+dot'):
-        return entries(request.operand('table'), query_bL, key_bM)
-    of_keys_bMHX = rows(request.operand('keys'), key_bM)
+        return table_entries(request.learned_operand('table'), query_bL, key_bM)
+    of_keys_bMHX = table_rows(request.learned_operand('keys'), key_bM)
     if mechanism.kind == 'dense':
         of_queries_bLHX = jax.nn.relu(request.query.astype(jnp.float32))
     else:
-        of_queries_bLHX = rows(request.operand('queries'), query_bL)
+        of_queries_bLHX = table_rows(request.learned_operand('queries'), query_bL)
     batch = max(of_queries_bLHX.shape[0], of_keys_bMHX.shape[0])
     both = (jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (of_queries_bLHX, of_keys_bMHX))
     return jnp.einsum('bLHX,bMHX->bHLM', *both, precision=HIGHEST)
 
 
-def rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L']) -> Float[Array, 'b L H X']:
+def table_rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L']) -> Float[Array, 'b L H X']:
     """Returns the table rows of these positions for each head; NaN beyond the table."""
     found_bLHX = jnp.moveaxis(jnp.take(table_HNX, positions_bL, axis=1, mode='clip'), 0, 2)
-    is_inside_bL = is_inside(jnp.asarray(positions_bL), table_HNX.shape[1])
+    is_inside_bL = is_in_table(jnp.asarray(positions_bL), table_HNX.shape[1])
     return jnp.where(is_inside_bL[..., None, None], found_bLHX, jnp.nan)
 
 
-def entries(
+def table_entries(
     table_HNN: Float[Array, 'H N N'], query_bL: Int[Numbers, '#B L'], key_bM: Int[Numbers, '#B M']
 ) -> Float[Array, 'b H L M']:
     """Returns the table entries of all pairs of these positions; NaN beyond the table."""
     query_bL1, key_b1M = jnp.asarray(query_bL)[:, :, None], jnp.asarray(key_bM)[:, None, :]
     found_HbLM = table_HNN.at[:, query_bL1, key_b1M].get(mode='clip')
-    is_inside_bLM = is_inside(query_bL1, table_HNN.shape[1]) & is_inside(key_b1M, table_HNN.shape[1])
+    is_inside_bLM = is_in_table(query_bL1, table_HNN.shape[1]) & is_in_table(key_b1M, table_HNN.shape[1])
     return jnp.where(is_inside_bLM[:, None], jnp.moveaxis(found_HbLM, 0, 1), jnp.nan)
 
 
-def is_inside(positions: Int[Array, '...'], length: int) -> Bool[Array, '...']:
+def is_in_table(positions: Int[Array, '...'], length: int) -> Bool[Array, '...']:
     """Returns whether positions are among 0, 1, ..., `length` - 1."""
     return (positions >= 0) & (positions < length)
 
 
-def multiply_adds(softmax: Room, mechanism: Synthesizer, length: int, heads: int, width: int) -> int:
+def multiply_adds(softmax: Implementation, mechanism: Synthesizer, length: int, heads: int, width: int) -> int:
     """Returns the multiply-adds of one row, equal to those of softmax attention over the same pattern."""
-    return softmax.multiply_adds(softmax_of(softmax, mechanism), length, heads, mechanism.compared_width(width))
+    return softmax.multiply_adds(
+        equivalent_softmax(softmax, mechanism), length, heads, mechanism.softmax_head_width(width)
+    )
 
 
-def softmax_of(softmax: Room, mechanism: Synthesizer) -> Mechanism:
+def equivalent_softmax(softmax: Implementation, mechanism: Synthesizer) -> Mechanism:
     """Returns softmax over the same pattern."""
     make: Any = softmax.kind
     return make(mechanism.pattern)

@@ -19,7 +19,7 @@ Compute = Callable[[Arrays, Arrays, Arrays, Array], Any]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def map_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> Any:
+def map_group_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> Any:
     """Returns the results of `compute` [groups * steps, ...]; the gradient recomputes each step.
 
     Args:
@@ -28,24 +28,24 @@ def map_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arra
         of_groups: [groups, ...] each; the gradient is the sum over a group's steps.
         of_steps: [groups, steps, ...] each.
     """
-    groups, steps = count(of_steps)
+    groups, steps = group_and_step_counts(of_steps)
 
     def one(numbered: tuple[Int[Array, ''], Arrays]) -> Any:
         number, parts = numbered
-        return compute(fixed, of_group(of_groups, number // steps), parts, number % steps)
+        return compute(fixed, take_group(of_groups, number // steps), parts, number % steps)
 
-    return jax.lax.map(one, (jnp.arange(groups * steps), in_one_row(of_steps)))
+    return jax.lax.map(one, (jnp.arange(groups * steps), merge_group_step_axes(of_steps)))
 
 
 def forward(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> tuple[Any, Any]:
-    """Returns the results of `map_steps`, and all arrays for the gradient."""
-    return map_steps(compute, fixed, of_groups, of_steps), (fixed, of_groups, of_steps)
+    """Returns the results of `map_group_steps`, and all arrays for the gradient."""
+    return map_group_steps(compute, fixed, of_groups, of_steps), (fixed, of_groups, of_steps)
 
 
 def backward(compute: Compute, kept: tuple[Arrays, Arrays, Arrays], gradients: Any) -> tuple[None, Arrays, Arrays]:
     """Returns the gradients of the groups' arrays, summed in place, and of the steps' arrays."""
     fixed, of_groups, of_steps = kept
-    groups, steps = count(of_steps)
+    groups, steps = group_and_step_counts(of_steps)
 
     def one(sums: Arrays, numbered: tuple[Int[Array, ''], Arrays, Any]) -> tuple[Arrays, Arrays]:
         number, parts, of_result = numbered
@@ -54,29 +54,29 @@ def backward(compute: Compute, kept: tuple[Arrays, Arrays, Arrays], gradients: A
         def computed(group: Arrays, parts: Arrays) -> Any:
             return compute(fixed, group, parts, number % steps)
 
-        _, pull = jax.vjp(computed, of_group(of_groups, group), parts)
+        _, pull = jax.vjp(computed, take_group(of_groups, group), parts)
         of_this_group, of_parts = pull(of_result)
         return {name: total.at[group].add(of_this_group[name]) for name, total in sums.items()}, of_parts
 
-    numbered = (jnp.arange(groups * steps), in_one_row(of_steps), gradients)
+    numbered = (jnp.arange(groups * steps), merge_group_step_axes(of_steps), gradients)
     sums, of_parts = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, of_groups), numbered)
     return None, sums, {name: x.reshape(of_steps[name].shape) for name, x in of_parts.items()}
 
 
-map_steps.defvjp(forward, backward)
+map_group_steps.defvjp(forward, backward)
 
 
-def count(of_steps: Arrays) -> tuple[int, int]:
+def group_and_step_counts(of_steps: Arrays) -> tuple[int, int]:
     """Returns the number of groups, and of steps per group."""
     groups, steps = next(iter(of_steps.values())).shape[:2]
     return groups, steps
 
 
-def in_one_row(of_steps: Arrays) -> Arrays:
+def merge_group_step_axes(of_steps: Arrays) -> Arrays:
     """Returns the arrays with the axes of groups and steps joined."""
     return {name: x.reshape(-1, *x.shape[2:]) for name, x in of_steps.items()}
 
 
-def of_group(of_groups: Arrays, group: Int[Array, '']) -> Arrays:
+def take_group(of_groups: Arrays, group: Int[Array, '']) -> Arrays:
     """Returns the arrays of one group."""
     return {name: x[group] for name, x in of_groups.items()}

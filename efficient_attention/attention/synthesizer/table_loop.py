@@ -13,23 +13,23 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.devices import device_count, device_forms
-from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.devices import device_count, device_tuning
+from efficient_attention.attention.implementation import Result
+from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.patterns import Full
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.room import Result
 from efficient_attention.attention.synthesizer.definition import Synthesizer
-from efficient_attention.attention.synthesizer.map_steps import map_steps
+from efficient_attention.attention.synthesizer.map_steps import map_group_steps
 from efficient_attention.attention.weights import MASKED
 
 STEP = 128  # queries per step
 FEWEST_PAIRS = 512 * 512  # up to this many query-key pairs, softmax over all pairs at once is used
 
 
-def is_served(request: Request) -> bool:
+def is_supported(request: Request) -> bool:
     """Returns whether the loop supports the request: on one CPU device, logits with a table for all pairs."""
-    mechanism = of_kind(Synthesizer, request.mechanism)
-    if device_forms().dense_step_bytes == 0 or device_count() > 1 or request.backend != 'auto':
+    mechanism = ensure_kind(Synthesizer, request.mechanism)
+    if device_tuning().dense_step_bytes == 0 or device_count() > 1 or request.backend != 'auto':
         return False
     is_alone = request.bias is None and request.relative is None and request.dropout is None
     is_long = request.query.shape[1] * request.key.shape[1] > FEWEST_PAIRS
@@ -37,13 +37,15 @@ def is_served(request: Request) -> bool:
     return is_long and is_alone and has_table and request.has_default_positions
 
 
-def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float[Array, 'B M H K']) -> Result:
+def compute_attention(
+    request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float[Array, 'B M H K']
+) -> Result:
     """Returns output in the query's dtype and float32 log-sum-exp of logits with a table, with keys per query head."""
     batch, queries, heads, width = request.query.shape
     keys = value_BMHK.shape[1]
-    has_products = of_kind(Synthesizer, request.mechanism).reads.keys
+    has_products = ensure_kind(Synthesizer, request.mechanism).key_access.keys
     steps = -(-queries // STEP)
-    table_HLM = request.operand('table')[:, :queries, :keys]
+    table_HLM = request.learned_operand('table')[:, :queries, :keys]
     table_HLM = jnp.pad(table_HLM, ((0, 0), (0, steps * STEP - queries), (0, 0)))
     fixed = {}
     if request.segments is not None:
@@ -57,7 +59,7 @@ def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float
         query_BLHK = jnp.pad(query_BLHK, ((0, 0), (0, steps * STEP - queries), (0, 0), (0, 0)))
         of_steps['query'] = jnp.transpose(query_BLHK.reshape(batch, steps, STEP, heads, width), (3, 1, 0, 2, 4))
         of_heads['key'] = jnp.moveaxis(key_BMHK.astype(jnp.float32), 2, 0)
-    out_NBSK, lse_NbS = map_steps(attend_step, fixed, of_heads, of_steps)
+    out_NBSK, lse_NbS = map_group_steps(attend_step, fixed, of_heads, of_steps)
     out_HnBSK = out_NBSK.reshape(heads, steps, *out_NBSK.shape[1:])
     lse_HnbS = lse_NbS.reshape(heads, steps, *lse_NbS.shape[1:])
     out_BLHK = jnp.transpose(out_HnBSK, (2, 1, 3, 0, 4)).reshape(batch, steps * STEP, heads, -1)

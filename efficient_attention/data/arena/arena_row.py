@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.errors import InputError
 
 BINARY = ('0', '1')
@@ -27,7 +27,7 @@ class ArenaRow(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ArenaSet(abc.ABC):
+class ArenaDataset(abc.ABC):
     """A dataset of one kind of rows, with its options.
 
     Attributes:
@@ -36,7 +36,7 @@ class ArenaSet(abc.ABC):
 
     text: str
     kind: ClassVar[str]
-    vocabulary: ClassVar[str]  # a vocabulary of data/tokenizers/fixed.py
+    vocabulary: ClassVar[str]  # a vocabulary of data/tokenizers/fixed_vocabulary.py
     texts: ClassVar[int] = 1  # texts per row
     is_read: ClassVar[bool] = False  # whether rows come from the original files of the benchmark
     rules: ClassVar[int] = 2  # version of the generator or reader; another version makes different rows
@@ -54,7 +54,7 @@ class ArenaSet(abc.ABC):
         """
         return ''
 
-    def classes(self, split: str) -> dict[str, int]:  # noqa: ARG002  most sets have no class folders
+    def class_file_counts(self, split: str) -> dict[str, int]:  # noqa: ARG002  most sets have no class folders
         """Returns class -> number of files, if folders name the classes; else {}. Raises InputError as `digest`."""
         return {}
 
@@ -64,7 +64,7 @@ class ArenaSet(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Generated(ArenaSet):
+class GeneratedDataset(ArenaDataset):
     """A dataset of generated rows: each row is a function of the seed, the split and its row number."""
 
     count: int
@@ -75,49 +75,49 @@ class Generated(ArenaSet):
         """Returns one row of a split."""
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
+        """See `ArenaDataset`."""
         return (self.row(split, index) for index in range(self.count))
 
 
-class SetOptions:
+class DatasetOptions:
     """The options in a dataset's text form, which a parser removes one by one."""
 
     def __init__(self, text: str, field: str, values: Mapping[str, str]) -> None:
         self.text, self.field, self.left = text, field, dict(values)
 
-    def fault(self, what: str) -> InputError:
+    def option_error(self, what: str) -> InputError:
         """Returns an error that names the config field, the dataset and the fault."""
         return InputError(f'{self.field} is {self.text!r}; {what}')
 
-    def word(self, name: str) -> str:
+    def required_text(self, name: str) -> str:
         """Returns and removes a required option; raises InputError where it is missing."""
         if not self.left.get(name):
             close = difflib.get_close_matches(name, self.left, n=1)
             hint = f'; {close[0]!r} is no option' if close and close[0] != name else ''
-            raise self.fault(f'{name}=... is missing{hint}')
+            raise self.option_error(f'{name}=... is missing{hint}')
         return self.left.pop(name)
 
-    def number(self, name: str, least: int, default: int | None = None) -> int:
+    def integer_option(self, name: str, least: int, default: int | None = None) -> int:
         """Returns and removes an option that must be a whole number of at least `least`."""
         if default is not None and name not in self.left:
             return default
-        found = self.word(name)
+        found = self.required_text(name)
         if not NUMBER.fullmatch(found) or int(found) < least:
-            raise self.fault(f'{name} must be a whole number of at least {least}')
+            raise self.option_error(f'{name} must be a whole number of at least {least}')
         return int(found)
 
-    def end(self) -> None:
+    def check_no_unknown_option(self) -> None:
         """Raises InputError where an option is left, because the dataset does not know it."""
         if self.left:
-            raise self.fault(f'it has no option {next(iter(self.left))!r}')
+            raise self.option_error(f'it has no option {next(iter(self.left))!r}')
 
 
-def row_stream(seed: int, split: str, index: int) -> np.random.Generator:
+def row_random_generator(seed: int, split: str, index: int) -> np.random.Generator:
     """Returns the random generator of one row."""
-    return random_stream(seed, Stream.ARENA_ROW, SPLITS.index(split), index)
+    return random_stream(seed, RandomStreamId.ARENA_ROW, SPLITS.index(split), index)
 
 
-def is_of_split(text: np.ndarray, split: str) -> bool:
+def is_hashed_to_split(text: np.ndarray, split: str) -> bool:
     """Whether a generated row belongs to a split; a hash of the row decides, so no two splits share a row."""
     share = hashlib.blake2b(text.astype('<u2').tobytes(), digest_size=1).digest()[0] % SHARES
     held_out = {'dev': SHARES - 2, 'test': SHARES - 1}

@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import ArenaRow, Generated, SetOptions, is_of_split, row_stream
+from efficient_attention.data.arena.arena_row import (
+    ArenaRow,
+    DatasetOptions,
+    GeneratedDataset,
+    is_hashed_to_split,
+    row_random_generator,
+)
 from efficient_attention.errors import InputError
 
 DIGITS, CLOSE = 10, 14  # words 0 to 9 are the digits, 10 to 13 the operators MIN, MAX, MED and SM
@@ -23,7 +29,7 @@ RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
 BLOCK = 1024  # random numbers generated at once
 
 
-def value_of(operator: int, values: Sequence[int]) -> int:
+def evaluate_operator(operator: int, values: Sequence[int]) -> int:
     """Returns the value of an operator (a word number) on some digits; the median of an even count is rounded down."""
     if operator == DIGITS:
         return min(values)
@@ -41,12 +47,12 @@ def listops_row(seed: int, split: str, index: int, shortest: int, longest: int) 
     Raises:
         InputError: almost no tree has such a length.
     """
-    numbers = _numbers(row_stream(seed, split, index))
+    numbers = _uniform_random_numbers(row_random_generator(seed, split, index))
     for _ in range(MOST_TREES):
-        words, value = _tree(numbers, longest)
+        words, value = _random_expression_tree(numbers, longest)
         if shortest < len(words) < longest:
             text = np.array(words, np.uint16)
-            if is_of_split(text, split):
+            if is_hashed_to_split(text, split):
                 return ArenaRow((text,), value)
     raise InputError(
         f'listops: none of {MOST_TREES} trees of the split {split!r} has more than {shortest} and fewer than '
@@ -54,12 +60,12 @@ def listops_row(seed: int, split: str, index: int, shortest: int, longest: int) 
     )
 
 
-def _numbers(rng: np.random.Generator) -> Iterator[float]:
+def _uniform_random_numbers(rng: np.random.Generator) -> Iterator[float]:
     while True:
         yield from rng.random(BLOCK).tolist()
 
 
-def _tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
+def _random_expression_tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
     """Returns the words and the value of a random tree.
 
     A tree that grows too long is cut, but has at least `longest` words.
@@ -84,14 +90,14 @@ def _tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
                 break
             open_nodes.pop()
             words.append(CLOSE)
-            value = value_of(operator, values)
+            value = evaluate_operator(operator, values)
         else:
             return words, value
     return words, 0
 
 
 @dataclasses.dataclass(frozen=True)
-class ListOps(Generated):
+class ListOps(GeneratedDataset):
     """Generated ListOps trees with a length strictly between two limits."""
 
     kind = 'listops'
@@ -105,16 +111,16 @@ class ListOps(Generated):
         return tuple(map(str, range(10)))
 
     def row(self, split: str, index: int) -> ArenaRow:
-        """See `Generated`."""
+        """See `GeneratedDataset`."""
         return listops_row(self.seed, split, index, self.shortest, self.longest)
 
 
-def listops_set(options: SetOptions) -> ListOps:
+def listops_dataset(options: DatasetOptions) -> ListOps:
     """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
-    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
-    match = RANGE.fullmatch(options.word('length'))
+    count, seed = options.integer_option('rows', 1), options.integer_option('seed', 0, 0)
+    match = RANGE.fullmatch(options.required_text('length'))
     if match is None or not 0 <= int(match[1]) < int(match[2]) - 1:
-        raise options.fault('length must be <shortest>-<longest>, with a whole number between them')
+        raise options.option_error('length must be <shortest>-<longest>, with a whole number between them')
     if int(match[2]) <= 4:
-        raise options.fault('length must allow a tree of at least 4 words: an operator, two digits, a bracket')
+        raise options.option_error('length must allow a tree of at least 4 words: an operator, two digits, a bracket')
     return ListOps(options.text, count, seed, int(match[1]), int(match[2]))

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow, ArenaSet, SetOptions, row_stream
+from efficient_attention.data.arena.arena_row import (
+    SPLITS,
+    ArenaDataset,
+    ArenaRow,
+    DatasetOptions,
+    row_random_generator,
+)
 from efficient_attention.data.preparation.held_out_documents import document_hash
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
@@ -26,7 +32,7 @@ EDGE = 20  # one twentieth is removed at each end
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Passages:
+class PassagePairSampler:
     """The documents of a split that are long enough for two passages.
 
     Attributes:
@@ -39,26 +45,28 @@ class Passages:
 
     def row(self, seed: int, split: str, index: int) -> ArenaRow:
         """Returns row `index`; all documents are equally likely, and so are both classes."""
-        rng = row_stream(seed, split, index)
+        rng = row_random_generator(seed, split, index)
         label, first = int(rng.integers(2)), int(rng.integers(len(self.documents)))
         if label:
-            return ArenaRow(self._two_of(self.documents[first], rng), 1)
+            return ArenaRow(self._two_disjoint_passages(self.documents[first], rng), 1)
         other = (first + 1 + int(rng.integers(len(self.documents) - 1))) % len(self.documents)
-        return ArenaRow((self._one_of(self.documents[first], rng), self._one_of(self.documents[other], rng)), 0)
+        return ArenaRow(
+            (self._random_passage(self.documents[first], rng), self._random_passage(self.documents[other], rng)), 0
+        )
 
-    def _one_of(self, document: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return self._piece(document, int(rng.integers(len(document) - self.length + 1)))
+    def _random_passage(self, document: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self._passage_at(document, int(rng.integers(len(document) - self.length + 1)))
 
-    def _two_of(self, document: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    def _two_disjoint_passages(self, document: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Returns two disjoint passages in random order; adjacent passages are half as likely as any other pair."""
         places = np.sort(rng.integers(0, len(document) - 2 * self.length + 1, 2)) + [0, self.length]
-        return tuple(self._piece(document, int(place)) for place in rng.permutation(places))
+        return tuple(self._passage_at(document, int(place)) for place in rng.permutation(places))
 
-    def _piece(self, document: np.ndarray, start: int) -> np.ndarray:
+    def _passage_at(self, document: np.ndarray, start: int) -> np.ndarray:
         return document[start : start + self.length].astype(np.uint16)
 
 
-def passages_of(documents: Iterable[str], split: str, length: int, source: str) -> Passages:
+def passage_pair_sampler(documents: Iterable[str], split: str, length: int, source: str) -> PassagePairSampler:
     """Returns the passages of a split of these documents.
 
     Raises:
@@ -68,17 +76,17 @@ def passages_of(documents: Iterable[str], split: str, length: int, source: str) 
     found = tuple(
         document
         for text in dict.fromkeys(documents)  # equal texts count as one document
-        if document_hash(text) % 10 in TENTHS[split] and len(document := body_of(text)) >= 2 * length
+        if document_hash(text) % 10 in TENTHS[split] and len(document := document_bytes(text)) >= 2 * length
     )
     if len(found) < 2:
         raise InputError(
             f'{source}: {len(found)} documents of the split {split!r} have two passages of {length} bytes; two are '
             'needed: shorten the passages or name more documents'
         )
-    return Passages(found, length)
+    return PassagePairSampler(found, length)
 
 
-def body_of(text: str) -> np.ndarray:
+def document_bytes(text: str) -> np.ndarray:
     """Returns a document's bytes with single spaces, and without the ends of a long document; uint8 [l]."""
     data = np.frombuffer(' '.join(text.split()).encode(), np.uint8)
     edge = len(data) // EDGE if len(data) >= LONG else 0
@@ -86,7 +94,7 @@ def body_of(text: str) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class PassagePairs(ArenaSet):
+class PassagePairs(ArenaDataset):
     """Pairs of passages from the documents of a text source."""
 
     kind = 'passages'
@@ -99,16 +107,16 @@ class PassagePairs(ArenaSet):
     source: str
 
     def digest(self, split: str) -> str:  # noqa: ARG002  all splits read the same source
-        """See `ArenaSet`; the digest of the source."""
+        """See `ArenaDataset`; the digest of the source."""
         return open_source(self.source, SOURCE).digest()
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
-        passages = passages_of(open_source(self.source, SOURCE).documents(), split, self.length, self.source)
+        """See `ArenaDataset`."""
+        passages = passage_pair_sampler(open_source(self.source, SOURCE).documents(), split, self.length, self.source)
         return (passages.row(self.seed, split, index) for index in range(self.count))
 
 
-def passages_set(options: SetOptions) -> PassagePairs:
+def passage_pairs_dataset(options: DatasetOptions) -> PassagePairs:
     """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
-    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
-    return PassagePairs(options.text, count, options.number('length', 1), seed, options.word('source'))
+    count, seed = options.integer_option('rows', 1), options.integer_option('seed', 0, 0)
+    return PassagePairs(options.text, count, options.integer_option('length', 1), seed, options.required_text('source'))

@@ -21,14 +21,27 @@ from typing import NamedTuple
 import numpy as np
 
 from efficient_attention.data.arena import pathfinder_sprites as sprites
-from efficient_attention.data.arena.arena_row import ArenaRow, Generated, SetOptions, is_of_split, row_stream
-from efficient_attention.data.arena.pathfinder_snakes import Setting, below, board_of, distractor, shapes_of, two_snakes
+from efficient_attention.data.arena.arena_row import (
+    ArenaRow,
+    DatasetOptions,
+    GeneratedDataset,
+    is_hashed_to_split,
+    row_random_generator,
+)
+from efficient_attention.data.arena.pathfinder_snakes import (
+    PathfinderGeometry,
+    occupancy_board,
+    random_integer_below,
+    sample_distractor_snake,
+    sample_two_snakes,
+    snake_shape_tables,
+)
 from efficient_attention.errors import InputError, is_whole_number, require, require_at_least
 
 DIFFICULTIES = ('easy', 'intermediate', 'hard')
 BARS = (6, 9, 14)  # the published numbers, by difficulty
 SETTINGS = {
-    16: Setting(  # 16 and 20 are not from the original: too few pixels for distractors and for as many bars
+    16: PathfinderGeometry(  # 16 and 20 are not from the original: too few pixels for distractors and for as many bars
         size=16,
         padding=1,
         seed_distance=5,
@@ -41,7 +54,7 @@ SETTINGS = {
         contrasts=(75, 75, 100),
         greys=4,
     ),
-    20: Setting(
+    20: PathfinderGeometry(
         size=20,
         padding=1,
         seed_distance=6,
@@ -54,7 +67,7 @@ SETTINGS = {
         contrasts=(75, 75, 100),
         greys=4,
     ),
-    32: Setting(
+    32: PathfinderGeometry(
         size=32,
         padding=1,
         seed_distance=7,
@@ -66,7 +79,7 @@ SETTINGS = {
         distractor_bars=20,
         contrasts=(150, 200, 100),  # distractors are brighter than snakes, as in the original
     ),
-    64: Setting(
+    64: PathfinderGeometry(
         size=64,
         padding=1,
         seed_distance=12,
@@ -78,7 +91,7 @@ SETTINGS = {
         distractor_bars=22,
         contrasts=(80, 80, 100),
     ),
-    128: Setting(
+    128: PathfinderGeometry(
         size=128,
         padding=1,
         seed_distance=20,
@@ -90,7 +103,7 @@ SETTINGS = {
         distractor_bars=35,
         contrasts=(90, 90, 100),
     ),
-    256: Setting(
+    256: PathfinderGeometry(
         size=256,
         padding=22,
         seed_distance=27,
@@ -107,7 +120,7 @@ SIZES = tuple(SETTINGS)
 FEWER_BARS = {16: (2, 3, 4), 20: (3, 4, 5)}  # sizes that are too small for the published numbers of bars
 
 
-def bars_of(size: int) -> dict[str, int]:
+def bars_per_difficulty(size: int) -> dict[str, int]:
     """Returns difficulty -> number of bars per snake, for images of a size."""
     return dict(zip(DIFFICULTIES, FEWER_BARS.get(size, BARS), strict=True))
 
@@ -152,22 +165,22 @@ def pathfinder_image(
     if distractors is None:
         distractors = setting.distractor_bars // short if short else 0
     require_at_least(0, 'arena distractors', distractors)
-    label = below(rng, 2)
-    shapes = shapes_of(setting, setting.margins[below(rng, len(setting.margins))])
-    chains = two_snakes(rng, shapes, bars, fixed=fixed)
-    board = board_of(shapes, chains)
-    tried = [distractor(rng, shapes, board, short) for _ in range(distractors if short else 0)]
-    start = 0 if fixed else below(rng, 2)
+    label = random_integer_below(rng, 2)
+    shapes = snake_shape_tables(setting, setting.margins[random_integer_below(rng, len(setting.margins))])
+    chains = sample_two_snakes(rng, shapes, bars, fixed=fixed)
+    board = occupancy_board(shapes, chains)
+    tried = [sample_distractor_snake(rng, shapes, board, short) for _ in range(distractors if short else 0)]
+    start = 0 if fixed else random_integer_below(rng, 2)
     end = start if label else 1 - start
-    discs = shapes.points(np.stack([chains[start, 0, 0], chains[end, -1, 1]]))
-    snakes = shapes.points(chains[0]), shapes.points(chains[1])
-    others = tuple(shapes.points(chain) for chain in tried if chain is not None)
-    pixels = _draw(setting, snakes, others, discs)
+    discs = shapes.cell_coordinates(np.stack([chains[start, 0, 0], chains[end, -1, 1]]))
+    snakes = shapes.cell_coordinates(chains[0]), shapes.cell_coordinates(chains[1])
+    others = tuple(shapes.cell_coordinates(chain) for chain in tried if chain is not None)
+    pixels = _render_image(setting, snakes, others, discs)
     return PathfinderImage(pixels, label, snakes, others, discs, shapes.margin)
 
 
-def _draw(
-    setting: Setting, snakes: Sequence[np.ndarray], others: Sequence[np.ndarray], discs: np.ndarray
+def _render_image(
+    setting: PathfinderGeometry, snakes: Sequence[np.ndarray], others: Sequence[np.ndarray], discs: np.ndarray
 ) -> np.ndarray:
     """Returns the pixels: the maximum over all shapes, rescaled so that the darkest is 0 and the brightest 255."""
     around = sprites.AROUND + max(setting.bar_length, math.ceil(setting.disc_radius)) + 1
@@ -175,9 +188,9 @@ def _draw(
     of_snakes, of_others, of_discs = setting.contrasts
     for chains, contrast in ((snakes, of_snakes), (others, of_others)):
         for tail, head in (bar for chain in chains for bar in chain.tolist()):
-            _put(canvas, around, head, _bar(setting, (head[0] - tail[0], head[1] - tail[1]), contrast))
+            _paint_sprite(canvas, around, head, _bar_sprite(setting, (head[0] - tail[0], head[1] - tail[1]), contrast))
     for disc in discs.tolist():
-        _put(canvas, around, disc, _disc(setting, of_discs))
+        _paint_sprite(canvas, around, disc, _disc_sprite(setting, of_discs))
     grey = canvas[around:-around, around:-around]
     darkest, brightest = int(grey.min()), int(grey.max())
     spread, steps = brightest - darkest, setting.greys - 1
@@ -185,7 +198,7 @@ def _draw(
     return (levels * 255 // steps).astype(np.uint8)
 
 
-def _put(canvas: np.ndarray, around: int, point: Sequence[int], picture: sprites.Picture) -> None:
+def _paint_sprite(canvas: np.ndarray, around: int, point: Sequence[int], picture: sprites.Sprite) -> None:
     row, column = point[0] + picture.corner[0] + around, point[1] + picture.corner[1] + around
     rows, columns = picture.grey.shape
     under = canvas[row : row + rows, column : column + columns]
@@ -193,22 +206,22 @@ def _put(canvas: np.ndarray, around: int, point: Sequence[int], picture: sprites
 
 
 @functools.cache
-def _bar(setting: Setting, vector: sprites.Vector, contrast: int) -> sprites.Picture:
-    return _contrasted(sprites.bar_picture(vector, setting.thickness), contrast)
+def _bar_sprite(setting: PathfinderGeometry, vector: sprites.Vector, contrast: int) -> sprites.Sprite:
+    return _apply_contrast(sprites.bar_picture(vector, setting.thickness), contrast)
 
 
 @functools.cache
-def _disc(setting: Setting, contrast: int) -> sprites.Picture:
-    return _contrasted(sprites.disc_picture(setting.disc_radius, setting.thickness), contrast)
+def _disc_sprite(setting: PathfinderGeometry, contrast: int) -> sprites.Sprite:
+    return _apply_contrast(sprites.disc_picture(setting.disc_radius, setting.thickness), contrast)
 
 
-def _contrasted(picture: sprites.Picture, contrast: int) -> sprites.Picture:
+def _apply_contrast(picture: sprites.Sprite, contrast: int) -> sprites.Sprite:
     """Returns the picture in 100ths of a grey level, scaled by the contrast; values may exceed 255."""
     return picture._replace(grey=picture.grey.astype(np.int32) * contrast)
 
 
 @dataclasses.dataclass(frozen=True)
-class Pathfinder(Generated):
+class Pathfinder(GeneratedDataset):
     """Generated Pathfinder images: grey values row by row, label 1 where the discs are the ends of one path.
 
     Small images and fixed starts allow so few images that two splits would share some. There, a hash gives each image
@@ -223,27 +236,27 @@ class Pathfinder(Generated):
     fixed: bool
 
     def row(self, split: str, index: int) -> ArenaRow:
-        """See `Generated`."""
-        rng = row_stream(self.seed, split, index)
+        """See `GeneratedDataset`."""
+        rng = row_random_generator(self.seed, split, index)
         while True:
             image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors, fixed=self.fixed)
             pixels = image.pixels.reshape(-1).astype('u2')
-            if not (self.fixed or self.size in FEWER_BARS) or is_of_split(pixels, split):
+            if not (self.fixed or self.size in FEWER_BARS) or is_hashed_to_split(pixels, split):
                 return ArenaRow((pixels,), int(image.label))
 
 
-def pathfinder_set(options: SetOptions) -> Pathfinder:
+def pathfinder_dataset(options: DatasetOptions) -> Pathfinder:
     """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
-    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
-    size = options.number('size', 1)
+    count, seed = options.integer_option('rows', 1), options.integer_option('seed', 0, 0)
+    size = options.integer_option('size', 1)
     if size not in SIZES:
-        raise options.fault(f'size must be one of {", ".join(map(str, SIZES))}')
-    named, bars = options.left.get('bars', 'hard'), bars_of(size)
-    count_of_bars = bars[options.left.pop('bars', named)] if named in bars else options.number('bars', 2)
-    distractors = options.number('distractors', 0) if 'distractors' in options.left else None
+        raise options.option_error(f'size must be one of {", ".join(map(str, SIZES))}')
+    named, bars = options.left.get('bars', 'hard'), bars_per_difficulty(size)
+    count_of_bars = bars[options.left.pop('bars', named)] if named in bars else options.integer_option('bars', 2)
+    distractors = options.integer_option('distractors', 0) if 'distractors' in options.left else None
     starts = options.left.pop('starts', 'drawn')
     if starts not in ('drawn', 'fixed'):
-        raise options.fault('starts must be drawn or fixed')
+        raise options.option_error('starts must be drawn or fixed')
     if starts == 'fixed' and size == min(SIZES):
-        raise options.fault(f'starts must be drawn with size {size}, which has few images with fixed ones')
+        raise options.option_error(f'starts must be drawn with size {size}, which has few images with fixed ones')
     return Pathfinder(options.text, count, seed, size, count_of_bars, distractors, starts == 'fixed')

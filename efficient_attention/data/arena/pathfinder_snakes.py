@@ -28,7 +28,7 @@ EVERY_SNAKE = 0b1111
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class PathfinderGeometry:
     """The settings of all images of one size; lengths in cells, which are pixels."""
 
     size: int
@@ -44,20 +44,20 @@ class Setting:
     greys: int = 256  # number of grey levels from 0 to 255
 
     @property
-    def border(self) -> int:
+    def border_width(self) -> int:
         """Returns the first snake's least distance from the edge: twice `seed_distance`, or less in small images."""
         return min(2 * self.seed_distance, self.size // 2 - 2)
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes:
+class SnakeShapeTables:
     """Precomputed tables for a setting and a margin, which are the same for all images.
 
     A direction is a whole degree, 0 to 359. A shape is the number of a move from a bar's tail to its head. A bar has a
     pivot: the centre of a circle on which its head lies, one margin before its tail.
     """
 
-    setting: Setting
+    setting: PathfinderGeometry
     margin: int
     stride: int  # cells in a row of the board
     first: int  # index of the image's first cell
@@ -75,19 +75,23 @@ class Shapes:
     surroundings: np.ndarray  # likewise: cells within a margin of the footprint
     surrounding_marks: np.ndarray  # uint8, same shape: TAKEN and CLOSED in the footprint, CLOSED around it
 
-    def points(self, cells: np.ndarray) -> np.ndarray:
+    def cell_coordinates(self, cells: np.ndarray) -> np.ndarray:
         """Returns the rows and columns of cells: int64 [..., 2]."""
         return np.stack(np.divmod(cells, self.stride), axis=-1) - self.first // (self.stride + 1)
 
 
 @functools.cache
-def shapes_of(setting: Setting, margin: int) -> Shapes:
+def snake_shape_tables(setting: PathfinderGeometry, margin: int) -> SnakeShapeTables:
     """Returns the tables for images of a setting whose gaps are twice `margin` cells wide."""
     length = setting.bar_length
     around = length + 2 * margin + 3  # largest distance of a bar's head and its surroundings from the image
     stride = setting.size + 2 * around
     flat = np.array([stride, 1])
-    seeds, later, heads = sprites.moves(length), -sprites.moves(-length), sprites.circle(length + margin)
+    seeds, later, heads = (
+        sprites.moves_per_degree(length),
+        -sprites.moves_per_degree(-length),
+        sprites.circle(length + margin),
+    )
     degrees = sprites.whole_degrees(heads)
     vectors = np.unique(np.concatenate([seeds, later]), axis=0)
     number = {(down, right): shape for shape, (down, right) in enumerate(vectors.tolist())}
@@ -95,35 +99,37 @@ def shapes_of(setting: Setting, margin: int) -> Shapes:
     near = [sprites.footprint(vector, margin) for vector in number]
     wide = [sprites.dilated(cells, margin) for cells in near]
     within = [(wide_cells[:, None] == cells).all(-1).any(1) for wide_cells, cells in zip(wide, near, strict=True)]
-    return Shapes(
+    return SnakeShapeTables(
         setting=setting,
         margin=margin,
         stride=stride,
         first=around * (stride + 1),
-        empty=_empty_board(setting, around, margin),
-        second_seeds=sprites.moves(setting.seed_distance) @ flat,
+        empty=_empty_occupancy_board(setting, around, margin),
+        second_seeds=sprites.moves_per_degree(setting.seed_distance) @ flat,
         seed_shapes=numbers[0],
-        seed_pivots=sprites.moves(-length - margin) @ flat,
-        next_pivots=sprites.moves(length + 2 * margin) @ flat,
+        seed_pivots=sprites.moves_per_degree(-length - margin) @ flat,
+        next_pivots=sprites.moves_per_degree(length + 2 * margin) @ flat,
         heads=heads @ flat,
         head_shapes=numbers[1],
         head_degrees=degrees,
         weights=sprites.turn_weights(degrees, setting.continuity).astype(np.int32),
         moves=vectors @ flat,
-        footprints=_table(cells @ flat for cells in near),
-        surroundings=_table(cells @ flat for cells in wide),
-        surrounding_marks=_table(np.where(is_taken, TAKEN | CLOSED, CLOSED) for is_taken in within).astype(np.uint8),
+        footprints=_padded_table(cells @ flat for cells in near),
+        surroundings=_padded_table(cells @ flat for cells in wide),
+        surrounding_marks=_padded_table(np.where(is_taken, TAKEN | CLOSED, CLOSED) for is_taken in within).astype(
+            np.uint8
+        ),
     )
 
 
-def _table(rows: Iterable[np.ndarray]) -> np.ndarray:
+def _padded_table(rows: Iterable[np.ndarray]) -> np.ndarray:
     """Returns rows of unequal length as one table; shorter rows repeat their first value."""
     rows = list(rows)
     longest = max(map(len, rows))
     return np.stack([np.concatenate([row, np.repeat(row[:1], longest - len(row))]) for row in rows])
 
 
-def _empty_board(setting: Setting, around: int, margin: int) -> np.ndarray:
+def _empty_occupancy_board(setting: PathfinderGeometry, around: int, margin: int) -> np.ndarray:
     """Returns a board without bars: bars avoid the border, margins may enter it, and heads stay a margin away from it.
 
     A tail may be closer to the border than a head; otherwise snakes could not turn near the edge.
@@ -136,12 +142,14 @@ def _empty_board(setting: Setting, around: int, margin: int) -> np.ndarray:
     return cells.reshape(-1)
 
 
-def below(rng: np.random.Generator, count: int) -> int:
+def random_integer_below(rng: np.random.Generator, count: int) -> int:
     """Returns a whole number in [0, count) from one uniform random number."""
     return int(rng.random() * count)
 
 
-def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int, *, fixed: bool = False) -> np.ndarray:
+def sample_two_snakes(
+    rng: np.random.Generator, shapes: SnakeShapeTables, bars: int, *, fixed: bool = False
+) -> np.ndarray:
     """Returns two snakes that grow in turn; after a failure, both start again until both have all bars.
 
     Args:
@@ -153,7 +161,7 @@ def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int, *, fixed: bo
     Raises:
         InputError: all MOST_STARTS attempts failed.
     """
-    size, border, starts, count = shapes.setting.size, shapes.setting.border, 0, FIRST_ATTEMPTS
+    size, border, starts, count = shapes.setting.size, shapes.setting.border_width, 0, FIRST_ATTEMPTS
     while starts < MOST_STARTS:
         uniform = rng.random((5, count))
         row, column = border + (uniform[:2] * (size - 2 * border)).astype(np.int64)
@@ -163,44 +171,48 @@ def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int, *, fixed: bo
             degrees[2] = 0  # to the right
         first = shapes.first + row * shapes.stride + column
         tails = np.stack([first, first + shapes.second_seeds[degrees[2]]])
-        chains = _grow(rng, shapes, np.tile(shapes.empty, (count, 1)), Seeds(tails, degrees[:2]), bars)
+        chains = _grow_snakes(rng, shapes, np.tile(shapes.empty, (count, 1)), SnakeSeeds(tails, degrees[:2]), bars)
         if len(chains):
             return chains[0]
         starts, count = starts + count, min(2 * count, MOST_ATTEMPTS)
     raise InputError(f'arena bars is {bars}; two snakes of so many bars do not fit into {size} x {size} pixels')
 
 
-def board_of(shapes: Shapes, chains: np.ndarray) -> np.ndarray:
+def occupancy_board(shapes: SnakeShapeTables, chains: np.ndarray) -> np.ndarray:
     """Returns the marks of a board with all bars of `chains`, int64 [chains, bars, 2]: uint8 [cells]."""
     board = shapes.empty.copy()
     for bar in chains.reshape(-1, 1, 2):
-        _mark(shapes, board, bar, 0)
+        _mark_occupied_cells(shapes, board, bar, 0)
     return board
 
 
-def distractor(rng: np.random.Generator, shapes: Shapes, board: np.ndarray, bars: int) -> np.ndarray | None:
+def sample_distractor_snake(
+    rng: np.random.Generator, shapes: SnakeShapeTables, board: np.ndarray, bars: int
+) -> np.ndarray | None:
     """Returns a new snake in free cells, int64 [bars, 2], and marks it on the board; None if no snake fits."""
     for _ in range(DISTRACTOR_STARTS):
-        degree = below(rng, sprites.DEGREES)
-        free = _free_tails(shapes, board, shapes.seed_shapes[degree])
+        degree = random_integer_below(rng, sprites.DEGREES)
+        free = _free_start_cells(shapes, board, shapes.seed_shapes[degree])
         if len(free) < LEAST_FREE * shapes.setting.size**2:
             continue
-        seeds = Seeds(np.array([[free[below(rng, len(free))]]]), np.array([[degree]]))
-        for (chain,) in _grow(rng, shapes, board.copy()[None], seeds, bars):
+        seeds = SnakeSeeds(np.array([[free[random_integer_below(rng, len(free))]]]), np.array([[degree]]))
+        for (chain,) in _grow_snakes(rng, shapes, board.copy()[None], seeds, bars):
             for bar in chain:
-                _mark(shapes, board, bar[None], 0)
+                _mark_occupied_cells(shapes, board, bar[None], 0)
             return chain
     return None
 
 
-class Seeds(NamedTuple):
+class SnakeSeeds(NamedTuple):
     """The first bars of snakes that grow in parallel: int64 [snakes, attempts] each."""
 
     tails: np.ndarray
     degrees: np.ndarray
 
 
-def _grow(rng: np.random.Generator, shapes: Shapes, boards: np.ndarray, seeds: Seeds, bars: int) -> np.ndarray:
+def _grow_snakes(
+    rng: np.random.Generator, shapes: SnakeShapeTables, boards: np.ndarray, seeds: SnakeSeeds, bars: int
+) -> np.ndarray:
     """Returns the snakes of all attempts that complete all bars: int64 [complete attempts, snakes, bars, 2], as cells.
 
     The one or two snakes of an attempt grow in turn, one bar at a time. A snake avoids all bars except its own newest
@@ -217,27 +229,32 @@ def _grow(rng: np.random.Generator, shapes: Shapes, boards: np.ndarray, seeds: S
     chains = np.zeros((snakes, bars, attempts, 2), np.int64)  # indices over all boards, until the end
     chains[:, 0] = np.stack([seeds.tails, heads], axis=-1) + origins[:, None]
     for this in range(snakes if snakes > 1 else 0):
-        _mark(shapes, marks, chains[this, 0], 1 - this)
+        _mark_occupied_cells(shapes, marks, chains[this, 0], 1 - this)
     for bar, this in itertools.product(range(1, bars), range(snakes)):
         before = degrees[this, alive]
         around = pivots[this, alive] + shapes.next_pivots[before]
-        choices = _draw_heads(rng, shapes, marks, around, before, TAKEN << 2 * this)
+        choices = _sample_next_heads(rng, shapes, marks, around, before, TAKEN << 2 * this)
         has_room = choices >= 0
         alive, around, choices = alive[has_room], around[has_room], choices[has_room]
         if not len(alive):
             break
         heads = around + shapes.heads[choices]
         drawn = np.stack([heads - shapes.moves[shapes.head_shapes[choices]], heads], axis=-1)
-        _mark(shapes, marks, chains[this, bar - 1, alive], this)
+        _mark_occupied_cells(shapes, marks, chains[this, bar - 1, alive], this)
         if snakes > 1:
-            _mark(shapes, marks, drawn, 1 - this)
+            _mark_occupied_cells(shapes, marks, drawn, 1 - this)
         chains[this, bar, alive] = drawn
         pivots[this, alive], degrees[this, alive] = around, shapes.head_degrees[choices]
     return (chains[:, :, alive] - origins[alive, None]).transpose(2, 0, 1, 3)
 
 
-def _draw_heads(
-    rng: np.random.Generator, shapes: Shapes, marks: np.ndarray, pivots: np.ndarray, before: np.ndarray, taken: int
+def _sample_next_heads(
+    rng: np.random.Generator,
+    shapes: SnakeShapeTables,
+    marks: np.ndarray,
+    pivots: np.ndarray,
+    before: np.ndarray,
+    taken: int,
 ) -> np.ndarray:
     """Returns each attempt's next head as a candidate number, -1 for none: int64 [attempts].
 
@@ -265,13 +282,13 @@ def _draw_heads(
     return choices
 
 
-def _mark(shapes: Shapes, marks: np.ndarray, bars: np.ndarray, snake: int) -> None:
+def _mark_occupied_cells(shapes: SnakeShapeTables, marks: np.ndarray, bars: np.ndarray, snake: int) -> None:
     """Marks bars, int64 [bars, 2], as obstacles of a snake; at most one bar per board."""
     shape = np.searchsorted(shapes.moves, bars[:, 1] - bars[:, 0])
     marks[bars[:, 1, None] + shapes.surroundings[shape]] |= shapes.surrounding_marks[shape] << 2 * snake
 
 
-def _free_tails(shapes: Shapes, board: np.ndarray, shape: int) -> np.ndarray:
+def _free_start_cells(shapes: SnakeShapeTables, board: np.ndarray, shape: int) -> np.ndarray:
     """Returns the cells where a first bar of this shape touches nothing: int64 [free cells].
 
     A footprint includes all cells within a margin of the tail, so no result is in the border.

@@ -19,14 +19,14 @@ STRAIGHT_ON = 2**20  # weight of a bar that does not turn
 Vector = tuple[int, int]
 
 
-class Picture(NamedTuple):
+class Sprite(NamedTuple):
     """A grey picture of a shape, uint8 [rows, columns]; `corner` is its first cell relative to the shape's point."""
 
     grey: np.ndarray
     corner: Vector
 
 
-def moves(distance: int) -> np.ndarray:
+def moves_per_degree(distance: int) -> np.ndarray:
     """Returns the end cell of a move by `distance` cells, for every whole degree: int64 [360, 2].
 
     A negative distance moves backwards.
@@ -58,7 +58,7 @@ def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
 
 def footprint(vector: Vector, radius: int) -> np.ndarray:
     """Returns the cells within `radius` of a bar that runs along `vector` to the cell (0, 0): int64 [cells, 2]."""
-    cells, end = _grid(vector, radius, 1), np.array(vector)
+    cells, end = _pixel_grid(vector, radius, 1), np.array(vector)
     along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)  # distances, times the bar's length
     before_start = ((cells + end) ** 2).sum(axis=1) <= radius**2
     beyond_end = (cells**2).sum(axis=1) <= radius**2
@@ -71,20 +71,20 @@ def dilated(cells: np.ndarray, radius: int) -> np.ndarray:
     return np.unique((cells[:, None] + footprint((0, 0), radius)).reshape(-1, 2), axis=0)
 
 
-def bar_picture(vector: Vector, thickness: float) -> Picture:
+def bar_picture(vector: Vector, thickness: float) -> Sprite:
     """Returns the picture of a bar that runs along `vector` to (0, 0), `thickness` cells wide, with flat ends."""
     width = round(thickness * ANTIALIAS)
-    pixels = _grid(vector, AROUND, ANTIALIAS)
+    pixels = _pixel_grid(vector, AROUND, ANTIALIAS)
     fine_vector = (vector[0] * ANTIALIAS, vector[1] * ANTIALIAS)
-    along, across, length = _along_and_across(pixels, fine_vector, _middle(width))
-    return _shrunk((2 * np.abs(across) < width) & (along <= 0.5) & (along >= -length - 0.5), vector, AROUND)
+    along, across, length = _along_and_across_bar(pixels, fine_vector, _line_center(width))
+    return _downsample_sprite((2 * np.abs(across) < width) & (along <= 0.5) & (along >= -length - 0.5), vector, AROUND)
 
 
-def disc_picture(radius: float, thickness: float) -> Picture:
+def disc_picture(radius: float, thickness: float) -> Sprite:
     """Returns the picture of a disc of `radius` cells round (0, 0), centred like bars of this thickness."""
     around = math.ceil(radius) + AROUND
-    offsets = _grid((0, 0), around, ANTIALIAS) - _middle(round(thickness * ANTIALIAS))
-    return _shrunk((offsets**2).sum(axis=1) <= (radius * ANTIALIAS) ** 2, (0, 0), around)
+    offsets = _pixel_grid((0, 0), around, ANTIALIAS) - _line_center(round(thickness * ANTIALIAS))
+    return _downsample_sprite((offsets**2).sum(axis=1) <= (radius * ANTIALIAS) ** 2, (0, 0), around)
 
 
 def _directions(count: int) -> np.ndarray:
@@ -92,7 +92,7 @@ def _directions(count: int) -> np.ndarray:
     return np.round(np.stack([np.sin(turns), np.cos(turns)], axis=1), DECIMALS)
 
 
-def _middle(width: int) -> float:
+def _line_center(width: int) -> float:
     """Returns the centre of a line in fine pixels: between two pixels where its width is even."""
     return 0.0 if width % 2 else 0.5
 
@@ -103,14 +103,14 @@ def _box(vector: Vector, around: int) -> tuple[Vector, Vector]:
     return (min(-down, 0) - around, min(-right, 0) - around), (max(-down, 0) + around, max(-right, 0) + around)
 
 
-def _grid(vector: Vector, around: int, scale: int) -> np.ndarray:
+def _pixel_grid(vector: Vector, around: int, scale: int) -> np.ndarray:
     """Returns the points of a bar's box row by row, `scale` per cell in each direction: int64 [points, 2]."""
     first, last = _box(vector, around)
     rows, columns = (np.arange(scale * first[axis], scale * (last[axis] + 1)) for axis in (0, 1))
     return np.stack(np.meshgrid(rows, columns, indexing='ij'), axis=-1).reshape(-1, 2)
 
 
-def _along_and_across(points: np.ndarray, vector: Vector, middle: float) -> tuple[np.ndarray, np.ndarray, float]:
+def _along_and_across_bar(points: np.ndarray, vector: Vector, middle: float) -> tuple[np.ndarray, np.ndarray, float]:
     """Returns each point's offset from a bar's end along the bar and across it, and the bar's length.
 
     Args:
@@ -125,9 +125,9 @@ def _along_and_across(points: np.ndarray, vector: Vector, middle: float) -> tupl
     return np.round(along, DECIMALS), np.round(across, DECIMALS), round(length, DECIMALS)
 
 
-def _shrunk(is_lit: np.ndarray, vector: Vector, around: int) -> Picture:
+def _downsample_sprite(is_lit: np.ndarray, vector: Vector, around: int) -> Sprite:
     """Returns the fine pixels of a bar's box, bool [pixels], as a picture in cells; Pillow resizes in integers."""
     first, last = _box(vector, around)
     rows, columns = last[0] - first[0] + 1, last[1] - first[1] + 1
     fine = np.where(is_lit, np.uint8(255), np.uint8(0)).reshape(rows * ANTIALIAS, columns * ANTIALIAS)
-    return Picture(np.asarray(Image.fromarray(fine).resize((columns, rows), Image.Resampling.LANCZOS)), first)
+    return Sprite(np.asarray(Image.fromarray(fine).resize((columns, rows), Image.Resampling.LANCZOS)), first)

@@ -28,7 +28,7 @@ class HostBlock:
         """Returns the number of rows in the block."""
         return self.batch_size // self.process_count
 
-    def position(self, row: int) -> int:
+    def global_position(self, row: int) -> int:
         """Returns the global position of row `row`; rows are counted over this process's blocks of all steps."""
         step, row_of_block = divmod(row, self.rows)
         return step * self.batch_size + self.process_index * self.rows + row_of_block

@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,40 +35,42 @@ class Mixture:
     @property
     def shares(self) -> np.ndarray:
         """Returns each dataset's share of the rows of an epoch; the shares sum to 1."""
-        rates = self.counted.astype(np.float64)
+        rates = self.limited_sizes.astype(np.float64)
         rates = (rates / rates.sum()) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
     @property
-    def counted(self) -> np.ndarray:
+    def limited_sizes(self) -> np.ndarray:
         """Returns the number of rows that count for each dataset."""
         sizes = np.array(self.sizes, np.int64)
         return np.minimum(sizes, self.limit) if self.limit else sizes
 
     @functools.cached_property
-    def rows_of_sets(self) -> np.ndarray:
+    def rows_per_dataset(self) -> np.ndarray:
         """Returns the rows per dataset in an epoch: its share within one row, and at least one row."""
-        wanted = self.shares * self.counted.sum()
+        wanted = self.shares * self.limited_sizes.sum()
         rows = np.floor(wanted).astype(np.int64)
-        missing = int(self.counted.sum() - rows.sum())
+        missing = int(self.limited_sizes.sum() - rows.sum())
         rows[np.argsort(rows - wanted, kind='stable')[:missing]] += 1
         return np.maximum(rows, 1)
 
     @property
     def rows_per_epoch(self) -> int:
         """Returns the number of rows in an epoch."""
-        return int(self.rows_of_sets.sum())
+        return int(self.rows_per_dataset.sum())
 
-    def rows(self, epoch: int) -> np.ndarray:
+    def epoch_rows(self, epoch: int) -> np.ndarray:
         """Returns the row numbers of an epoch, dataset after dataset; small datasets may repeat rows."""
         firsts = np.cumsum((0, *self.sizes[:-1]))
-        return np.concatenate([first + self.of_set(number, epoch) for number, first in enumerate(firsts)])
+        return np.concatenate(
+            [first + self.epoch_rows_of_dataset(number, epoch) for number, first in enumerate(firsts)]
+        )
 
-    def of_set(self, number: int, epoch: int) -> np.ndarray:
+    def epoch_rows_of_dataset(self, number: int, epoch: int) -> np.ndarray:
         """Returns the rows of one dataset in an epoch, counted from its first row."""
-        size, count = self.sizes[number], int(self.rows_of_sets[number])
+        size, count = self.sizes[number], int(self.rows_per_dataset[number])
         start = epoch * count
         turns = range(start // size, -(-(start + count) // size))
-        orders = [random_stream(self.seed, Stream.MIXED_SETS, turn, number).permutation(size) for turn in turns]
+        orders = [random_stream(self.seed, RandomStreamId.MIXED_SETS, turn, number).permutation(size) for turn in turns]
         skipped = start - turns.start * size
         return np.concatenate(orders)[skipped : skipped + count]

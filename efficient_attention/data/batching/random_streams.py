@@ -5,7 +5,7 @@ import enum
 import numpy as np
 
 
-class Stream(enum.IntEnum):
+class RandomStreamId(enum.IntEnum):
     """Independent streams of random numbers of one seed; the number of a stream never changes."""
 
     CORPUS_PLAN = 0  # the sentences in each row of an epoch
@@ -19,7 +19,7 @@ class Stream(enum.IntEnum):
     ARENA_ROW = 13  # a generated row of Long Range Arena
 
 
-def random_stream(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Generator:
+def random_stream(seed: int, stream: RandomStreamId, epoch: int, index: int = 0) -> np.random.Generator:
     """Returns a generator that is a pure function of the arguments: Philox, key (seed, stream), counter (epoch, index).
 
     Streams never overlap: each has 2^64 blocks before it reaches the next one. Costs about 6 microseconds.

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from efficient_attention.config.noise import NoiseConfig
-from efficient_attention.data.corpus.noise import Noise, NoisedText
+from efficient_attention.data.corpus.noise import Noise, TextToNoise
 
 MASKED = -1  # in an array of token positions: a mask
 
@@ -37,25 +37,25 @@ class BartNoise(Noise):
     lengths: tuple[int, int]
     crosses_documents: bool = False
 
-    def __call__(self, text: NoisedText, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, text: TextToNoise, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """See `Noise`."""
-        places = self.places(text, rng)
+        places = self.noised_token_positions(text, rng)
         return np.where(places == MASKED, np.int32(self.mask), text.tokens[places]), text.tokens
 
-    def places(self, text: NoisedText, rng: np.random.Generator) -> np.ndarray:
+    def noised_token_positions(self, text: TextToNoise, rng: np.random.Generator) -> np.ndarray:
         """Returns the position in the text of each source token; `MASKED` for a mask."""
         config = self.config
         is_start = ~self.is_continuation[text.tokens]
         is_start[text.sentence_starts] = True
-        places = permuted(text.sentence_starts, len(text.tokens), config.permutation, rng)
-        places = infilled(places, is_start[places], config.infilling, config.mean_span, rng)
-        places[chosen_tokens(places, config.masking, rng)] = MASKED
-        places = np.delete(places, chosen_tokens(places, config.deletion, rng))
+        places = permute_sentences(text.sentence_starts, len(text.tokens), config.permutation, rng)
+        places = infill_spans(places, is_start[places], config.infilling, config.mean_span, rng)
+        places[choose_token_positions(places, config.masking, rng)] = MASKED
+        places = np.delete(places, choose_token_positions(places, config.deletion, rng))
         is_rotated = config.rotation > rng.random()
         return np.roll(places, -rng.integers(len(places))) if is_rotated and len(places) else places
 
 
-def permuted(starts: np.ndarray, tokens: int, share: float, rng: np.random.Generator) -> np.ndarray:
+def permute_sentences(starts: np.ndarray, tokens: int, share: float, rng: np.random.Generator) -> np.ndarray:
     """Returns positions 0 ... tokens - 1 with ceil(share n) of the n sentences, which begin at `starts`, shuffled."""
     chosen = rng.permutation(len(starts))[: math.ceil(share * len(starts))]
     order = np.arange(len(starts))
@@ -64,7 +64,7 @@ def permuted(starts: np.ndarray, tokens: int, share: float, rng: np.random.Gener
     return np.repeat(starts[order] - (np.cumsum(lengths) - lengths), lengths) + np.arange(tokens)
 
 
-def infilled(
+def infill_spans(
     places: np.ndarray, is_start: np.ndarray, share: float, mean_span: float, rng: np.random.Generator
 ) -> np.ndarray:
     """Returns the positions with a mask in place of each span of whole words; ceil(share W) of W words are in spans.
@@ -81,7 +81,7 @@ def infilled(
     if not hidden:
         return places
     lengths_S = span_lengths(hidden, mean_span, rng)
-    first_S = span_places(lengths_S, len(starts), rng)
+    first_S = random_span_starts(lengths_S, len(starts), rng)
     bounds = np.append(starts, len(places))
     begin_S, end_S = bounds[first_S], bounds[first_S + lengths_S]
     steps = np.zeros(len(places) + 1, np.int64)
@@ -101,14 +101,14 @@ def span_lengths(words: int, mean: float, rng: np.random.Generator) -> np.ndarra
     return rng.permutation(lengths[: last + 1])
 
 
-def span_places(lengths_S: np.ndarray, words: int, rng: np.random.Generator) -> np.ndarray:
+def random_span_starts(lengths_S: np.ndarray, words: int, rng: np.random.Generator) -> np.ndarray:
     """Returns the first word of each span, rising, among `words` words: uniform over placements without overlap."""
     spans, kept = len(lengths_S), words - lengths_S.sum()
     slots_S = np.sort(rng.choice(kept + spans, spans, replace=False, shuffle=False))
     return slots_S - np.arange(spans) + np.cumsum(lengths_S) - lengths_S
 
 
-def chosen_tokens(places: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+def choose_token_positions(places: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     """Returns random indices in `places` for a rounded share of the tokens that are no masks."""
     if not share:
         return np.zeros(0, np.int64)

@@ -24,7 +24,7 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
-from efficient_attention.data.preparation.worker_processes import follow_parent
+from efficient_attention.data.preparation.worker_processes import exit_with_parent
 from efficient_attention.errors import InputError, RunError
 
 Row = dict[str, np.ndarray]
@@ -35,18 +35,18 @@ THREADS = 1  # threads that build rows in a process; more gained nothing when me
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """An interface to the rows of a split."""
 
     count: int  # rows of an epoch
 
-    def row_at(self, position: int) -> Row:
+    def training_row(self, position: int) -> Row:
         """Returns the row at a position of endless training."""
 
     def row(self, epoch: int, index: int) -> Row:
         """Returns a row of an epoch."""
 
-    def padding(self) -> Row:
+    def padding_row(self) -> Row:
         """Returns a row of padding, with the same arrays and no weight in any loss."""
 
 
@@ -60,7 +60,7 @@ def training_batches(
     *,
     seed: int,
     steps: range,
-    rows: Rows | None = None,
+    rows: RowSource | None = None,
 ) -> Iterator[Batch]:
     """Yields a process's block [batch_size / process_count, ...] of the global batch of each step.
 
@@ -71,22 +71,24 @@ def training_batches(
         InputError: the batch is far larger than an epoch, the train split is too small, or (from the iterator) the
             corpus is damaged.
     """
-    return batches_of_rows(rows or CorpusRows(prepared.train, prepared.vocabulary, config, seed), config, block, steps)
+    return training_batches_of_rows(
+        rows or CorpusRows(prepared.train, prepared.vocabulary, config, seed), config, block, steps
+    )
 
 
-def batches_of_rows(rows: Rows, config: DataConfig, block: HostBlock, steps: range) -> Iterator[Batch]:
+def training_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlock, steps: range) -> Iterator[Batch]:
     """Yields batches as `training_batches`, from given rows; raises InputError for a batch far above an epoch."""
     if block.batch_size > MOST_EPOCHS_A_BATCH * rows.count:
         raise InputError(
             f'train.batch_size is {block.batch_size}, but an epoch has {rows.count} rows of {config.length} tokens; '
             f'a batch may hold each row {MOST_EPOCHS_A_BATCH} times at most'
         )
-    source = BlockRows(rows.row_at, block, steps)
-    return _batches(source, workers=config.workers, prefetch=config.prefetch)
+    source = GrainRowSource(rows.training_row, block, steps)
+    return _prefetched_batches(source, workers=config.workers, prefetch=config.prefetch)
 
 
 def evaluation_batches(
-    prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int, rows: Rows | None = None
+    prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int, rows: RowSource | None = None
 ) -> Iterator[Batch]:
     """Yields every held-out row exactly once, with masks from (seed, epoch 0, index); equally many batches per process.
 
@@ -97,14 +99,16 @@ def evaluation_batches(
     Raises:
         InputError: the held-out split is too small, or (from the iterator) the corpus is damaged.
     """
-    return every_row_once(rows or CorpusRows(prepared.held_out, prepared.vocabulary, config, seed), config, block)
+    return evaluation_batches_of_rows(
+        rows or CorpusRows(prepared.held_out, prepared.vocabulary, config, seed), config, block
+    )
 
 
-def every_row_once(rows: Rows, config: DataConfig, block: HostBlock) -> Iterator[Batch]:
+def evaluation_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlock) -> Iterator[Batch]:
     """Yields batches as `evaluation_batches`, from given rows."""
     steps = range(-(-rows.count // block.batch_size))
-    source = BlockRows(functools.partial(_once, rows), block, steps)
-    return _batches(source, workers=0, prefetch=config.prefetch)
+    source = GrainRowSource(functools.partial(_row_or_padding, rows), block, steps)
+    return _prefetched_batches(source, workers=0, prefetch=config.prefetch)
 
 
 def evaluation_row_count(prepared: PreparedCorpus, config: DataConfig, seed: int) -> int:
@@ -130,7 +134,7 @@ def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
     return sum(sizes) / seconds
 
 
-class BlockRows:
+class GrainRowSource:
     """The rows that one process reads in a range of steps, in order: a data source for Grain."""
 
     def __init__(self, read: Callable[[int], Row], block: HostBlock, steps: range) -> None:
@@ -143,25 +147,25 @@ class BlockRows:
         return max(0, self._stop - self._start)
 
     def __getitem__(self, row: int) -> Row:
-        return self._read(self.block.position(self._start + row))
+        return self._read(self.block.global_position(self._start + row))
 
 
-def _once(rows: Rows, position: int) -> Row:
-    return rows.row(0, position) if position < rows.count else rows.padding()
+def _row_or_padding(rows: RowSource, position: int) -> Row:
+    return rows.row(0, position) if position < rows.count else rows.padding_row()
 
 
-def _batches(source: BlockRows, *, workers: int, prefetch: int) -> Iterator[Batch]:
+def _prefetched_batches(source: GrainRowSource, *, workers: int, prefetch: int) -> Iterator[Batch]:
     """Yields batches of the rows; threads, or `workers` processes, prefetch `prefetch` batches."""
     share = -(-prefetch // max(1, workers))
     dataset = grain.MapDataset.source(source).batch(source.block.rows, drop_remainder=True, batch_fn=_stack)
     options = grain.ReadOptions(num_threads=min(THREADS, share), prefetch_buffer_size=share)
     dataset = dataset.to_iter_dataset(options)
-    batches = _closing(_in_processes(dataset, workers, share) if workers else dataset)
+    batches = _iterate_and_close(_load_in_workers(dataset, workers, share) if workers else dataset)
     _unfinished.add(batches)
     return batches
 
 
-def _in_processes(dataset: grain.IterDataset, workers: int, buffered: int) -> grain.IterDataset:
+def _load_in_workers(dataset: grain.IterDataset, workers: int, buffered: int) -> grain.IterDataset:
     """Returns `dataset`, built by `workers` processes that buffer `buffered` batches each."""
     # Semaphores of earlier processes may be in reference cycles. If Python 3.12 frees them while it starts to track
     # new ones, each prints a warning that it may leak.
@@ -172,14 +176,14 @@ def _in_processes(dataset: grain.IterDataset, workers: int, buffered: int) -> gr
     through_pipe = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
     dataset = grain.experimental.WithOptionsIterDataset(dataset, through_pipe)
     processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffered)
-    return dataset.mp_prefetch(processes, worker_init_fn=_end_with_parent)
+    return dataset.mp_prefetch(processes, worker_init_fn=_init_grain_worker)
 
 
 def _stack(rows: Sequence[Row]) -> Batch:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def _closing(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
+def _iterate_and_close(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
     iterator = iter(dataset)
     try:
         yield from iterator
@@ -201,5 +205,5 @@ def _close_unfinished() -> None:
         batches.close()
 
 
-def _end_with_parent(_worker: int, _workers: int) -> None:
-    follow_parent()
+def _init_grain_worker(_worker: int, _workers: int) -> None:
+    exit_with_parent()

@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
-from efficient_attention.data.preparation.worker_processes import in_processes
+from efficient_attention.data.preparation.worker_processes import map_in_processes
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import SECTION, cut_at_blank_lines, reader_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import (
+    SECTION,
+    cut_at_blank_lines,
+    make_plain_text_tokenizer,
+)
 
 BATCH = 2**19  # characters per task
 FAULT = (
@@ -20,7 +24,7 @@ FAULT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoded:
+class EncodedSection:
     """The tokenised sentences of one section of a document."""
 
     document: int  # number of the document in the source
@@ -31,7 +35,7 @@ class Encoded:
 
 def encode_documents(
     texts: Iterable[str], tokenizer_file: str, processes: int, *, batch: int = BATCH, section: int = SECTION
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedSection]:
     """Yields every section of every document, in order, tokenised.
 
     Args:
@@ -44,9 +48,9 @@ def encode_documents(
     Raises:
         InputError: one of the processes died.
     """
-    batches = _batches(texts, batch, section)
-    encode = functools.partial(_encode, tokenizer_file=tokenizer_file)
-    results = in_processes(encode, batches, processes, fault=FAULT) if processes > 1 else map(encode, batches)
+    batches = _section_batches(texts, batch, section)
+    encode = functools.partial(_encode_sections, tokenizer_file=tokenizer_file)
+    results = map_in_processes(encode, batches, processes, fault=FAULT) if processes > 1 else map(encode, batches)
     for encoded in results:
         yield from encoded
 
@@ -54,7 +58,7 @@ def encode_documents(
 _Batch = list[tuple[int, str]]
 
 
-def _batches(texts: Iterable[str], most: int, section_characters: int) -> Iterator[_Batch]:
+def _section_batches(texts: Iterable[str], most: int, section_characters: int) -> Iterator[_Batch]:
     batch: _Batch = []
     characters = 0
     for document, text in enumerate(texts):
@@ -68,8 +72,8 @@ def _batches(texts: Iterable[str], most: int, section_characters: int) -> Iterat
         yield batch
 
 
-def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:
-    encode = _encoder(tokenizer_file)
+def _encode_sections(batch: _Batch, tokenizer_file: str) -> list[EncodedSection]:
+    encode = _sentence_encoder(tokenizer_file)
     sentences = [split_sentences(text) for _, text in batch]
     lengths, ids = encode(list(itertools.chain.from_iterable(sentences)))
     section_ends = np.cumsum([len(group) for group in sentences])
@@ -77,14 +81,14 @@ def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:
     section_lengths = np.split(lengths, section_ends[:-1])
     section_ids = np.split(ids, token_ends[:-1])
     return [
-        Encoded(document, lengths[lengths > 0], ids, len(text))
+        EncodedSection(document, lengths[lengths > 0], ids, len(text))
         for (document, text), lengths, ids in zip(batch, section_lengths, section_ids, strict=True)
     ]
 
 
 @functools.cache
-def _encoder(tokenizer_file: str) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
-    reader = reader_of(load_tokenizer(tokenizer_file, lowercase=True))
+def _sentence_encoder(tokenizer_file: str) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
+    reader = make_plain_text_tokenizer(load_tokenizer(tokenizer_file, lowercase=True))
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         encodings = [encoding.ids for encoding in reader.encode_batch_fast(sentences, add_special_tokens=False)]

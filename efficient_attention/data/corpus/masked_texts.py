@@ -6,7 +6,7 @@ import numpy as np
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
-from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.corpus.masking import Masker
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
@@ -30,23 +30,23 @@ class MaskedTexts:
         self._masker = Masker(vocabulary, config)
         self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
 
-    def row_at(self, position: int) -> Row:
+    def training_row(self, position: int) -> Row:
         """Returns the row at a position of endless training: epoch position // count, in that epoch's random order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
     def row(self, epoch: int, index: int) -> Row:
         """Returns row `index` with the masks of an epoch."""
-        text = self.text(index)
+        text = self.token_ids(index)
         used, places = len(text), np.arange(self._length, dtype=np.int32)
         tokens = np.full(self._length, self._pad, np.int32)
         tokens[:used] = text
         masks = epoch % self._copies if self._copies else epoch
         row = {'segments': (places < used).astype(np.int32), 'token_types': np.zeros(self._length, np.int32)}
         row['positions'] = places * row['segments']
-        return row | self._masker(tokens, used, random_stream(self._seed, Stream.CORPUS_ROW, masks, index))
+        return row | self._masker(tokens, used, random_stream(self._seed, RandomStreamId.CORPUS_ROW, masks, index))
 
-    def text(self, index: int) -> np.ndarray:
+    def token_ids(self, index: int) -> np.ndarray:
         """Returns the unmasked ids of row `index`, integers [l]."""
         return self._texts[index][: self._length]
 
@@ -54,11 +54,11 @@ class MaskedTexts:
         """Whether row `index` is only a part of its text."""
         return len(self._texts[index]) > self._length
 
-    def padding(self) -> Row:
+    def padding_row(self) -> Row:
         """Returns a row of padding, with the same arrays and all weights 0."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._pad
         return row
 
     def _make_order(self, epoch: int) -> np.ndarray:
-        return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(self.count)
+        return random_stream(self._seed, RandomStreamId.CORPUS_ORDER, epoch).permutation(self.count)

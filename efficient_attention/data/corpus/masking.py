@@ -57,12 +57,14 @@ class Masker:
             words = find_words(candidates, self._is_continuation[tokens_L[candidates]])
             longest = config.max_ngram if config.mask_unit == 'ngram' else 1
             chosen = np.zeros(candidates.size, bool)
-            for start, stop in choose_runs(words, budget, longest, rng):
+            for start, stop in choose_word_runs(words, budget, longest, rng):
                 chosen[start:stop] = True
             positions = candidates[chosen]
-        return self._fill(tokens_L, positions, rng)
+        return self._mask_positions(tokens_L, positions, rng)
 
-    def _fill(self, tokens_L: np.ndarray, positions: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def _mask_positions(
+        self, tokens_L: np.ndarray, positions: np.ndarray, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         count = positions.size
         masked = {name: np.zeros(self._config.max_masked, np.int32) for name in ('masked_positions', 'masked_tokens')}
         masked['masked_weights'] = np.zeros(self._config.max_masked, np.float32)
@@ -106,7 +108,9 @@ def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> MaskableW
     return MaskableWords([*firsts.tolist(), candidates.size], stretch_ends.tolist())
 
 
-def choose_runs(words: MaskableWords, budget: int, longest: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def choose_word_runs(
+    words: MaskableWords, budget: int, longest: int, rng: np.random.Generator
+) -> list[tuple[int, int]]:
     """Returns runs of 1..longest whole words as ranges of candidates, in the order of choice; at most `budget` tokens.
 
     Runs start at words in random order. A run that overlaps a chosen one is dropped (ALBERT's test for overlap; the

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class NoisedText(NamedTuple):
+class TextToNoise(NamedTuple):
     """A text before noise is added."""
 
     tokens: np.ndarray  # int32 [T]
@@ -28,5 +28,5 @@ class Noise(abc.ABC):
     crosses_documents: bool
 
     @abc.abstractmethod
-    def __call__(self, text: NoisedText, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, text: TextToNoise, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Returns source and target, int32, without begin and end tokens; all random numbers come from `rng`."""

@@ -9,13 +9,13 @@ The noise is new in each epoch of training; evaluation always has the noise of e
 import numpy as np
 
 from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
-from efficient_attention.data.batching.random_streams import Stream, random_stream
-from efficient_attention.data.corpus.noise import Noise, NoisedText
-from efficient_attention.data.corpus.packing import cut_documents
-from efficient_attention.data.corpus.prepared_corpus import Corpus
-from efficient_attention.data.corpus.sentence_pairs import tokens_before
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
+from efficient_attention.data.corpus.noise import Noise, TextToNoise
+from efficient_attention.data.corpus.packing import cut_excerpts
+from efficient_attention.data.corpus.prepared_corpus import CorpusSplit
+from efficient_attention.data.corpus.sentence_pairs import cumulative_token_counts
 from efficient_attention.data.preparation.cache_folder import one_line
-from efficient_attention.data.tokenizers.text_to_text import Symbols
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
 SHORTEST = 2  # least tokens of a text for noise
@@ -31,19 +31,21 @@ class NoisedRows:
         InputError: the split has too little text; the seed is out of range.
     """
 
-    def __init__(self, corpus: Corpus, noise: Noise, ends: Symbols, seed: int, *, is_training: bool) -> None:
+    def __init__(
+        self, corpus: CorpusSplit, noise: Noise, ends: SequenceSpecialIds, seed: int, *, is_training: bool
+    ) -> None:
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must be at least 0 and below 2^64')
         self._corpus, self._noise, self._ends, self._seed = corpus, noise, ends, seed
-        self._before = tokens_before(corpus.sentence_lengths)
-        self._starts, self._stops = self._cut(is_training=is_training)
-        self._room = self.tokens - int(self._stops[-1]) if noise.crosses_documents and is_training else 0
+        self._before = cumulative_token_counts(corpus.sentence_lengths)
+        self._starts, self._stops = self._text_bounds(is_training=is_training)
+        self._room = self.token_count - int(self._stops[-1]) if noise.crosses_documents and is_training else 0
         self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
         self._offsets: LastTwoEpochs[int] = LastTwoEpochs()
         self.count = len(self._starts)
 
     @property
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         """Returns the number of tokens in the split."""
         return int(self._before[-1])
 
@@ -51,9 +53,9 @@ class NoisedRows:
     def lengths(self) -> tuple[int, int]:
         """Returns the padded lengths of sources and of targets, with begin and end tokens."""
         source, target = self._noise.lengths
-        return source + self._ends.count, target + self._ends.count
+        return source + self._ends.special_id_count, target + self._ends.special_id_count
 
-    def row_at(self, position: int) -> dict[str, np.ndarray]:
+    def training_row(self, position: int) -> dict[str, np.ndarray]:
         """Returns the row at a position of endless training: epoch position // count, in that epoch's random order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
@@ -67,19 +69,19 @@ class NoisedRows:
         offset = self._offsets.get(epoch, self._make_offset)
         start, stop = int(self._starts[index]) + offset, int(self._stops[index]) + offset
         try:
-            text = self.text(start, stop)
+            text = self.tokens_and_sentence_starts(start, stop)
         except Exception as error:
             kind = InputError if isinstance(error, (InputError, OSError)) else RuntimeError
             where = f'{self._corpus.split} tokens {start} to {stop}, epoch {epoch}, row {index}'
             raise kind(f'{where}: {one_line(error)}') from error
-        pair = self._noise(text, random_stream(self._seed, Stream.CORPUS_ROW, epoch, index))
-        return self._row(index, *map(self._ends.around, pair))
+        pair = self._noise(text, random_stream(self._seed, RandomStreamId.CORPUS_ROW, epoch, index))
+        return self._padded_row(index, *map(self._ends.add_special_ids, pair))
 
-    def padding(self) -> dict[str, np.ndarray]:
+    def padding_row(self) -> dict[str, np.ndarray]:
         """Returns a row of padding, with the same arrays and no weight in any loss."""
-        return self._row(-1, np.zeros(0, np.int32), np.zeros(0, np.int32))
+        return self._padded_row(-1, np.zeros(0, np.int32), np.zeros(0, np.int32))
 
-    def text(self, start: int, stop: int) -> NoisedText:
+    def tokens_and_sentence_starts(self, start: int, stop: int) -> TextToNoise:
         """Returns the tokens start:stop of the split, and the starts of their sentences."""
         first = int(np.searchsorted(self._before, start, side='right')) - 1
         end = int(np.searchsorted(self._before, stop))
@@ -91,15 +93,15 @@ class NoisedRows:
             sentences += self._corpus.sentences(document, max(first - before, 0), end - before)
         skipped = start - int(self._before[first])
         tokens = np.concatenate(sentences)[skipped : skipped + stop - start]
-        return NoisedText(tokens, np.maximum(self._before[first:end] - start, 0))
+        return TextToNoise(tokens, np.maximum(self._before[first:end] - start, 0))
 
-    def _cut(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _text_bounds(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
         """Returns start and end of each text, in tokens of the split; leaves tokens for an epoch's offset."""
         least = self._noise.tokens if self._noise.crosses_documents and is_training else SHORTEST
-        if self.tokens < least:
+        if self.token_count < least:
             change = 'lower' if self._corpus.split == 'train' else 'raise'
             raise InputError(
-                f'the {self._corpus.split} split of the corpus has {self.tokens} tokens, and noise.name needs {least}; '
+                f'the {self._corpus.split} split of the corpus has {self.token_count} tokens, and noise.name needs {least}; '
                 f'add documents or {change} data.held_out'
             )
         return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()
@@ -107,8 +109,8 @@ class NoisedRows:
     def _equal_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
         """Returns texts that cross documents; in training one fewer than possible, so that they can start anywhere."""
         most = self._noise.tokens
-        starts = np.arange(max(1, self.tokens // most - 1) if is_training else -(-self.tokens // most)) * most
-        stops = np.minimum(starts + most, self.tokens)
+        starts = np.arange(max(1, self.token_count // most - 1) if is_training else -(-self.token_count // most)) * most
+        stops = np.minimum(starts + most, self.token_count)
         is_long = stops - starts >= SHORTEST
         return starts[is_long], stops[is_long]
 
@@ -118,17 +120,17 @@ class NoisedRows:
             np.asarray(self._corpus.document_starts),
             np.random.default_rng(0),
         )  # the random numbers have no effect
-        _, starts, stops = cut_documents(self._before, of_documents, self._noise.tokens, 0.0, rng)
+        _, starts, stops = cut_excerpts(self._before, of_documents, self._noise.tokens, 0.0, rng)
         order = np.argsort(starts)
         return starts[order], stops[order]
 
     def _make_offset(self, epoch: int) -> int:
-        return int(random_stream(self._seed, Stream.CORPUS_PLAN, epoch).integers(self._room + 1))
+        return int(random_stream(self._seed, RandomStreamId.CORPUS_PLAN, epoch).integers(self._room + 1))
 
     def _make_order(self, epoch: int) -> np.ndarray:
-        return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(self.count)
+        return random_stream(self._seed, RandomStreamId.CORPUS_ORDER, epoch).permutation(self.count)
 
-    def _row(self, index: int, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
+    def _padded_row(self, index: int, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the padded row of a source and a target."""
         (source_M, source_segments_M), (target_L, segments_L) = (
             (np.append(ids, np.full(length - len(ids), self._ends.pad, np.int32)), (np.arange(length) < len(ids)) * 1)

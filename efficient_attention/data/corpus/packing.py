@@ -13,8 +13,8 @@ import dataclasses
 import numpy as np
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.corpus.prepared_corpus import Corpus
-from efficient_attention.data.corpus.sentence_pairs import draw_targets, tokens_before
+from efficient_attention.data.corpus.prepared_corpus import CorpusSplit
+from efficient_attention.data.corpus.sentence_pairs import cumulative_token_counts, sample_target_lengths
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 EXCERPT_SPECIALS = 2  # [CLS] excerpt [SEP]
@@ -36,7 +36,7 @@ class PackingPlan:
     def __len__(self) -> int:
         return len(self.row_starts) - 1
 
-    def documents(self, index: int) -> list[int]:
+    def documents_of_row(self, index: int) -> list[int]:
         """Returns the documents that row `index` reads."""
         return sorted(set(self.row(index)[:, 0].tolist()))
 
@@ -46,12 +46,12 @@ class PackingPlan:
         return self.excerpts[start:stop]
 
 
-def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
+def plan_packing(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
     """Packs excerpts of all documents of a split into rows, in random order; reads only sentence lengths."""
-    before = tokens_before(corpus.sentence_lengths)
+    before = cumulative_token_counts(corpus.sentence_lengths)
     document_starts = np.asarray(corpus.document_starts)
     longest = config.length - EXCERPT_SPECIALS
-    document, start, stop = cut_documents(before, document_starts, longest, config.short_sequence_probability, rng)
+    document, start, stop = cut_excerpts(before, document_starts, longest, config.short_sequence_probability, rng)
     first = np.searchsorted(before, start, side='right') - 1
     end = np.searchsorted(before, stop)
     offset = document_starts[document]
@@ -64,7 +64,7 @@ def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> P
 
 
 def packed_row(
-    plan: PackingPlan, index: int, corpus: Corpus, vocabulary: Vocabulary, length: int
+    plan: PackingPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int
 ) -> dict[str, np.ndarray]:
     """Returns the unmasked row `index`: tokens, segments, token_types (all 0), positions; int32 [L]."""
     row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
@@ -81,7 +81,7 @@ def packed_row(
     return row
 
 
-def cut_documents(
+def cut_excerpts(
     before: np.ndarray, document_starts: np.ndarray, longest: int, short_probability: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns document, start and end token (counted over the split) of every excerpt; cuts all documents in parallel.
@@ -94,7 +94,7 @@ def cut_documents(
         rng: source of these targets.
     """
     documents = np.flatnonzero(np.diff(document_starts))
-    targets = draw_targets(len(documents), longest, short_probability, rng)
+    targets = sample_target_lengths(len(documents), longest, short_probability, rng)
     start, ends = before[document_starts[documents]], before[document_starts[documents + 1]]
     excerpts = [np.zeros((3, 0), np.int64)]
     while documents.size:

@@ -20,17 +20,27 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, PreparedCorpus, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
-from efficient_attention.data.preparation.cache_folder import MANIFEST, TOKENIZER, file_sha256, json_sha256, new_folder
+from efficient_attention.data.preparation.cache_folder import (
+    MANIFEST,
+    TOKENIZER,
+    file_sha256,
+    json_sha256,
+    new_cache_folder,
+)
 from efficient_attention.data.preparation.held_out_documents import (
-    OneDocument,
+    SingleDocumentError,
     document_hash,
     held_out_threshold,
-    more_documents,
+    more_documents_advice,
 )
 from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.preparation.worker_processes import usable_cores
 from efficient_attention.data.sources.source import Source, open_source
-from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.tokenizers.config_tokenizer import (
+    load_config_tokenizer,
+    tokenizer_identity,
+    train_config_tokenizer,
+)
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
@@ -57,14 +67,14 @@ def prepare_corpus(config: DataConfig, *, sentinels: int | None = None, show_pro
     folder = corpus_folder(config, digest, sentinels)
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
-            _build(folder, config, source, digest, tokenizer or (sentinels or 0), progress)
+            _build_corpus(folder, config, source, digest, tokenizer or (sentinels or 0), progress)
     return open_corpus(folder)
 
 
 def training_documents(config: DataConfig) -> Iterator[str]:
     """Returns the documents of the train split, in the order of the source; raises InputError as `prepare_corpus`."""
     with Progress(f'reading {config.source}', is_shown=False) as progress:
-        return _survey(open_source(config.source), config.held_out, progress).training_documents()
+        return _scan_source(open_source(config.source), config.held_out, progress).training_documents()
 
 
 def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
@@ -72,7 +82,7 @@ def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> To
 
     With `is_text_to_text`, it may lack an encoder's special tokens, and have more or fewer pieces than `vocab_size`.
     """
-    tokenizer = loaded_tokenizer(config, is_text_to_text=is_text_to_text)
+    tokenizer = load_config_tokenizer(config, is_text_to_text=is_text_to_text)
     if tokenizer and not is_text_to_text:
         size = vocabulary_of(tokenizer, config.tokenizer).size
         if size != config.vocab_size:
@@ -103,24 +113,24 @@ def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None)
     return Path(config.cache) / f'{config.source.partition(":")[0]}-{json_sha256(key)[:16]}'
 
 
-def _build(
+def _build_corpus(
     folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | int, progress: Progress
 ) -> None:
     """Writes the corpus into `folder`; `tokenizer` is a tokenizer, or the number of sentinels of a new one."""
     started = time.monotonic()
-    survey = _survey(source, config.held_out, progress)
-    with new_folder(folder) as partial:
+    survey = _scan_source(source, config.held_out, progress)
+    with new_cache_folder(folder) as partial:
         if isinstance(tokenizer, int):
             progress.start('learning the vocabulary')
-            tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters, tokenizer)
+            tokenizer = train_config_tokenizer(config, survey.training_documents, survey.characters, tokenizer)
         (partial / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
-        counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
-        parts = Parts(digest, content, survey.characters, counts, time.monotonic() - started)
-        complete_corpus(partial, config, tokenizer, unigram_counts, parts)
-    progress.line(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s: {folder}')
+        counts, unigram_counts, content = _encode_splits(partial, config, survey, tokenizer.get_vocab_size(), progress)
+        parts = CorpusStatistics(digest, content, survey.characters, counts, time.monotonic() - started)
+        write_vocabulary_and_manifest(partial, config, tokenizer, unigram_counts, parts)
+    progress.print_line(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s: {folder}')
 
 
-class Parts(NamedTuple):
+class CorpusStatistics(NamedTuple):
     """Facts about a corpus for its manifest, in addition to its settings."""
 
     source_sha256: str
@@ -130,8 +140,8 @@ class Parts(NamedTuple):
     seconds: float
 
 
-def complete_corpus(
-    folder: Path, config: DataConfig, tokenizer: Tokenizer, unigram_counts: np.ndarray, parts: Parts
+def write_vocabulary_and_manifest(
+    folder: Path, config: DataConfig, tokenizer: Tokenizer, unigram_counts: np.ndarray, parts: CorpusStatistics
 ) -> None:
     """Writes the vocabulary files and the manifest into the folder of a corpus whose splits are complete."""
     identity = {
@@ -165,7 +175,7 @@ def describe_counts(counts: dict[str, dict[str, int]]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Survey:
+class _SourceStatistics:
     """The results of a first pass over a source."""
 
     characters: int
@@ -178,7 +188,7 @@ class _Survey:
         return (text for text, document in hashed if document >= self.threshold)
 
 
-def _survey(source: Source, held_out: float, progress: Progress) -> _Survey:
+def _scan_source(source: Source, held_out: float, progress: Progress) -> _SourceStatistics:
     characters, hashes, kept = 0, array.array('Q'), []
     progress.start('reading')
     for text in source.documents():
@@ -191,20 +201,20 @@ def _survey(source: Source, held_out: float, progress: Progress) -> _Survey:
         raise InputError(f'data.source {source.text!r}: no text in it')
     try:
         threshold = held_out_threshold(hashes, held_out)
-    except OneDocument as error:
-        ways = f'{more_documents(source.text)}, or data.held_out=0 to train without evaluation'
+    except SingleDocumentError as error:
+        ways = f'{more_documents_advice(source.text)}, or data.held_out=0 to train without evaluation'
         raise InputError(f'data.source {source.text!r}: {error}; use {ways}') from None
     documents = (lambda: kept) if characters <= KEPT_CHARACTERS else source.documents
-    return _Survey(characters, hashes, threshold, documents)
+    return _SourceStatistics(characters, hashes, threshold, documents)
 
 
-def _encode(
-    folder: Path, config: DataConfig, survey: _Survey, vocabulary_size: int, progress: Progress
+def _encode_splits(
+    folder: Path, config: DataConfig, survey: _SourceStatistics, vocabulary_size: int, progress: Progress
 ) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
     """Writes both splits; returns their counts, the train split's count of each id, and a hash of both."""
     progress.start('tokenising', survey.characters)
     train, held_out = (SplitWriter(folder, split, vocabulary_size) for split in SPLITS)
-    processes = _processes(config.processes, survey.characters)
+    processes = _worker_count(config.processes, survey.characters)
     for encoded in encode_documents(survey.documents(), str(folder / TOKENIZER), processes):
         writer = held_out if survey.hashes[encoded.document] < survey.threshold else train
         writer.add(encoded.document, encoded.lengths, encoded.ids)
@@ -213,7 +223,7 @@ def _encode(
     return {'train': train.close(), 'held_out': held_out.close()}, train.counts, content
 
 
-def _processes(wanted: int, characters: int) -> int:
+def _worker_count(wanted: int, characters: int) -> int:
     if wanted:
         return wanted
     if characters < PARALLEL_CHARACTERS:

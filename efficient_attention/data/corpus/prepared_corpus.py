@@ -29,7 +29,7 @@ from array_record.python import array_record_module
 from efficient_attention.data.preparation.cache_folder import (
     TOKENIZER,
     UNIGRAM_COUNTS,
-    check_files,
+    check_file_checksums,
     load_array,
     one_line,
     read_manifest,
@@ -43,7 +43,7 @@ SPLITS = ('train', 'held_out')
 RANDOM_ACCESS = 'readahead_buffer_size:0,max_parallelism:0'  # as array_record recommends for reading by index
 
 
-class Corpus:
+class CorpusSplit:
     """One split of a prepared corpus; pickles as its folder, and opens its shards at the first read in each process.
 
     Attributes:
@@ -55,10 +55,10 @@ class Corpus:
     def __init__(self, folder: Path, split: str) -> None:
         self.split = split
         self._folder = Path(folder)
-        self.sentence_lengths = self._index('sentence_lengths')
-        self.document_starts = self._index('document_starts')
-        self._record_starts = self._index('record_starts')
-        self._shard_starts = self._index('shard_starts')
+        self.sentence_lengths = self._load_index('sentence_lengths')
+        self.document_starts = self._load_index('document_starts')
+        self._record_starts = self._load_index('record_starts')
+        self._shard_starts = self._load_index('shard_starts')
         self._token_type = np.dtype(read_manifest(self._folder, FORMAT, 'corpus')['token_type'])
         self._readers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Corpus:
         return len(self.document_starts) - 1
 
     def __reduce__(self) -> tuple:
-        return Corpus, (self._folder, self.split)
+        return CorpusSplit, (self._folder, self.split)
 
     def sentences(self, document: int, start: int = 0, stop: int | None = None) -> list[np.ndarray]:
         """Returns the int32 ids of sentences start:stop of a document, counted from 0 within it.
@@ -84,28 +84,28 @@ class Corpus:
         if not chosen:
             return []
         first_record, last_record = np.searchsorted(self._record_starts, (chosen[0], chosen[-1]), side='right') - 1
-        ids = np.concatenate([self._record(record) for record in range(first_record, last_record + 1)])
+        ids = np.concatenate([self._read_record(record) for record in range(first_record, last_record + 1)])
         read_from = int(self._record_starts[first_record])
         bounds = np.concatenate([[0], np.cumsum(self.sentence_lengths[read_from : chosen[-1] + 1], dtype=np.int64)])
         return [ids[bounds[i - read_from] : bounds[i - read_from + 1]] for i in chosen]
 
-    def _index(self, name: str) -> np.ndarray:
+    def _load_index(self, name: str) -> np.ndarray:
         path = self._folder / self.split / f'{name}.npy'
         try:
             return np.load(path, mmap_mode='r', allow_pickle=False)
         except ValueError:  # an empty array cannot be memory-mapped
             return load_array(path, 'corpus')
 
-    def _record(self, record: int) -> np.ndarray:
+    def _read_record(self, record: int) -> np.ndarray:
         shard = int(np.searchsorted(self._shard_starts, record, side='right')) - 1
         try:
-            (data,) = self._reader(shard).read([record - int(self._shard_starts[shard])])
+            (data,) = self._shard_reader(shard).read([record - int(self._shard_starts[shard])])
         except (IndexError, RuntimeError, ValueError) as error:
             path = shard_path(self._folder, self.split, shard)
             raise InputError(f'{path}: damaged ({one_line(error)}); delete the folder {self._folder}') from error
         return np.frombuffer(data, self._token_type).astype(np.int32)
 
-    def _reader(self, shard: int) -> Any:
+    def _shard_reader(self, shard: int) -> Any:
         with self._lock:
             key = (os.getpid(), shard)  # a reader's file position and threads do not survive a fork
             if key not in self._readers:
@@ -121,8 +121,8 @@ class PreparedCorpus:
     folder: Path
     manifest: dict
     vocabulary: Vocabulary
-    train: Corpus
-    held_out: Corpus
+    train: CorpusSplit
+    held_out: CorpusSplit
     unigram_counts: np.ndarray  # int64 [V], in the train split
     fingerprint: str  # SHA-256 over source, tokenizer, settings and the ids themselves
     tokenizer_file: Path
@@ -141,15 +141,15 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
     """
     folder = Path(folder)
     manifest = read_manifest(folder, FORMAT, 'corpus')
-    check_files(folder, manifest, 'corpus')
+    check_file_checksums(folder, manifest, 'corpus')
     is_continuation = load_array(folder / IS_CONTINUATION, 'corpus')
     numbers = manifest['vocabulary'] | {'special': tuple(manifest['vocabulary']['special'])}
     return PreparedCorpus(
         folder=folder,
         manifest=manifest,
         vocabulary=Vocabulary(**numbers, is_continuation=is_continuation),
-        train=Corpus(folder, 'train'),
-        held_out=Corpus(folder, 'held_out'),
+        train=CorpusSplit(folder, 'train'),
+        held_out=CorpusSplit(folder, 'held_out'),
         unigram_counts=load_array(folder / UNIGRAM_COUNTS, 'corpus'),
         fingerprint=manifest['fingerprint'],
         tokenizer_file=folder / TOKENIZER,

@@ -8,10 +8,10 @@ import numpy as np
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
-from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.corpus.masking import Masker
-from efficient_attention.data.corpus.packing import PackingPlan, packed_row, plan_rows
-from efficient_attention.data.corpus.prepared_corpus import Corpus
+from efficient_attention.data.corpus.packing import PackingPlan, packed_row, plan_packing
+from efficient_attention.data.corpus.prepared_corpus import CorpusSplit
 from efficient_attention.data.corpus.sentence_pairs import PairPlan, pair_row, plan_pairs
 from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
@@ -30,7 +30,7 @@ class CorpusRows:
         InputError: the split has no document, or too few for sentence pairs; the seed is out of range.
     """
 
-    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
+    def __init__(self, corpus: CorpusSplit, vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must be at least 0 and below 2^64')
         check_not_empty(corpus)
@@ -41,13 +41,13 @@ class CorpusRows:
         self._masker = Masker(vocabulary, config)
         self._plans: LastTwoEpochs[Plan] = LastTwoEpochs()
         self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
-        self.count = len(self.plan(0))
+        self.count = len(self.epoch_plan(0))
 
-    def plan(self, epoch: int) -> Plan:
+    def epoch_plan(self, epoch: int) -> Plan:
         """Returns the plan of an epoch."""
-        return self._plans.get(self._plan_epoch(epoch), self._make_plan)
+        return self._plans.get(self._static_copy_epoch(epoch), self._make_epoch_plan)
 
-    def row_at(self, position: int) -> dict[str, np.ndarray]:
+    def training_row(self, position: int) -> dict[str, np.ndarray]:
         """Returns the row at a position of endless training: epoch position // count, in that epoch's random order.
 
         Plans of later epochs may have more or fewer rows than `count`, because splits or packing differ. A longer plan
@@ -64,24 +64,24 @@ class CorpusRows:
             InputError: the corpus cannot be read there, or has an id outside the vocabulary, which a model on a device
                 would not notice; the message names the documents.
         """
-        plan = self.plan(epoch)
-        rng = random_stream(self._seed, Stream.CORPUS_ROW, self._plan_epoch(epoch), index)
+        plan = self.epoch_plan(epoch)
+        rng = random_stream(self._seed, RandomStreamId.CORPUS_ROW, self._static_copy_epoch(epoch), index)
         try:
-            row = self._unmasked(plan, index, rng)
+            row = self._unmasked_row(plan, index, rng)
             self._check_ids(row['tokens'])
             return row | self._masker(row['tokens'], int(np.count_nonzero(row['segments'])), rng)
         except Exception as error:
             kind = InputError if isinstance(error, (InputError, OSError)) else RuntimeError
-            where = f'{self._corpus.split} documents {plan.documents(index)}, epoch {epoch}, row {index}'
+            where = f'{self._corpus.split} documents {plan.documents_of_row(index)}, epoch {epoch}, row {index}'
             raise kind(f'{where}: {one_line(error)}') from error
 
-    def padding(self) -> dict[str, np.ndarray]:
+    def padding_row(self) -> dict[str, np.ndarray]:
         """Returns a row of padding, with the same arrays and all weights 0."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._vocabulary.pad
         return row
 
-    def _unmasked(self, plan: Plan, index: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def _unmasked_row(self, plan: Plan, index: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         length = self._config.length
         if isinstance(plan, PackingPlan):
             return packed_row(plan, index, self._corpus, self._vocabulary, length)
@@ -92,18 +92,18 @@ class CorpusRows:
             wrong = tokens[tokens.view(np.uint32) >= self._vocabulary.size][0]
             raise InputError(f'token id {wrong} is not in the vocabulary (0 to {self._vocabulary.size - 1})')
 
-    def _plan_epoch(self, epoch: int) -> int:
+    def _static_copy_epoch(self, epoch: int) -> int:
         return epoch % self._config.static_copies if self._config.static_copies else epoch
 
-    def _make_plan(self, epoch: int) -> Plan:
-        make = plan_rows if self._config.pairs == 'none' else plan_pairs
-        return make(self._corpus, self._config, random_stream(self._seed, Stream.CORPUS_PLAN, epoch))
+    def _make_epoch_plan(self, epoch: int) -> Plan:
+        make = plan_packing if self._config.pairs == 'none' else plan_pairs
+        return make(self._corpus, self._config, random_stream(self._seed, RandomStreamId.CORPUS_PLAN, epoch))
 
     def _make_order(self, epoch: int) -> np.ndarray:
-        return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(len(self.plan(epoch)))
+        return random_stream(self._seed, RandomStreamId.CORPUS_ORDER, epoch).permutation(len(self.epoch_plan(epoch)))
 
 
-def check_not_empty(corpus: Corpus) -> None:
+def check_not_empty(corpus: CorpusSplit) -> None:
     """Raises InputError where a split has no text."""
     if not len(corpus.sentence_lengths):
         change = 'lower' if corpus.split == 'train' else 'raise'

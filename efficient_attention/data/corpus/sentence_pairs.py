@@ -17,8 +17,8 @@ import dataclasses
 import numpy as np
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.corpus.prepared_corpus import Corpus
-from efficient_attention.data.preparation.held_out_documents import more_documents
+from efficient_attention.data.corpus.prepared_corpus import CorpusSplit
+from efficient_attention.data.preparation.held_out_documents import more_documents_advice
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
@@ -43,12 +43,12 @@ class PairPlan:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def documents(self, index: int) -> list[int]:
+    def documents_of_row(self, index: int) -> list[int]:
         """Returns the documents that pair `index` reads."""
         return sorted({document for document, start, stop in self.spans[index].tolist() if start < stop})
 
 
-def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PairPlan:
+def plan_pairs(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PairPlan:
     """Cuts every document of a split into random pairs; reads only sentence lengths.
 
     Raises:
@@ -58,11 +58,13 @@ def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> 
     documents = np.flatnonzero(np.diff(starts_of_documents))  # documents with at least one sentence
     if config.pairs == 'nsp' and len(documents) < 2:
         raise InputError(too_few_documents(corpus.split, len(documents), config))
-    walk = _Walk(
-        tokens_before=tokens_before(corpus.sentence_lengths),
+    walk = _ParallelDocumentWalk(
+        tokens_before=cumulative_token_counts(corpus.sentence_lengths),
         starts=starts_of_documents[documents],
         ends=starts_of_documents[documents + 1],
-        targets=draw_targets(len(documents), config.length - PAIR_SPECIALS, config.short_sequence_probability, rng),
+        targets=sample_target_lengths(
+            len(documents), config.length - PAIR_SPECIALS, config.short_sequence_probability, rng
+        ),
     )
     spans, labels = _next_sentence(walk, rng) if config.pairs == 'nsp' else _sentence_order(walk, rng)
     spans[..., 1:] -= walk.starts[spans[..., :1]]
@@ -72,31 +74,31 @@ def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> 
 
 def too_few_documents(split: str, count: int, config: DataConfig) -> str:
     """Returns the message for next-sentence pairs without a second document, with possible remedies."""
-    ways = [more_documents(config.source), 'data.pairs=sop']
+    ways = [more_documents_advice(config.source), 'data.pairs=sop']
     if split == 'held_out':
         ways += ['a larger data.held_out', 'data.held_out=0 to train without evaluation']
     return f"data.pairs 'nsp' needs two documents; the {split} split has {count}; use {', or '.join(ways)}"
 
 
-def tokens_before(sentence_lengths: np.ndarray) -> np.ndarray:
+def cumulative_token_counts(sentence_lengths: np.ndarray) -> np.ndarray:
     """Returns the number of tokens before each sentence of a split, then their total: int64 [sentences + 1]."""
     return np.concatenate([[0], np.cumsum(sentence_lengths, dtype=np.int64)])
 
 
-def draw_targets(count: int, longest: int, short_probability: float, rng: np.random.Generator) -> np.ndarray:
+def sample_target_lengths(count: int, longest: int, short_probability: float, rng: np.random.Generator) -> np.ndarray:
     """Returns target lengths of `count` document passes: `longest`, or uniform in 2..longest for the short share."""
     is_short = rng.random(count) < short_probability
     return np.where(is_short, rng.integers(SHORTEST_TARGET, longest + 1, count), longest)
 
 
 def pair_row(
-    plan: PairPlan, index: int, corpus: Corpus, vocabulary: Vocabulary, length: int, rng: np.random.Generator
+    plan: PairPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Returns the unmasked row `index`: tokens, segments, token_types, positions [L]; pair_labels, pair_weights [].
 
     A pair that is too long is cut as in BERT: token by token from the longer half, at a random end.
     """
-    first, second = (_read(corpus, *span) for span in plan.spans[index].tolist())
+    first, second = (_read_sentences(corpus, *span) for span in plan.spans[index].tolist())
     specials = PAIR_SPECIALS if second.size else LONE_SPECIALS
     kept = truncated_lengths(first.size, second.size, length - specials)
     first, second = _trim(first, kept[0], rng), _trim(second, kept[1], rng)
@@ -116,7 +118,7 @@ def pair_row(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Walk:
+class _ParallelDocumentWalk:
     """The documents of a split, cut in parallel: one NumPy step takes one chunk of each document."""
 
     tokens_before: np.ndarray  # [sentences + 1]
@@ -124,53 +126,56 @@ class _Walk:
     ends: np.ndarray  # [documents]
     targets: np.ndarray  # [documents], target length of a chunk, in tokens
 
-    def reach(self, start: np.ndarray, tokens: np.ndarray, document: np.ndarray) -> np.ndarray:
+    def chunk_end(self, start: np.ndarray, tokens: np.ndarray, document: np.ndarray) -> np.ndarray:
         """Returns the end of the shortest run of sentences with at least `tokens`, or the document's end."""
         enough = np.searchsorted(self.tokens_before, self.tokens_before[start] + tokens)
         return np.minimum(enough, self.ends[document])
 
 
-def _next_sentence(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _next_sentence(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Returns spans [pairs, 2, 3] and labels [pairs]; documents and sentences are counted over the walk."""
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
         split_at, coin, other, other_start = rng.random((4, document.size))
-        stop = walk.reach(start, walk.targets[document], document)
-        middle = _split(start, stop, split_at)
+        stop = walk.chunk_end(start, walk.targets[document], document)
+        middle = _split_chunk(start, stop, split_at)
         is_random = (stop - start == 1) | (coin < 0.5)
-        random_b = _random_second(walk, (document, start, middle), other, other_start)
+        random_b = _random_second_segment(walk, (document, start, middle), other, other_start)
         actual_b = np.stack([document, middle, stop], axis=-1)
         second = np.where(is_random[:, None], random_b, actual_b)
         spans.append(np.stack([np.stack([document, start, middle], axis=-1), second], axis=1))
         labels.append(is_random)
-        document, start = _unfinished(walk, document, np.where(is_random, middle, stop))
-    return _in_order(spans, labels)
+        document, start = _unfinished_documents(walk, document, np.where(is_random, middle, stop))
+    return _sort_pairs(spans, labels)
 
 
-def _sentence_order(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _sentence_order(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Returns spans [pairs, 2, 3] and labels [pairs]; documents and sentences are counted over the walk."""
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
         split_at, coin = rng.random((2, document.size))
-        stop = walk.reach(start, walk.targets[document], document)
-        middle = _split(start, stop, split_at)
+        stop = walk.chunk_end(start, walk.targets[document], document)
+        middle = _split_chunk(start, stop, split_at)
         spans.append(np.stack([document, start, middle, document, middle, stop], axis=-1).reshape(-1, 2, 3))
         labels.append((middle < stop) & (coin < 0.5))
-        document, start = _unfinished(walk, document, stop)
-    all_spans, all_labels = _in_order(spans, labels)
+        document, start = _unfinished_documents(walk, document, stop)
+    all_spans, all_labels = _sort_pairs(spans, labels)
     all_spans[all_labels] = all_spans[all_labels, ::-1]
     return all_spans, all_labels
 
 
-def _split(start: np.ndarray, stop: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+def _split_chunk(start: np.ndarray, stop: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """Returns the start of B: any sentence of the chunk except its first; the end of a one-sentence chunk."""
     return start + 1 + (uniform * (stop - start - 1)).astype(np.int64)
 
 
-def _random_second(
-    walk: _Walk, first: tuple[np.ndarray, np.ndarray, np.ndarray], other: np.ndarray, other_start: np.ndarray
+def _random_second_segment(
+    walk: _ParallelDocumentWalk,
+    first: tuple[np.ndarray, np.ndarray, np.ndarray],
+    other: np.ndarray,
+    other_start: np.ndarray,
 ) -> np.ndarray:
     """Returns a random B for each A, [pairs, 3]: from a random sentence of another document, until the row is full."""
     document, start, middle = first
@@ -179,23 +184,25 @@ def _random_second(
     second_start = walk.starts[chosen]
     second_start = second_start + (other_start * (walk.ends[chosen] - second_start)).astype(np.int64)
     room = walk.targets[document] - (walk.tokens_before[middle] - walk.tokens_before[start])
-    return np.stack([chosen, second_start, walk.reach(second_start, np.maximum(room, 1), chosen)], axis=-1)
+    return np.stack([chosen, second_start, walk.chunk_end(second_start, np.maximum(room, 1), chosen)], axis=-1)
 
 
-def _unfinished(walk: _Walk, document: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _unfinished_documents(
+    walk: _ParallelDocumentWalk, document: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the documents that have sentences left, and their next sentences."""
     is_left = start < walk.ends[document]
     return document[is_left], start[is_left]
 
 
-def _in_order(spans: list[np.ndarray], labels: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _sort_pairs(spans: list[np.ndarray], labels: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the pairs of all steps, sorted by the start of A, so that neighbouring rows read neighbouring records."""
     all_spans, all_labels = np.concatenate(spans), np.concatenate(labels)
     order = np.argsort(all_spans[:, 0, 1], kind='stable')
     return all_spans[order], all_labels[order]
 
 
-def _read(corpus: Corpus, document: int, start: int, stop: int) -> np.ndarray:
+def _read_sentences(corpus: CorpusSplit, document: int, start: int, stop: int) -> np.ndarray:
     sentences = corpus.sentences(document, start, stop) if start < stop else []
     return np.concatenate(sentences) if sentences else np.zeros(0, np.int32)
 

@@ -37,10 +37,10 @@ def split_sentences(text: str) -> list[str]:
     Args:
         text: prose in lines and paragraphs; Markdown or reStructuredText marks stay in the sentences.
     """
-    return [sentence for unit in _units(text) for sentence in _split_unit(unit) if sentence]
+    return [sentence for unit in _line_groups(text) for sentence in _split_line_group(unit) if sentence]
 
 
-def _units(text: str) -> Iterator[str]:
+def _line_groups(text: str) -> Iterator[str]:
     """Yields runs of lines that belong together: a wrapped paragraph, a list item, a heading, a line of code."""
     lines: list[str] = []
     ends_here = False
@@ -56,7 +56,7 @@ def _units(text: str) -> Iterator[str]:
         yield ' '.join(' '.join(lines).split())
 
 
-def _split_unit(unit: str) -> Iterator[str]:
+def _split_line_group(unit: str) -> Iterator[str]:
     if CODE.match(unit):
         yield unit
         return

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from efficient_attention.data.corpus.noise import Noise, NoisedText
+from efficient_attention.data.corpus.noise import Noise, TextToNoise
 from efficient_attention.errors import InputError
 
 
@@ -32,15 +32,15 @@ class SpanCorruption(Noise):
     lengths: tuple[int, int]
     crosses_documents: bool = True  # texts are cut from the sequence of all documents, as in T5
 
-    def __call__(self, text: NoisedText, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, text: TextToNoise, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """See `Noise`."""
         hidden, spans = span_counts(len(text.tokens), self.density, self.mean_span)
-        kept_S = random_parts(len(text.tokens) - hidden, spans, rng)
-        hidden_S = random_parts(hidden, spans, rng)
-        return corrupted(text.tokens, kept_S, hidden_S, self.sentinels[:spans])
+        kept_S = random_partition(len(text.tokens) - hidden, spans, rng)
+        hidden_S = random_partition(hidden, spans, rng)
+        return corrupt_spans(text.tokens, kept_S, hidden_S, self.sentinels[:spans])
 
 
-def corrupted(
+def corrupt_spans(
     tokens_T: np.ndarray, kept_S: np.ndarray, hidden_S: np.ndarray, sentinels_S: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns source and target of a text: kept_S[0] tokens stay, hidden_S[0] are hidden, kept_S[1] stay, ..."""
@@ -53,7 +53,7 @@ def corrupted(
     return marked_T[is_source_T], target
 
 
-def random_parts(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+def random_partition(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Returns int64 [count], random lengths of at least 1 that add up to `total`; all such lists are equally likely."""
     borders = np.sort(rng.choice(total - 1, count - 1, replace=False, shuffle=False)) + 1
     return np.diff(borders, prepend=0, append=total)
@@ -71,7 +71,7 @@ def noised_lengths(tokens: int, density: float, mean_span: float) -> tuple[int, 
     return tokens - hidden + spans, hidden + spans
 
 
-def most_tokens(room: tuple[int, int], density: float, mean_span: float) -> int:
+def max_uncorrupted_tokens(room: tuple[int, int], density: float, mean_span: float) -> int:
     """Returns the most tokens of a text whose source and target fit into `room`: 568 for T5's 511 and 113 tokens.
 
     Args:

@@ -15,7 +15,7 @@ from efficient_attention.data.corpus.prepared_corpus import IS_CONTINUATION, sha
 from efficient_attention.data.preparation.cache_folder import (
     MANIFEST,
     UNIGRAM_COUNTS,
-    describe_files,
+    file_sizes_and_checksums,
     manifest_checksum,
     one_line,
 )
@@ -42,7 +42,7 @@ def cut_records(lengths: np.ndarray, record_tokens: int = RECORD_TOKENS) -> Iter
         first, written = last + 1, int(ends[last])
 
 
-def section_bytes(document: int, lengths: np.ndarray, ids: np.ndarray) -> bytes:
+def section_digest_bytes(document: int, lengths: np.ndarray, ids: np.ndarray) -> bytes:
     """Returns the bytes of one section for the digest of its split."""
     numbers = np.array([document, len(lengths), len(ids)], '<i8')
     return numbers.tobytes() + lengths.astype('<i4').tobytes() + ids.astype('<u4').tobytes()
@@ -72,7 +72,7 @@ class SplitWriter:
         self._content = hashlib.sha256()
         self._folder = folder
         self._split = split
-        self._type = token_type(vocabulary_size)
+        self._type = token_dtype(vocabulary_size)
         self._lengths = array.array('i')
         self._document_starts = array.array('q')
         self._record_starts = array.array('q')
@@ -97,10 +97,10 @@ class SplitWriter:
             self._document_starts.append(len(self._lengths))
             self._document = document
         self.counts += np.bincount(ids, minlength=len(self.counts))
-        self._content.update(section_bytes(document, lengths, ids))
+        self._content.update(section_digest_bytes(document, lengths, ids))
         for record in cut_records(lengths, self._record_tokens):
             self._record_starts.append(len(self._lengths) + record.first_sentence)
-            self._write(ids[record.tokens].astype(self._type).tobytes())
+            self._write_record(ids[record.tokens].astype(self._type).tobytes())
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.intc).tobytes())
 
     def digest(self) -> str:
@@ -128,25 +128,25 @@ class SplitWriter:
         save_index(self._folder / self._split, self._lengths, starts)
         return counts
 
-    def _write(self, record: bytes) -> None:
+    def _write_record(self, record: bytes) -> None:
         if self._shard_bytes >= self._most_shard_bytes:
             self._close_shard()
-            with writing():
+            with convert_disk_full_error():
                 self._writer = open_shard(shard_path(self._folder, self._split, len(self._shard_starts)))
             self._shard_starts.append(len(self._record_starts) - 1)
             self._shard_bytes = 0
-        with writing():
+        with convert_disk_full_error():
             self._writer.write(record)
         self._shard_bytes += len(record)
 
     def _close_shard(self) -> None:
         if self._writer is not None:
-            with writing():
+            with convert_disk_full_error():
                 self._writer.close()
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
+def convert_disk_full_error() -> Iterator[None]:
     """Turns array_record's error on a full disk into an OSError, as other files raise it."""
     try:
         yield
@@ -166,7 +166,7 @@ def open_shard(path: Path) -> Any:
     return array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
 
 
-def token_type(vocabulary_size: int) -> str:
+def token_dtype(vocabulary_size: int) -> str:
     """Returns the NumPy type of ids on disk: the smallest unsigned type, little endian."""
     return '<u2' if vocabulary_size <= 2**16 else '<u4'
 
@@ -179,8 +179,8 @@ def write_manifest(folder: Path, vocabulary: Vocabulary, unigram_counts: np.ndar
     complete = {
         **manifest,
         'vocabulary': numbers,
-        'token_type': token_type(vocabulary.size),
-        'files': describe_files(folder),
+        'token_type': token_dtype(vocabulary.size),
+        'files': file_sizes_and_checksums(folder),
     }
     complete['checksum'] = manifest_checksum(complete)
     (folder / MANIFEST).write_text(json.dumps(complete, indent=2) + '\n', encoding='utf-8')

@@ -1,4 +1,4 @@
-"""Batches of labelled rows; a batch is padded to one of a few lengths (data/batching/length_batches.py)."""
+"""Batches of labelled rows; a batch is padded to one of a few lengths (data/batching/length_bucketing.py)."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from efficient_attention.data.batching.host_block import HostBlock
-from efficient_attention.data.batching.length_batches import LengthBatches
+from efficient_attention.data.batching.length_bucketing import LengthBucketedBatches
 
 Feature = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
@@ -43,28 +43,30 @@ class FeatureBatches:
     sentences: int = 0
 
     @functools.cached_property
-    def plan(self) -> LengthBatches:
+    def length_buckets(self) -> LengthBucketedBatches:
         """Returns the plan that decides which rows share a batch."""
         axis, most = (0, self.sentences) if self.sentences else (-1, self.length)
         lengths = np.array([feature['tokens'].shape[axis] for feature in self.features], np.int64)
-        return LengthBatches(lengths, self.buckets, most, self.batch_size, self.seed)
+        return LengthBucketedBatches(lengths, self.buckets, most, self.batch_size, self.seed)
 
     @property
     def steps_per_epoch(self) -> int:
         """Returns the number of batches with every row once."""
-        return self.plan.steps_per_epoch
+        return self.length_buckets.steps_per_epoch
 
     @functools.cached_property
-    def choices(self) -> tuple[int, ...]:
+    def choice_shape(self) -> tuple[int, ...]:
         """Returns (A,), the most choices of a row; () where rows have no choices."""
         return max(feature['tokens'].shape[:-1] for feature in self.features)
 
     def tokens_per_step(self) -> float:
         """Returns the mean number of tokens in a training batch, padding and choices included."""
-        sizes = [np.prod(self.row_shape(rows)) for rows in self.plan.plan(0)]
+        sizes = [np.prod(self.padded_shape(rows)) for rows in self.length_buckets.epoch_plan(0)]
         return self.batch_size * float(np.mean(sizes))
 
-    def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[Batch]:
         """Yields this process's rows of the batches of steps start_step:stop_step.
 
         Raises:
@@ -72,31 +74,33 @@ class FeatureBatches:
         """
         block = HostBlock(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
-            yield self.batch(self.plan.of_step(step), block)
+            yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
-    def evaluation(self, process_index: int, process_count: int) -> Iterator[Batch]:
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
         """Yields this process's rows of batches with every row once, the longest first."""
         block = HostBlock(self.batch_size, process_index, process_count)
-        for rows in self.plan.in_order(is_row_alone=self.is_row_alone):
-            yield self.batch(rows, block)
+        for rows in self.length_buckets.longest_first_batches(is_row_alone=self.is_row_alone):
+            yield self.make_batch(rows, block)
 
-    def batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
-        """Returns this process's block of the batch of these rows; arrays as in `arrays_of_rows`."""
+    def make_batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
+        """Returns this process's block of the batch of these rows; arrays as in `pad_and_stack_rows`."""
         first = block.process_index * block.rows
         block_rows = rows[first : first + block.rows]
-        shape = (block.rows, *self.row_shape(rows))
-        return arrays_of_rows([self.features[row] for row in block_rows], block_rows, shape, self.pad, self.like)
+        shape = (block.rows, *self.padded_shape(rows))
+        return pad_and_stack_rows(
+            [self.features[row] for row in block_rows], block_rows, shape, self.pad, self.array_templates
+        )
 
-    def row_shape(self, rows: np.ndarray) -> tuple[int, ...]:
+    def padded_shape(self, rows: np.ndarray) -> tuple[int, ...]:
         """Returns the padded shape of these rows: (L,), with choices (A, L), with sentences (S, L)."""
         if not self.sentences:
-            return (*self.choices, self.plan.bucket(rows))
+            return (*self.choice_shape, self.length_buckets.bucket_of_rows(rows))
         longest = max(self.features[row]['tokens'].shape[-1] for row in rows)
-        lengths = LengthBatches(np.zeros(0, np.int64), self.buckets, self.length, self.batch_size)
-        return self.plan.bucket(rows), lengths.bucket_of(longest)
+        lengths = LengthBucketedBatches(np.zeros(0, np.int64), self.buckets, self.length, self.batch_size)
+        return self.length_buckets.bucket_of_rows(rows), lengths.bucket_for_length(longest)
 
     @functools.cached_property
-    def like(self) -> Feature:
+    def array_templates(self) -> Feature:
         """Returns one array for each name that occurs in any row, so that all batches have the same arrays."""
         merged: Feature = {}
         for feature in self.features:
@@ -105,7 +109,7 @@ class FeatureBatches:
         return merged
 
 
-def arrays_of_rows(
+def pad_and_stack_rows(
     features: Sequence[Feature], numbers: np.ndarray, shape: tuple[int, ...], pad: int, like: Feature
 ) -> Batch:
     """Returns the padded arrays of a batch, [B, L], with choices [B, A, L], or with sentences [B, S, L].
@@ -125,7 +129,7 @@ def arrays_of_rows(
             array = np.full(shape, pad if fill is None else fill, dtype)
             for row, feature in enumerate(features):
                 if name in feature:
-                    array[row][corner(feature[name].shape)] = feature[name]
+                    array[row][leading_slice(feature[name].shape)] = feature[name]
             batch[name] = array
     for name in SCALARS:
         if name in like:
@@ -134,11 +138,11 @@ def arrays_of_rows(
     batch['segments'] = np.zeros(shape, np.int32)
     for row, feature in enumerate(features):
         tokens = feature.get('lengths', np.array(feature['tokens'].shape[-1]))
-        batch['segments'][row][corner(tokens.shape)] = np.arange(length) < tokens[..., None]
+        batch['segments'][row][leading_slice(tokens.shape)] = np.arange(length) < tokens[..., None]
     return batch
 
 
-def corner(shape: tuple[int, ...]) -> tuple[slice, ...]:
+def leading_slice(shape: tuple[int, ...]) -> tuple[slice, ...]:
     """Returns the slices of the first `shape` entries of a larger array."""
     return tuple(slice(size) for size in shape)
 

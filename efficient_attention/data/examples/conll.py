@@ -46,7 +46,7 @@ class Sentence:
     spans: tuple[tuple[int, int], ...] = ()
 
     @property
-    def where(self) -> str:
+    def file_and_line(self) -> str:
         """Returns file and first line, for messages."""
         return f'{self.file}: line {self.lines[0]}' if self.file else 'input'
 
@@ -62,25 +62,25 @@ def read_sentences(config: ExamplesConfig, split: str) -> Iterator[Sentence]:
         return
     if config.format == 'table':
         for row in read_tables(sources):
-            yield _from_row(config, row, is_test=split == 'test')
+            yield _sentence_from_json_row(config, row, is_test=split == 'test')
         return
     for path in find_files(sources):
-        yield from _from_columns(config, path, is_test=split == 'test')
+        yield from _read_column_file(config, path, is_test=split == 'test')
 
 
-def _from_columns(config: ExamplesConfig, path: Path, *, is_test: bool) -> Iterator[Sentence]:
+def _read_column_file(config: ExamplesConfig, path: Path, *, is_test: bool) -> Iterator[Sentence]:
     is_conllu = '.conllu' in path.suffixes
     word = _column('examples.text', config.text, 'text', is_conllu)
     tag = _column('examples.label', config.label, 'label', is_conllu)
-    lines = _conllu_lines(path) if is_conllu else _plain_lines(path)
-    for sentence in _sentences(lines):
+    lines = _conllu_lines(path) if is_conllu else _conll_lines(path)
+    for sentence in _group_lines_by_sentence(lines):
         if sentence[0][1][0] == '-DOCSTART-':
             continue
-        words = tuple(_field(path, line, word, 'examples.text') for line in sentence)
+        words = tuple(_read_field(path, line, word, 'examples.text') for line in sentence)
         numbers = tuple(number for number, _ in sentence)
-        has_tags = not is_test or _has(sentence[0][1], word, tag)
-        tags = tuple(_tag(path, line, tag) for line in sentence) if has_tags else None
-        if tags is not None and _place(sentence[0][1], word) == _place(sentence[0][1], tag):
+        has_tags = not is_test or _has_both_columns(sentence[0][1], word, tag)
+        tags = tuple(_read_tag(path, line, tag) for line in sentence) if has_tags else None
+        if tags is not None and _nonnegative_index(sentence[0][1], word) == _nonnegative_index(sentence[0][1], tag):
             raise InputError(f'{path}: line {numbers[0]}: one column, which cannot be both word and tag')
         yield Sentence(str(path), numbers, words, tags)
 
@@ -99,17 +99,19 @@ def _column(field: str, value: str, default: str, is_conllu: bool) -> int:
     raise InputError(f'{field} is {value!r}; for such a file it must be {known}')
 
 
-def _place(columns: list[str], index: int) -> int:
+def _nonnegative_index(columns: list[str], index: int) -> int:
     return index + len(columns) if index < 0 else index
 
 
-def _has(columns: list[str], word: int, tag: int) -> bool:
-    return _place(columns, tag) != _place(columns, word) and 0 <= _place(columns, tag) < len(columns)
+def _has_both_columns(columns: list[str], word: int, tag: int) -> bool:
+    return _nonnegative_index(columns, tag) != _nonnegative_index(columns, word) and 0 <= _nonnegative_index(
+        columns, tag
+    ) < len(columns)
 
 
-def _field(path: Path, line: Line, index: int, field: str) -> str:
+def _read_field(path: Path, line: Line, index: int, field: str) -> str:
     number, columns = line
-    place = _place(columns, index)
+    place = _nonnegative_index(columns, index)
     if not 0 <= place < len(columns):
         raise InputError(f'{path}: line {number}: {len(columns)} columns; {field} is column {index + 1}')
     if not columns[place]:
@@ -117,16 +119,16 @@ def _field(path: Path, line: Line, index: int, field: str) -> str:
     return columns[place]
 
 
-def _tag(path: Path, line: Line, index: int) -> str:
+def _read_tag(path: Path, line: Line, index: int) -> str:
     """Returns a tag without surrounding spaces, which would make it a different class."""
     number, columns = line
-    tag = _field(path, line, index, 'examples.label').strip()
+    tag = _read_field(path, line, index, 'examples.label').strip()
     if not tag:
-        raise InputError(f'{path}: line {number}: column {_place(columns, index) + 1} is empty')
+        raise InputError(f'{path}: line {number}: column {_nonnegative_index(columns, index) + 1} is empty')
     return tag
 
 
-def _sentences(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
+def _group_lines_by_sentence(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
     """Groups lines into sentences; a None ends a sentence."""
     sentence: list[Line] = []
     for line in lines:
@@ -139,7 +141,7 @@ def _sentences(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
         yield sentence
 
 
-def _plain_lines(path: Path) -> Iterator[Line | None]:
+def _conll_lines(path: Path) -> Iterator[Line | None]:
     width = 0
     for number, line in read_lines(path):
         if not line.strip():
@@ -165,18 +167,20 @@ def _conllu_lines(path: Path) -> Iterator[Line | None]:
                 yield number, columns
 
 
-def _from_row(config: ExamplesConfig, row: TableRow, *, is_test: bool) -> Sentence:
+def _sentence_from_json_row(config: ExamplesConfig, row: TableRow, *, is_test: bool) -> Sentence:
     words = _strings(row, config.text)
     has_tags = not is_test or config.label in row.values
     tags = tuple(tag.strip() for tag in _strings(row, config.label)) if has_tags else None
     if tags is not None and len(tags) != len(words):
-        raise InputError(f'{row.where}: {len(words)} words in {config.text!r} and {len(tags)} tags in {config.label!r}')
+        raise InputError(
+            f'{row.file_and_line}: {len(words)} words in {config.text!r} and {len(tags)} tags in {config.label!r}'
+        )
     line = int(row.place.split()[-1])
     return Sentence(row.file, (line,) * len(words), words, tags)
 
 
 def _strings(row: TableRow, column: str) -> tuple[str, ...]:
-    value = row.value(column)
+    value = row.column_value(column)
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
-        raise InputError(f'{row.where}: field {column!r} is not a list of texts')
+        raise InputError(f'{row.file_and_line}: field {column!r} is not a list of texts')
     return tuple(value)

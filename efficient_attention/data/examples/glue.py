@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from efficient_attention.data.sources.tables import TFDS, TableRow, read_table, source_names, tfds_parts
+from efficient_attention.data.sources.tables import TFDS, TableRow, expand_table_names, read_table, tfds_parts
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 
@@ -89,11 +89,11 @@ def glue_sources(sources: str, split: str) -> list[str]:
                 raise InputError(f'{folder}: the folder has no {" or ".join(SPLIT_FILES[split])}')
             names += found
         else:
-            names += source_names(source)
+            names += expand_table_names(source)
     return list(dict.fromkeys(names))
 
 
-def subset_of(name: str) -> str:
+def glue_subset(name: str) -> str:
     """Returns 'mismatched', 'diagnostic' or '' (all others), given the name of a file or TFDS split."""
     if name.startswith(TFDS):
         data_set, split = tfds_parts(name)
@@ -117,35 +117,35 @@ def _has_header(task: GlueTask, name: str) -> bool:
     return {'index', *task.texts} <= set(first.split('\t'))
 
 
-def columns_in(task: GlueTask, row: TableRow) -> GlueTask:
+def with_columns_of_file(task: GlueTask, row: TableRow) -> GlueTask:
     """Returns the task with the column names of the row's file."""
-    is_labelled = subset_of(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
+    is_labelled = glue_subset(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
     return LABELLED_DIAGNOSTIC if is_labelled else task
 
 
-def texts_of(task: GlueTask, row: TableRow) -> tuple[str, ...]:
+def glue_texts(task: GlueTask, row: TableRow) -> tuple[str, ...]:
     """Returns the text or both texts of a row; a few texts in the official files are empty."""
     columns = task.tfds_texts if task.tfds_texts and row.file.startswith(TFDS) else task.texts
-    return tuple(row.text(column, may_be_empty=True) for column in columns)
+    return tuple(row.column_text(column, may_be_empty=True) for column in columns)
 
 
-def label_of(task: GlueTask, row: TableRow) -> str | None:
+def glue_label(task: GlueTask, row: TableRow) -> str | None:
     """Returns the label of a row by its official name; None where the row has no label (a test file).
 
     Raises:
         InputError: the label of a TFDS row is not a class number.
     """
     if not row.file.startswith(TFDS):
-        return row.label(task.label) if task.label in row.values else None
-    value = row.value('label')
+        return row.column_label(task.label) if task.label in row.values else None
+    value = row.column_value('label')
     if not task.labels:
         return str(value) if value >= 0 else None
     if not isinstance(value, int) or value >= len(task.labels):
-        raise InputError(f'{row.where}: label {value!r} is not among {", ".join(task.labels)}')
+        raise InputError(f'{row.file_and_line}: label {value!r} is not among {", ".join(task.labels)}')
     return task.labels[value] if value >= 0 else None
 
 
-def id_of(row: TableRow, index: int) -> str:
+def submission_id(row: TableRow, index: int) -> str:
     """Returns a row's number in a submission: its number in the file, or its position in the file from 0."""
     column = 'idx' if row.file.startswith(TFDS) else 'index'
     return str(row.values.get(column, index))

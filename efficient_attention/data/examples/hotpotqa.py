@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.examples.selections import selected_files
-from efficient_attention.data.sources.json_files import checked, field_of, read_json, read_json_lines
+from efficient_attention.data.examples.selections import parse_file_selections
+from efficient_attention.data.sources.json_files import check_json_type, read_json, read_json_lines, typed_json_field
 from efficient_attention.data.sources.text_files import read_text
 from efficient_attention.errors import InputError
 
@@ -57,45 +57,49 @@ def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
         InputError: no file matches, or a file has another layout; the message names the file, question and field.
     """
     questions: list[MultiHopQuestion] = []
-    for paths, selection in selected_files(text):
-        found = [_question(row, where, is_labelled) for path in paths for row, where in _rows(path)]
+    for paths, selection in parse_file_selections(text):
+        found = [_parse_question(row, where, is_labelled) for path in paths for row, where in _read_rows(path)]
         questions += selection(found, lambda question: question.id)
     if not questions:
         raise InputError(f'{text}: no questions')
     return questions
 
 
-def paragraphs_of(value: Any, where: str) -> tuple[Paragraph, ...]:
+def parse_paragraphs(value: Any, where: str) -> tuple[Paragraph, ...]:
     """Returns the paragraphs in [[title, [sentence, ...]], ...]; raises InputError, which names `where`."""
     return tuple(
-        _paragraph(paragraph, f'{where}, paragraph {number}')
-        for number, paragraph in enumerate(checked(value, list, where))
+        _parse_paragraph(paragraph, f'{where}, paragraph {number}')
+        for number, paragraph in enumerate(check_json_type(value, list, where))
     )
 
 
-def _rows(path: Path) -> Iterator[tuple[Any, str]]:
+def _read_rows(path: Path) -> Iterator[tuple[Any, str]]:
     if read_text(path).lstrip().startswith('['):
         yield from ((row, f'{path}: row {number}') for number, row in enumerate(read_json(path)))
     else:
         yield from read_json_lines(path)
 
 
-def _question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
+def _parse_question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
     is_musique = isinstance(row, dict) and 'paragraphs' in row
     is_labelled = is_labelled or _has_labels(row)
-    id = field_of(row, 'id' if is_musique else '_id', str, where)
+    id = typed_json_field(row, 'id' if is_musique else '_id', str, where)
     where = f'{where}: question {id!r}'
-    question = field_of(row, 'question', str, where)
+    question = typed_json_field(row, 'question', str, where)
     if is_musique:
-        paragraphs, supporting = _musique_paragraphs(field_of(row, 'paragraphs', list, where), where, is_labelled)
+        paragraphs, supporting = _musique_paragraphs(
+            typed_json_field(row, 'paragraphs', list, where), where, is_labelled
+        )
     else:
-        paragraphs = paragraphs_of(field_of(row, 'context', list, where), f"{where}: field 'context'")
+        paragraphs = parse_paragraphs(typed_json_field(row, 'context', list, where), f"{where}: field 'context'")
         supporting = (
-            _sentence_ids(field_of(row, 'supporting_facts', list, where), where) if is_labelled else frozenset()
+            _supporting_sentence_ids(typed_json_field(row, 'supporting_facts', list, where), where)
+            if is_labelled
+            else frozenset()
         )
     if not question.strip():
         raise InputError(f"{where}: field 'question' is empty")
-    answers = _answers(row, where) if is_labelled else None
+    answers = _parse_answers(row, where) if is_labelled else None
     return MultiHopQuestion(id, question, paragraphs, answers, supporting, where)
 
 
@@ -109,23 +113,25 @@ def _has_labels(row: Any) -> bool:
     return all(isinstance(paragraph, dict) and 'is_supporting' in paragraph for paragraph in paragraphs)
 
 
-def _paragraph(value: Any, where: str) -> Paragraph:
+def _parse_paragraph(value: Any, where: str) -> Paragraph:
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f'{where}: not [title, [sentence, ...]]')
-    sentences = tuple(checked(sentence, str, f'{where}: a sentence') for sentence in checked(value[1], list, where))
-    return Paragraph(checked(value[0], str, f'{where}: the title'), sentences)
+    sentences = tuple(
+        check_json_type(sentence, str, f'{where}: a sentence') for sentence in check_json_type(value[1], list, where)
+    )
+    return Paragraph(check_json_type(value[0], str, f'{where}: the title'), sentences)
 
 
-def _sentence_ids(values: list[Any], where: str) -> frozenset[SentenceId]:
+def _supporting_sentence_ids(values: list[Any], where: str) -> frozenset[SentenceId]:
     """Returns facts given as [title, number], or as [title, [number, ...], ...], which some subsets have."""
     supporting = set()
     for value in values:
         inside = f"{where}: field 'supporting_facts'"
         if not isinstance(value, list) or len(value) < 2:
             raise InputError(f'{inside}: not [title, number of the sentence]')
-        title = checked(value[0], str, f'{inside}: a title')
+        title = check_json_type(value[0], str, f'{inside}: a title')
         for number in value[1] if isinstance(value[1], list) else [value[1]]:
-            supporting.add((title, checked(number, int, f'{inside}: the number of a sentence')))
+            supporting.add((title, check_json_type(number, int, f'{inside}: the number of a sentence')))
     return frozenset(supporting)
 
 
@@ -135,18 +141,18 @@ def _musique_paragraphs(
     paragraphs, supporting = [], set()
     for number, row in enumerate(rows):
         inside = f'{where}, paragraph {number}'
-        title = field_of(row, 'title', str, inside)
-        paragraphs.append(Paragraph(title, (field_of(row, 'paragraph_text', str, inside),)))
-        if is_labelled and field_of(row, 'is_supporting', bool, inside):
+        title = typed_json_field(row, 'title', str, inside)
+        paragraphs.append(Paragraph(title, (typed_json_field(row, 'paragraph_text', str, inside),)))
+        if is_labelled and typed_json_field(row, 'is_supporting', bool, inside):
             supporting.add((title, 0))
     return tuple(paragraphs), frozenset(supporting)
 
 
-def _answers(row: Any, where: str) -> tuple[str, ...]:
-    aliases = field_of(row, 'answer_aliases', list, where, default=[])
-    answers = (field_of(row, 'answer', str, where), *aliases)
-    if not field_of(row, 'answerable', bool, where, default=True):
+def _parse_answers(row: Any, where: str) -> tuple[str, ...]:
+    aliases = typed_json_field(row, 'answer_aliases', list, where, default=[])
+    answers = (typed_json_field(row, 'answer', str, where), *aliases)
+    if not typed_json_field(row, 'answerable', bool, where, default=True):
         raise InputError(f"{where}: field 'answerable' is False; questions without an answer are not read")
-    if not all(checked(answer, str, f"{where}: field 'answer_aliases'").strip() for answer in answers):
+    if not all(check_json_type(answer, str, f"{where}: field 'answer_aliases'").strip() for answer in answers):
         raise InputError(f"{where}: field 'answer' is empty")
     return answers

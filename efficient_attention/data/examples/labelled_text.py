@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_row import ArenaSet
-from efficient_attention.data.arena.arena_set import open_set
-from efficient_attention.data.arena.prepared import prepared_rows
+from efficient_attention.data.arena.arena_row import ArenaDataset
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
+from efficient_attention.data.arena.row_cache import cached_rows
 from efficient_attention.data.examples.glue import (
-    columns_in,
+    glue_label,
     glue_sources,
+    glue_subset,
     glue_task,
-    id_of,
-    label_of,
+    glue_texts,
     read_glue,
-    subset_of,
-    texts_of,
+    submission_id,
+    with_columns_of_file,
 )
 from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
@@ -55,7 +55,7 @@ class LabelledText:
     ids: tuple[np.ndarray, ...] = ()
 
     @property
-    def where(self) -> str:
+    def file_and_line(self) -> str:
         """Returns file and place, for messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
@@ -71,54 +71,56 @@ def read_labelled(config: ExamplesConfig, split: str, faults: list[str]) -> Iter
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
     is_glue = config.format == 'glue'
     if config.format == ARENA:
-        yield from _from_arena(config, split)
+        yield from _read_arena_examples(config, split)
         return
-    examples = _from_glue(config, sources, split, faults) if is_glue else _from_table(config, sources, split)
+    examples = (
+        _read_glue_examples(config, sources, split, faults) if is_glue else _read_table_examples(config, sources, split)
+    )
     for example in examples:
         if example.label is None and split != 'test':
             column = glue_task(config.name).label if is_glue else config.label
-            raise InputError(f'{example.where}: field {column!r} is empty')
+            raise InputError(f'{example.file_and_line}: field {column!r} is empty')
         yield example
 
 
-def _from_glue(config: ExamplesConfig, sources: str, split: str, faults: list[str]) -> Iterator[LabelledText]:
+def _read_glue_examples(config: ExamplesConfig, sources: str, split: str, faults: list[str]) -> Iterator[LabelledText]:
     task = glue_task(config.name)
     for name in glue_sources(sources, split):
         for index, row in enumerate(read_glue(task, name, split, faults)):
-            columns = columns_in(task, row)
-            texts, label = texts_of(columns, row), label_of(columns, row)
+            columns = with_columns_of_file(task, row)
+            texts, label = glue_texts(columns, row), glue_label(columns, row)
             if label is None and split != 'test' and columns.label not in row.values:
-                row.value(columns.label)  # raises an error with the known columns
-            yield LabelledText(row.file, row.place, id_of(row, index), texts, label, subset_of(name))
+                row.column_value(columns.label)  # raises an error with the known columns
+            yield LabelledText(row.file, row.place, submission_id(row, index), texts, label, glue_subset(name))
 
 
-def arena_set(config: ExamplesConfig, split: str) -> ArenaSet:
+def arena_dataset(config: ExamplesConfig, split: str) -> ArenaDataset:
     """Returns the Long Range Arena dataset of a split of the config; raises InputError for an invalid text form."""
-    return open_set(getattr(config, split).strip(), f'examples.{split}')
+    return open_arena_dataset(getattr(config, split).strip(), f'examples.{split}')
 
 
-def _from_arena(config: ExamplesConfig, split: str) -> Iterator[LabelledText]:
+def _read_arena_examples(config: ExamplesConfig, split: str) -> Iterator[LabelledText]:
     if not getattr(config, split).strip():
         return
-    found = arena_set(config, split)
-    for index, row in enumerate(prepared_rows(found, split, Path(config.cache))):
+    found = arena_dataset(config, split)
+    for index, row in enumerate(cached_rows(found, split, Path(config.cache))):
         yield LabelledText(found.text, f'row {index}', str(index), (), found.labels[row.label], ids=row.texts)
 
 
-def _from_table(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:
+def _read_table_examples(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:
     columns = [column for column in (config.text, config.text_pair) if column]
     for index, row in enumerate(read_tables(sources)):
-        texts = tuple(row.text(column) for column in columns)
-        label = None if split == 'test' and config.label not in row.values else row.label(config.label)
-        yield LabelledText(row.file, row.place, _id(config, row, index), texts, label)
+        texts = tuple(row.column_text(column) for column in columns)
+        label = None if split == 'test' and config.label not in row.values else row.column_label(config.label)
+        yield LabelledText(row.file, row.place, _example_id(config, row, index), texts, label)
 
 
-def _id(config: ExamplesConfig, row: TableRow, index: int) -> str:
+def _example_id(config: ExamplesConfig, row: TableRow, index: int) -> str:
     if not config.id:
         return str(index)
-    label = row.label(config.id)
+    label = row.column_label(config.id)
     if label is None:
-        raise InputError(f'{row.where}: field {config.id!r} is empty')
+        raise InputError(f'{row.file_and_line}: field {config.id!r} is empty')
     return label
 
 
@@ -131,7 +133,7 @@ def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
     found: dict[str, str] = {}  # label -> place of its first occurrence
     for example in examples:
         if example.label is not None:
-            found.setdefault(example.label, example.where)
+            found.setdefault(example.label, example.file_and_line)
     first: dict[Decimal, str] = {}  # number -> its first spelling
     for label, where in found.items():
         known = first.setdefault(Decimal(label), label) if NUMERAL.fullmatch(label) else label
@@ -141,14 +143,16 @@ def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (int(name) if is_whole else 0, name)))
 
 
-def number_of(example: LabelledText) -> float:
+def numeric_label(example: LabelledText) -> float:
     """Returns an example's label as a number; raises InputError where it is no number, or exceeds float32."""
     try:
         value = float(example.label or '')
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f'{example.where}: label {example.label!r} is not a number')
+        raise InputError(f'{example.file_and_line}: label {example.label!r} is not a number')
     if abs(value) > LARGEST:
-        raise InputError(f'{example.where}: label {example.label!r} is beyond the range of float32, {LARGEST:.4g}')
+        raise InputError(
+            f'{example.file_and_line}: label {example.label!r} is beyond the range of float32, {LARGEST:.4g}'
+        )
     return value

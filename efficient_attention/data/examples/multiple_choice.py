@@ -8,7 +8,7 @@ from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.sources.json_files import read_json, read_json_lines
-from efficient_attention.data.sources.tables import TableRow, read_table, source_names
+from efficient_attention.data.sources.tables import TableRow, expand_table_names, read_table
 from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
 
@@ -40,7 +40,7 @@ class ChoiceQuestion:
     answer: int | None = None
 
     @property
-    def where(self) -> str:
+    def file_and_line(self) -> str:
         """Returns file and place, for messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
@@ -59,14 +59,18 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
         InputError: a file or a field of a row is missing or invalid.
     """
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
-    readers: dict[str, Callable[..., Iterator[ChoiceQuestion]]] = {'race': _race, 'swag': _swag, 'table': _table}
+    readers: dict[str, Callable[..., Iterator[ChoiceQuestion]]] = {
+        'race': _race,
+        'swag': _swag,
+        'table': _read_choice_table,
+    }
     for question in readers[config.format](config, sources) if sources else ():
         if question.answer is None and split != 'test':
-            raise InputError(f'{question.where}: no answer (the field of the label is missing or empty)')
+            raise InputError(f'{question.file_and_line}: no answer (the field of the label is missing or empty)')
         yield question
 
 
-def answer_of(label: str | None, choices: int, where: str, field: str) -> int | None:
+def answer_index(label: str | None, choices: int, where: str, field: str) -> int | None:
     """Returns the number of a choice from 0, given this number or a letter from A; None for None.
 
     Raises:
@@ -82,34 +86,38 @@ def answer_of(label: str | None, choices: int, where: str, field: str) -> int | 
     return number
 
 
-def _table(config: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
+def _read_choice_table(config: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
     index = 0
-    for name in source_names(sources):
+    for name in expand_table_names(sources):
         for row in read_table(name):
-            question = row.text(config.text_pair) if config.text_pair else ''
-            id = row.label(config.id) if config.id else str(index)
-            yield _question(row, id or str(index), row.text(config.text), question, _choices(row), config.label)
+            question = row.column_text(config.text_pair) if config.text_pair else ''
+            id = row.column_label(config.id) if config.id else str(index)
+            yield _parse_question(
+                row, id or str(index), row.column_text(config.text), question, _parse_choices(row), config.label
+            )
             index += 1
 
 
-def _question(
+def _parse_question(
     row: TableRow, id: str, context: str, question: str, choices: tuple[str, ...], label: str
 ) -> ChoiceQuestion:
-    answer = answer_of(row.label(label), len(choices), row.where, label) if label in row.values else None
+    answer = (
+        answer_index(row.column_label(label), len(choices), row.file_and_line, label) if label in row.values else None
+    )
     return ChoiceQuestion(row.file, row.place, id, context, question, choices, answer)
 
 
-def _choices(row: TableRow, prefix: str = 'choice') -> tuple[str, ...]:
+def _parse_choices(row: TableRow, prefix: str = 'choice') -> tuple[str, ...]:
     """Returns the list in column 'choices', or the columns 'choice0', 'choice1', ...; raises for fewer than two."""
     if 'choices' in row.values:
-        return strings(row.values['choices'], row.where, 'choices')
+        return check_string_list(row.values['choices'], row.file_and_line, 'choices')
     names = [f'{prefix}{number}' for number in range(len(row.values)) if f'{prefix}{number}' in row.values]
     if len(names) < 2:
-        row.value(f'{prefix}{len(names)}')  # raises an error with the known columns
-    return tuple(row.text(name) for name in names)
+        row.column_value(f'{prefix}{len(names)}')  # raises an error with the known columns
+    return tuple(row.column_text(name) for name in names)
 
 
-def strings(value: Any, where: str, field: str) -> tuple[str, ...]:
+def check_string_list(value: Any, where: str, field: str) -> tuple[str, ...]:
     """Returns a list of at least two texts as a tuple; raises InputError for any other value."""
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise InputError(f'{where}: field {field!r} is not a list of two or more')
@@ -121,15 +129,19 @@ def strings(value: Any, where: str, field: str) -> tuple[str, ...]:
 def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
     """Reads SWAG's CSV (sent1, sent2, ending0 ...), its rows as JSON lines, and CODAH's TSV without header."""
     index = 0
-    for name in source_names(sources):
+    for name in expand_table_names(sources):
         for row in read_table(name, columns=CODAH if '.tsv' in Path(name).suffixes else ()):
             if 'prompt' in row.values:
-                yield _question(row, str(index), row.text('prompt'), '', _choices(row, 'ending'), 'label')
+                yield _parse_question(
+                    row, str(index), row.column_text('prompt'), '', _parse_choices(row, 'ending'), 'label'
+                )
             elif 'sent1' in row.values:
-                first, second = row.text('sent1'), row.text('sent2')
-                yield _question(row, str(index), first, second, _choices(row, 'ending'), 'label')
+                first, second = row.column_text('sent1'), row.column_text('sent2')
+                yield _parse_question(row, str(index), first, second, _parse_choices(row, 'ending'), 'label')
             else:
-                yield _question(row, str(index), row.text('startphrase'), '', _choices(row), 'answer')
+                yield _parse_question(
+                    row, str(index), row.column_text('startphrase'), '', _parse_choices(row), 'answer'
+                )
             index += 1
 
 
@@ -140,19 +152,21 @@ def _race(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
         for values, where in read_json_lines(path) if is_lines else [(read_json(path), f'{path}: article')]:
             if not isinstance(values, dict):
                 raise InputError(f'{where}: not a JSON object')
-            yield from _article(TableRow(str(path), where.removeprefix(f'{path}: '), values))
+            yield from _parse_race_article(TableRow(str(path), where.removeprefix(f'{path}: '), values))
 
 
-def _article(row: TableRow) -> Iterator[ChoiceQuestion]:
-    article = row.text('article')
-    questions, options, answers = row.value('questions'), row.value('options'), row.values.get('answers')
+def _parse_race_article(row: TableRow) -> Iterator[ChoiceQuestion]:
+    article = row.column_text('article')
+    questions, options, answers = row.column_value('questions'), row.column_value('options'), row.values.get('answers')
     lists = [one for one in (questions, options, answers) if one is not None]
     if not all(isinstance(one, list) and len(one) == len(questions) for one in lists):
-        raise InputError(f"{row.where}: fields 'questions', 'options' and 'answers' are not lists of one length")
+        raise InputError(
+            f"{row.file_and_line}: fields 'questions', 'options' and 'answers' are not lists of one length"
+        )
     name = str(row.values.get('id', Path(row.file).stem))
     for index in range(len(questions)):
         values = {'question': questions[index], 'options': options[index]}
         values |= {'answers': answers[index]} if answers is not None else {}
         inner = TableRow(row.file, f'{row.place}: question {index}', values)
-        choices = strings(values['options'], inner.where, 'options')
-        yield _question(inner, f'{name}-{index}', article, inner.text('question'), choices, 'answers')
+        choices = check_string_list(values['options'], inner.file_and_line, 'options')
+        yield _parse_question(inner, f'{name}-{index}', article, inner.column_text('question'), choices, 'answers')

@@ -27,25 +27,30 @@ class RowTemplate:
     text_types: tuple[int, ...]
 
     @property
-    def added(self) -> int:
+    def special_token_count(self) -> int:
         """Returns the number of special tokens in a row."""
         return sum(map(len, self.fixed))
 
     @property
-    def start(self) -> int:
+    def first_text_start(self) -> int:
         """Returns the position of the first text's first token."""
         return len(self.fixed[0])
 
-    def second_start(self, first_length: int) -> int:
+    def second_text_start(self, first_length: int) -> int:
         """Returns the position of the second text's first token after a first text of `first_length` tokens."""
-        return self.start + first_length + len(self.fixed[1])
+        return self.first_text_start + first_length + len(self.fixed[1])
 
     def row(self, *texts: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
         """Returns 'tokens' and 'token_types', int32 [l], of one or two texts, as many as the template has.
 
         Where the template adds nothing to a single array of ids, `tokens` is this array itself.
         """
-        if not self.added and isinstance(texts[0], np.ndarray) and len(texts) == 1 and not any(self.text_types):
+        if (
+            not self.special_token_count
+            and isinstance(texts[0], np.ndarray)
+            and len(texts) == 1
+            and not any(self.text_types)
+        ):
             return {'tokens': texts[0], 'token_types': np.broadcast_to(NO_TYPE, texts[0].shape)}
         tokens: list[Sequence[int] | np.ndarray] = [self.fixed[0]]
         types: list[Sequence[int] | np.ndarray] = [self.fixed_types[0]]
@@ -54,7 +59,7 @@ class RowTemplate:
             types += [np.full(len(ids), self.text_types[index]), self.fixed_types[index + 1]]
         row_l = np.concatenate([np.asarray(part, np.int32) for part in tokens])
         types_l = np.concatenate([np.asarray(part, np.int32) for part in types])
-        return {'tokens': row_l, 'token_types': without_memory(types_l)}
+        return {'tokens': row_l, 'token_types': broadcast_zero_token_types(types_l)}
 
 
 def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
@@ -84,7 +89,7 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
     return RowTemplate(tuple(map(tuple, fixed)), tuple(map(tuple, fixed_types)), tuple(text_types))
 
 
-def joined_rows(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np.ndarray]:
+def pad_and_stack_choices(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np.ndarray]:
     """Returns rows as one feature: padded 'tokens' (type of the rows) and 'token_types' [A, l]; 'lengths' [A]."""
     lengths = np.array([len(row['tokens']) for row in rows], np.int32)
     joined = {'lengths': lengths}
@@ -92,9 +97,9 @@ def joined_rows(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np
         joined[name] = np.full((len(rows), int(lengths.max())), fill, rows[0][name].dtype)
         for place, row in enumerate(rows):
             joined[name][place, : lengths[place]] = row[name]
-    return joined | {'token_types': without_memory(joined['token_types'])}
+    return joined | {'token_types': broadcast_zero_token_types(joined['token_types'])}
 
 
-def without_memory(types: Int[np.ndarray, '*B L']) -> Int[np.ndarray, '*B L']:
+def broadcast_zero_token_types(types: Int[np.ndarray, '*B L']) -> Int[np.ndarray, '*B L']:
     """Returns the token types; if all are 0, as a broadcast scalar that takes no memory."""
     return types if types.any() else np.broadcast_to(NO_TYPE, types.shape)

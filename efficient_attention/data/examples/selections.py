@@ -31,7 +31,7 @@ class Selection(Protocol):
         """Returns the selected rows."""
 
 
-def selected_files(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
+def parse_file_selections(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
     """Yields files and their selection, for each of the comma-separated sources.
 
     Raises:
@@ -41,8 +41,8 @@ def selected_files(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
         glob, *selections = source.strip().split('#')
         if glob.startswith('tfds:'):
             raise InputError(f'{glob}: this format is read only from files, not from TFDS')
-        steps = [_step(selection, source.strip()) for selection in selections]
-        yield find_files(glob), _one_after_other(steps)
+        steps = [_parse_selection(selection, source.strip()) for selection in selections]
+        yield find_files(glob), _compose_selections(steps)
 
 
 def share_of_articles(articles: Sequence[str], first: int, last: int, shares: int) -> set[str]:
@@ -51,24 +51,26 @@ def share_of_articles(articles: Sequence[str], first: int, last: int, shares: in
     return {title for turn, title in enumerate(order) if first <= turn % shares <= last}
 
 
-def _step(selection: str, source: str) -> Selection:
+def _parse_selection(selection: str, source: str) -> Selection:
     if match := ARTICLES.fullmatch(selection):
         first, shares = int(match[1]), int(match[3])
         last = int(match[2] or first)
         if first <= last < shares:
-            return lambda rows, article_of: _of_articles(rows, article_of, (first, last, shares))
+            return lambda rows, article_of: _select_by_article(rows, article_of, (first, last, shares))
     elif (match := FIRST.fullmatch(selection)) and int(match[1]):
         count = int(match[1])
         return lambda rows, _: rows[:count]
     raise InputError(f'{source}: #{selection} is unknown; known: #articles:<first>[-<last>]/<shares>, #first:<count>')
 
 
-def _of_articles(rows: Sequence[Row], article_of: Callable[[Row], str], shares: tuple[int, int, int]) -> Sequence[Row]:
+def _select_by_article(
+    rows: Sequence[Row], article_of: Callable[[Row], str], shares: tuple[int, int, int]
+) -> Sequence[Row]:
     chosen = share_of_articles([article_of(row) for row in rows], *shares)
     return [row for row in rows if article_of(row) in chosen]
 
 
-def _one_after_other(steps: Sequence[Selection]) -> Selection:
+def _compose_selections(steps: Sequence[Selection]) -> Selection:
     def select(rows: Sequence[Row], article_of: Callable[[Row], str]) -> Sequence[Row]:
         for step in steps:
             rows = step(rows, article_of)

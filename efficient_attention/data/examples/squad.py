@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.examples.selections import selected_files
-from efficient_attention.data.sources.json_files import field_of, read_json, read_json_lines
+from efficient_attention.data.examples.selections import parse_file_selections
+from efficient_attention.data.sources.json_files import read_json, read_json_lines, typed_json_field
 from efficient_attention.errors import InputError
 
 
@@ -41,7 +41,7 @@ class Question:
     title: str = ''
     place: str = ''
 
-    def is_placed(self, answer: Answer) -> bool:
+    def has_answer_at_start(self, answer: Answer) -> bool:
         """Whether the context has the answer's text at the answer's start."""
         return answer.start >= 0 and bool(answer.text) and self.context.startswith(answer.text, answer.start)
 
@@ -65,21 +65,21 @@ def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
         InputError: no file matches, or a file has another layout; the message names the file, question and field.
     """
     questions: list[Question] = []
-    for paths, selection in selected_files(text):
-        found = [question for path in paths for question in _questions(path, is_labelled)]
+    for paths, selection in parse_file_selections(text):
+        found = [question for path in paths for question in _read_questions(path, is_labelled)]
         questions += selection(found, lambda question: question.title or question.context)
     if not questions:
         raise InputError(f'{text}: no questions')
     return questions
 
 
-def well_placed(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
+def drop_misplaced_answers(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
     """Returns the questions whose training answer is at its 'answer_start', and a line about the others, if any."""
     kept: list[Question] = []
     others: list[Question] = []
     for question in questions:
         answer = question.training_answer
-        (kept if answer is None or question.is_placed(answer) else others).append(question)
+        (kept if answer is None or question.has_answer_at_start(answer) else others).append(question)
     if not others:
         return kept, []
     answer = others[0].training_answer
@@ -88,47 +88,50 @@ def well_placed(questions: Sequence[Question]) -> tuple[list[Question], list[str
     return kept, [note + f"answer's text; the first: {others[0].place}: {answer.text!r} at {answer.start}"]
 
 
-def _questions(path: Path, is_labelled: bool) -> Iterator[Question]:
+def _read_questions(path: Path, is_labelled: bool) -> Iterator[Question]:
     if path.name.removesuffix('.gz').endswith('.json'):
         for row, paragraph, where in _squad_rows(path):
-            yield _question(row, paragraph, (where, str(path)), is_labelled)
+            yield _parse_question(row, paragraph, (where, str(path)), is_labelled)
     else:
         for row, where in read_json_lines(path):
-            yield _question(row, row, (where, where), is_labelled)
+            yield _parse_question(row, row, (where, where), is_labelled)
 
 
 def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
     """Yields (question, its paragraph with the title, place) of every question in SQuAD's layout."""
-    articles = field_of(read_json(path), 'data', list, str(path))
+    articles = typed_json_field(read_json(path), 'data', list, str(path))
     for a, article in enumerate(articles):
         where = f'{path}: article {a}'
-        title = field_of(article, 'title', str, where, default='')
-        for p, paragraph in enumerate(field_of(article, 'paragraphs', list, where)):
+        title = typed_json_field(article, 'title', str, where, default='')
+        for p, paragraph in enumerate(typed_json_field(article, 'paragraphs', list, where)):
             inside = f'{where}, paragraph {p}'
-            for n, row in enumerate(field_of(paragraph, 'qas', list, inside)):
+            for n, row in enumerate(typed_json_field(paragraph, 'qas', list, inside)):
                 yield row, paragraph | {'title': title}, f'{inside}, question {n}'
 
 
-def _question(row: Any, paragraph: Any, places: tuple[str, str], is_labelled: bool) -> Question:
+def _parse_question(row: Any, paragraph: Any, places: tuple[str, str], is_labelled: bool) -> Question:
     """Reads a question; `places`: its place for messages until its id is known, and the prefix of the id after that."""
-    id = field_of(row, 'id', str, places[0])
+    id = typed_json_field(row, 'id', str, places[0])
     where = f'{places[1]}: question {id!r}'
-    question, context = field_of(row, 'question', str, where), field_of(paragraph, 'context', str, where)
+    question, context = (
+        typed_json_field(row, 'question', str, where),
+        typed_json_field(paragraph, 'context', str, where),
+    )
     for name, value in (('question', question), ('context', context)):
         if not value.strip():
             raise InputError(f'{where}: field {name!r} is empty')
-    answers = _answers(row, where) if is_labelled or 'answers' in row else None
-    title = field_of(paragraph, 'title', str, where, default='')
+    answers = _parse_answers(row, where) if is_labelled or 'answers' in row else None
+    title = typed_json_field(paragraph, 'title', str, where, default='')
     return Question(id=id, question=question, context=context, answers=answers, title=title, place=where)
 
 
-def _answers(row: dict[str, Any], where: str) -> tuple[Answer, ...]:
-    is_impossible = field_of(row, 'is_impossible', bool, where, default=None)
+def _parse_answers(row: dict[str, Any], where: str) -> tuple[Answer, ...]:
+    is_impossible = typed_json_field(row, 'is_impossible', bool, where, default=None)
     answers = []
-    for n, answer in enumerate(field_of(row, 'answers', list, where)):
+    for n, answer in enumerate(typed_json_field(row, 'answers', list, where)):
         inside = f'{where}, answer {n}'
-        start = field_of(answer, 'answer_start', int, inside, default=-1)
-        answers.append(Answer(field_of(answer, 'text', str, inside), start))
+        start = typed_json_field(answer, 'answer_start', int, inside, default=-1)
+        answers.append(Answer(typed_json_field(answer, 'text', str, inside), start))
     if is_impossible is not None and is_impossible == bool(answers):
         raise InputError(f"{where}: field 'is_impossible' is {is_impossible}, and there are {len(answers)} answers")
     return tuple(answers)

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer, models
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 
 TEXTS_AT_ONCE = 1024  # limits memory: an encoding takes 100 times the bytes of its ids
@@ -33,13 +33,13 @@ class TextEncoder:
     unknown: int = -1  # id of unknown pieces; -1 = every text can be encoded
 
     @functools.cached_property
-    def reader(self) -> Tokenizer:
+    def plain_text_tokenizer(self) -> Tokenizer:
         """Returns a tokenizer for user texts: '[SEP]' in a text is text, and a checkpoint's added tokens stay whole."""
-        return reader_of(self.tokenizer)
+        return make_plain_text_tokenizer(self.tokenizer)
 
     def encode(self, texts: list[str]) -> list[Encoding]:
         """Returns each text's pieces without special tokens; `.ids`, `.offsets` (characters), `.word_ids`."""
-        return self.reader.encode_batch(texts, add_special_tokens=False)
+        return self.plain_text_tokenizer.encode_batch(texts, add_special_tokens=False)
 
     def row(self, first: Encoding, second: Encoding | None = None) -> Encoding:
         """Returns one text or a pair with special tokens: `.ids`, `.type_ids`, `.offsets`.
@@ -49,7 +49,7 @@ class TextEncoder:
         copies = copy.deepcopy(first), None if second is None else copy.deepcopy(second)
         return self.tokenizer.post_process(*copies, add_special_tokens=True)
 
-    def added(self, *, is_pair: bool) -> int:
+    def special_token_count(self, *, is_pair: bool) -> int:
         """Returns the number of special tokens in a row."""
         return self.tokenizer.num_special_tokens_to_add(is_pair)
 
@@ -75,7 +75,7 @@ def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
     )
 
 
-def unknown_words(encoder: TextEncoder, features: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
+def unknown_words_note(encoder: TextEncoder, features: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
     """Returns a warning where rows have words outside a vocabulary of whole words, which are lost; else nothing."""
     if not isinstance(encoder.tokenizer.model, models.WordLevel):
         return []
@@ -83,12 +83,12 @@ def unknown_words(encoder: TextEncoder, features: Sequence[Mapping[str, np.ndarr
     return [f'input: {count:,} words are not among the {encoder.size:,} of the tokenizer'] if count else []
 
 
-def arrays_of(row: Encoding) -> dict[str, np.ndarray]:
+def encoding_to_arrays(row: Encoding) -> dict[str, np.ndarray]:
     """Returns 'tokens' and 'token_types', int32 [l], of a row."""
     return {'tokens': np.array(row.ids, np.int32), 'token_types': np.array(row.type_ids, np.int32)}
 
 
-def encodings(encoder: TextEncoder, texts: Sequence[str], at_once: int = TEXTS_AT_ONCE) -> Iterator[Encoding]:
+def encode_in_batches(encoder: TextEncoder, texts: Sequence[str], at_once: int = TEXTS_AT_ONCE) -> Iterator[Encoding]:
     """Yields each text's pieces without special tokens; encodes `at_once` texts at a time."""
     for start in range(0, len(texts), at_once):
         yield from encoder.encode(list(texts[start : start + at_once]))
@@ -97,5 +97,7 @@ def encodings(encoder: TextEncoder, texts: Sequence[str], at_once: int = TEXTS_A
 def ids_of(encoder: TextEncoder, texts: Sequence[str]) -> list[np.ndarray]:
     """Returns each text's ids without special tokens, int32 [l]; equal texts share one array."""
     unique = list(dict.fromkeys(texts))
-    ids = {text: np.array(one.ids, np.int32) for text, one in zip(unique, encodings(encoder, unique), strict=True)}
+    ids = {
+        text: np.array(one.ids, np.int32) for text, one in zip(unique, encode_in_batches(encoder, unique), strict=True)
+    }
     return [ids[text] for text in texts]

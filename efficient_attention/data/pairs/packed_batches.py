@@ -13,10 +13,10 @@ import numpy as np
 from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
 from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.batching.mixture import Mixture
-from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.pairs.pair_batches import Batch
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.tokenizers.text_to_text import Symbols
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
 OPEN_ROWS = 64  # incomplete rows that a pair may join; more rows mean less padding and more time
@@ -40,7 +40,7 @@ class PackedBatches:
     """
 
     pairs: Sequence[EncodedPair]
-    symbols: tuple[Symbols, Symbols]
+    symbols: tuple[SequenceSpecialIds, SequenceSpecialIds]
     lengths: tuple[int, int]
     batch_size: int
     seed: int = 0
@@ -49,16 +49,16 @@ class PackedBatches:
     counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)  # epoch -> steps
 
     @functools.cached_property
-    def sizes(self) -> list[tuple[int, int]]:
+    def source_target_sizes(self) -> list[tuple[int, int]]:
         """Returns the tokens of each pair's source and target."""
         return [(len(pair.source), len(pair.target)) for pair in self.pairs]
 
     @property
     def rows_per_epoch(self) -> int:
         """Returns the number of rows in the first epoch; other epochs differ by few rows."""
-        return len(self.plan(0))
+        return len(self.epoch_plan(0))
 
-    def mean_lengths(self) -> tuple[int, int]:
+    def mean_padded_lengths(self) -> tuple[int, int]:
         """Returns the lengths of source and target rows."""
         return self.lengths
 
@@ -66,12 +66,16 @@ class PackedBatches:
         """Returns the tokens of a training batch, both sides with padding."""
         return float(self.batch_size * sum(self.lengths))
 
-    def padding(self) -> float:
+    def padding_share(self) -> float:
         """Returns the share of padding in the rows of the first epoch."""
-        rows = self.plan(0)
-        return 1.0 - sum(sum(self.sizes[number]) for row in rows for number in row) / (len(rows) * sum(self.lengths))
+        rows = self.epoch_plan(0)
+        return 1.0 - sum(sum(self.source_target_sizes[number]) for row in rows for number in row) / (
+            len(rows) * sum(self.lengths)
+        )
 
-    def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[Batch]:
         """Yields this process's rows of the batches of steps start_step:stop_step.
 
         Raises:
@@ -79,9 +83,9 @@ class PackedBatches:
         """
         block = HostBlock(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
-            yield self.batch(self.of_step(step), block)
+            yield self.make_batch(self.rows_of_step(step), block)
 
-    def of_step(self, step: int) -> list[list[int]]:
+    def rows_of_step(self, step: int) -> list[list[int]]:
         """Returns the rows of a step as lists of pair numbers; a resumed run first plans all earlier epochs once."""
         if not self.pairs:
             raise InputError('there is no row to train on')
@@ -89,38 +93,38 @@ class PackedBatches:
         while step >= self.steps_of(epoch):
             step -= self.steps_of(epoch)
             epoch += 1
-        return self.plan(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
+        return self.epoch_plan(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
 
     def steps_of(self, epoch: int) -> int:
         """Returns the number of batches in an epoch."""
         if epoch not in self.counts:
-            self.counts[epoch] = -(-len(self.plan(epoch)) // self.batch_size)
+            self.counts[epoch] = -(-len(self.epoch_plan(epoch)) // self.batch_size)
         return self.counts[epoch]
 
-    def plan(self, epoch: int) -> list[list[int]]:
+    def epoch_plan(self, epoch: int) -> list[list[int]]:
         """Returns the rows of an epoch."""
-        return self.plans.get(epoch, self._make_plan)
+        return self.plans.get(epoch, self._make_epoch_plan)
 
-    def _make_plan(self, epoch: int) -> list[list[int]]:
-        rng = random_stream(self.seed, Stream.PACKED_PAIRS, epoch)
-        numbers = self.mixture.rows(epoch) if self.mixture else np.arange(len(self.pairs))
-        rows = pack(rng.permutation(numbers).tolist(), self.sizes, self.lengths)
+    def _make_epoch_plan(self, epoch: int) -> list[list[int]]:
+        rng = random_stream(self.seed, RandomStreamId.PACKED_PAIRS, epoch)
+        numbers = self.mixture.epoch_rows(epoch) if self.mixture else np.arange(len(self.pairs))
+        rows = first_fit_packing(rng.permutation(numbers).tolist(), self.source_target_sizes, self.lengths)
         return [rows[place] for place in rng.permutation(len(rows))]
 
-    def batch(self, rows: Sequence[Sequence[int]], block: HostBlock) -> Batch:
+    def make_batch(self, rows: Sequence[Sequence[int]], block: HostBlock) -> Batch:
         """Returns this process's block of the batch of these rows."""
         first = block.process_index * block.rows
         batch: Batch = {}
         for length, symbols, (side, names) in zip(self.lengths, self.symbols, SIDES.items(), strict=True):
             texts = [[getattr(self.pairs[number], side) for number in row] for row in rows[first : first + block.rows]]
-            batch |= dict(zip(names, side_by_side(texts, (block.rows, length), symbols.pad), strict=True))
+            batch |= dict(zip(names, concatenate_into_rows(texts, (block.rows, length), symbols.pad), strict=True))
         before = np.roll(batch['targets'], 1, axis=1)
         is_first = (batch['positions'] == 0) & (batch['segments'] > 0)
         batch['tokens'] = np.where(is_first, np.int32(self.symbols[1].start), before)
         return batch | {'weights': (batch['segments'] > 0).astype(np.float32)}
 
 
-def side_by_side(
+def concatenate_into_rows(
     rows: Sequence[Sequence[np.ndarray]], shape: tuple[int, int], pad: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the ids, segments (0 = padding) and positions of rows of texts end to end, int32 of the given shape."""
@@ -134,7 +138,9 @@ def side_by_side(
     return ids, segments, positions
 
 
-def pack(numbers: Sequence[int], sizes: Sequence[tuple[int, int]], lengths: tuple[int, int]) -> list[list[int]]:
+def first_fit_packing(
+    numbers: Sequence[int], sizes: Sequence[tuple[int, int]], lengths: tuple[int, int]
+) -> list[list[int]]:
     """Packs numbers into rows: each goes into the first open row with enough free tokens on both sides, or a new row.
 
     Args:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from efficient_attention.data.batching.host_block import HostBlock
-from efficient_attention.data.batching.length_batches import LengthBatches
+from efficient_attention.data.batching.length_bucketing import LengthBucketedBatches
 from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.tokenizers.text_to_text import Symbols
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 
 Batch = dict[str, np.ndarray]
 
@@ -36,7 +36,7 @@ class PairBatches:
     """
 
     pairs: Sequence[EncodedPair]
-    symbols: tuple[Symbols, Symbols]
+    symbols: tuple[SequenceSpecialIds, SequenceSpecialIds]
     lengths: tuple[int, int]
     buckets: tuple[int, ...]
     batch_size: int
@@ -45,35 +45,41 @@ class PairBatches:
     mixture: Mixture | None = None
 
     @functools.cached_property
-    def plan(self) -> LengthBatches:
+    def length_buckets(self) -> LengthBucketedBatches:
         """Returns the plan that decides which pairs share a batch, by the length of the longer side."""
         longer = np.array([max(len(pair.source), len(pair.target)) for pair in self.pairs], np.int64)
-        return LengthBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed, self.mixture)
+        return LengthBucketedBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed, self.mixture)
 
     @property
     def rows_per_epoch(self) -> int:
         """Returns the number of pairs in a training epoch."""
-        return self.plan.rows_per_epoch
+        return self.length_buckets.rows_per_epoch
 
-    def mean_lengths(self) -> tuple[int, int]:
+    def mean_padded_lengths(self) -> tuple[int, int]:
         """Returns the mean padded lengths of sources and of targets in training batches."""
-        source, target = np.mean([self.padded(rows) for rows in self.plan.plan(0)], axis=0).round().astype(int)
+        source, target = (
+            np.mean([self.padded_lengths(rows) for rows in self.length_buckets.epoch_plan(0)], axis=0)
+            .round()
+            .astype(int)
+        )
         return int(source), int(target)
 
     def tokens_per_step(self) -> float:
         """Returns the mean tokens of a training batch, both sides with padding."""
-        plan = self.plan.plan(0)
-        return self.batch_size * float(np.mean([sum(self.padded(rows)) for rows in plan]))
+        plan = self.length_buckets.epoch_plan(0)
+        return self.batch_size * float(np.mean([sum(self.padded_lengths(rows)) for rows in plan]))
 
-    def padding(self) -> float:
+    def padding_share(self) -> float:
         """Returns the share of padding in a training epoch, including rows that complete a batch."""
-        plan = self.plan.plan(0)
+        plan = self.length_buckets.epoch_plan(0)
         tokens = sum(
             len(self.pairs[number].source) + len(self.pairs[number].target) for rows in plan for number in rows
         )
         return 1.0 - tokens / (len(plan) * self.tokens_per_step())
 
-    def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[Batch]:
         """Yields this process's rows of the batches of steps start_step:stop_step.
 
         Raises:
@@ -81,47 +87,52 @@ class PairBatches:
         """
         block = HostBlock(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
-            yield self.batch(self.plan.of_step(step), block)
+            yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
-    def evaluation(self, process_index: int, process_count: int) -> Iterator[Batch]:
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
         """Yields this process's rows of batches with every pair once, the longest first."""
         block = HostBlock(self.batch_size, process_index, process_count)
-        for rows in self.in_order():
-            yield self.batch(rows, block, self.evaluated(rows))
+        for rows in self.evaluation_batch_rows():
+            yield self.make_batch(rows, block, self.evaluation_padded_lengths(rows))
 
-    def in_order(self) -> Iterator[np.ndarray]:
+    def evaluation_batch_rows(self) -> Iterator[np.ndarray]:
         """Yields the pairs of each evaluation batch: every pair once, grouped by the buckets they must have."""
-        order = np.concatenate([*self.plan.in_order(), np.zeros(0, np.int64)])
-        keys = [self.own_lengths(self.pairs[number]) for number in order]
+        order = np.concatenate([*self.length_buckets.longest_first_batches(), np.zeros(0, np.int64)])
+        keys = [self.required_padded_lengths(self.pairs[number]) for number in order]
         for key in dict.fromkeys(keys):
             group = order[[one == key for one in keys]]
             for start in range(0, len(group), self.batch_size):
                 yield group[start : start + self.batch_size]
 
-    def own_lengths(self, pair: EncodedPair) -> tuple[int, int]:
+    def required_padded_lengths(self, pair: EncodedPair) -> tuple[int, int]:
         """Returns the padded lengths that a pair must have in evaluation; 0 = any length that is large enough."""
         sides = zip((pair.source, pair.target), self.lengths, self.alone, strict=True)
-        source, target = (min(self.plan.bucket_of(len(ids)), most) * is_alone for ids, most, is_alone in sides)
-        return source, target
-
-    def evaluated(self, rows: np.ndarray) -> tuple[int, int]:
-        """Returns the padded lengths of the pairs of an evaluation batch."""
         source, target = (
-            own or most for own, most in zip(self.own_lengths(self.pairs[rows[0]]), self.padded(rows), strict=True)
+            min(self.length_buckets.bucket_for_length(len(ids)), most) * is_alone for ids, most, is_alone in sides
         )
         return source, target
 
-    def padded(self, rows: np.ndarray) -> tuple[int, int]:
+    def evaluation_padded_lengths(self, rows: np.ndarray) -> tuple[int, int]:
+        """Returns the padded lengths of the pairs of an evaluation batch."""
+        source, target = (
+            own or most
+            for own, most in zip(
+                self.required_padded_lengths(self.pairs[rows[0]]), self.padded_lengths(rows), strict=True
+            )
+        )
+        return source, target
+
+    def padded_lengths(self, rows: np.ndarray) -> tuple[int, int]:
         """Returns the padded lengths of the sources and of the targets of these pairs."""
-        bucket, (most_source, most_target) = self.plan.bucket(rows), self.lengths
+        bucket, (most_source, most_target) = self.length_buckets.bucket_of_rows(rows), self.lengths
         return min(bucket, most_source), min(bucket, most_target)
 
-    def batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
+    def make_batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
         """Returns this process's block of the batch of these pairs; `lengths` are padded lengths, default `padded`."""
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
         pairs = [self.pairs[row] for row in numbers]
-        sides = zip(lengths or self.padded(rows), self.symbols, strict=True)
+        sides = zip(lengths or self.padded_lengths(rows), self.symbols, strict=True)
         source, targets = (np.full((block.rows, length), symbols.pad, np.int32) for length, symbols in sides)
         source_segments, segments = np.zeros_like(source), np.zeros_like(targets)
         index = np.full(block.rows, -1, np.int32)

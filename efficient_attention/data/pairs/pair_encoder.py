@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from tokenizers import Tokenizer
 
-from efficient_attention.data.pairs.pair_sets import TextPair
-from efficient_attention.data.tokenizers.marian import MarianReader
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.pairs.pair_datasets import TextPair
+from efficient_attention.data.tokenizers.marian import MarianTokenizer
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.special_tokens import role_names
-from efficient_attention.data.tokenizers.text_to_text import Symbols, text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds, text_to_text_ids
 from efficient_attention.errors import InputError
 
 ENCODED_AT_ONCE = 4096  # pairs encoded at a time
@@ -29,14 +29,16 @@ class EncodedPair:
 
 
 @dataclasses.dataclass
-class Overlong:
+class OverlongPairs:
     """Pairs above a length limit: their count, and the place of the first one."""
 
     count: int = 0
     first: str = ''
 
 
-def symbols_of(tokenizer: Tokenizer, start: str = '', begin: str = '', name: str = 'data.tokenizer') -> Symbols:
+def special_ids_of_tokenizer(
+    tokenizer: Tokenizer, start: str = '', begin: str = '', name: str = 'data.tokenizer'
+) -> SequenceSpecialIds:
     """Returns the special ids of a tokenizer, found by common names; `start` and `begin` are as in `PairsConfig`.
 
     `name` is the config field of the tokenizer, for messages.
@@ -50,7 +52,7 @@ def symbols_of(tokenizer: Tokenizer, start: str = '', begin: str = '', name: str
             raise InputError(f'pairs.{field} is {piece!r}, which the tokenizer lacks{of_side}')
     ids = text_to_text_ids(tokenizer, name, start=start)
     first = tokenizer.token_to_id(begin) if begin else None
-    return Symbols(ids.pad, ids.end, ids.start, -1 if first is None else first)
+    return SequenceSpecialIds(ids.pad, ids.end, ids.start, -1 if first is None else first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,39 +68,39 @@ class SideEncoder:
     """
 
     tokenizer: Tokenizer
-    symbols: Symbols
+    symbols: SequenceSpecialIds
     length: int
     is_reversed: bool = False
-    marian: MarianReader | None = None
+    marian: MarianTokenizer | None = None
 
     @functools.cached_property
-    def reader(self) -> Tokenizer:
+    def plain_text_tokenizer(self) -> Tokenizer:
         """Returns a tokenizer for user texts: '</s>' in a text is text; mask, sentinels, added tokens stay whole."""
         mask = role_names(self.tokenizer).get('mask')
-        return reader_of(self.tokenizer, () if mask is None else (mask,))
+        return make_plain_text_tokenizer(self.tokenizer, () if mask is None else (mask,))
 
-    def parts(self, text: str) -> list[tuple[str, str]]:
+    def pieces_with_text(self, text: str) -> list[tuple[str, str]]:
         """Returns the pieces of a text, each with its part of the text."""
         if self.marian is not None:
-            return self.marian.parts(text)
-        encoding = self.reader.encode(text, add_special_tokens=False)
+            return self.marian.pieces_with_text(text)
+        encoding = self.plain_text_tokenizer.encode(text, add_special_tokens=False)
         return [(piece, text[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
 
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Returns the ids of texts, each with its end symbol, without length limit."""
         if self.marian is not None:
-            return [self.symbols.around(ids) for ids in self.marian.ids(texts)]
-        encoded = self.reader.encode_batch(list(texts), add_special_tokens=False)
-        return [self.symbols.around(one.ids) for one in encoded]
+            return [self.symbols.add_special_ids(ids) for ids in self.marian.ids(texts)]
+        encoded = self.plain_text_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [self.symbols.add_special_ids(one.ids) for one in encoded]
 
-    def cut(self, ids: np.ndarray) -> np.ndarray:
+    def truncate_ids(self, ids: np.ndarray) -> np.ndarray:
         """Returns the first tokens of a text and its end symbol, in the order in which the model reads them."""
         ids = ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
-        return ids[self.places(len(ids))]
+        return ids[self.reversed_positions(len(ids))]
 
-    def places(self, length: int) -> np.ndarray:
+    def reversed_positions(self, length: int) -> np.ndarray:
         """Returns the text position of each token that the model reads (its own inverse); ends are included."""
-        places, first = np.arange(length), self.symbols.count - 1
+        places, first = np.arange(length), self.symbols.special_id_count - 1
         if self.is_reversed:
             places[first : length - 1] = places[first : length - 1][::-1]
         return places
@@ -119,7 +121,7 @@ class PairEncoder:
     overlong: str = 'truncate'
 
     @property
-    def symbols(self) -> tuple[Symbols, Symbols]:
+    def special_ids(self) -> tuple[SequenceSpecialIds, SequenceSpecialIds]:
         """Returns the special ids of the source and target tokenizers."""
         return self.source.symbols, self.target.symbols
 
@@ -133,7 +135,7 @@ class PairEncoder:
         """Returns the length limits of both sides, in words."""
         return f'data.length {self.source.length} and pairs.target_length {self.target.length}'
 
-    def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: Overlong) -> Iterator[EncodedPair]:
+    def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: OverlongPairs) -> Iterator[EncodedPair]:
         """Yields the pairs as ids; counts pairs above a limit in `overlong`, and cuts or skips them.
 
         Raises:
@@ -146,12 +148,14 @@ class PairEncoder:
             targets = self.target.ids(pair.target for pair in some)
             for number, pair, source, target in zip(itertools.count(first), some, sources, targets, strict=False):
                 if len(source) > self.source.length or len(target) > self.target.length:
-                    self.note(pair, len(source), len(target), overlong)
+                    self.count_overlong_pair(pair, len(source), len(target), overlong)
                     if self.overlong == 'skip':
                         continue
-                yield EncodedPair(self.source.cut(source), self.target.cut(target), pair.where, number)
+                yield EncodedPair(
+                    self.source.truncate_ids(source), self.target.truncate_ids(target), pair.where, number
+                )
 
-    def note(self, pair: TextPair, source: int, target: int, overlong: Overlong) -> None:
+    def count_overlong_pair(self, pair: TextPair, source: int, target: int, overlong: OverlongPairs) -> None:
         """Counts a pair that is too long; raises InputError if such pairs are an error."""
         if self.overlong == 'error':
             raise InputError(f'{pair.where}: {source} and {target} tokens, above {self.limits} (pairs.overlong)')

@@ -48,10 +48,10 @@ def toy_pairs(toy: Toy) -> Iterator[tuple[str, str]]:
     for row in range(toy.rows):
         rng = np.random.default_rng((toy.seed, row))
         digits = rng.integers(0, DIGITS, rng.integers(toy.shortest, toy.longest + 1)).tolist()
-        yield spaced(digits), spaced(answer(toy.problem, digits))
+        yield digits_to_text(digits), digits_to_text(toy_target_digits(toy.problem, digits))
 
 
-def answer(problem: str, digits: Sequence[int]) -> list[int]:
+def toy_target_digits(problem: str, digits: Sequence[int]) -> list[int]:
     """Returns the digits of the target; for 'sum' the digits of the decimal number."""
     if problem == 'sum':
         return [int(digit) for digit in str(sum(digits))]
@@ -60,6 +60,6 @@ def answer(problem: str, digits: Sequence[int]) -> list[int]:
     return list(digits) if problem == 'copy' else list(digits)[::-1]
 
 
-def spaced(digits: Sequence[int]) -> str:
+def digits_to_text(digits: Sequence[int]) -> str:
     """Returns digits as a text with spaces."""
     return ' '.join(map(str, digits))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.atomic_files import FAULTS, atomic_folder
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.whole_files import FAULTS, whole_folder
 
 MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
@@ -24,8 +24,8 @@ UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
-    """Writes a folder atomically (`whole_folder`); if another process has written it meanwhile, that folder stays.
+def new_cache_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
+    """Writes a folder atomically (`atomic_folder`); if another process has written it meanwhile, that folder stays.
 
     Args:
         folder: the new folder; its name must identify its content.
@@ -37,7 +37,7 @@ def new_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
     """
     is_complete = False
     try:
-        with whole_folder(folder) as partial:
+        with atomic_folder(folder) as partial:
             yield partial
             partial.chmod(0o755)  # other users may share the cache
             is_complete = True
@@ -71,25 +71,29 @@ def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f'{folder}: no prepared {content} there ({MANIFEST} is missing)') from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{path}: damaged ({one_line(error)}); {_advice(folder, content)}') from None
+        raise InputError(f'{path}: damaged ({one_line(error)}); {_prepare_again_advice(folder, content)}') from None
     if found != version:
-        raise InputError(f'{path}: format {found}, this version reads {version}; {_advice(folder, content)}')
+        raise InputError(
+            f'{path}: format {found}, this version reads {version}; {_prepare_again_advice(folder, content)}'
+        )
     if manifest.get('checksum') != manifest_checksum(manifest):
-        raise InputError(f'{path}: damaged, its checksum differs; {_advice(folder, content)}')
+        raise InputError(f'{path}: damaged, its checksum differs; {_prepare_again_advice(folder, content)}')
     return manifest
 
 
-def check_files(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
+def check_file_checksums(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
     """Raises InputError unless every file has the checksum of the manifest; `content` as in `read_manifest`."""
     for name, expected in manifest['files'].items():
         path = folder / name
         if not path.is_file():
-            raise InputError(f'{path}: missing from the prepared {content}; {_advice(folder, content)}')
+            raise InputError(f'{path}: missing from the prepared {content}; {_prepare_again_advice(folder, content)}')
         if path.stat().st_size != expected['bytes'] or file_sha256(path) != expected['sha256']:
-            raise InputError(f'{path}: damaged, its bytes differ from the manifest; {_advice(folder, content)}')
+            raise InputError(
+                f'{path}: damaged, its bytes differ from the manifest; {_prepare_again_advice(folder, content)}'
+            )
 
 
-def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+def file_sizes_and_checksums(folder: Path) -> dict[str, dict[str, Any]]:
     """Returns bytes and SHA-256 of every file below `folder`, by relative path, sorted: the manifest's `files`."""
     paths = sorted(path for path in folder.rglob('*') if path.is_file())
     return {
@@ -112,7 +116,9 @@ def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarr
     try:
         return np.load(path, mmap_mode='r' if is_mapped else None, allow_pickle=False)
     except (OSError, EOFError, ValueError, MemoryError) as error:
-        raise InputError(f'{path}: no array of numbers ({one_line(error)}); {_advice(path.parent, content)}') from None
+        raise InputError(
+            f'{path}: no array of numbers ({one_line(error)}); {_prepare_again_advice(path.parent, content)}'
+        ) from None
 
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
@@ -136,5 +142,5 @@ def one_line(error: BaseException) -> str:
     return ' '.join(str(error).split())
 
 
-def _advice(folder: Path, content: str) -> str:
+def _prepare_again_advice(folder: Path, content: str) -> str:
     return f'delete the folder {folder} to prepare the {content} again'

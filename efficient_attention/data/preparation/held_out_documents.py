@@ -11,7 +11,7 @@ FEW_TOKENS = 10_000  # if the loss per token has a deviation of 3 bits, the mean
 FAR_OFF = 2.0  # factor between requested and actual share, beyond which a run prints the actual share
 
 
-class OneDocument(InputError):
+class SingleDocumentError(InputError):
     """There is only one document, which cannot be split; the caller adds a remedy to the message."""
 
 
@@ -39,11 +39,11 @@ def held_out_threshold(hashes: Sequence[int], share: float) -> int:
         return threshold
     lowest, highest = min(hashes), max(hashes)
     if lowest == highest:
-        raise OneDocument('it is one document, so none is left to hold out')
+        raise SingleDocumentError('it is one document, so none is left to hold out')
     return min(max(threshold, lowest + 1), highest)
 
 
-def more_documents(source: str) -> str:
+def more_documents_advice(source: str) -> str:
     """Returns a remedy for a source with too few documents, as one item of a list in a message."""
     is_whole_files = source.startswith('text:') and '#' not in source
     return f"data.source='{source}#paragraphs' (blank lines separate documents)" if is_whole_files else 'more documents'

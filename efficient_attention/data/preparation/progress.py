@@ -46,7 +46,7 @@ class Progress:
         """Begins a step with `total` characters or rows; None = unknown."""
         self._step, self._total, self._done, self._said = step, total, 0, time.monotonic()
         if self._bar is None:
-            self.line(step)
+            self.print_line(step)
         else:
             self._task = self._bar.add_task(f'{self._title}: {step}', total=total)
 
@@ -57,9 +57,9 @@ class Progress:
             self._bar.advance(self._task, count)
         elif time.monotonic() - self._said >= PERIOD:
             self._said = time.monotonic()
-            self.line(f'{self._step}: {self._done:,}' + (f' of {self._total:,}' if self._total else ''))
+            self.print_line(f'{self._step}: {self._done:,}' + (f' of {self._total:,}' if self._total else ''))
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints a permanent line."""
         if self._bar is not None:
             self._bar.console.print(f'{self._title}: {text}', markup=False, highlight=False, soft_wrap=True)

@@ -23,7 +23,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
-def in_processes(
+def map_in_processes(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int, *, fault: str
 ) -> Iterator[Result]:
     """Yields function(task) of each task, in order; the processes end with the generator.
@@ -55,10 +55,10 @@ def in_processes(
 
 def _start_worker() -> None:
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # processes already use all cores
-    follow_parent()
+    exit_with_parent()
 
 
-def follow_parent() -> None:
+def exit_with_parent() -> None:
     """Ends this worker as soon as its parent is gone, so that a killed parent leaves no worker behind.
 
     A thread waits for the parent's end. Linux's parent-death signal would come too early: it follows the thread that

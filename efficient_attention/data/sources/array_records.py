@@ -6,7 +6,7 @@ from pathlib import Path
 from array_record.python import array_record_module
 
 from efficient_attention.data.preparation.cache_folder import one_line
-from efficient_attention.data.sources.text_files import decode
+from efficient_attention.data.sources.text_files import decode_utf8
 from efficient_attention.errors import InputError
 
 RECORDS_AT_ONCE = 256
@@ -20,7 +20,7 @@ def record_documents(files: Sequence[Path]) -> Iterator[str]:
     """
     for path in files:
         for number, record in enumerate(_records(path)):
-            yield decode(record, f'{path}: record {number}')
+            yield decode_utf8(record, f'{path}: record {number}')
 
 
 def _records(path: Path) -> Iterator[bytes]:

@@ -68,7 +68,7 @@ def _read_file(path: Path, shape: Shape) -> bytes:
     height, width, channels = shape
     with Image.open(path) as image:  # reads only the header
         if (image.height, image.width, image.mode) != (height, width, MODES[channels]):
-            raise InputError(_misshapen(path, f'{image.height} x {image.width} {image.mode}', shape))
+            raise InputError(_wrong_shape_message(path, f'{image.height} x {image.width} {image.mode}', shape))
         return image.tobytes()
 
 
@@ -78,11 +78,11 @@ def _tfds_images(name: str, split: str, field: str, shape: Shape) -> Iterator[by
         if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
             raise InputError(f'{where}: field {field!r} is no image of bytes')
         if value.shape != shape:
-            raise InputError(_misshapen(where, ' x '.join(map(str, value.shape)), shape))
+            raise InputError(_wrong_shape_message(where, ' x '.join(map(str, value.shape)), shape))
         yield value.tobytes()
 
 
-def _misshapen(where: str | Path, found: str, shape: Shape) -> str:
+def _wrong_shape_message(where: str | Path, found: str, shape: Shape) -> str:
     height, width, channels = shape
     wanted = f'{height} x {width} {MODES[channels]}'
     return f'{where}: the image is {found} (height x width); data.image_shape {shape} asks for {wanted}'

@@ -18,7 +18,7 @@ _REQUIRED: Any = object()
 
 def read_json(path: Path) -> Any:
     """Returns the value in a JSON file, plain or .gz; raises InputError, which names the file and place."""
-    return _parsed(read_text(path), str(path))
+    return _parse_json_text(read_text(path), str(path))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
@@ -26,7 +26,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
     for number, line in read_lines(path):
         if line.strip():
             where = f'{path}: line {number}'
-            yield _parsed(line, where), where
+            yield _parse_json_text(line, where), where
 
 
 def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
@@ -37,10 +37,10 @@ def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
     """
     for path in files:
         for row, where in read_json_lines(path):
-            yield field_of(row, field, str, where)
+            yield typed_json_field(row, field, str, where)
 
 
-def field_of(row: Any, name: str, kind: type, where: str, *, default: Any = _REQUIRED) -> Any:
+def typed_json_field(row: Any, name: str, kind: type, where: str, *, default: Any = _REQUIRED) -> Any:
     """Returns the value of a field of a JSON object.
 
     Args:
@@ -59,34 +59,34 @@ def field_of(row: Any, name: str, kind: type, where: str, *, default: Any = _REQ
         if default is not _REQUIRED:
             return default
         raise InputError(f'{where}: no field {name!r}; known: {", ".join(map(str, row))}')
-    return checked(row[name], kind, f'{where}: field {name!r}')
+    return check_json_type(row[name], kind, f'{where}: field {name!r}')
 
 
-def checked(value: Any, kind: type, where: str) -> Any:
+def check_json_type(value: Any, kind: type, where: str) -> Any:
     """Returns `value`; raises InputError where it is not of type `kind`."""
     is_right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not is_right:
-        raise InputError(f'{where} is {kind_of(value)}, not {NAMES[kind]}')
+        raise InputError(f'{where} is {json_type_name(value)}, not {NAMES[kind]}')
     if kind is str and SURROGATE.search(value):
         raise InputError(f'{where} holds half of a surrogate pair, which is no character')
     return value
 
 
-def kind_of(value: Any) -> str:
+def json_type_name(value: Any) -> str:
     """Returns the kind of a JSON or TFDS value in words, for messages: 'a list', 'null', 'a decimal number'."""
     if value is None or isinstance(value, bool):
         return {None: 'null', True: 'true', False: 'false'}[value]
     if isinstance(value, float):
-        return 'a decimal number' if math.isfinite(value) else written(value)
+        return 'a decimal number' if math.isfinite(value) else nonfinite_json_text(value)
     return next((name for kind, name in NAMES.items() if isinstance(value, kind)), type(value).__name__)
 
 
-def written(value: float) -> str:
+def nonfinite_json_text(value: float) -> str:
     """Returns a float that is not finite as JSON files write it: NaN, Infinity or -Infinity."""
     return json.dumps(value)
 
 
-def check_identifiers(pairs: Iterable[tuple[str, str]]) -> None:
+def check_unique_ids(pairs: Iterable[tuple[str, str]]) -> None:
     """Raises InputError where two (id, place) pairs have the same id, which would be ambiguous in predictions."""
     places: dict[str, str] = {}
     for id, place in pairs:
@@ -95,7 +95,7 @@ def check_identifiers(pairs: Iterable[tuple[str, str]]) -> None:
         places[id] = place
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parse_json_text(text: str, where: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:

@@ -149,7 +149,7 @@ def _is_markdown(path: Path) -> bool:
 def _paragraphs(files: Sequence[Path]) -> Iterator[str]:
     for path in files:
         lines: list[str] = []
-        for line in _body_lines(path):
+        for line in _lines_without_front_matter(path):
             if line.strip():
                 lines.append(line)
             elif lines:
@@ -159,7 +159,7 @@ def _paragraphs(files: Sequence[Path]) -> Iterator[str]:
             yield '\n'.join(lines)
 
 
-def _body_lines(path: Path) -> Iterator[str]:
+def _lines_without_front_matter(path: Path) -> Iterator[str]:
     if _is_markdown(path):
         yield from next(_whole_files((path,))).split('\n')
     else:

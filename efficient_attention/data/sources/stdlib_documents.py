@@ -33,11 +33,11 @@ def stdlib_files(root: Path | None = None) -> tuple[Path, ...]:
 def stdlib_documents(files: tuple[Path, ...]) -> tuple[str, ...]:
     """Returns all documentation topics and docstrings of the files in order, without repeats and very short ones."""
     texts = (_topics if path.as_posix().endswith(TOPICS) else _docstrings for path in files)
-    found = dict.fromkeys(text for read, path in zip(texts, files, strict=True) for text in read(_parse(path)))
+    found = dict.fromkeys(text for read, path in zip(texts, files, strict=True) for text in read(_parse_module(path)))
     return tuple(text for text in found if _word_count(text) >= MIN_WORDS)
 
 
-def _parse(path: Path) -> ast.Module:
+def _parse_module(path: Path) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # invalid escapes in old files, which we cannot repair
         try:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.sources.json_files import SURROGATE, kind_of, read_json_lines, written
-from efficient_attention.data.sources.text_files import decode, find_files, read_lines, read_text
+from efficient_attention.data.sources.json_files import SURROGATE, json_type_name, nonfinite_json_text, read_json_lines
+from efficient_attention.data.sources.text_files import decode_utf8, find_files, read_lines, read_text
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
 
@@ -50,33 +50,35 @@ class TableRow:
     header: int = 0
 
     @property
-    def where(self) -> str:
+    def file_and_line(self) -> str:
         """Returns file and place, for messages."""
         return f'{self.file}: {self.place}'
 
-    def value(self, column: str) -> Any:
+    def column_value(self, column: str) -> Any:
         """Returns the value in a column; for an unknown column raises InputError with the known ones."""
         if column not in self.values:
-            where = f'{self.file}: line {self.header}' if self.header else self.where
+            where = f'{self.file}: line {self.header}' if self.header else self.file_and_line
             raise InputError(f'{where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
         return self.values[column]
 
-    def text(self, column: str, *, may_be_empty: bool = False) -> str:
+    def column_text(self, column: str, *, may_be_empty: bool = False) -> str:
         """Returns the text in a column.
 
         Raises:
             InputError: no such column, no text in it, or nothing but spaces.
         """
-        value = self.value(column)
+        value = self.column_value(column)
         if not isinstance(value, str):
-            raise InputError(f'{self.where}: field {column!r} is {kind_of(value)}, not a text')
+            raise InputError(f'{self.file_and_line}: field {column!r} is {json_type_name(value)}, not a text')
         if SURROGATE.search(value):
-            raise InputError(f'{self.where}: field {column!r} holds half of a surrogate pair, which is no character')
+            raise InputError(
+                f'{self.file_and_line}: field {column!r} holds half of a surrogate pair, which is no character'
+            )
         if not may_be_empty and not value.strip():
-            raise InputError(f'{self.where}: field {column!r} is empty')
+            raise InputError(f'{self.file_and_line}: field {column!r} is empty')
         return value
 
-    def label(self, column: str) -> str | None:
+    def column_label(self, column: str) -> str | None:
         """Returns the label in a column without surrounding spaces; None where the field is empty.
 
         A number of JSON or TFDS becomes the text of its value: 1, 1.0 and 1e0 are all '1'. A text is not changed.
@@ -84,21 +86,23 @@ class TableRow:
         Raises:
             InputError: there is no such column, or its value is NaN, infinite, a list or an object.
         """
-        value = self.value(column)
+        value = self.column_value(column)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:
             return self.class_names[column][value] if value >= 0 else None  # TFDS has -1 for hidden labels
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise InputError(f'{self.where}: field {column!r} is {written(value)}, not a text or a finite number')
+                raise InputError(
+                    f'{self.file_and_line}: field {column!r} is {nonfinite_json_text(value)}, not a text or a finite number'
+                )
             return str(int(value) if value.is_integer() else value)
         if value is None or isinstance(value, str | int):
             return (str(value).strip() or None) if value is not None else None
-        raise InputError(f'{self.where}: field {column!r} is {kind_of(value)}, not a text or a number')
+        raise InputError(f'{self.file_and_line}: field {column!r} is {json_type_name(value)}, not a text or a number')
 
 
-def source_names(sources: str) -> list[str]:
+def expand_table_names(sources: str) -> list[str]:
     """Returns the files of comma-separated globs, and TFDS splits among them unchanged, without repeats.
 
     Raises:
@@ -118,7 +122,7 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
     """Returns the rows of one file or TFDS split, in order; blank lines are skipped.
 
     Args:
-        name: one of `source_names`.
+        name: one of `expand_table_names`.
         columns: column names of a CSV or TSV file without header; () = its first line has the names.
         faults: collects messages on rows with too many or too few fields, and skips these rows; None = such a row is
             an error.
@@ -137,17 +141,21 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
         values = {'text': read_text(path), 'label': path.parent.name, 'id': path.stem}
         return iter([TableRow(str(path), 'line 1', values)])
     if suffix in SUFFIXES:
-        return _named(path, _csv_fields(path) if suffix == '.csv' else _tsv_fields(path), columns, faults)
+        return _rows_with_column_names(
+            path, _csv_fields(path) if suffix == '.csv' else _tsv_fields(path), columns, faults
+        )
     raise InputError(f'{path}: not a known kind of table; known: {", ".join(SUFFIXES)}, each also with .gz')
 
 
 def read_tables(sources: str, *, columns: Sequence[str] = ()) -> Iterator[TableRow]:
-    """Yields the rows of all `sources` in order; arguments and errors as `source_names` and `read_table`."""
-    for name in source_names(sources):
+    """Yields the rows of all `sources` in order; arguments and errors as `expand_table_names` and `read_table`."""
+    for name in expand_table_names(sources):
         yield from read_table(name, columns=columns)
 
 
-def _named(path: Path, lines: Fields, columns: Sequence[str], faults: list[str] | None) -> Iterator[TableRow]:
+def _rows_with_column_names(
+    path: Path, lines: Fields, columns: Sequence[str], faults: list[str] | None
+) -> Iterator[TableRow]:
     names, header = list(columns), 0
     for number, fields in lines:
         if not names:
@@ -204,7 +212,7 @@ def _tfds_table(name: str) -> Iterator[TableRow]:
     named = {column: feature.names for column, feature in features.items() if getattr(feature, 'num_classes', 0)}
     for index in range(len(rows)):
         place = f'row {index}'
-        values = {column: _plain(value, f'{name}: {place}') for column, value in rows[index].items()}
+        values = {column: _to_python_scalar(value, f'{name}: {place}') for column, value in rows[index].items()}
         yield TableRow(name, place, values, named)
 
 
@@ -216,7 +224,7 @@ def tfds_parts(name: str) -> tuple[str, str]:
     return match['name'], match['split']
 
 
-def _plain(value: Any, where: str) -> Any:
+def _to_python_scalar(value: Any, where: str) -> Any:
     if isinstance(value, bytes):
-        return decode(value, where, offset=1)  # a nonzero offset: TFDS texts have no byte order mark to remove
+        return decode_utf8(value, where, offset=1)  # a nonzero offset: TFDS texts have no byte order mark to remove
     return value.item() if hasattr(value, 'item') and getattr(value, 'ndim', 0) == 0 else value

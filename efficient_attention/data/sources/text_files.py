@@ -47,7 +47,7 @@ def digest_files(paths: Sequence[Path]) -> str:
     total = hashlib.sha256()
     for path in paths:
         with _opened(path, unpack=False) as file:
-            content = _reading(path, functools.partial(hashlib.file_digest, file, 'sha256')).hexdigest()
+            content = _read_or_input_error(path, functools.partial(hashlib.file_digest, file, 'sha256')).hexdigest()
         total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how the file is read
     return total.hexdigest()
 
@@ -59,8 +59,8 @@ def read_text(path: Path) -> str:
         InputError: the file cannot be read, or is not UTF-8; the message names the byte.
     """
     with _opened(path) as file:
-        data = b''.join(_pieces(path, file.read, MOST_BYTES, 'one text'))
-    return decode(data, str(path)).replace('\r\n', '\n')
+        data = b''.join(_read_limited_chunks(path, file.read, MOST_BYTES, 'one text'))
+    return decode_utf8(data, str(path)).replace('\r\n', '\n')
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -68,20 +68,20 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     offset = 0
     with _opened(path) as file:
         for number in itertools.count(1):
-            line = b''.join(_pieces(path, file.readline, MOST_OF_A_LINE, f'line {number}', end=b'\n'))
+            line = b''.join(_read_limited_chunks(path, file.readline, MOST_OF_A_LINE, f'line {number}', end=b'\n'))
             if not line:
                 return
-            yield number, decode(line, str(path), offset).rstrip('\r\n')
+            yield number, decode_utf8(line, str(path), offset).rstrip('\r\n')
             offset += len(line)
 
 
 def read_chunks(path: Path, size: int = 2**20) -> Iterator[bytes]:
     """Yields the bytes of a file, at most `size` at a time, unpacked and with errors as in `read_text`."""
     with _opened(path) as file:
-        yield from iter(lambda: _reading(path, lambda: file.read(size)), b'')
+        yield from iter(lambda: _read_or_input_error(path, lambda: file.read(size)), b'')
 
 
-def decode(data: bytes, where: str, offset: int = 0) -> str:
+def decode_utf8(data: bytes, where: str, offset: int = 0) -> str:
     """Returns UTF-8 `data` as text, without a byte order mark at offset 0.
 
     Args:
@@ -117,13 +117,13 @@ class _Unpacked:
 
     def read(self, size: int) -> bytes:
         """Returns the next bytes, unpacked; raises InputError where they are too many for a file of this size."""
-        return self._counted(self._file.read(size))
+        return self._check_decompressed_size(self._file.read(size))
 
     def readline(self, size: int) -> bytes:
         """Returns the next bytes as `read` does, but stops at the end of a line."""
-        return self._counted(self._file.readline(size))
+        return self._check_decompressed_size(self._file.readline(size))
 
-    def _counted(self, data: bytes) -> bytes:
+    def _check_decompressed_size(self, data: bytes) -> bytes:
         self._read += len(data)
         if self._read > self._most:
             raise InputError(
@@ -140,17 +140,19 @@ class _Unpacked:
         self._file.close()
 
 
-def _pieces(path: Path, read: Callable[[int], bytes], most: int, what: str, *, end: bytes = b'') -> Iterator[bytes]:
+def _read_limited_chunks(
+    path: Path, read: Callable[[int], bytes], most: int, what: str, *, end: bytes = b''
+) -> Iterator[bytes]:
     """Yields a whole file, or one line that ends with `end`, in pieces; raises InputError beyond `most` bytes."""
     size, piece = 0, b''
-    while not (end and piece.endswith(end)) and (piece := _reading(path, functools.partial(read, PIECE))):
+    while not (end and piece.endswith(end)) and (piece := _read_or_input_error(path, functools.partial(read, PIECE))):
         size += len(piece)
         if size > most:
             raise InputError(f'{path}: {what} has more than {most:,} bytes')
         yield piece
 
 
-def _reading(path: Path, read: Callable[[], Read]) -> Read:
+def _read_or_input_error(path: Path, read: Callable[[], Read]) -> Read:
     try:
         return read()
     except (OSError, EOFError, zlib.error) as error:

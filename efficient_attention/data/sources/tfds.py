@@ -9,8 +9,8 @@ from typing import Any
 
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.preparation.cache_folder import one_line
-from efficient_attention.data.sources.json_files import kind_of
-from efficient_attention.data.sources.text_files import decode
+from efficient_attention.data.sources.json_files import json_type_name
+from efficient_attention.data.sources.text_files import decode_utf8
 from efficient_attention.errors import InputError
 
 DATA_SET = re.compile(r'[A-Za-z]\w*(/[\w.+-]+)*(:[\d.*]+)?')
@@ -39,8 +39,8 @@ def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
     """
     for index, text in enumerate(tfds_values(name, split, field)):
         if not isinstance(text, str | bytes):
-            raise InputError(f'tfds:{name}: field {field!r} is {kind_of(text)}, not a text')
-        yield decode(text, f'tfds:{name}: row {index}') if isinstance(text, bytes) else text
+            raise InputError(f'tfds:{name}: field {field!r} is {json_type_name(text)}, not a text')
+        yield decode_utf8(text, f'tfds:{name}: row {index}') if isinstance(text, bytes) else text
 
 
 def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
@@ -55,7 +55,7 @@ def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
 
 def tfds_rows(name: str, split: str) -> Sequence[dict]:
     """Returns the rows of a split; raises InputError where the dataset is missing or would run foreign code."""
-    check_data_set(name)
+    check_tfds_runs_no_code(name)
     try:
         import tensorflow_datasets as tfds  # optional, and slow to import
     except ImportError as error:
@@ -66,7 +66,7 @@ def tfds_rows(name: str, split: str) -> Sequence[dict]:
         raise InputError(f'tfds:{name}: {type(error).__name__}: {one_line(error)[:300]}') from None
 
 
-def check_data_set(name: str) -> None:
+def check_tfds_runs_no_code(name: str) -> None:
     """Raises InputError where opening a dataset would import modules that its name or its files choose.
 
     TFDS takes 'space:name' for a community's code, and imports the class that features.json gives for a feature.
@@ -81,19 +81,19 @@ def check_data_set(name: str) -> None:
             features = read_json_file(path)
         except (OSError, ValueError) as error:
             raise InputError(f'{path}: cannot be read ({one_line(error)})') from None
-        for feature in classes_of(features):
+        for feature in feature_class_names(features):
             if not feature.startswith('tensorflow_datasets.'):
                 raise InputError(f'{path}: {feature!r} is no feature of TensorFlow Datasets')
 
 
-def classes_of(features: Any) -> Iterator[str]:
+def feature_class_names(features: Any) -> Iterator[str]:
     """Yields the Python classes in a features.json, in the forms of old and new TFDS releases."""
     pairs = (
         features.items() if isinstance(features, dict) else enumerate(features if isinstance(features, list) else ())
     )
     for name, value in pairs:
         if not isinstance(value, str):
-            yield from classes_of(value)
+            yield from feature_class_names(value)
         elif name in ('pythonClassName', 'python_class_name') or (name == 'type' and '.' in value):
             yield value
 

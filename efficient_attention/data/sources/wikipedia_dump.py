@@ -71,7 +71,7 @@ def plain_text(wikitext: str) -> str:
         if sum(1 for _ in mark.finditer(wikitext)) > most:
             wikitext = mark.sub(' ', wikitext)
     code = mwparserfromhell.parse(wikitext.replace(ITEM, ''), skip_style_tags=True)
-    lines = ''.join(map(_text_of, code.nodes)).splitlines()
+    lines = ''.join(map(_node_text, code.nodes)).splitlines()
     kept = [_clean(line) for line in lines if ITEM not in line]
     return '\n\n'.join(line for line in kept if line)
 
@@ -81,7 +81,7 @@ def _clean(line: str) -> str:
     return EMPTY_BRACKETS.sub('', OPENED.sub('(', CLOSED.sub(')', line))).strip()
 
 
-def _text_of(node: Any) -> str:
+def _node_text(node: Any) -> str:
     """Returns the text of a node of mwparserfromhell's tree, with ITEM at the start of a list item's line."""
     match node:
         case nodes.Text():
@@ -91,9 +91,9 @@ def _text_of(node: Any) -> str:
         case nodes.Wikilink():
             if NAMESPACE.match(str(node.title)):
                 return ''
-            return _inner(node.text if node.text is not None else node.title)
+            return _contents_text(node.text if node.text is not None else node.title)
         case nodes.ExternalLink():
-            return _inner(node.title) if node.brackets and node.title is not None else ''
+            return _contents_text(node.title) if node.brackets and node.title is not None else ''
         case nodes.Tag():
             return _tag_text(node)
     return ''  # templates, comments, headings, arguments
@@ -102,14 +102,14 @@ def _text_of(node: Any) -> str:
 def _tag_text(node: Any) -> str:
     name = str(node.tag).strip().lower()
     if name in LIST_ITEMS:
-        return ITEM + _inner(node.contents)
+        return ITEM + _contents_text(node.contents)
     if name in WITHOUT_TEXT:
         return ''
-    return ' ' if name in ('br', 'hr') else _inner(node.contents)
+    return ' ' if name in ('br', 'hr') else _contents_text(node.contents)
 
 
-def _inner(code: Any) -> str:
-    return ''.join(map(_text_of, code.nodes)) if code is not None else ''
+def _contents_text(code: Any) -> str:
+    return ''.join(map(_node_text, code.nodes)) if code is not None else ''
 
 
 class _PageReader:
@@ -126,9 +126,9 @@ class _PageReader:
         self._is_redirect = False
         self._parser = expat.ParserCreate()
         self._parser.buffer_text = True
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._data
+        self._parser.StartElementHandler = self._start_element
+        self._parser.EndElementHandler = self._end_element
+        self._parser.CharacterDataHandler = self._character_data
         self._parser.StartDoctypeDeclHandler = self._refuse_entities
 
     def feed(self, chunk: bytes, *, is_last: bool = False) -> list[Page]:
@@ -140,7 +140,7 @@ class _PageReader:
         pages, self._pages = self._pages, []
         return pages
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
+    def _start_element(self, name: str, attributes: dict[str, str]) -> None:
         del attributes
         if name == 'page':
             self._fields, self._is_redirect = {}, False
@@ -150,7 +150,7 @@ class _PageReader:
             self._open = self._fields[name] = []
             self._characters = 0
 
-    def _end(self, name: str) -> None:
+    def _end_element(self, name: str) -> None:
         if name in self.FIELDS:
             self._open = None
         elif name == 'page':
@@ -159,7 +159,7 @@ class _PageReader:
             text = found.get('text', '')
             self._pages.append(Page(found.get('title', ''), found.get('ns', '0'), self._is_redirect, model, text))
 
-    def _data(self, text: str) -> None:
+    def _character_data(self, text: str) -> None:
         if self._open is None:
             return
         self._characters += len(text)

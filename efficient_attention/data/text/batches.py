@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from efficient_attention.data.batching.host_block import HostBlock
-from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.text.rows import Row, TextRows, check_rows
 from efficient_attention.errors import InputError
 
@@ -26,8 +26,8 @@ def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, 
         InputError: the text is too short for the batch.
     """
     check_rows(rows)
-    row_at = {'streams': _stream, 'windows': _window}[kind](rows, block.batch_size, seed)
-    numbers = _numbers(block)
+    row_at = {'streams': _contiguous_stream_rows, 'windows': _random_window_rows}[kind](rows, block.batch_size, seed)
+    numbers = _block_row_numbers(block)
     return (_stack([row_at(step, number) for number in numbers]) for step in steps)
 
 
@@ -44,9 +44,9 @@ def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None =
     """
     _check_targets(rows)
     stride = rows.length if stride is None else stride
-    windows = 1 + -(-max(0, rows.targets - rows.length) // stride)
+    windows = 1 + -(-max(0, rows.target_count - rows.length) // stride)
     return (
-        _stack([_evaluated(rows, first + number, windows, stride) for number in _numbers(block)])
+        _stack([_sliding_window_row(rows, first + number, windows, stride) for number in _block_row_numbers(block)])
         for first in range(0, windows, block.batch_size)
     )
 
@@ -63,30 +63,30 @@ def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batc
         InputError: there is nothing to predict.
     """
     _check_targets(rows)
-    stretch = -(-rows.targets // rows.grain // block.batch_size) * rows.grain
-    numbers = _numbers(block)
+    stretch = -(-rows.target_count // rows.row_start_multiple // block.batch_size) * rows.row_start_multiple
+    numbers = _block_row_numbers(block)
 
     def row_at(first: int, stream: int) -> Row:
-        return rows.row(stream * stretch + first, min((stream + 1) * stretch, rows.targets), reading=0)
+        return rows.row(stream * stretch + first, min((stream + 1) * stretch, rows.target_count), reading=0)
 
     return (_stack([row_at(first, stream) for stream in numbers]) for first in range(0, stretch, rows.length))
 
 
-def _numbers(block: HostBlock) -> range:
+def _block_row_numbers(block: HostBlock) -> range:
     """Returns the row numbers of the block in the global batch."""
     return range(block.process_index * block.rows, (block.process_index + 1) * block.rows)
 
 
-def _evaluated(rows: TextRows, number: int, windows: int, stride: int) -> Row:
+def _sliding_window_row(rows: TextRows, number: int, windows: int, stride: int) -> Row:
     """Returns the row of window `number`, with weight 0 for targets of earlier windows; padding after the last one."""
-    row = rows.row(number * stride if number < windows else rows.targets)
+    row = rows.row(number * stride if number < windows else rows.target_count)
     if number:
         row['weights'][: rows.length - stride] = 0
     return row
 
 
 def _check_targets(rows: TextRows) -> None:
-    if not rows.targets:
+    if not rows.target_count:
         if rows.start >= 0:
             raise InputError('no image is held out, so nothing can be predicted; raise data.held_out')
         raise InputError(
@@ -94,17 +94,17 @@ def _check_targets(rows: TextRows) -> None:
         )
 
 
-def _stream(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
-    stretch = rows.targets // rows.grain // batch_size * rows.grain
+def _contiguous_stream_rows(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
+    stretch = rows.target_count // rows.row_start_multiple // batch_size * rows.row_start_multiple
     steps = stretch // rows.length  # per pass over the part
     if not steps:
-        raise InputError(_too_short(rows, batch_size))
+        raise InputError(_text_too_short_message(rows, batch_size))
     return lambda step, row: rows.row(row * stretch + step % steps * rows.length, reading=step // steps)
 
 
-def _too_short(rows: TextRows, batch_size: int) -> str:
+def _text_too_short_message(rows: TextRows, batch_size: int) -> str:
     if rows.start >= 0:
-        images = rows.targets // rows.length
+        images = rows.target_count // rows.length
         return f'there are {images} images to train on, too few for {batch_size} streams; lower train.batch_size'
     return (
         f'the text to train on has {len(rows.ids)} tokens; {batch_size} streams (train.batch_size) of data.length '
@@ -112,10 +112,10 @@ def _too_short(rows: TextRows, batch_size: int) -> str:
     )
 
 
-def _window(rows: TextRows, _batch_size: int, seed: int) -> Callable[[int, int], Row]:
-    starts = (rows.targets - rows.length) // rows.grain + 1
+def _random_window_rows(rows: TextRows, _batch_size: int, seed: int) -> Callable[[int, int], Row]:
+    starts = (rows.target_count - rows.length) // rows.row_start_multiple + 1
     return lambda step, row: rows.row(
-        int(random_stream(seed, Stream.TEXT_WINDOW, step, row).integers(starts)) * rows.grain
+        int(random_stream(seed, RandomStreamId.TEXT_WINDOW, step, row).integers(starts)) * rows.row_start_multiple
     )
 
 

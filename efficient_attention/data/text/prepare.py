@@ -14,29 +14,40 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.preparation.cache_folder import (
     MANIFEST,
     UNIGRAM_COUNTS,
-    describe_files,
+    file_sizes_and_checksums,
     json_sha256,
     manifest_checksum,
-    new_folder,
+    new_cache_folder,
 )
 from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.sources.images import open_images
 from efficient_attention.data.sources.source import Source, open_source
-from efficient_attention.data.text.prepared_text import FORMAT, PreparedText, id_type, ids_path, open_text, starts_path
+from efficient_attention.data.text.prepared_text import (
+    FORMAT,
+    PreparedText,
+    ids_path,
+    open_text,
+    starts_path,
+    token_dtype,
+)
 from efficient_attention.data.text.splits import SPLITS, SplitTexts, split_text
 from efficient_attention.data.text.units import (
     SEPARATOR,
-    Bytes,
-    Characters,
-    Pixels,
+    ByteUnits,
+    CharacterUnits,
+    PixelUnits,
     Text,
-    TokenizerPieces,
-    Units,
-    Words,
+    TextUnits,
+    TokenizerUnits,
+    WordUnits,
     cut_lines,
     split_words,
 )
-from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.tokenizers.config_tokenizer import (
+    load_config_tokenizer,
+    tokenizer_identity,
+    train_config_tokenizer,
+)
 
 RULES = 1  # version of splits, units and separators; a new version means a new text
 
@@ -53,8 +64,8 @@ def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedT
     Raises:
         InputError: the source, the tokenizer or the cached folder is invalid; the message has one line.
     """
-    tokenizer = loaded_tokenizer(config) if config.units == 'tokenizer' else None
-    source = _open(config)
+    tokenizer = load_config_tokenizer(config) if config.units == 'tokenizer' else None
+    source = _open_text_source(config)
     settings = _settings(config) | {'format': FORMAT, 'rules': RULES, 'source_sha256': source.digest()}
     folder = Path(config.cache) / f'{config.units}-{json_sha256(settings)[:16]}'
     if not (folder / MANIFEST).is_file():
@@ -63,17 +74,19 @@ def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedT
             progress.start('reading')
             texts_by_split = split_text(source, config)
             units = (
-                TokenizerPieces(tokenizer, config.tokenizer) if tokenizer else _learn(config, texts_by_split, progress)
+                TokenizerUnits(tokenizer, config.tokenizer)
+                if tokenizer
+                else _learn_vocabulary(config, texts_by_split, progress)
             )
-            with new_folder(folder) as partial:
-                counts = _write(partial, texts_by_split, units, progress)
+            with new_cache_folder(folder) as partial:
+                counts = _write_text_ids(partial, texts_by_split, units, progress)
                 _write_manifest(partial, settings | {'source': config.source}, units, counts)
             tokens = ', '.join(f'{counts[split]["tokens"]:,} {split}' for split in SPLITS)
-            progress.line(f'tokens: {tokens}, in {time.monotonic() - started:.1f} s: {folder}')
+            progress.print_line(f'tokens: {tokens}, in {time.monotonic() - started:.1f} s: {folder}')
     return open_text(folder)
 
 
-def _open(config: DataConfig) -> Source[str] | Source[bytes]:
+def _open_text_source(config: DataConfig) -> Source[str] | Source[bytes]:
     return open_images(config.source, config.image_shape) if config.units == 'pixels' else open_source(config.source)
 
 
@@ -85,21 +98,21 @@ def _settings(config: DataConfig) -> dict[str, Any]:
     return settings | {name: getattr(config, name) for name in read}
 
 
-def _learn(config: DataConfig, texts_by_split: SplitTexts, progress: Progress) -> Units:
+def _learn_vocabulary(config: DataConfig, texts_by_split: SplitTexts, progress: Progress) -> TextUnits:
     """Returns the units of the config; learned units use only the train split."""
     if config.units in ('bytes', 'pixels'):
-        return Bytes() if config.units == 'bytes' else Pixels()
+        return ByteUnits() if config.units == 'bytes' else PixelUnits()
     progress.start('learning the vocabulary')
     if config.units == 'words':
         counts = _count_words(texts_by_split, lowercase=config.lowercase)
-        return Words.from_counts(counts, min_count=config.min_count, lowercase=config.lowercase)
+        return WordUnits.from_counts(counts, min_count=config.min_count, lowercase=config.lowercase)
     texts = functools.partial(_training_texts, texts_by_split)
     if config.units == 'characters':
         characters: set[str] = set()
         for text in texts():
             characters.update(text)
-        return Characters(characters)
-    return TokenizerPieces(trained_tokenizer(config, texts, sum(map(len, texts()))), config.tokenizer)
+        return CharacterUnits(characters)
+    return TokenizerUnits(train_config_tokenizer(config, texts, sum(map(len, texts()))), config.tokenizer)
 
 
 def _count_words(texts_by_split: SplitTexts, *, lowercase: bool) -> collections.Counter[str]:
@@ -122,7 +135,9 @@ def _training_texts(texts_by_split: SplitTexts) -> Iterator[str]:
             is_first = False
 
 
-def _write(folder: Path, texts_by_split: SplitTexts, units: Units, progress: Progress) -> dict[str, dict[str, int]]:
+def _write_text_ids(
+    folder: Path, texts_by_split: SplitTexts, units: TextUnits, progress: Progress
+) -> dict[str, dict[str, int]]:
     """Writes units, ids and unigram counts; returns the counts of each split for the manifest."""
     progress.start('encoding')
     writers = {split: IdsWriter(folder, split, units) for split in SPLITS}
@@ -138,7 +153,7 @@ def _write(folder: Path, texts_by_split: SplitTexts, units: Units, progress: Pro
 class IdsWriter:
     """Writes the ids of one split, document by document."""
 
-    def __init__(self, folder: Path, split: str, units: Units) -> None:
+    def __init__(self, folder: Path, split: str, units: TextUnits) -> None:
         self.unigram_counts = np.zeros(units.size, np.int64)
         self._units = units
         self._folder, self._split = folder, split
@@ -151,7 +166,7 @@ class IdsWriter:
         if self._starts:
             self._append(self._units.separator)
         self._starts.append(self._tokens)
-        for section in self._units.cut(text):
+        for section in self._units.split_into_sections(text):
             self._append(self._units.encode(section))
 
     def close(self) -> dict[str, int]:
@@ -162,19 +177,19 @@ class IdsWriter:
         return {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
 
     def _append(self, ids: np.ndarray) -> None:
-        self._file.write(ids.astype(id_type(self._units.text_size)).tobytes())
+        self._file.write(ids.astype(token_dtype(self._units.text_vocabulary_size)).tobytes())
         self._tokens += len(ids)
         self.unigram_counts += np.bincount(ids, minlength=len(self.unigram_counts))
 
 
-def _write_manifest(folder: Path, settings: dict[str, Any], units: Units, counts: dict[str, Any]) -> None:
-    files = describe_files(folder)
+def _write_manifest(folder: Path, settings: dict[str, Any], units: TextUnits, counts: dict[str, Any]) -> None:
+    files = file_sizes_and_checksums(folder)
     identity = {name: value for name, value in settings.items() if name != 'source'}  # file paths do not count
     manifest = {
         'format': FORMAT,
         'settings': settings,
         'size': units.size,
-        'id_type': id_type(units.text_size),
+        'id_type': token_dtype(units.text_vocabulary_size),
         'counts': counts,
         'files': files,
         'fingerprint': json_sha256([identity, files]),

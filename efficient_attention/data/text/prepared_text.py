@@ -15,10 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.data.preparation.cache_folder import UNIGRAM_COUNTS, check_files, load_array, read_manifest
+from efficient_attention.data.preparation.cache_folder import (
+    UNIGRAM_COUNTS,
+    check_file_checksums,
+    load_array,
+    read_manifest,
+)
 from efficient_attention.data.text.rows import TextRows
 from efficient_attention.data.text.splits import SPLITS
-from efficient_attention.data.text.units import Units, load_units
+from efficient_attention.data.text.units import TextUnits, load_units
 
 FORMAT = 2  # version of the folder; it is in the fingerprint, so a new format never reads an old cache
 
@@ -29,7 +34,7 @@ class PreparedText:
 
     folder: Path
     manifest: dict[str, Any]
-    units: Units
+    units: TextUnits
     splits: dict[str, np.ndarray]  # 'train', 'held_out', 'test': unsigned [tokens], memory-mapped
     document_starts: dict[str, np.ndarray]  # split -> int64 [documents], first token of each document
     unigram_counts: np.ndarray  # int64 [V], in the train split
@@ -50,7 +55,7 @@ def starts_path(folder: Path, split: str) -> Path:
     return folder / f'{split}_starts.npy'
 
 
-def id_type(size: int) -> str:
+def token_dtype(size: int) -> str:
     """Returns the NumPy type of ids below `size` on disk, little endian."""
     return '<u1' if size <= 2**8 else '<u2' if size <= 2**16 else '<u4'
 
@@ -62,19 +67,19 @@ def open_text(folder: Path) -> PreparedText:
         InputError: a file is missing, damaged, or of another version; the message names the file and the remedy.
     """
     manifest = read_manifest(folder, FORMAT, 'text')
-    check_files(folder, manifest, 'text')
+    check_file_checksums(folder, manifest, 'text')
     return PreparedText(
         folder=folder,
         manifest=manifest,
         units=load_units(manifest['settings']['units'], folder),
-        splits={split: _map(ids_path(folder, split), manifest['id_type']) for split in SPLITS},
+        splits={split: _memory_map(ids_path(folder, split), manifest['id_type']) for split in SPLITS},
         document_starts={split: load_array(starts_path(folder, split), 'text') for split in SPLITS},
         unigram_counts=load_array(folder / UNIGRAM_COUNTS, 'text'),
         fingerprint=manifest['fingerprint'],
     )
 
 
-def _map(path: Path, kind: str) -> np.ndarray:
+def _memory_map(path: Path, kind: str) -> np.ndarray:
     if not path.stat().st_size:  # an empty file cannot be mapped
         return np.zeros(0, kind)
     return np.memmap(path, kind, 'r')

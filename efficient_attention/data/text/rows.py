@@ -33,12 +33,12 @@ class TextRows:
     start: int = -1
 
     @property
-    def targets(self) -> int:
+    def target_count(self) -> int:
         """Returns the number of targets."""
         return len(self.ids) if self.start >= 0 else max(len(self.ids) - 1, 0)
 
     @property
-    def grain(self) -> int:
+    def row_start_multiple(self) -> int:
         """Returns the number that divides the first target of every row: 1, or the length of an image."""
         return self.length if self.start >= 0 else 1
 
@@ -53,14 +53,14 @@ class TextRows:
         """
         row = {name: np.zeros(self.length, np.int32) for name in ('tokens', 'targets', 'segments')}
         row['weights'] = np.zeros(self.length, np.float32)
-        last = min(first + self.length, self.targets if stop is None else stop)
+        last = min(first + self.length, self.target_count if stop is None else stop)
         if count := max(last - first, 0):
-            row['tokens'][:count], row['targets'][:count] = self._texts(first, last)
+            row['tokens'][:count], row['targets'][:count] = self._tokens_and_targets(first, last)
             row['segments'][:count] = self._segments(first, count, reading)
             row['weights'][:count] = 1
         return row
 
-    def _texts(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    def _tokens_and_targets(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         if self.start < 0:
             text = np.asarray(self.ids[first : last + 1], np.int32)
             return text[:-1], text[1:]
@@ -78,7 +78,7 @@ class TextRows:
 
 def check_rows(rows: TextRows) -> None:
     """Raises InputError unless there are enough targets for one full training row."""
-    if rows.targets < rows.length:
+    if rows.target_count < rows.length:
         if rows.start >= 0:
             raise InputError('there is no image to train on')
         raise InputError(

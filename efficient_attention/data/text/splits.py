@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterator
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.preparation.held_out_documents import OneDocument, document_hash, held_out_threshold
+from efficient_attention.data.preparation.held_out_documents import (
+    SingleDocumentError,
+    document_hash,
+    held_out_threshold,
+)
 from efficient_attention.data.sources.source import Source
 from efficient_attention.data.text.units import Text
 from efficient_attention.errors import InputError
@@ -37,20 +41,20 @@ def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> Spl
         raise InputError('no text in it')
     try:
         threshold = held_out_threshold(hashes, config.held_out)
-    except OneDocument as error:
+    except SingleDocumentError as error:
         ways = 'data.splitting=end to hold out its end, or data.held_out=0 to train without evaluation'
         raise InputError(f'{error}; use {ways}') from None
 
     def split_texts() -> Iterator[tuple[str, Text]]:
         for text, number in zip(documents(), hashes, strict=True):
-            yield 'held_out' if number < threshold else 'train', _counted(text, config)
+            yield 'held_out' if number < threshold else 'train', _countable_text(text, config)
 
     return split_texts
 
 
 def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
     documents: Callable[[], Iterator[Text]] = source.documents
-    total = sum(len(_counted(text, config)) for text in documents())
+    total = sum(len(_countable_text(text, config)) for text in documents())
     if not total:
         raise InputError('no text in it')
     ends = (round(total * (1 - config.held_out - config.test)), round(total * (1 - config.test)), total)
@@ -59,21 +63,23 @@ def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> Spli
     def split_texts() -> Iterator[tuple[str, Text]]:
         start = 0
         for document in documents():
-            text = _counted(document, config)
+            text = _countable_text(document, config)
             for split, low, high in ranges:
-                if belonging := text[_cut(text, low - start, config) : _cut(text, high - start, config)]:
+                if belonging := text[
+                    _cut_position(text, low - start, config) : _cut_position(text, high - start, config)
+                ]:
                     yield split, belonging
             start += len(text)
 
     return split_texts
 
 
-def _counted(text: Text, config: DataConfig) -> Text:
+def _countable_text(text: Text, config: DataConfig) -> Text:
     """Returns the text in the unit of its length: bytes if the units are bytes, else characters."""
     return text.encode() if config.units == 'bytes' and isinstance(text, str) else text
 
 
-def _cut(text: Text, place: int, config: DataConfig) -> int:
+def _cut_position(text: Text, place: int, config: DataConfig) -> int:
     """Returns where to cut a document near `place`: words at a line end; images before or after, as their middle is."""
     place = min(max(place, 0), len(text))
     if config.units == 'pixels':

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.preparation.cache_folder import TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import cut_at_blank_lines, reader_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import cut_at_blank_lines, make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
 from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
-from efficient_attention.whole_files import write_atomically
 
 CHARACTERS = 'characters.json'
 WORDS = 'words.json'
@@ -29,7 +29,7 @@ SEPARATOR = '\n\n'  # between documents, where units are bytes or characters
 Text = str | bytes  # bytes where units are bytes: a split may then end inside a character
 
 
-class Units(abc.ABC):
+class TextUnits(abc.ABC):
     """A vocabulary and the conversion between text and its ids.
 
     Attributes:
@@ -50,11 +50,11 @@ class Units(abc.ABC):
     unwritten: tuple[int, ...] = ()
 
     @property
-    def text_size(self) -> int:
+    def text_vocabulary_size(self) -> int:
         """Returns the number of ids that texts can have: V, or V - 1 where one id is `start`."""
         return self.size - (self.start >= 0)
 
-    def cut(self, text: Text) -> Iterator[Text]:
+    def split_into_sections(self, text: Text) -> Iterator[Text]:
         """Yields sections of the text that may be encoded separately, so that memory does not grow with a document."""
         return (text[start : start + SECTION] for start in range(0, len(text), SECTION))
 
@@ -66,7 +66,7 @@ class Units(abc.ABC):
     def decode(self, ids: np.ndarray) -> str:
         """Returns the text of ids, as far as the units preserve it."""
 
-    def written_parts(self, text: str) -> list[str]:
+    def split_for_messages(self, text: str) -> list[str]:
         """Returns the parts of a text that a message on unknown text lists: words, or characters as units."""
         return text.split()
 
@@ -75,7 +75,7 @@ class Units(abc.ABC):
         """Writes the files that `load_units` reads."""
 
 
-class Bytes(Units):
+class ByteUnits(TextUnits):
     """The bytes of UTF-8: 256 ids, nothing unknown."""
 
     size = 256
@@ -95,7 +95,7 @@ class Bytes(Units):
         """Writes nothing: bytes need no vocabulary."""
 
 
-class Characters(Units):
+class CharacterUnits(TextUnits):
     """Unicode code points; id 0 is any unknown one, the others are sorted by code point."""
 
     unknown = 0
@@ -120,8 +120,8 @@ class Characters(Units):
         known = '\N{REPLACEMENT CHARACTER}' + self.characters
         return ''.join(known[id] for id in ids)
 
-    def written_parts(self, text: str) -> list[str]:
-        """Returns the characters; see `Units`."""
+    def split_for_messages(self, text: str) -> list[str]:
+        """Returns the characters; see `TextUnits`."""
         return list(text)
 
     def save(self, folder: Path) -> None:
@@ -129,7 +129,7 @@ class Characters(Units):
         write_atomically(folder / CHARACTERS, json.dumps(self.characters) + '\n')
 
 
-class Words(Units):
+class WordUnits(TextUnits):
     """Words between white space, as in WikiText; <eos> ends each line, even an empty one, and has id 0.
 
     The other words are sorted by falling frequency in the train split, then by text. <unk> stands for every word
@@ -146,7 +146,7 @@ class Words(Units):
         self.unknown = self._ids[UNKNOWN_WORD]
 
     @classmethod
-    def from_counts(cls, counts: Mapping[str, int], *, min_count: int, lowercase: bool) -> 'Words':
+    def from_counts(cls, counts: Mapping[str, int], *, min_count: int, lowercase: bool) -> 'WordUnits':
         """Returns the vocabulary of all words that occur at least `min_count` times, given the counts."""
         words = {word: count for word, count in counts.items() if word not in (END_OF_LINE, UNKNOWN_WORD)}
         kept = {word: count for word, count in words.items() if count >= min_count}
@@ -154,7 +154,7 @@ class Words(Units):
         by_frequency = sorted(kept, key=lambda word: (-kept[word], word))
         return cls([END_OF_LINE, *by_frequency], lowercase=lowercase)
 
-    def cut(self, text: Text) -> Iterator[Text]:
+    def split_into_sections(self, text: Text) -> Iterator[Text]:
         """Yields sections of whole lines; the last line of a document also gets a line end."""
         return cut_lines(text if isinstance(text, str) else text.decode())
 
@@ -174,7 +174,7 @@ class Words(Units):
         write_atomically(folder / WORDS, json.dumps(content, ensure_ascii=False) + '\n')
 
 
-class Pixels(Units):
+class PixelUnits(TextUnits):
     """The bytes of images, row by row with interleaved channels; id 256 precedes an image's first byte."""
 
     size = 257
@@ -195,21 +195,21 @@ class Pixels(Units):
         """Writes nothing: bytes need no vocabulary."""
 
 
-class TokenizerPieces(Units):
+class TokenizerUnits(TextUnits):
     """A tokenizer's pieces, with its [SEP] or end of text between documents; most tokenizers lose parts of a text."""
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
         pieces = tokenizer.get_vocab()
         ids = text_to_text_ids(tokenizer, name)
         self.tokenizer = tokenizer
-        self.reader = reader_of(tokenizer)
+        self.reader = make_plain_text_tokenizer(tokenizer)
         self.size = len(pieces)
         self.unknown = -1 if ids.unknown is None else ids.unknown
         self.separator = np.array([ids.end], np.uint32)
         structural = {pieces[token] for token in structural_tokens(tokenizer)}
         self.unwritten = tuple(sorted(structural - {ids.end}))
 
-    def cut(self, text: Text) -> Iterator[Text]:
+    def split_into_sections(self, text: Text) -> Iterator[Text]:
         """Yields the whole text, because `encode` reads its sections in parallel."""
         yield text
 
@@ -250,14 +250,14 @@ def split_words(text: str, *, lowercase: bool) -> list[str]:
     return text.replace('\n', f' {END_OF_LINE} ').split()
 
 
-def load_units(kind: str, folder: Path) -> Units:
+def load_units(kind: str, folder: Path) -> TextUnits:
     """Returns the units that `save` wrote; `kind` is a value of `data.units`, any other raises KeyError."""
     tokenizer = folder / TOKENIZER
-    load: dict[str, Callable[[], Units]] = {
-        'bytes': Bytes,
-        'characters': lambda: Characters(parse_json((folder / CHARACTERS).read_text(encoding='utf-8'))),
-        'words': lambda: Words(**parse_json((folder / WORDS).read_text(encoding='utf-8'))),
-        'pixels': Pixels,
-        'tokenizer': lambda: TokenizerPieces(load_tokenizer(tokenizer, lowercase=True), str(tokenizer)),
+    load: dict[str, Callable[[], TextUnits]] = {
+        'bytes': ByteUnits,
+        'characters': lambda: CharacterUnits(parse_json((folder / CHARACTERS).read_text(encoding='utf-8'))),
+        'words': lambda: WordUnits(**parse_json((folder / WORDS).read_text(encoding='utf-8'))),
+        'pixels': PixelUnits,
+        'tokenizer': lambda: TokenizerUnits(load_tokenizer(tokenizer, lowercase=True), str(tokenizer)),
     }
     return load[kind]()

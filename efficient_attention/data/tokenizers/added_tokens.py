@@ -20,7 +20,7 @@ FLAGS = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
 
 
 @dataclasses.dataclass(frozen=True)
-class Added:
+class AddedTokenEntry:
     """An added token, its id (None = the next free id), and the file that lists it."""
 
     token: AddedToken
@@ -30,10 +30,10 @@ class Added:
 
 def settings_of(folder: Path) -> dict[str, Any]:
     """Returns the content of tokenizer_config.json; {} without such a file."""
-    return object_in(folder / SETTINGS)
+    return read_json_object(folder / SETTINGS)
 
 
-def object_in(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file; {} without such a file."""
     if not path.is_file():
         return {}
@@ -46,24 +46,24 @@ def object_in(path: Path) -> dict[str, Any]:
     return values
 
 
-def added_tokens(folder: Path) -> list[Added]:
+def added_tokens(folder: Path) -> list[AddedTokenEntry]:
     """Returns the tokens that the files of a folder add, by id; then additional special tokens without id, in order.
 
     Raises:
         InputError: a file is invalid, or two files give a token different ids; the message names the file.
     """
-    settings, mapping = settings_of(folder), object_in(folder / SPECIAL_MAP)
+    settings, mapping = settings_of(folder), read_json_object(folder / SPECIAL_MAP)
     further = [
-        _read(token, None, folder / name, is_special=True)
+        _parse_added_token(token, None, folder / name, is_special=True)
         for name, values in ((SETTINGS, settings), (SPECIAL_MAP, mapping))
         for key in FURTHER
-        for token in _listed(values.get(key), folder / name, key)
+        for token in _token_list(values.get(key), folder / name, key)
     ]
-    special = {one.token.content for one in further} | set(map(_content, [*settings.values(), *mapping.values()]))
-    numbered = [_read(token, id, folder / SETTINGS) for id, token in _numbered(settings, folder)]
-    for token, id in object_in(folder / ADDED).items():
-        numbered.append(_read(token, id, folder / ADDED, is_special=token in special))
-    found: dict[str, Added] = {}
+    special = {one.token.content for one in further} | set(map(_token_text, [*settings.values(), *mapping.values()]))
+    numbered = [_parse_added_token(token, id, folder / SETTINGS) for id, token in _numbered_tokens(settings, folder)]
+    for token, id in read_json_object(folder / ADDED).items():
+        numbered.append(_parse_added_token(token, id, folder / ADDED, is_special=token in special))
+    found: dict[str, AddedTokenEntry] = {}
     for one in sorted(numbered, key=lambda one: one.id or 0) + further:
         first = found.setdefault(one.token.content, one)
         if one.id is not None and first.id != one.id:
@@ -71,7 +71,7 @@ def added_tokens(folder: Path) -> list[Added]:
     return list(found.values())
 
 
-def with_added(tokenizer: Tokenizer, added: list[Added]) -> Tokenizer:
+def with_added(tokenizer: Tokenizer, added: list[AddedTokenEntry]) -> Tokenizer:
     """Returns the tokenizer with these tokens, which texts never split; new tokens must have the next free ids.
 
     Raises:
@@ -89,28 +89,28 @@ def with_added(tokenizer: Tokenizer, added: list[Added]) -> Tokenizer:
     return tokenizer
 
 
-def _numbered(settings: dict[str, Any], folder: Path) -> list[tuple[Any, Any]]:
+def _numbered_tokens(settings: dict[str, Any], folder: Path) -> list[tuple[Any, Any]]:
     decoder = settings.get(DECODER) or {}
     if not isinstance(decoder, dict):
         raise InputError(f'{folder / SETTINGS}: {DECODER} is no object of ids and tokens')
     return [(int(id) if id.isdecimal() else id, token) for id, token in decoder.items()]
 
 
-def _listed(value: Any, path: Path, key: str) -> list[Any]:
+def _token_list(value: Any, path: Path, key: str) -> list[Any]:
     tokens = list(value.values()) if isinstance(value, dict) else value or []
     if not isinstance(tokens, list):
         raise InputError(f'{path}: {key} is no list of tokens')
     return tokens
 
 
-def _content(value: Any) -> str:
+def _token_text(value: Any) -> str:
     """Returns the text of a token that is given as text or as an object; '' for any other value."""
     text = value.get('content') if isinstance(value, dict) else value
     return text if isinstance(text, str) else ''
 
 
-def _read(token: Any, id: Any, path: Path, *, is_special: bool = False) -> Added:
-    name = _content(token)
+def _parse_added_token(token: Any, id: Any, path: Path, *, is_special: bool = False) -> AddedTokenEntry:
+    name = _token_text(token)
     if not name:
         raise InputError(f'{path}: an added token without text')
     if id is not None and (not isinstance(id, int) or isinstance(id, bool) or id < 0):
@@ -118,4 +118,4 @@ def _read(token: Any, id: Any, path: Path, *, is_special: bool = False) -> Added
     flags: dict[str, bool] = {'special': is_special, 'normalized': not is_special}
     if isinstance(token, dict):
         flags |= {flag: bool(token[flag]) for flag in FLAGS if flag in token}
-    return Added(AddedToken(name, **flags), id, str(path))
+    return AddedTokenEntry(AddedToken(name, **flags), id, str(path))

@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError
 PAIR = ('vocab.json', 'merges.txt')
 
 
-def byte_level(folder: Path) -> Tokenizer:
+def load_byte_level_bpe(folder: Path) -> Tokenizer:
     """Returns the tokenizer of vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>' (RoBERTa, BART).
 
     GPT-2's tokenizer, whose only special token is '<|endoftext|>', adds nothing to a text.

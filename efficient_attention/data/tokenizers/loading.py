@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.preparation.cache_folder import one_line
-from efficient_attention.data.sources.text_files import decode
+from efficient_attention.data.sources.text_files import decode_utf8
 from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, settings_of, with_added
-from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
-from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
+from efficient_attention.data.tokenizers.byte_level import PAIR, load_byte_level_bpe
+from efficient_attention.data.tokenizers.fixed_vocabulary import fixed_tokenizer, is_fixed
 from efficient_attention.data.tokenizers.marian import is_marian
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
 from efficient_attention.data.tokenizers.special_tokens import SENTINELS
@@ -84,18 +84,18 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
         raise InputError(f'tokenizer {path}: cannot be read ({error.strerror})') from None
     added = added_tokens(path.parent)
     if path.name == PAIR[0]:
-        return with_added(byte_level(path.parent), added)
+        return with_added(load_byte_level_bpe(path.parent), added)
     if path.suffix == '.txt':
-        return with_added(word_piece(read_vocabulary(decode(data, str(path)), path), lowercase=lowercase), added)
+        return with_added(word_piece(read_vocabulary(decode_utf8(data, str(path)), path), lowercase=lowercase), added)
     if path.suffix == '.json':
-        return with_added(_load_json(decode(data, str(path)), path), added)
+        return with_added(_load_json(decode_utf8(data, str(path)), path), added)
     if path.suffix == '.model':
         options = {'lowercase': lowercase, 'is_text_to_text': is_text_to_text}
-        return read_sentencepiece(data, str(path), **options, added=added, sentinels=sentinels_beside(path))
+        return read_sentencepiece(data, str(path), **options, added=added, sentinels=read_sentinel_count(path))
     raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
 
 
-def sentinels_beside(path: Path) -> int:
+def read_sentinel_count(path: Path) -> int:
     """Returns the number of T5 sentinels after a model's pieces, from its tokenizer_config.json (mT5: 0)."""
     count = settings_of(path.parent).get('extra_ids', SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
@@ -110,7 +110,7 @@ def _load_json(text: str, path: Path) -> Tokenizer:
         content = parse_json(text)
         for step in STEPS:
             _check_patterns(content.get(step), step, path)
-        if _growth(content.get('normalizer')) > MOST_GROWTH:
+        if _max_normalizer_growth(content.get('normalizer')) > MOST_GROWTH:
             raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters from one')
         tokenizer = Tokenizer.from_str(json.dumps(content))  # the checked content, however the library parses the text
         tokenizer.no_truncation()  # callers cut and pad texts, whatever the file says
@@ -135,9 +135,9 @@ def _check_patterns(part: Any, step: str, path: Path) -> None:
         _check_patterns(inner, step, path)
 
 
-def _growth(part: Any) -> int:
+def _max_normalizer_growth(part: Any) -> int:
     """Returns the most characters that the replacements in a normalizer make from one character."""
     if isinstance(part, dict):
         longest = max((len(part.get(name) or '') for name in ('content', 'prepend')), default=0)
-        return max(1, longest) * math.prod(map(_growth, part.values()))
-    return math.prod(map(_growth, part)) if isinstance(part, list) else 1
+        return max(1, longest) * math.prod(map(_max_normalizer_growth, part.values()))
+    return math.prod(map(_max_normalizer_growth, part)) if isinstance(part, list) else 1

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, settings_of
-from efficient_attention.data.tokenizers.sentencepiece import plain_pieces
+from efficient_attention.data.tokenizers.sentencepiece import piece_splitter
 from efficient_attention.data.tokenizers.vocabulary import check_ids
 from efficient_attention.errors import InputError
 
@@ -42,14 +42,14 @@ def marian_vocabulary(folder: Path) -> Tokenizer:
     if lacking:
         raise InputError(f'tokenizer {path}: no {lacking[0]} in its vocabulary')
     check_ids(pieces, str(path))
-    check_settings(folder, pieces)
+    check_marian_settings(folder, pieces)
     tokenizer = Tokenizer(models.WordLevel(pieces, unk_token=UNKNOWN))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
     return tokenizer
 
 
-def check_settings(folder: Path, pieces: Mapping[str, int]) -> None:
+def check_marian_settings(folder: Path, pieces: Mapping[str, int]) -> None:
     """Raises InputError if the tokenizer's settings ask for ids or a layout that this reader does not support."""
     settings = settings_of(folder)
     if settings.get('separate_vocabs'):
@@ -60,7 +60,7 @@ def check_settings(folder: Path, pieces: Mapping[str, int]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class MarianReader:
+class MarianTokenizer:
     """A reader from texts to ids, as in released Marian models; '</s>' in a text is text.
 
     Attributes:
@@ -72,28 +72,28 @@ class MarianReader:
     vocabulary: Tokenizer
 
     @functools.cached_property
-    def pieces(self) -> Tokenizer:
+    def sentencepiece_model(self) -> Tokenizer:
         """Returns the SentencePiece model of the side; raises InputError where it cannot be read."""
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise InputError(f'tokenizer {self.path}: cannot be read ({error.strerror})') from None
-        return plain_pieces(data, str(self.path))
+        return piece_splitter(data, str(self.path))
 
     def ids(self, texts: Iterable[str]) -> list[list[int]]:
         """Returns the ids of texts without end tokens; a piece outside the vocabulary has the unknown id."""
         known = self.vocabulary.get_vocab()
-        return [[known.get(piece, known[UNKNOWN]) for piece, _ in self.parts(text)] for text in texts]
+        return [[known.get(piece, known[UNKNOWN]) for piece, _ in self.pieces_with_text(text)] for text in texts]
 
-    def parts(self, text: str) -> list[tuple[str, str]]:
+    def pieces_with_text(self, text: str) -> list[tuple[str, str]]:
         """Returns the pieces of a text, each with its part of the text; a language code is one piece."""
-        code, rest = language_apart(text)
-        encoding = self.pieces.encode(rest, add_special_tokens=False)
+        code, rest = split_language_code(text)
+        encoding = self.sentencepiece_model.encode(rest, add_special_tokens=False)
         found = [(piece, rest[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
         return [(code, code), *found] if code else found
 
 
-def language_apart(text: str) -> tuple[str, str]:
+def split_language_code(text: str) -> tuple[str, str]:
     """Returns the language code at the start of a text, such as '>>fra<<' ('' = none), and the rest of the text."""
     end = text.find(CODE_END) + len(CODE_END)
     if not text.startswith(CODE_BEGIN) or end < len(CODE_END):

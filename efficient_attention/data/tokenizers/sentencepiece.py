@@ -1,7 +1,7 @@
 """Converts SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), to Hugging Face tokenizers.
 
 Pieces, scores and the precompiled character map are the same, so both libraries give the same pieces. Like
-SentencePiece, a reader of the tokenizer (reading.py) treats control symbols such as '</s>' in a text as plain text.
+SentencePiece, a reader of the tokenizer (plain_text_tokenizer.py) treats control symbols such as '</s>' in a text as plain text.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from efficient_attention.data.tokenizers.added_tokens import FLAGS, Added, with_added
+from efficient_attention.data.tokenizers.added_tokens import FLAGS, AddedTokenEntry, with_added
 from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_sentinels, with_specials
 from efficient_attention.errors import InputError
 
@@ -27,7 +27,7 @@ def read_sentencepiece(
     *,
     lowercase: bool,
     is_text_to_text: bool = False,
-    added: Sequence[Added] = (),
+    added: Sequence[AddedTokenEntry] = (),
     sentinels: int = SENTINELS,
 ) -> Tokenizer:
     """Returns the tokenizer in the bytes of a SentencePiece `.model` file.
@@ -45,7 +45,7 @@ def read_sentencepiece(
     Raises:
         InputError: not a SentencePiece model, a model of another type, or a model without an unknown piece.
     """
-    model = _parse(data, name)
+    model = _parse_sentencepiece_model(data, name)
     unknown = [id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
     if len(unknown) != 1 or model.pieces[unknown[0]].piece not in ROLES['unknown']:
         raise InputError(f'tokenizer {name}: a SentencePiece model must have one unknown piece, {ROLES["unknown"][-1]}')
@@ -54,7 +54,7 @@ def read_sentencepiece(
         model.normalizer_spec.remove_extra_whitespaces,
     )
     tokenizer = Tokenizer(_bpe(model, name) if model.trainer_spec.model_type == BPE else _unigram(model, unknown[0]))
-    steps = (albert_steps() if lowercase else []) + _model_steps(model)
+    steps = (albert_normalizers() if lowercase else []) + _model_normalizers(model)
     scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
     if removes_spaces:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
@@ -66,12 +66,12 @@ def read_sentencepiece(
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.decoder = _decoder(scheme, split=split, has_bytes=model.trainer_spec.byte_fallback)
     known = {piece.piece for piece in model.pieces}
-    if is_text_to_text and 'sep' in _roles_in(known) and 'cls' not in _roles_in(known):
-        return _with_sentinels(tokenizer, model, _without_spaces(added, model), sentinels)
-    return _with_roles(tokenizer, model, _without_spaces(added, model))
+    if is_text_to_text and 'sep' in _find_special_tokens(known) and 'cls' not in _find_special_tokens(known):
+        return _with_sentinels(tokenizer, model, _absorb_spaces_before_added(added, model), sentinels)
+    return _with_role_tokens(tokenizer, model, _absorb_spaces_before_added(added, model))
 
 
-def albert_steps() -> list[normalizers.Normalizer]:
+def albert_normalizers() -> list[normalizers.Normalizer]:
     """Returns ALBERT's normalisation (Lan et al. 2019, arXiv:1909.11942, code): quotes, accents, lower case."""
     return [
         normalizers.Replace('``', '"'),
@@ -82,7 +82,7 @@ def albert_steps() -> list[normalizers.Normalizer]:
     ]
 
 
-def _parse(data: bytes, name: str) -> Any:
+def _parse_sentencepiece_model(data: bytes, name: str) -> Any:
     model: Any = importlib.import_module('sentencepiece.sentencepiece_model_pb2').ModelProto()  # a generated class
     try:
         model.ParseFromString(data)
@@ -126,7 +126,7 @@ def _decoder(scheme: str, *, split: bool, has_bytes: bool) -> decoders.Decoder:
     return decoders.Sequence(steps + ([decoders.Strip(' ', 1, 0)] if scheme == 'always' else []))
 
 
-def _model_steps(model: Any) -> list[normalizers.Normalizer]:
+def _model_normalizers(model: Any) -> list[normalizers.Normalizer]:
     steps: list[normalizers.Normalizer] = []
     if model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
@@ -135,11 +135,11 @@ def _model_steps(model: Any) -> list[normalizers.Normalizer]:
     return steps
 
 
-def _roles_in(known: set[str]) -> dict[str, str]:
+def _find_special_tokens(known: set[str]) -> dict[str, str]:
     return {role: next(name for name in ROLES[role] if name in known) for role in ROLES if known & set(ROLES[role])}
 
 
-def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
+def _absorb_spaces_before_added(added: Sequence[AddedTokenEntry], model: Any) -> list[AddedTokenEntry]:
     """Returns the added tokens, changed so that a space before a token does not become a piece.
 
     If the model removes spaces, a token includes the space before it. Otherwise tokens are not normalized, because the
@@ -155,13 +155,13 @@ def _without_spaces(added: Sequence[Added], model: Any) -> list[Added]:
     return found
 
 
-def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added], sentinels: int) -> Tokenizer:
+def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[AddedTokenEntry], sentinels: int) -> Tokenizer:
     """Returns T5's tokenizer: sentinels follow the pieces, in reverse order; a text ends with '</s>' and has no start.
 
     If the added tokens or the pieces (mT5) have sentinels, no others are added.
     """
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
-    roles = _roles_in({piece.piece for piece in model.pieces})
+    roles = _find_special_tokens({piece.piece for piece in model.pieces})
     with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
     first = SENTINEL.format(0)
     if not any(first in text for text in (*(one.token.content for one in added), *tokenizer.get_vocab())):
@@ -175,17 +175,17 @@ def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[Added], sentin
     return tokenizer
 
 
-def _with_roles(tokenizer: Tokenizer, model: Any, added: list[Added]) -> Tokenizer:
+def _with_role_tokens(tokenizer: Tokenizer, model: Any, added: list[AddedTokenEntry]) -> Tokenizer:
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     user_defined = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
-    own = _roles_in({piece.piece for piece in model.pieces})
+    own = _find_special_tokens({piece.piece for piece in model.pieces})
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in own.values()])
     with_specials(tokenizer, [*(name for name in control if name not in own.values()), *own.values()])
-    found = _roles_in(set(with_added(tokenizer, added).get_vocab())) | own
+    found = _find_special_tokens(set(with_added(tokenizer, added).get_vocab())) | own
     return with_specials(tokenizer, [found.get(role, ROLES[role][0]) for role in ROLES])
 
 
-def plain_pieces(data: bytes, name: str) -> Tokenizer:
+def piece_splitter(data: bytes, name: str) -> Tokenizer:
     """Returns a tokenizer that splits texts into the pieces of a SentencePiece unigram model, without special tokens.
 
     Text that no piece covers becomes a token. The ids have no meaning: a separate vocabulary has the ids of the pieces.
@@ -193,7 +193,7 @@ def plain_pieces(data: bytes, name: str) -> Tokenizer:
     Raises:
         InputError: not a unigram model, or a model that keeps repeated spaces.
     """
-    model = _parse(data, name)
+    model = _parse_sentencepiece_model(data, name)
     is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
     if not is_unigram or not spec.remove_extra_whitespaces:
         raise InputError(f'tokenizer {name}: known: unigram models that merge repeated spaces into one')
@@ -204,7 +204,7 @@ def plain_pieces(data: bytes, name: str) -> Tokenizer:
     ]
     unknown = next((id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN), None)
     tokenizer = Tokenizer(models.Unigram(pieces, unknown, model.trainer_spec.byte_fallback))
-    tokenizer.normalizer = normalizers.Sequence(_model_steps(model))
+    tokenizer.normalizer = normalizers.Sequence(_model_normalizers(model))
     scheme = 'always' if spec.add_dummy_prefix else 'never'
     split = model.trainer_spec.split_by_whitespace
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)

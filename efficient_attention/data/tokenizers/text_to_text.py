@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Symbols:
+class SequenceSpecialIds:
     """Ids of padding, of the end of a text, of the decoder's first input, and of every text's begin (-1 = none)."""
 
     pad: int
@@ -21,11 +21,11 @@ class Symbols:
     begin: int = -1
 
     @property
-    def count(self) -> int:
+    def special_id_count(self) -> int:
         """Returns the number of special tokens that a source or a target has."""
         return 1 + (self.begin >= 0)
 
-    def around(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
+    def add_special_ids(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns a text's tokens with begin and end symbols, int32."""
         return np.array([*([self.begin] if self.begin >= 0 else []), *tokens, self.end], np.int32)
 
@@ -49,7 +49,7 @@ class TextToTextIds:
             has = f'{len(self.sentinels)} sentinels ({SENTINEL.format(0)}, ...)' if self.sentinels else 'no sentinels'
             raise InputError(f'tokenizer {self.name}: {has} in its vocabulary; {count} are needed')
 
-    def check_within(self, vocab_size: int) -> None:
+    def check_fits_vocab_size(self, vocab_size: int) -> None:
         """Raises InputError where the tokenizer has more pieces than a model's vocabulary."""
         if self.size <= vocab_size:
             return
@@ -73,8 +73,8 @@ def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> Tex
     pieces = tokenizer.get_vocab(with_added_tokens=True)
     check_ids(pieces, name)
     found = {role: pieces[token] for role, token in role_names(tokenizer).items()}
-    end = role_id(pieces, 'sep', found.get('sep'), name)
-    pad = role_id(pieces, 'pad', found.get('pad'), name)
+    end = special_token_id(pieces, 'sep', found.get('sep'), name)
+    pad = special_token_id(pieces, 'pad', found.get('pad'), name)
     first = found.get('cls', pad)
     if start:
         if start not in pieces:
@@ -100,7 +100,7 @@ def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
     return copy
 
 
-def role_id(pieces: dict[str, int], role: str, found: int | None, name: str) -> int:
+def special_token_id(pieces: dict[str, int], role: str, found: int | None, name: str) -> int:
     """Returns the id for a role: its special token, or the end of text in a vocabulary like GPT-2's."""
     if found is not None:
         return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from efficient_attention.data.tokenizers.sentencepiece import albert_steps
+from efficient_attention.data.tokenizers.sentencepiece import albert_normalizers
 from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, with_specials
 from efficient_attention.data.tokenizers.wordpiece import bert_normalizer, word_piece
 from efficient_attention.errors import InputError
@@ -58,13 +58,13 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
         show_progress=False,
         special_tokens=[*BERT_SPECIALS, *continuing],  # fixes the ids of `continuing`, which are not special tokens
     )
-    tokenizer.train_from_iterator(_without(rare, texts()), trainer)
-    return word_piece(_filled(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
+    tokenizer.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)
+    return word_piece(_fill_vocabulary(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
 
 
 def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Sequence(albert_steps()[2:] if lowercase else [normalizers.NFC()])
+    tokenizer.normalizer = normalizers.Sequence(albert_normalizers()[2:] if lowercase else [normalizers.NFC()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -80,7 +80,7 @@ def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: b
 
 
 def _train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
-    steps = albert_steps() if lowercase else [*albert_steps()[:2], normalizers.NFKC()]
+    steps = albert_normalizers() if lowercase else [*albert_normalizers()[:2], normalizers.NFKC()]
     normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(r'\s+'), ' '), normalizers.Strip()])
     _, rare = _alphabet(texts(), normalizer, vocab_size)
     learner = Tokenizer(models.Unigram())
@@ -89,8 +89,8 @@ def _train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int, lowercas
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size, show_progress=False, special_tokens=list(UNIGRAM_SPECIALS), unk_token='<unk>'
     )
-    learner.train_from_iterator(_without(rare, texts()), trainer)
-    pieces = _canonical(json.loads(learner.to_str())['model']['vocab'], vocab_size)
+    learner.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)
+    pieces = _canonical_pieces(json.loads(learner.to_str())['model']['vocab'], vocab_size)
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNIGRAM_SPECIALS.index('<unk>')))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.decoder = decoders.Metaspace()
@@ -137,11 +137,11 @@ def _most_frequent(counts: dict[str, int], limit: int) -> set[str]:
     return kept
 
 
-def _without(rare: re.Pattern[str] | None, texts: Iterable[str]) -> Iterator[str]:
+def _remove_rare_characters(rare: re.Pattern[str] | None, texts: Iterable[str]) -> Iterator[str]:
     return (rare.sub(' ', text) if rare else text for text in texts)
 
 
-def _filled(vocabulary: dict[str, int], vocab_size: int) -> dict[str, int]:
+def _fill_vocabulary(vocabulary: dict[str, int], vocab_size: int) -> dict[str, int]:
     return vocabulary | {name: len(vocabulary) + i for i, name in enumerate(_unused(vocab_size - len(vocabulary)))}
 
 
@@ -154,7 +154,7 @@ def unused_ids(pieces: dict[str, int]) -> list[int]:
     return [id for piece, id in pieces.items() if UNUSED.fullmatch(piece)]
 
 
-def _canonical(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple[str, float]]:
+def _canonical_pieces(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple[str, float]]:
     """Returns the trained pieces with rounded scores, in an order without noise, special pieces first."""
     scores = {piece: float(score) for piece, score in pieces[len(UNIGRAM_SPECIALS) :]}
     lowest = min(scores.values(), default=0.0)

@@ -56,7 +56,7 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tup
     return Vocabulary(size=len(pieces), **roles, special=special, is_continuation=is_continuation)
 
 
-def readable(tokenizer: Tokenizer, vocabulary: Vocabulary, id: int) -> str:
+def readable_token(tokenizer: Tokenizer, vocabulary: Vocabulary, id: int) -> str:
     """Returns a token's text for people: a word unchanged, a piece inside a word with '##' in front."""
     text = tokenizer.decode([id], skip_special_tokens=False).strip() or tokenizer.id_to_token(id) or ''
     return f'##{text.removeprefix("##")}' if vocabulary.is_continuation[id] else text

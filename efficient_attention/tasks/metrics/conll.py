@@ -13,7 +13,7 @@ BEHIND = re.compile(f'(?P<kind>.+)-{LETTER}')  # 'person-B'
 UNTYPED = '_'  # the type of untyped entities
 
 
-def scheme_of(labels: Sequence[str]) -> re.Pattern[str] | None:
+def detect_tag_scheme(labels: Sequence[str]) -> re.Pattern[str] | None:
     """Returns the pattern of entity tags in these labels, `FIRST` or `BEHIND`; None if the labels mark no entities.
 
     If a label begins with 'B-' or 'I-', labels of other forms count as O. Otherwise all labels except O must have the
@@ -30,7 +30,7 @@ def scheme_of(labels: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def entities(tags: Sequence[str], scheme: re.Pattern[str] = FIRST) -> list[Entity]:
-    """Returns the entities of one tagged sentence, in order; `scheme` is the pattern from `scheme_of`.
+    """Returns the entities of one tagged sentence, in order; `scheme` is the pattern from `detect_tag_scheme`.
 
     The rules of conlleval: B starts an entity. I continues the previous entity if that entity has the same type and has
     not ended. Otherwise I starts a new entity.
@@ -54,7 +54,7 @@ def entity_scores(
 ) -> dict[str, float]:
     """Returns entity 'f1', 'precision' and 'recall' over all sentences.
 
-    An entity is right if type, first word and last word match. `scheme` is the pattern from `scheme_of`. A score whose
+    An entity is right if type, first word and last word match. `scheme` is the pattern from `detect_tag_scheme`. A score whose
     denominator is 0 is 0.
     """
     hits = wanted = guessed = 0

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from efficient_attention.data.examples.hotpotqa import SentenceId
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.metrics.squad import normalized, overlap
+from efficient_attention.tasks.metrics.squad import normalize_answer, token_overlap_scores
 
 Scores = tuple[float, float, float, float]  # exact match, F1, precision, recall
 NAMES = ('em', 'f1', 'prec', 'recall')
@@ -20,10 +20,10 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> Scores:
 
 
 def _answer_scores(prediction: str, gold: str) -> Scores:
-    guess, wanted = normalized(prediction), normalized(gold)
+    guess, wanted = normalize_answer(prediction), normalize_answer(gold)
     if guess != wanted and WHOLE_ANSWERS & {guess, wanted}:
         return 0.0, 0.0, 0.0, 0.0
-    return float(guess == wanted), *overlap(guess, wanted)
+    return float(guess == wanted), *token_overlap_scores(guess, wanted)
 
 
 def support_scores(prediction: Collection[SentenceId], gold: Collection[SentenceId]) -> Scores:

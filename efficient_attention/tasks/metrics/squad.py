@@ -18,7 +18,7 @@ NO_PUNCTUATION = str.maketrans('', '', string.punctuation)  # only ASCII: '“',
 Overlap = tuple[float, float, float]  # F1, precision, recall
 
 
-def normalized(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Returns the text in lower case without ASCII punctuation and articles, with single spaces between words.
 
     Punctuation is removed before articles, so 'a-b' becomes 'ab' and keeps its a.
@@ -26,7 +26,7 @@ def normalized(text: str) -> str:
     return ' '.join(ARTICLES.sub(' ', text.lower().translate(NO_PUNCTUATION)).split())
 
 
-def overlap(prediction: str, gold: str) -> Overlap:
+def token_overlap_scores(prediction: str, gold: str) -> Overlap:
     """Returns F1, precision and recall of the words of a normalised prediction as a bag; zeros if no word is shared."""
     guess, wanted = prediction.split(), gold.split()
     common = sum((collections.Counter(guess) & collections.Counter(wanted)).values())
@@ -44,8 +44,8 @@ def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
     """
     if not golds:
         raise InputError('a question without answers is scored; it needs examples.has_no_answer')
-    guess, wanted = normalized(prediction), [normalized(gold) for gold in golds]
-    return float(guess in wanted), max(overlap(guess, gold)[0] for gold in wanted)
+    guess, wanted = normalize_answer(prediction), [normalize_answer(gold) for gold in golds]
+    return float(guess in wanted), max(token_overlap_scores(guess, gold)[0] for gold in wanted)
 
 
 def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
@@ -54,15 +54,15 @@ def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, 
     Gold answers that normalise to '' are ignored. If none is left, the right answer is ''. If prediction and gold both
     normalise to '', F1 is 1 here but 0 in version 1.1.
     """
-    guess, wanted = normalized(prediction), [text for text in map(normalized, golds) if text] or ['']
+    guess, wanted = normalize_answer(prediction), [text for text in map(normalize_answer, golds) if text] or ['']
     return float(guess in wanted), max(
-        overlap(guess, gold)[0] if guess and gold else float(guess == gold) for gold in wanted
+        token_overlap_scores(guess, gold)[0] if guess and gold else float(guess == gold) for gold in wanted
     )
 
 
 def squad_scores(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
     """Returns 'exact_match' and 'f1' as in SQuAD 1.1's script; golds[i] are the gold answers of predictions[i]."""
-    exact, f1 = _means(_score_pairs(exact_and_f1, predictions, golds))
+    exact, f1 = _means(_exact_and_f1_array(exact_and_f1, predictions, golds))
     return {'exact_match': exact, 'f1': f1}
 
 
@@ -85,7 +85,7 @@ def squad2_scores(
         null_odds: higher = an answer is less likely (--na-prob-file); None = all are 0.
         threshold: a prediction with higher null odds counts as '' (--na-prob-thresh).
     """
-    scores_Q2 = _score_pairs(exact_and_f1_or_none, predictions, golds)
+    scores_Q2 = _exact_and_f1_array(exact_and_f1_or_none, predictions, golds)
     has_answer_Q = np.array([bool(answers) for answers in golds], bool)
     odds_Q = np.zeros(len(predictions)) if null_odds is None else np.asarray(null_odds, np.float64)
     without_Q2 = np.repeat(~has_answer_Q[:, None], 2, axis=1).astype(np.float64)
@@ -107,7 +107,7 @@ def best_threshold(
     """Returns the best mean score over thresholds on the null odds, and its threshold, as in the official script.
 
     If it is best to answer nothing, the threshold is 0. The threshold may separate questions with equal odds, which no
-    real threshold can do; see `chosen_threshold`.
+    real threshold can do; see `choose_null_threshold`.
 
     Args:
         scores_Q: the score of each question if its prediction is given.
@@ -115,27 +115,29 @@ def best_threshold(
         is_given_Q: whether the prediction is not empty.
         null_odds_Q: see `squad2_scores`.
     """
-    order, totals = _running_totals(scores_Q, has_answer_Q, is_given_Q, null_odds_Q)
+    order, totals = _cumulative_scores(scores_Q, has_answer_Q, is_given_Q, null_odds_Q)
     best = int(totals.argmax())
     return float(totals[best] / len(scores_Q)), float(null_odds_Q[order[best - 1]]) if best else 0.0
 
 
-def chosen_threshold(predictions: Sequence[str], golds: Sequence[Sequence[str]], null_odds: Sequence[float]) -> float:
+def choose_null_threshold(
+    predictions: Sequence[str], golds: Sequence[Sequence[str]], null_odds: Sequence[float]
+) -> float:
     """Returns the lowest threshold on the null odds that gives the best F1; arguments as in `squad2_scores`.
 
     If it is best to answer nothing, the threshold is below all odds.
     """
-    f1_Q = _score_pairs(exact_and_f1_or_none, predictions, golds)[:, 1]
+    f1_Q = _exact_and_f1_array(exact_and_f1_or_none, predictions, golds)[:, 1]
     has_answer_Q, is_given_Q = (np.array([bool(one) for one in ones], bool) for ones in (golds, predictions))
     odds_Q = np.asarray(null_odds, np.float64)
-    order, totals = _running_totals(f1_Q, has_answer_Q, is_given_Q, odds_Q)
+    order, totals = _cumulative_scores(f1_Q, has_answer_Q, is_given_Q, odds_Q)
     rising = odds_Q[order]
     is_possible = np.concatenate([[True], rising[1:] > rising[:-1], [True]])
     best = int(np.where(is_possible, totals, -np.inf).argmax())
     return float(rising[best - 1]) if best else float(rising[0]) - 1.0
 
 
-def _running_totals(
+def _cumulative_scores(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the order of the questions by null odds, and the sum of scores if the first 0, 1, 2, ... are answered.
@@ -148,7 +150,7 @@ def _running_totals(
     return order, np.cumsum(np.concatenate([[float((~has_answer_Q).sum())], gains]))
 
 
-def _score_pairs(
+def _exact_and_f1_array(
     score: Callable[[str, Sequence[str]], tuple[float, float]],
     predictions: Sequence[str],
     golds: Sequence[Sequence[str]],

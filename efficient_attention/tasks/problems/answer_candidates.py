@@ -22,7 +22,7 @@ class Candidate:
     probability: float = 0.0
 
     @property
-    def score(self) -> float:
+    def logit_sum(self) -> float:
         """The sum of the start logit and the end logit."""
         return self.start_logit + self.end_logit
 
@@ -39,21 +39,21 @@ class SpanPrediction:
     null_odds: float | None = None
 
     @property
-    def best(self) -> Candidate:
+    def best_answer(self) -> Candidate:
         """The best candidate that is an answer, or an empty candidate if there is none."""
         return next((candidate for candidate in self.candidates if candidate.text), EMPTY)
 
-    def chosen(self, threshold: float) -> Candidate:
+    def best_or_no_answer(self, threshold: float) -> Candidate:
         """Returns the best answer, or the no-answer candidate if the null odds are above `threshold`."""
         if self.null_odds is None or self.null_odds <= threshold:
-            return self.best
+            return self.best_answer
         return next((candidate for candidate in self.candidates if not candidate.text), EMPTY)
 
 
 EMPTY = Candidate('', 0, 0, 0.0, 0.0)
 
 
-def ranked(candidates: Sequence[Candidate], null: Candidate | None, count: int) -> SpanPrediction:
+def rank_candidates(candidates: Sequence[Candidate], null: Candidate | None, count: int) -> SpanPrediction:
     """Returns the prediction from the candidates of all windows: the `count` best texts, and no answer if allowed.
 
     Args:
@@ -62,16 +62,20 @@ def ranked(candidates: Sequence[Candidate], null: Candidate | None, count: int) 
         count: candidates to keep.
     """
     kept_by_text: dict[str, Candidate] = {}
-    for candidate in sorted([*candidates, *([null] if null else [])], key=lambda candidate: -candidate.score):
+    for candidate in sorted([*candidates, *([null] if null else [])], key=lambda candidate: -candidate.logit_sum):
         kept_by_text.setdefault(candidate.text, candidate)
     kept = list(kept_by_text.values())[:count]
     if null and all(candidate.text for candidate in kept):
         kept.append(null)
     kept = kept or [EMPTY]
-    chances = scipy.special.softmax(np.array([candidate.score for candidate in kept])).tolist()
+    chances = scipy.special.softmax(np.array([candidate.logit_sum for candidate in kept])).tolist()
     found = tuple(dataclasses.replace(one, probability=chance) for one, chance in zip(kept, chances, strict=True))
     prediction = SpanPrediction(found)
-    return dataclasses.replace(prediction, null_odds=null.score - prediction.best.score) if null else prediction
+    return (
+        dataclasses.replace(prediction, null_odds=null.logit_sum - prediction.best_answer.logit_sum)
+        if null
+        else prediction
+    )
 
 
 def write_answers(
@@ -84,8 +88,10 @@ def write_answers(
     """
     pairs = list(zip(ids, predictions, strict=True))
     contents: dict[str, Mapping[str, Any]] = {
-        'predictions.json': {id: prediction.chosen(threshold).text for id, prediction in pairs},
-        'nbest_predictions.json': {id: [_row(one) for one in prediction.candidates] for id, prediction in pairs},
+        'predictions.json': {id: prediction.best_or_no_answer(threshold).text for id, prediction in pairs},
+        'nbest_predictions.json': {
+            id: [_nbest_entry(one) for one in prediction.candidates] for id, prediction in pairs
+        },
     }
     if any(prediction.null_odds is not None for prediction in predictions):
         contents['null_odds.json'] = {id: prediction.null_odds for id, prediction in pairs}
@@ -95,6 +101,6 @@ def write_answers(
     return [folder / name for name in contents]
 
 
-def _row(candidate: Candidate) -> dict[str, str | float]:
+def _nbest_entry(candidate: Candidate) -> dict[str, str | float]:
     names = ('text', 'probability', 'start_logit', 'end_logit')
     return {name: getattr(candidate, name) for name in names}

@@ -25,12 +25,12 @@ def best_spans(
     is_inside_SA &= text_L[ends_SA] == text_L[starts_S][:, None]
     sums_SA = logits_L2[starts_S, 0][:, None] + logits_L2[:, 1][ends_SA]
     scores = np.where(is_inside_SA, sums_SA, -np.inf).ravel()
-    chosen = largest(scores, count)
+    chosen = top_k_indices(scores, count)
     chosen = chosen[scores[chosen] > -np.inf]
     return starts_S[chosen // answer_length], ends_SA.ravel()[chosen], scores[chosen]
 
 
-def largest(values: np.ndarray, count: int) -> np.ndarray:
+def top_k_indices(values: np.ndarray, count: int) -> np.ndarray:
     """Returns the positions of the `count` largest values, largest first; of equal values, the first comes first."""
     if len(values) > count:
         least = np.partition(values, -count)[-count]

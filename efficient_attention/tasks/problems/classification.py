@@ -14,8 +14,13 @@ from efficient_attention.data.examples.labelled_text import LabelledText, label_
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS, Metric, f1_macro
-from efficient_attention.tasks.problems.one_label import MATCHED_SPLIT, MISMATCHED_SPLIT, OneLabelProblem, labelled
-from efficient_attention.tasks.problems.prediction_files import write_glue, write_rows
+from efficient_attention.tasks.problems.one_label import (
+    MATCHED_SPLIT,
+    MISMATCHED_SPLIT,
+    OneLabelProblem,
+    pair_with_predictions,
+)
+from efficient_attention.tasks.problems.prediction_files import write_glue, write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 SUFFIXES = {MATCHED_SPLIT: '_matched', MISMATCHED_SPLIT: '_mismatched'}
@@ -74,17 +79,17 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         if example.label not in self._numbers:
             column = self.glue.label if self.glue else self.config.label
             known = ', '.join(self.labels)
-            raise InputError(f'{example.where}: field {column!r} is {example.label!r}; known labels: {known}')
+            raise InputError(f'{example.file_and_line}: field {column!r} is {example.label!r}; known labels: {known}')
         return np.array(self._numbers[example.label], np.int32)
 
-    def decode(
+    def predict_from_outputs(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[ClassPrediction | None]:
         """See `Problem`."""
         means = mean_logits(len(examples), features, outputs)
-        return [None if logits is None else self._prediction(scipy.special.softmax(logits)) for logits in means]
+        return [None if logits is None else self._class_prediction(scipy.special.softmax(logits)) for logits in means]
 
-    def _prediction(self, probabilities: np.ndarray) -> ClassPrediction:
+    def _class_prediction(self, probabilities: np.ndarray) -> ClassPrediction:
         named = dict(zip(self.labels, map(float, probabilities), strict=True))
         return ClassPrediction(self.labels[int(np.argmax(probabilities))], named)
 
@@ -92,7 +97,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         self, examples: Sequence[LabelledText], predictions: Sequence[ClassPrediction | None], split: str
     ) -> dict[str, float]:
         """See `Problem`. Left-out examples do not count; each subset of GLUE's test files is scored separately."""
-        pairs = labelled(examples, predictions)
+        pairs = pair_with_predictions(examples, predictions)
         if split in self.dev_splits:
             return self._subset_scores(pairs, self.metrics, SUFFIXES.get(split, ''))
         scores: dict[str, float] = {}
@@ -109,7 +114,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         predicted = np.array([self._numbers[guess.label] for _, guess in pairs], np.int64)
         return {name + suffix: metric(expected, predicted) for name, metric in metrics.items()}
 
-    def write(
+    def write_predictions(
         self,
         examples: Sequence[LabelledText],
         predictions: Sequence[ClassPrediction | None],
@@ -123,9 +128,9 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
             )
         pairs = zip(examples, predictions, strict=True)
         rows = [{'id': one.id, **dataclasses.asdict(guess)} for one, guess in pairs if guess]
-        return [write_rows(rows, split, folder)]
+        return [write_prediction_json_lines(rows, split, folder)]
 
-    def answer(self, prediction: ClassPrediction | None) -> dict[str, Any] | None:
+    def prediction_to_python(self, prediction: ClassPrediction | None) -> dict[str, Any] | None:
         """Returns {'label', 'score', 'scores': the probability of each label}."""
         if prediction is None:
             return None

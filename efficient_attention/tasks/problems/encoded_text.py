@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Encoding
 
-from efficient_attention.data.examples.text_encoder import TextEncoder, encodings
+from efficient_attention.data.examples.text_encoder import TextEncoder, encode_in_batches
 
 COMBINING = ('Mn', 'Me')  # Unicode categories of characters that belong to the character before, such as accents
 
@@ -25,31 +25,33 @@ class EncodedText:
 
 def encoded_texts(encoder: TextEncoder, texts: Sequence[str]) -> list[EncodedText]:
     """Returns each text tokenised; a token's range has no white space at its ends, unless it is all white space."""
-    return [_encoded(encoding, text) for encoding, text in zip(encodings(encoder, texts), texts, strict=True)]
+    return [
+        _encoded_text(encoding, text) for encoding, text in zip(encode_in_batches(encoder, texts), texts, strict=True)
+    ]
 
 
-def _encoded(encoding: Encoding, text: str) -> EncodedText:
+def _encoded_text(encoding: Encoding, text: str) -> EncodedText:
     offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
     for number, (start, stop) in enumerate(encoding.offsets):
         if start < stop and (text[start].isspace() or text[stop - 1].isspace()):  # SentencePiece's '▁the' has a space
-            offsets[number] = _trimmed(text, start, stop)
+            offsets[number] = _trim_whitespace(text, start, stop)
     return EncodedText(np.array(encoding.ids, np.int32), offsets)
 
 
-def _trimmed(text: str, start: int, stop: int) -> tuple[int, int]:
+def _trim_whitespace(text: str, start: int, stop: int) -> tuple[int, int]:
     inside = text[start:stop]
     if not inside.strip():
         return start, stop
     return start + len(inside) - len(inside.lstrip()), stop - len(inside) + len(inside.rstrip())
 
 
-def tokens_over(offsets_P2: np.ndarray, start: int, stop: int) -> tuple[int, int] | None:
+def tokens_in_character_span(offsets_P2: np.ndarray, start: int, stop: int) -> tuple[int, int] | None:
     """Returns the first and the last token that overlap characters start:stop, or None if no token does."""
     found = np.flatnonzero((offsets_P2[:, 0] < stop) & (offsets_P2[:, 1] > start))
     return (int(found[0]), int(found[-1])) if len(found) else None
 
 
-def characters_of(text: str, start: int, stop: int) -> tuple[int, int]:
+def trimmed_substring(text: str, start: int, stop: int) -> tuple[int, int]:
     """Returns the range start:stop extended by combining accents after it, then without white space at its ends.
 
     A tokenizer that strips accents has no token for a combining accent, but readers see the accent as part of its
@@ -57,4 +59,4 @@ def characters_of(text: str, start: int, stop: int) -> tuple[int, int]:
     """
     while stop < len(text) and unicodedata.category(text[stop]) in COMBINING:
         stop += 1
-    return _trimmed(text, start, stop)
+    return _trim_whitespace(text, start, stop)

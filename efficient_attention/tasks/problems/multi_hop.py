@@ -17,27 +17,27 @@ import numpy as np
 import scipy
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, SentenceId, paragraphs_of, read_hotpotqa
+from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, SentenceId, parse_paragraphs, read_hotpotqa
 from efficient_attention.data.examples.row_template import RowTemplate, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.sources.json_files import check_identifiers
+from efficient_attention.data.sources.json_files import check_unique_ids
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.hotpotqa import NAMES, answer_scores, hotpot_scores, support_scores
 from efficient_attention.tasks.problems.best_spans import best_spans
-from efficient_attention.tasks.problems.encoded_text import characters_of, encoded_texts
-from efficient_attention.tasks.problems.overlong_texts import cut_notes
+from efficient_attention.tasks.problems.encoded_text import encoded_texts, trimmed_substring
+from efficient_attention.tasks.problems.overlong_texts import truncation_notes
 from efficient_attention.tasks.problems.paragraph_rows import (
     TYPES,
     MarkedText,
     answer_positions,
     answer_type,
-    body_of,
     encoded_marked_texts,
     marked_texts,
     marker_ids,
+    paragraph_arrays,
 )
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
-from efficient_attention.tasks.problems.windows import windows
+from efficient_attention.tasks.problems.windows import window_spans
 
 THRESHOLD = 'support_threshold'
 FOR_TRAINING = ('tokens', 'token_types', 'is_global', 'start', 'end', 'type', 'support')
@@ -62,7 +62,7 @@ class MultiHopPrediction:
     score: float
     support: tuple[tuple[SentenceId, float], ...] = ()
 
-    def supporting(self, threshold: float) -> list[SentenceId]:
+    def supporting_sentences(self, threshold: float) -> list[SentenceId]:
         """Returns the sentences whose support probability is above `threshold`."""
         return list(dict.fromkeys(sentence for sentence, chance in self.support if chance > threshold))
 
@@ -88,48 +88,54 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         if config.format != 'hotpotqa':
             raise InputError(f"examples.format is {config.format!r}; 'multi_hop' reads 'hotpotqa'")
         self.thresholds: dict[str, float] = {THRESHOLD: 0.5}
-        least = config.question_length + self.template.added + 2
+        least = config.question_length + self.question_paragraph_template.special_token_count + 2
         if length < least:
             raise InputError(f'data.length is {length}; with examples.question_length it must be at least {least}')
 
     @functools.cached_property
-    def template(self) -> RowTemplate:
+    def question_paragraph_template(self) -> RowTemplate:
         """The special tokens around the question and the paragraphs."""
         return row_template(self.encoder, is_pair=True)
 
     @functools.cached_property
-    def markers(self) -> tuple[int, int]:
+    def title_and_sentence_markers(self) -> tuple[int, int]:
         """The marker ids of titles and of sentences."""
         return marker_ids(self.encoder)
 
-    def read(self, split: str) -> list[MultiHopQuestion]:
+    def read_examples(self, split: str) -> list[MultiHopQuestion]:
         """See `Problem`."""
         text = {'train': self.config.train, 'test': self.config.test}.get(split, self.config.dev)
         if not text:
             raise InputError(f'examples.{split} is empty; it must name files')
         questions = read_hotpotqa(text, is_labelled=split != 'test')
         if split != 'train':
-            check_identifiers((question.id, question.place) for question in questions)
+            check_unique_ids((question.id, question.place) for question in questions)
         return questions
 
     def encode(self, examples: Sequence[MultiHopQuestion], *, is_training: bool = False) -> list[Feature]:
         """See `Problem`. Makes one row per example; a too long row becomes several windows, or none, by `overlong`."""
         is_labelled = all(example.answers is not None for example in examples)
         questions = encoded_texts(self.encoder, [example.question for example in examples])
-        self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
+        self._notes |= truncation_notes(questions, [example.place for example in examples], self.config.question_length)
         kept = FOR_TRAINING if is_training else (*FOR_TRAINING, *FOR_PREDICTION)
         features: list[Feature] = []
         overlong: list[str] = []
         lost: list[str] = []
         encoded_examples = zip(examples, questions, encoded_marked_texts(self.encoder, examples), strict=True)
         for number, (example, question, (texts, encoded)) in enumerate(encoded_examples):
-            ids, body = question.ids[: self.config.question_length], body_of(texts, encoded, self.markers)
-            spans = self.spans(len(ids), len(body['tokens']), example.place, overlong)
-            rows = [self.row(ids, {name: array[slice(*span)] for name, array in body.items()}) for span in spans]
+            ids, body = (
+                question.ids[: self.config.question_length],
+                paragraph_arrays(texts, encoded, self.title_and_sentence_markers),
+            )
+            spans = self.paragraph_window_spans(len(ids), len(body['tokens']), example.place, overlong)
+            rows = [self.make_row(ids, {name: array[slice(*span)] for name, array in body.items()}) for span in spans]
             if is_labelled:
-                answer, before = answer_positions(example, texts, encoded), self.template.second_start(len(ids))
+                answer, before = (
+                    answer_positions(example, texts, encoded),
+                    self.question_paragraph_template.second_text_start(len(ids)),
+                )
                 for row, span in zip(rows, spans, strict=True):
-                    row |= labels_of(example, texts, row, position_in(span, answer, before))
+                    row |= multi_hop_labels(example, texts, row, answer_position_in_row(span, answer, before))
                 is_lost = not any(row['type'] or row['start'] for row in rows)
                 lost += [example.place] if rows and is_lost else []
             order = np.array(number, np.int32)
@@ -137,30 +143,32 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         self.add_notes(len(examples), overlong, lost)
         return features
 
-    def spans(self, question_length: int, count: int, place: str, overlong: list[str]) -> list[tuple[int, int]]:
+    def paragraph_window_spans(
+        self, question_length: int, count: int, place: str, overlong: list[str]
+    ) -> list[tuple[int, int]]:
         """Returns (first, end) of each row's part of the `count` paragraph tokens; adds too long rows to `overlong`.
 
         Raises:
             InputError: the paragraphs do not fit into one row, and `examples.overlong` is 'error'.
         """
-        capacity = self.length - self.template.added - question_length
+        capacity = self.length - self.question_paragraph_template.special_token_count - question_length
         if count <= capacity or self.config.overlong == 'windows':
-            return windows(count, capacity, self.config.stride)
+            return window_spans(count, capacity, self.config.stride)
         overlong.append(f'{place}: {count + self.length - capacity} tokens')
         if self.config.overlong == 'error':
             raise InputError(f"{overlong[-1]}, above data.length {self.length}; examples.overlong is 'error'")
         return [] if self.config.overlong == 'skip' else [(0, capacity)]
 
-    def row(self, question: np.ndarray, body: dict[str, np.ndarray]) -> Feature:
+    def make_row(self, question: np.ndarray, body: dict[str, np.ndarray]) -> Feature:
         """Returns a row with the arrays of the paragraphs, -1 elsewhere, and the mask of global tokens."""
-        row = self.template.row(question, body['tokens'])
-        start = self.template.second_start(len(question))
+        row = self.question_paragraph_template.row(question, body['tokens'])
+        start = self.question_paragraph_template.second_text_start(len(question))
         inside = slice(start, start + len(body['tokens']))
         for name in FOR_PREDICTION:
             row[name] = np.full(len(row['tokens']), -1, np.int32)
             row[name][inside] = body[name]
         if self.config.has_global:
-            row['is_global'] = np.arange(len(row['tokens'])) < start - len(self.template.fixed[1])
+            row['is_global'] = np.arange(len(row['tokens'])) < start - len(self.question_paragraph_template.fixed[1])
             row['is_global'][inside] = body['is_marker'] == 1
         return row
 
@@ -178,16 +186,18 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         """See `Problem`."""
         return example.answers is not None
 
-    def decode(
+    def predict_from_outputs(
         self, examples: Sequence[MultiHopQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[MultiHopPrediction]:
         """See `Problem`. An example without a row gets an empty answer."""
         rows: list[list[Row]] = [[] for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
             rows[int(feature['example'])].append((feature, output))
-        return [self.prediction(marked_texts(one), its_rows) for one, its_rows in zip(examples, rows, strict=True)]
+        return [
+            self.prediction_from_rows(marked_texts(one), its_rows) for one, its_rows in zip(examples, rows, strict=True)
+        ]
 
-    def prediction(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> MultiHopPrediction:
+    def prediction_from_rows(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> MultiHopPrediction:
         """Returns the prediction from an example's rows.
 
         The type comes from the mean logits, the answer is the best span of all rows, and each sentence gets its highest
@@ -197,7 +207,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
             return MultiHopPrediction('', TYPES[0], 0.0)
         types = scipy.special.softmax(np.mean([output['type'] for _, output in rows], axis=0).astype(np.float64))
         kind = int(types.argmax())
-        answer, chance = (TYPES[kind], 1.0) if kind else self.span(texts, rows)
+        answer, chance = (TYPES[kind], 1.0) if kind else self.best_span_text(texts, rows)
         support: dict[SentenceId, float] = {}
         for feature, output in rows:
             markers = np.flatnonzero(feature['sentence'] >= 0)
@@ -208,7 +218,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
                     support[sentence] = max(supports, support.get(sentence, 0.0))
         return MultiHopPrediction(answer, TYPES[kind], float(types[kind]) * chance, tuple(support.items()))
 
-    def span(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> tuple[str, float]:
+    def best_span_text(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> tuple[str, float]:
         """Returns the text of the best span of all rows, and its probability among the best spans."""
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
         found = []
@@ -218,7 +228,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
             for first, last, score in zip(*(column.tolist() for column in spans), strict=True):
                 text = texts[int(text_L[first])].text
                 place = int(feature['offset_start'][first]), int(feature['offset_end'][last])
-                found.append((score, text[slice(*characters_of(text, *place))]))
+                found.append((score, text[slice(*trimmed_substring(text, *place))]))
         if not found:
             return '', 0.0
         found = sorted(found, key=lambda pair: -pair[0])[: self.config.best_count]
@@ -234,10 +244,12 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
             self.thresholds = {THRESHOLD: best}
         threshold = self.thresholds[THRESHOLD]
         answers = [answer_scores(guess.answer, example.answers or ('',)) for example, guess in pairs]
-        support = [support_scores(guess.supporting(threshold), example.supporting) for example, guess in pairs]
+        support = [
+            support_scores(guess.supporting_sentences(threshold), example.supporting) for example, guess in pairs
+        ]
         return hotpot_scores(answers, support) | {THRESHOLD: threshold}
 
-    def write(
+    def write_predictions(
         self,
         examples: Sequence[MultiHopQuestion],
         predictions: Sequence[MultiHopPrediction],
@@ -250,31 +262,33 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         threshold = self.thresholds[THRESHOLD]
         content = {
             'answer': {example.id: prediction.answer for example, prediction in pairs},
-            'sp': {example.id: [list(one) for one in guess.supporting(threshold)] for example, guess in pairs},
+            'sp': {
+                example.id: [list(one) for one in guess.supporting_sentences(threshold)] for example, guess in pairs
+            },
         }
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / 'predictions.json'
         path.write_text(json.dumps(content) + '\n', encoding='utf-8')
         return [path]
 
-    def example(self, value: Any) -> MultiHopQuestion:
+    def example_from_python(self, value: Any) -> MultiHopQuestion:
         """See `Problem`. Accepts {'question': text, 'context': [[title, [sentence, ...]], ...]}."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': [[title, [sentence, ...]], ...]}")
-        question, paragraphs = value['question'], paragraphs_of(value['context'], "'context'")
+        question, paragraphs = value['question'], parse_paragraphs(value['context'], "'context'")
         if not isinstance(question, str) or not question.strip():
             raise InputError(f"'question' is {question!r}; it must be a text that is not empty")
         if not any(one.text.strip() for one in marked_texts(MultiHopQuestion('', question, paragraphs))):
             raise InputError("'context' is empty; it must have paragraphs")
         return MultiHopQuestion(str(value.get('id', '')), question, paragraphs, place='the question')
 
-    def answer(self, prediction: MultiHopPrediction) -> dict[str, Any]:
+    def prediction_to_python(self, prediction: MultiHopPrediction) -> dict[str, Any]:
         """See `Problem`. Returns {'answer', 'type', 'score', 'support': [[title, sentence number], ...]}."""
-        support = [list(one) for one in prediction.supporting(self.thresholds[THRESHOLD])]
+        support = [list(one) for one in prediction.supporting_sentences(self.thresholds[THRESHOLD])]
         return {'answer': prediction.answer, 'type': prediction.type, 'score': prediction.score, 'support': support}
 
 
-def position_in(span: tuple[int, int], answer: tuple[int, int] | None, before: int) -> tuple[int, int]:
+def answer_position_in_row(span: tuple[int, int], answer: tuple[int, int] | None, before: int) -> tuple[int, int]:
     """Returns the answer's first and last position in a row.
 
     `span` is the row's part of the paragraphs, and `before` the number of tokens before it in the row. The result is
@@ -285,7 +299,9 @@ def position_in(span: tuple[int, int], answer: tuple[int, int] | None, before: i
     return answer[0] - span[0] + before, answer[1] - span[0] + before
 
 
-def labels_of(example: MultiHopQuestion, texts: Sequence[MarkedText], row: Feature, place: tuple[int, int]) -> Feature:
+def multi_hop_labels(
+    example: MultiHopQuestion, texts: Sequence[MarkedText], row: Feature, place: tuple[int, int]
+) -> Feature:
     """Returns 'type', 'start', 'end' and 'support' of a row; `place`: first and last position of a span answer."""
     kind = answer_type(example)
     start, end = (0, 0) if kind else place
@@ -298,4 +314,6 @@ def labels_of(example: MultiHopQuestion, texts: Sequence[MarkedText], row: Featu
 
 def mean_support_f1(pairs: Sequence[tuple[MultiHopQuestion, MultiHopPrediction]], threshold: float) -> float:
     """Returns the mean F1 of the supporting sentences at a threshold."""
-    return sum(support_scores(guess.supporting(threshold), one.supporting)[1] for one, guess in pairs) / len(pairs)
+    return sum(support_scores(guess.supporting_sentences(threshold), one.supporting)[1] for one, guess in pairs) / len(
+        pairs
+    )

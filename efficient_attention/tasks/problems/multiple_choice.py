@@ -9,13 +9,13 @@ import numpy as np
 import scipy
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices, strings
-from efficient_attention.data.examples.row_template import joined_rows, row_template
+from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, check_string_list, read_choices
+from efficient_attention.data.examples.row_template import pad_and_stack_choices, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import accuracy
-from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
-from efficient_attention.tasks.problems.prediction_files import write_rows
+from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, TokenLengthPolicy
+from efficient_attention.tasks.problems.prediction_files import write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem, mean_logits
 from efficient_attention.tasks.problems.windows import window_starts
 
@@ -48,11 +48,11 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         if config.format not in FORMATS:
             raise InputError(f'examples.format is {config.format!r}; multiple choice reads {", ".join(FORMATS)}')
         self.template = row_template(encoder, is_pair=True)
-        self.rule = LengthRule(config.overlong, config.stride, length)
-        self.room = self.rule.room(self.template.added, 2)
+        self.rule = TokenLengthPolicy(config.overlong, config.stride, length)
+        self.room = self.rule.tokens_left_for_texts(self.template.special_token_count, 2)
         self.dev_splits = ('dev',) if config.dev else ()
 
-    def read(self, split: str) -> list[ChoiceQuestion]:
+    def read_examples(self, split: str) -> list[ChoiceQuestion]:
         """See `Problem`."""
         return list(read_choices(self.config, split))
 
@@ -66,50 +66,56 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         for index, (question, context) in enumerate(zip(examples, contexts, strict=True)):
             texts = [(context, next(endings)) for _ in question.choices]
             is_overlong = max(len(first) + len(second) for first, second in texts) > self.room
-            rows = self._rows(question, texts, is_overlong=is_overlong)
-            counts.add(question.file, is_overlong=is_overlong, made=len(rows))
-            features += [self._feature(question, row, index) for row in rows]
+            rows = self._choice_rows(question, texts, is_overlong=is_overlong)
+            counts.count_row(question.file, is_overlong=is_overlong, made=len(rows))
+            features += [self._make_feature(question, row, index) for row in rows]
         self.note_lengths(counts)
         return features
 
-    def _rows(self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool) -> list[list[Feature]]:
+    def _choice_rows(
+        self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool
+    ) -> list[list[Feature]]:
         """Returns the rows [A] of each feature: one feature, none if the question is left out, or one per window."""
         if is_overlong and self.rule.policy == 'windows':
-            pairs_of_rows = self._windows(question, texts)
+            pairs_of_rows = self._context_windows(question, texts)
         else:
-            fitted = [self.rule.rows(pair, self.template.added, question.where, FIELDS) for pair in texts]
+            fitted = [
+                self.rule.fit_to_rows(pair, self.template.special_token_count, question.file_and_line, FIELDS)
+                for pair in texts
+            ]
             pairs_of_rows = [[rows[0] for rows in fitted]] if all(fitted) else []
         return [[self.template.row(*pair) for pair in pairs] for pairs in pairs_of_rows]
 
-    def _windows(self, question: ChoiceQuestion, texts: Sequence[Pair]) -> PairsOfRows:
+    def _context_windows(self, question: ChoiceQuestion, texts: Sequence[Pair]) -> PairsOfRows:
         """Returns windows of the context, the same for all choices, each paired with the whole ending of a choice."""
         context, longest = texts[0][0], max(len(ending) for _, ending in texts)
         if longest > self.room // 2:
             raise InputError(
-                f'{question.where}: a choice has {longest} tokens with its question; windows of the context need half '
+                f'{question.file_and_line}: a choice has {longest} tokens with its question; windows of the context need half '
                 f'of the {self.room} that data.length {self.length} leaves'
             )
         width = self.room - longest
         starts = window_starts(len(context), width, self.config.stride)
         return [[(context[start : start + width], ending) for _, ending in texts] for start in starts]
 
-    def _feature(self, question: ChoiceQuestion, rows: list[Feature], index: int) -> Feature:
-        feature = joined_rows(rows, self.encoder.pad) | {'example': np.array(index, np.int32)}
+    def _make_feature(self, question: ChoiceQuestion, rows: list[Feature], index: int) -> Feature:
+        feature = pad_and_stack_choices(rows, self.encoder.pad) | {'example': np.array(index, np.int32)}
         if question.answer is not None:
             feature['label'] = np.array(question.answer, np.int32)
-        return self.with_global(feature)
+        return self.mark_global_token(feature)
 
     def is_labelled(self, example: ChoiceQuestion) -> bool:
         """See `Problem`."""
         return example.answer is not None
 
-    def decode(
+    def predict_from_outputs(
         self, examples: Sequence[ChoiceQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[ChoicePrediction | None]:
         """See `Problem`."""
         means = mean_logits(len(examples), features, outputs)
         return [
-            logits if logits is None else _prediction(one, logits) for one, logits in zip(examples, means, strict=True)
+            logits if logits is None else _choice_prediction(one, logits)
+            for one, logits in zip(examples, means, strict=True)
         ]
 
     def score(
@@ -120,11 +126,11 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         for question, _ in pairs:
             if question.answer is None:
-                raise InputError(f'{question.where}: no answer to compare the prediction with')
+                raise InputError(f'{question.file_and_line}: no answer to compare the prediction with')
         expected = np.array([question.answer for question, _ in pairs], np.int64)
         return {'accuracy': accuracy(expected, np.array([guess.index for _, guess in pairs], np.int64))}
 
-    def write(
+    def write_predictions(
         self,
         examples: Sequence[ChoiceQuestion],
         predictions: Sequence[ChoicePrediction | None],
@@ -134,9 +140,9 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         """Writes JSON lines of id, label (index of the choice, from 0) and probabilities."""
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         rows = [{'id': one.id, 'label': guess.index, 'probabilities': guess.probabilities} for one, guess in pairs]
-        return [write_rows(rows, split, folder)]
+        return [write_prediction_json_lines(rows, split, folder)]
 
-    def example(self, value: Any) -> ChoiceQuestion:
+    def example_from_python(self, value: Any) -> ChoiceQuestion:
         """Returns a question from {'context': ..., 'choices': [...]}, with 'question' if there is one.
 
         Raises:
@@ -148,9 +154,11 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         context, question = value['context'], value.get('question') or ''
         if not isinstance(context, str) or not context.strip() or not isinstance(question, str):
             raise InputError("input: fields 'context' and 'question' are texts, the context not empty")
-        return ChoiceQuestion('', 'input', '', context, question, strings(value['choices'], 'input', 'choices'))
+        return ChoiceQuestion(
+            '', 'input', '', context, question, check_string_list(value['choices'], 'input', 'choices')
+        )
 
-    def answer(self, prediction: ChoicePrediction | None) -> dict[str, Any] | None:
+    def prediction_to_python(self, prediction: ChoicePrediction | None) -> dict[str, Any] | None:
         """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}."""
         if prediction is None:
             return None
@@ -158,6 +166,6 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         return {'choice': prediction.choices[index], 'index': index, 'score': scores[index], 'scores': scores}
 
 
-def _prediction(question: ChoiceQuestion, logits: np.ndarray) -> ChoicePrediction:
+def _choice_prediction(question: ChoiceQuestion, logits: np.ndarray) -> ChoicePrediction:
     probabilities = scipy.special.softmax(logits[: len(question.choices)])  # drops padded choices
     return ChoicePrediction(int(np.argmax(probabilities)), question.choices, tuple(map(float, probabilities)))

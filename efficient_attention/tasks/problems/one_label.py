@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_row import SPLITS, ArenaSet
-from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, subset_of
-from efficient_attention.data.examples.labelled_text import ARENA, LabelledText, arena_set, read_labelled
-from efficient_attention.data.examples.row_template import joined_rows, row_template
+from efficient_attention.data.arena.arena_row import SPLITS, ArenaDataset
+from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_subset, glue_task
+from efficient_attention.data.examples.labelled_text import ARENA, LabelledText, arena_dataset, read_labelled
+from efficient_attention.data.examples.row_template import pad_and_stack_choices, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
-from efficient_attention.data.tokenizers.fixed import check_vocabulary
+from efficient_attention.data.tokenizers.fixed_vocabulary import check_fixed_vocabulary
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
+from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.problem import Feature, Problem
-from efficient_attention.tasks.problems.sentence_rows import SentenceRule, check_borders, sentence_ids
+from efficient_attention.tasks.problems.sentence_rows import SentenceLengthPolicy, check_several_sentences, sentence_ids
 
 Prediction = TypeVar('Prediction')
 FORMATS = ('table', 'glue', ARENA)
@@ -35,24 +35,26 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             raise InputError(f'examples.format is {config.format!r}; examples.problem {config.problem!r} reads {known}')
         self.head = 'towers' if config.towers else 'sequence'
         self.glue: GlueTask | None = glue_task(config.name) if config.format == 'glue' else None
-        self.rule = LengthRule(config.overlong, config.stride, length)
-        self.arena = first_set(config) if config.format == ARENA else None
+        self.rule = TokenLengthPolicy(config.overlong, config.stride, length)
+        self.arena = first_arena_dataset(config) if config.format == ARENA else None
         if self.arena is not None:
-            check_vocabulary(encoder.tokenizer, self.arena.kind, self.arena.vocabulary)
-            check_kinds(config, self.arena)
+            check_fixed_vocabulary(encoder.tokenizer, self.arena.kind, self.arena.vocabulary)
+            check_same_arena_kind(config, self.arena)
         self.text_count = self._text_count()
         if config.towers and self.text_count != TOWERS:
             raise InputError(f'examples.towers is {config.towers}; a row here has one text, so it must be False')
         self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}  # by number of texts
         in_a_row = 1 if config.towers else self.text_count
-        self.rule.room(self.templates[in_a_row].added, in_a_row)  # raises now if the rows are too short
-        self.sentence_rule = SentenceRule(config.overlong, config.sentences, length)
+        self.rule.tokens_left_for_texts(
+            self.templates[in_a_row].special_token_count, in_a_row
+        )  # raises now if the rows are too short
+        self.sentence_rule = SentenceLengthPolicy(config.overlong, config.sentences, length)
         if config.sentences and self.text_count > 1:
             raise InputError(f'examples.sentences is {config.sentences}; it reads one text, and a row here has two')
         self.dev_splits = self._dev_splits()
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def text_columns(self) -> tuple[str, ...]:
         """The column names of the texts, for messages."""
         if self.glue:
             return self.glue.texts
@@ -70,11 +72,11 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             return ()
         if not self.glue or self.glue.title != 'MNLI':
             return ('dev',)
-        are_mismatched = {subset_of(name) == MISMATCHED for name in glue_sources(self.config.dev, 'dev')}
+        are_mismatched = {glue_subset(name) == MISMATCHED for name in glue_sources(self.config.dev, 'dev')}
         splits = ((MATCHED_SPLIT, False), (MISMATCHED_SPLIT, True))
         return tuple(name for name, is_mismatched in splits if is_mismatched in are_mismatched)
 
-    def read(self, split: str) -> list[LabelledText]:
+    def read_examples(self, split: str) -> list[LabelledText]:
         """See `Problem`."""
         faults: list[str] = []
         kind = 'dev' if split in self.dev_splits else split
@@ -96,12 +98,12 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             return self._encode_towers(examples)
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
-        for index, (example, texts) in enumerate(zip(examples, self._ids(examples), strict=True)):
+        for index, (example, texts) in enumerate(zip(examples, self._token_ids(examples), strict=True)):
             template = self.templates[len(texts)]
-            rows = self.rule.rows(texts, template.added, example.where, self.fields)
-            is_overlong = sum(map(len, texts)) + template.added > self.length
-            counts.add(example.file, is_overlong=is_overlong, made=len(rows))
-            features += [self._feature(template.row(*row), example, index) for row in rows]
+            rows = self.rule.fit_to_rows(texts, template.special_token_count, example.file_and_line, self.text_columns)
+            is_overlong = sum(map(len, texts)) + template.special_token_count > self.length
+            counts.count_row(example.file, is_overlong=is_overlong, made=len(rows))
+            features += [self._make_feature(template.row(*row), example, index) for row in rows]
         self.note_lengths(counts)
         return features
 
@@ -111,16 +113,18 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         if self.rule.policy == 'windows':
             raise InputError("examples.overlong is 'windows'; with examples.towers a text is one row: cut or refuse it")
         features: list[Feature] = []
-        for index, (example, texts) in enumerate(zip(examples, self._ids(examples), strict=True)):
+        for index, (example, texts) in enumerate(zip(examples, self._token_ids(examples), strict=True)):
             rows = [
-                self.rule.rows((ids,), template.added, example.where, (field,))
-                for ids, field in zip(texts, self.fields, strict=True)
+                self.rule.fit_to_rows((ids,), template.special_token_count, example.file_and_line, (field,))
+                for ids, field in zip(texts, self.text_columns, strict=True)
             ]
             made = min(map(len, rows))  # 0 if one of the texts is left out
-            counts.add(example.file, is_overlong=max(map(len, texts)) + template.added > self.length, made=made)
+            counts.count_row(
+                example.file, is_overlong=max(map(len, texts)) + template.special_token_count > self.length, made=made
+            )
             if made:
-                joined = joined_rows([template.row(*row) for [row] in rows], self.encoder.pad)
-                features.append(self._feature(joined, example, index))
+                joined = pad_and_stack_choices([template.row(*row) for [row] in rows], self.encoder.pad)
+                features.append(self._make_feature(joined, example, index))
         self.note_lengths(counts)
         return features
 
@@ -129,23 +133,23 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         features: list[Feature] = []
         texts = sentence_ids(self.encoder, [example.texts[0] for example in examples])
         if is_training:
-            check_borders(texts, self.config.sentences)
+            check_several_sentences(texts, self.config.sentences)
         for index, (example, sentences) in enumerate(zip(examples, texts, strict=True)):
-            rows = self.sentence_rule.rows(sentences, template.added, example.where)
-            is_overlong = self.sentence_rule.is_overlong(sentences, template.added)
-            counts.add(example.file, is_overlong=is_overlong, made=len(rows))
-            joined = [joined_rows([template.row(ids) for ids in row], self.encoder.pad) for row in rows]
-            features += [self._feature(row, example, index) for row in joined]
+            rows = self.sentence_rule.fit_to_rows(sentences, template.special_token_count, example.file_and_line)
+            is_overlong = self.sentence_rule.is_overlong(sentences, template.special_token_count)
+            counts.count_row(example.file, is_overlong=is_overlong, made=len(rows))
+            joined = [pad_and_stack_choices([template.row(ids) for ids in row], self.encoder.pad) for row in rows]
+            features += [self._make_feature(row, example, index) for row in joined]
         self.note_lengths(counts)
         return features
 
-    def _ids(self, examples: Sequence[LabelledText]) -> Iterator[list[Ids]]:
+    def _token_ids(self, examples: Sequence[LabelledText]) -> Iterator[list[Ids]]:
         ids = iter(ids_of(self.encoder, [text for example in examples for text in example.texts]))
         for example in examples:
             yield list(example.ids) or [next(ids) for _ in example.texts]
 
-    def _feature(self, row: Feature, example: LabelledText, index: int) -> Feature:
-        feature = self.with_global(row | {'example': np.array(index, np.int32)})
+    def _make_feature(self, row: Feature, example: LabelledText, index: int) -> Feature:
+        feature = self.mark_global_token(row | {'example': np.array(index, np.int32)})
         return feature if example.label is None else feature | {'label': self.label_array(example)}
 
     @abc.abstractmethod
@@ -160,7 +164,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         """See `Problem`."""
         return example.label is not None
 
-    def example(self, value: Any) -> LabelledText:
+    def example_from_python(self, value: Any) -> LabelledText:
         """Returns an example from 'text', ('text', 'other') or {'text': ..., 'text_pair': ...}.
 
         Raises:
@@ -176,23 +180,23 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         return LabelledText('', 'input', '', tuple(texts))
 
 
-def first_set(config: ExamplesConfig) -> ArenaSet:
+def first_arena_dataset(config: ExamplesConfig) -> ArenaDataset:
     """Returns the first long-range dataset that a split names; raises InputError if no split names one.
 
     All splits must match the labels and the kind of this dataset.
     """
     for split in SPLITS:
         if getattr(config, split).strip():
-            return arena_set(config, split)
+            return arena_dataset(config, split)
     raise InputError("examples.train is empty; with examples.format 'arena' it must name a set of rows")
 
 
-def check_kinds(config: ExamplesConfig, first: ArenaSet) -> None:
+def check_same_arena_kind(config: ExamplesConfig, first: ArenaDataset) -> None:
     """Raises InputError if a split's long-range dataset differs from the first one in kind or labels."""
     for split in SPLITS:
         if not getattr(config, split).strip():
             continue
-        other = arena_set(config, split)
+        other = arena_dataset(config, split)
         if (other.kind, other.labels) != (first.kind, first.labels):
             raise InputError(
                 f'examples.{split} is {other.text!r}; its rows must have the same kind and the same '
@@ -200,7 +204,7 @@ def check_kinds(config: ExamplesConfig, first: ArenaSet) -> None:
             )
 
 
-def labelled(
+def pair_with_predictions(
     examples: Sequence[LabelledText], predictions: Sequence[Prediction | None]
 ) -> list[tuple[LabelledText, Prediction]]:
     """Returns pairs of example and prediction, without examples that have no prediction.
@@ -211,5 +215,5 @@ def labelled(
     pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess is not None]
     for example, _ in pairs:
         if example.label is None:
-            raise InputError(f'{example.where}: no label to compare the prediction with')
+            raise InputError(f'{example.file_and_line}: no label to compare the prediction with')
     return pairs

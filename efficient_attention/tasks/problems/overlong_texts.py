@@ -20,7 +20,7 @@ MOST_NOTES = 4  # most files with a separate note; RACE has one file per article
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthRule:
+class TokenLengthPolicy:
     """The policy for texts that are too long for one row.
 
     Attributes:
@@ -34,17 +34,17 @@ class LengthRule:
     length: int
 
     @property
-    def limit(self) -> str:
+    def limit_text(self) -> str:
         """The longest row, in words for messages."""
         return f'data.length {self.length} tokens'
 
-    def room(self, added: int, texts: int) -> int:
+    def tokens_left_for_texts(self, added: int, texts: int) -> int:
         """Returns the tokens left for texts besides `added` special tokens; raises InputError if below one per text."""
         if self.length < added + texts:
             raise InputError(f'data.length is {self.length}; {texts} texts with {added} special tokens need more')
         return self.length - added
 
-    def rows(self, texts: Sequence[Ids], added: int, where: str, fields: Sequence[str]) -> list[tuple[Ids, ...]]:
+    def fit_to_rows(self, texts: Sequence[Ids], added: int, where: str, fields: Sequence[str]) -> list[tuple[Ids, ...]]:
         """Returns the rows made from the texts, each with its part of each text.
 
         If the texts fit, there is one row; otherwise the policy decides.
@@ -58,7 +58,7 @@ class LengthRule:
         Raises:
             InputError: the policy is 'error', or the shorter of two texts is too long for windows of the longer text.
         """
-        room = self.room(added, len(texts))
+        room = self.tokens_left_for_texts(added, len(texts))
         total = sum(map(len, texts))
         if total <= room:
             return [tuple(texts)]
@@ -71,9 +71,9 @@ class LengthRule:
         if self.policy == 'error':
             have = f'fields {named} have' if len(texts) > 1 else f'field {named} has'
             raise InputError(f'{where}: {have} {total} tokens; data.length {self.length} leaves room for {room}')
-        return self._windows(texts, room, f'{where}: fields {named}')
+        return self._windows_over_longer_text(texts, room, f'{where}: fields {named}')
 
-    def _windows(self, texts: Sequence[Ids], room: int, where: str) -> list[tuple[Ids, ...]]:
+    def _windows_over_longer_text(self, texts: Sequence[Ids], room: int, where: str) -> list[tuple[Ids, ...]]:
         longer = max(range(len(texts)), key=lambda index: len(texts[index]))
         rest = sum(map(len, texts)) - len(texts[longer])
         if rest > room // 2:
@@ -87,26 +87,26 @@ class LengthRule:
         return [tuple(one if index == longer else ids for index, ids in enumerate(texts)) for one in windows]
 
 
-class Rule(Protocol):
+class OverlongPolicy(Protocol):
     """The interface of a length rule: a policy, and the longest row in words."""
 
     @property
     def policy(self) -> str: ...
 
     @property
-    def limit(self) -> str: ...
+    def limit_text(self) -> str: ...
 
 
 class LengthCounts:
     """Counts the rows of each file that were too long, for one note per file."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: OverlongPolicy) -> None:
         self.rule = rule
         self.rows: collections.Counter[str] = collections.Counter()
         self.overlong: collections.Counter[str] = collections.Counter()
         self.made: collections.Counter[str] = collections.Counter()  # rows or windows made from rows that were too long
 
-    def add(self, file: str, *, is_overlong: bool, made: int) -> None:
+    def count_row(self, file: str, *, is_overlong: bool, made: int) -> None:
         """Counts one row of a file; '' = input without a file."""
         self.rows[file] += 1
         if is_overlong:
@@ -117,16 +117,16 @@ class LengthCounts:
         """Returns {file: note} for files with rows that were too long; many such files share a single note."""
         files = list(self.overlong)
         if len(files) <= MOST_NOTES:
-            return {file: self._note(file or 'input', [file]) for file in files}
-        return {files[0]: self._note(f'{len(self.rows)} files, the first {min(self.rows)}', list(self.rows))}
+            return {file: self._overlong_note(file or 'input', [file]) for file in files}
+        return {files[0]: self._overlong_note(f'{len(self.rows)} files, the first {min(self.rows)}', list(self.rows))}
 
-    def _note(self, name: str, files: Sequence[str]) -> str:
+    def _overlong_note(self, name: str, files: Sequence[str]) -> str:
         rows, overlong, made = (sum(map(one.__getitem__, files)) for one in (self.rows, self.overlong, self.made))
         fate = {'truncate': 'were cut', 'skip': 'were left out', 'windows': f'became {made} windows'}[self.rule.policy]
-        return f'{name}: {overlong} of {rows} rows have more than {self.rule.limit} and {fate}'
+        return f'{name}: {overlong} of {rows} rows have more than {self.rule.limit_text} and {fate}'
 
 
-def cut_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
+def truncation_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
     """Returns a note about questions that are cut to `limit` tokens, as {note: note}; {} if there are none."""
     cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
     if not cut:

@@ -9,7 +9,7 @@ import numpy as np
 
 from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, SentenceId
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.tasks.problems.encoded_text import EncodedText, encoded_texts, tokens_over
+from efficient_attention.tasks.problems.encoded_text import EncodedText, encoded_texts, tokens_in_character_span
 
 TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'  # unused pieces of BERT's vocabularies, which no text contains
 TYPES = ('span', 'yes', 'no')
@@ -44,7 +44,7 @@ def marker_ids(encoder: TextEncoder) -> tuple[int, int]:
     return title, sentence
 
 
-def body_of(
+def paragraph_arrays(
     texts: Sequence[MarkedText], encoded: Sequence[EncodedText], markers: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """Returns the arrays of the paragraphs in a row, int32 [l] each.
@@ -73,7 +73,7 @@ def body_of(
     return {name: np.concatenate(blocks) for name, blocks in arrays.items()}
 
 
-def answer_place(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
+def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
     """Returns (text, first character, end) of the answer's most likely position; None if no text contains the answer.
 
     HotpotQA does not say where the answer is. Matches of whole words come before matches inside words. Then the order
@@ -99,8 +99,8 @@ def answer_positions(
     example: MultiHopQuestion, texts: Sequence[MarkedText], encoded: Sequence[EncodedText]
 ) -> tuple[int, int] | None:
     """Returns the first and last position of the answer among the paragraph tokens; None if the answer is not there."""
-    place = answer_place(example, texts)
-    found = tokens_over(encoded[place[0]].offsets, *place[1:]) if place else None
+    place = locate_answer(example, texts)
+    found = tokens_in_character_span(encoded[place[0]].offsets, *place[1:]) if place else None
     if place is None or found is None:
         return None
     before = sum(len(tokens) + 1 for tokens in encoded[: place[0]]) + 1

@@ -28,12 +28,14 @@ def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[st
     files: dict[str, list[str]] = {}
     for example, value in zip(examples, values, strict=True):
         if value is None:
-            raise InputError(f"{example.where}: no prediction (examples.overlong 'skip'); a submission needs all rows")
+            raise InputError(
+                f"{example.file_and_line}: no prediction (examples.overlong 'skip'); a submission needs all rows"
+            )
         files.setdefault(submission_name(title, example.subset), ['index\tprediction']).append(f'{example.id}\t{value}')
     return [write_lines(lines, folder / name) for name, lines in files.items()]
 
 
-def write_rows(rows: Iterable[dict[str, Any]], split: str, folder: Path) -> Path:
+def write_prediction_json_lines(rows: Iterable[dict[str, Any]], split: str, folder: Path) -> Path:
     """Writes one JSON object per line: 'predictions.jsonl' for 'test', '<split>_predictions.jsonl' for other splits."""
     name = 'predictions.jsonl' if split == 'test' else f'{split}_predictions.jsonl'
     return write_lines([json.dumps(row, ensure_ascii=False) for row in rows], folder / name)

@@ -58,7 +58,7 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
         self._window_notes: dict[str, str] = {}
         self.thresholds: dict[str, float] = {}  # chosen by `score` on a dev split, used for other splits
 
-    def with_global(self, feature: Feature) -> Feature:
+    def mark_global_token(self, feature: Feature) -> Feature:
         """Returns the feature with its first token, [CLS], marked as global if the config asks for global tokens."""
         if self.config.has_global:
             feature['is_global'] = np.zeros(feature['tokens'].shape, bool)
@@ -68,10 +68,10 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
     @property
     def notes(self) -> list[str]:
         """Warnings about examples that were cut, left out, broken or split into windows, one line each."""
-        return self.losses + list(self._window_notes.values())
+        return self.dropped_data_notes + list(self._window_notes.values())
 
     @property
-    def losses(self) -> list[str]:
+    def dropped_data_notes(self) -> list[str]:
         """The notes about lost text, without the notes about windows, which lose nothing."""
         return list(self._notes.values())
 
@@ -80,12 +80,12 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
         (self._window_notes if self.config.overlong == 'windows' else self._notes).update(counts.notes())
 
     @property
-    def outputs(self) -> int:
+    def head_output_count(self) -> int:
         """The number of outputs per row or token; 1 for regression."""
         return max(len(self.labels), 1)
 
     @abc.abstractmethod
-    def read(self, split: str) -> list[Example]:
+    def read_examples(self, split: str) -> list[Example]:
         """Returns the examples of 'train', 'test' or one of `dev_splits`, in file order.
 
         Raises:
@@ -105,7 +105,7 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
         """Returns whether the example has a label that `score` can compare a prediction with."""
 
     @abc.abstractmethod
-    def decode(
+    def predict_from_outputs(
         self, examples: Sequence[Example], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[Prediction]:
         """Returns one prediction per example, from the outputs of all its features."""
@@ -115,17 +115,17 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
         """Returns the official metrics, fractions or correlations in [-1, 1]; names differ between two dev splits."""
 
     @abc.abstractmethod
-    def write(
+    def write_predictions(
         self, examples: Sequence[Example], predictions: Sequence[Prediction], split: str, folder: Path
     ) -> list[Path]:
         """Writes the files that the official scripts or servers expect into `folder`; returns their paths."""
 
     @abc.abstractmethod
-    def example(self, value: Any) -> Example:
+    def example_from_python(self, value: Any) -> Example:
         """Returns an unlabelled example from plain Python input of `pipeline`; raises InputError if it is invalid."""
 
     @abc.abstractmethod
-    def answer(self, prediction: Prediction) -> Any:
+    def prediction_to_python(self, prediction: Prediction) -> Any:
         """Returns a prediction as plain Python: dicts of str, int, float and lists."""
 
 

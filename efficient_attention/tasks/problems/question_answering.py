@@ -14,22 +14,27 @@ import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.row_template import RowTemplate, row_template
-from efficient_attention.data.examples.squad import Question, read_squad, well_placed
+from efficient_attention.data.examples.squad import Question, drop_misplaced_answers, read_squad
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.sources.json_files import check_identifiers
+from efficient_attention.data.sources.json_files import check_unique_ids
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.metrics.squad import chosen_threshold, squad2_scores, squad_scores
-from efficient_attention.tasks.problems.answer_candidates import Candidate, SpanPrediction, ranked, write_answers
+from efficient_attention.tasks.metrics.squad import choose_null_threshold, squad2_scores, squad_scores
+from efficient_attention.tasks.problems.answer_candidates import (
+    Candidate,
+    SpanPrediction,
+    rank_candidates,
+    write_answers,
+)
 from efficient_attention.tasks.problems.best_spans import best_spans
 from efficient_attention.tasks.problems.encoded_text import (
     EncodedText,
-    characters_of,
     encoded_texts,
-    tokens_over,
+    tokens_in_character_span,
+    trimmed_substring,
 )
-from efficient_attention.tasks.problems.overlong_texts import cut_notes
+from efficient_attention.tasks.problems.overlong_texts import truncation_notes
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
-from efficient_attention.tasks.problems.windows import maximum_context, windows
+from efficient_attention.tasks.problems.windows import max_context_mask, window_spans
 
 SCORES_2 = [f'{part}{name}' for part in ('', 'HasAns_', 'NoAns_', 'best_') for name in ('exact', 'f1')]
 THRESHOLD = 'no_answer_threshold'
@@ -62,22 +67,22 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
             else ['exact_match', 'f1']
         )
         self.metric_names = frozenset(names)
-        if self.capacity(config.question_length) < 1:
+        if self.max_context_tokens(config.question_length) < 1:
             raise InputError(
                 f'data.length is {length}; with examples.question_length {config.question_length} it must be at least '
-                f'{config.question_length + self.template.added + 1}'
+                f'{config.question_length + self.question_context_template.special_token_count + 1}'
             )
 
     @functools.cached_property
-    def template(self) -> RowTemplate:
+    def question_context_template(self) -> RowTemplate:
         """The special tokens around a question and a window of the context."""
         return row_template(self.encoder, is_pair=True)
 
-    def capacity(self, question_length: int) -> int:
+    def max_context_tokens(self, question_length: int) -> int:
         """Returns how many tokens of the context fit into a row with a question of this length."""
-        return self.length - self.template.added - question_length
+        return self.length - self.question_context_template.special_token_count - question_length
 
-    def read(self, split: str) -> list[Question]:
+    def read_examples(self, split: str) -> list[Question]:
         """See `Problem`. Training questions whose answer is not at the recorded position are left out with a note."""
         text = {'train': self.config.train, 'test': self.config.test}.get(split, self.config.dev)
         if not text:
@@ -86,9 +91,9 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         if split != 'test' and not self.config.has_no_answer:
             check_answered(questions)
         if split != 'train':
-            check_identifiers((question.id, question.place) for question in questions)
+            check_unique_ids((question.id, question.place) for question in questions)
             return questions
-        questions, notes = well_placed(questions)
+        questions, notes = drop_misplaced_answers(questions)
         self._notes |= {note: note for note in notes}
         return questions
 
@@ -100,15 +105,15 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         contexts = list(dict.fromkeys(example.context for example in examples))
         encoded = dict(zip(contexts, encoded_texts(self.encoder, contexts), strict=True))
         questions = encoded_texts(self.encoder, [example.question for example in examples])
-        self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
+        self._notes |= truncation_notes(questions, [example.place for example in examples], self.config.question_length)
         features = []
         for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
-            label = label_of(example, encoded[example.context]) if has_label(example) else None
-            for row in self.rows(question, encoded[example.context], label, is_training):
+            label = answer_token_span(example, encoded[example.context]) if has_known_answer(example) else None
+            for row in self.window_rows(question, encoded[example.context], label, is_training):
                 features.append(row | {'example': np.array(number, np.int32)})
         return features
 
-    def rows(
+    def window_rows(
         self, question: EncodedText, context: EncodedText, label: tuple[int, int] | None, is_training: bool
     ) -> Iterator[Feature]:
         """Yields the windows over a context.
@@ -116,13 +121,13 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         `label` is the answer's first and last token, (-1, -1) if there is no answer, None if unknown.
         """
         question_ids = question.ids[: self.config.question_length]
-        spans = windows(len(context), self.capacity(len(question_ids)), self.config.stride)
-        before = self.template.second_start(len(question_ids))
-        is_best = maximum_context(len(context), spans)
+        spans = window_spans(len(context), self.max_context_tokens(len(question_ids)), self.config.stride)
+        before = self.question_context_template.second_text_start(len(question_ids))
+        is_best = max_context_mask(len(context), spans)
         for (start, stop), is_best_P in zip(spans, is_best, strict=True):
-            row = self.template.row(question_ids, context.ids[start:stop])
+            row = self.question_context_template.row(question_ids, context.ids[start:stop])
             if self.config.has_global:
-                row['is_global'] = np.arange(len(row['tokens'])) < before - len(self.template.fixed[1])
+                row['is_global'] = np.arange(len(row['tokens'])) < before - len(self.question_context_template.fixed[1])
             if label is not None:
                 is_inside = start <= label[0] and label[1] < stop
                 for name, token in zip(('start', 'end'), label, strict=True):
@@ -140,7 +145,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         """See `Problem`. For version 1.1, only questions with an answer are labelled."""
         return bool(example.answers) or (example.answers == () and self.config.has_no_answer)
 
-    def decode(
+    def predict_from_outputs(
         self, examples: Sequence[Question], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[SpanPrediction]:
         """See `Problem`. Returns the best candidates over all windows, and the odds that there is no answer."""
@@ -148,14 +153,17 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         nulls: list[Candidate | None] = [None for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
             number = int(feature['example'])
-            found[number] += self.candidates(examples[number].context, feature, output['logits'])
+            found[number] += self.window_candidates(examples[number].context, feature, output['logits'])
             null = Candidate('', 0, 0, *output['logits'][0].tolist())
-            nulls[number] = min(nulls[number] or null, null, key=lambda candidate: candidate.score)
+            nulls[number] = min(nulls[number] or null, null, key=lambda candidate: candidate.logit_sum)
         if not self.config.has_no_answer:
             nulls = [None for _ in examples]
-        return [ranked(candidates, null, self.config.best_count) for candidates, null in zip(found, nulls, strict=True)]
+        return [
+            rank_candidates(candidates, null, self.config.best_count)
+            for candidates, null in zip(found, nulls, strict=True)
+        ]
 
-    def candidates(self, context: str, feature: Feature, logits_L2: np.ndarray) -> Iterator[Candidate]:
+    def window_candidates(self, context: str, feature: Feature, logits_L2: np.ndarray) -> Iterator[Candidate]:
         """Yields the best answers of one window."""
         text_L = np.minimum(feature['offset_start'], 0)
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
@@ -167,7 +175,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
             logits_L2[lasts, 1],
         )
         for start, stop, *logits in zip(*(column.tolist() for column in columns), strict=True):
-            begin, end = characters_of(context, start, stop)
+            begin, end = trimmed_substring(context, start, stop)
             if context[begin:end].strip():
                 yield Candidate(context[begin:end], begin, end, *logits)
 
@@ -179,23 +187,23 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         With `chooses_thresholds`, a dev split first sets the threshold with the best F1, so 'f1' equals 'best_f1'.
         """
         golds = [[answer.text for answer in example.answers or ()] for example in examples]
-        texts = [prediction.best.text for prediction in predictions]
+        texts = [prediction.best_answer.text for prediction in predictions]
         if not self.config.has_no_answer:
             return squad_scores(texts, golds)
         odds = [prediction.null_odds or 0.0 for prediction in predictions]
         if self.chooses_thresholds and split in self.dev_splits:
-            self.thresholds = {THRESHOLD: chosen_threshold(texts, golds, odds)}
+            self.thresholds = {THRESHOLD: choose_null_threshold(texts, golds, odds)}
         report = squad2_scores(texts, golds, odds, threshold=self.thresholds[THRESHOLD])
         return {name: value for name, value in report.items() if not name.endswith('total')} | self.thresholds
 
-    def write(
+    def write_predictions(
         self, examples: Sequence[Question], predictions: Sequence[SpanPrediction], split: str, folder: Path
     ) -> list[Path]:
         """See `Problem`. Writes the files of `write_answers`, under the same names for every split."""
         del split
         return write_answers([example.id for example in examples], predictions, self.thresholds[THRESHOLD], folder)
 
-    def example(self, value: Any) -> Question:
+    def example_from_python(self, value: Any) -> Question:
         """See `Problem`. Accepts {'question': text, 'context': text}."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': text}")
@@ -205,9 +213,9 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         texts = {name: value[name] for name in ('question', 'context')}
         return Question(id=str(value.get('id', '')), **texts, place='the question')
 
-    def answer(self, prediction: SpanPrediction) -> dict[str, Any]:
+    def prediction_to_python(self, prediction: SpanPrediction) -> dict[str, Any]:
         """See `Problem`. Returns {'answer', 'score', 'start', 'end'}, in characters of the context; '' = no answer."""
-        chosen = prediction.chosen(self.thresholds[THRESHOLD])
+        chosen = prediction.best_or_no_answer(self.thresholds[THRESHOLD])
         return {'answer': chosen.text, 'score': chosen.probability, 'start': chosen.start, 'end': chosen.end}
 
 
@@ -228,14 +236,14 @@ def check_answered(questions: Sequence[Question]) -> None:
             raise InputError(f'{question.place}: no answers; questions without one need examples.has_no_answer')
 
 
-def has_label(example: Question) -> bool:
+def has_known_answer(example: Question) -> bool:
     """Returns whether the answer's position is known, or is known not to exist."""
     answer = example.training_answer
-    return example.answers is not None and (answer is None or example.is_placed(answer))
+    return example.answers is not None and (answer is None or example.has_answer_at_start(answer))
 
 
-def label_of(example: Question, context: EncodedText) -> tuple[int, int]:
+def answer_token_span(example: Question, context: EncodedText) -> tuple[int, int]:
     """Returns the first and last token of the answer; (-1, -1) if there is no answer, or no token covers it."""
     answer = example.training_answer
-    found = tokens_over(context.offsets, answer.start, answer.start + len(answer.text)) if answer else None
+    found = tokens_in_character_span(context.offsets, answer.start, answer.start + len(answer.text)) if answer else None
     return found or (-1, -1)

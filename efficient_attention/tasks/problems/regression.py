@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.labelled_text import LabelledText, number_of
+from efficient_attention.data.examples.labelled_text import LabelledText, numeric_label
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
-from efficient_attention.tasks.problems.one_label import OneLabelProblem, labelled
-from efficient_attention.tasks.problems.prediction_files import write_glue, write_rows
+from efficient_attention.tasks.problems.one_label import OneLabelProblem, pair_with_predictions
+from efficient_attention.tasks.problems.prediction_files import write_glue, write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 HIGHEST_SCORE = 5.0  # STS-B's highest score
@@ -33,9 +33,9 @@ class Regression(OneLabelProblem[float | None]):
 
     def label_array(self, example: LabelledText) -> np.ndarray:
         """Returns the number as float32 []; see `OneLabelProblem`."""
-        return np.array(number_of(example), np.float32)
+        return np.array(numeric_label(example), np.float32)
 
-    def decode(
+    def predict_from_outputs(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[float | None]:
         """See `Problem`."""
@@ -47,12 +47,12 @@ class Regression(OneLabelProblem[float | None]):
     ) -> dict[str, float]:
         """See `Problem`. Left-out examples do not count."""
         del split  # no regression task has two dev splits
-        pairs = labelled(examples, predictions)
-        expected = np.array([number_of(example) for example, _ in pairs], np.float64)
+        pairs = pair_with_predictions(examples, predictions)
+        expected = np.array([numeric_label(example) for example, _ in pairs], np.float64)
         predicted = np.array([guess for _, guess in pairs], np.float64)
         return {name: metric(expected, predicted) for name, metric in self.metrics.items()}
 
-    def write(
+    def write_predictions(
         self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str, folder: Path
     ) -> list[Path]:
         """Writes STS-B's 'test' as 'STS-B.tsv', clipped to [0, 5], and other splits as JSON lines of id and label."""
@@ -61,8 +61,8 @@ class Regression(OneLabelProblem[float | None]):
             return write_glue(self.glue.title, examples, values, folder)
         pairs = zip(examples, predictions, strict=True)
         rows = [{'id': one.id, 'label': guess} for one, guess in pairs if guess is not None]
-        return [write_rows(rows, split, folder)]
+        return [write_prediction_json_lines(rows, split, folder)]
 
-    def answer(self, prediction: float | None) -> dict[str, Any] | None:
+    def prediction_to_python(self, prediction: float | None) -> dict[str, Any] | None:
         """Returns {'score': the predicted number}, or None if there is no prediction."""
         return None if prediction is None else {'score': prediction}

@@ -15,7 +15,7 @@ LINE_BREAK = re.compile(r'<br\s*/?>', re.IGNORECASE)  # HTML line breaks, as in 
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceRule:
+class SentenceLengthPolicy:
     """The policy for texts with too many sentences, or with sentences that are too long.
 
     Attributes:
@@ -30,7 +30,7 @@ class SentenceRule:
     length: int
 
     @property
-    def limit(self) -> str:
+    def limit_text(self) -> str:
         """The longest row, in words for messages."""
         return f'examples.sentences {self.sentences} sentences, or data.length {self.length} tokens in one,'
 
@@ -38,7 +38,7 @@ class SentenceRule:
         """Returns whether a text has too many sentences or a too long one; `added`: special tokens per sentence."""
         return len(sentences) > self.sentences or max(map(len, sentences)) + added > self.length
 
-    def rows(self, sentences: Sequence[Ids], added: int, where: str) -> list[list[Ids]]:
+    def fit_to_rows(self, sentences: Sequence[Ids], added: int, where: str) -> list[list[Ids]]:
         """Returns the rows made from a text, each a list of sentences: one row if it fits, otherwise by the policy.
 
         Raises:
@@ -61,7 +61,7 @@ class SentenceRule:
         return [parts[start : start + self.sentences] for start in range(0, len(parts), self.sentences)]
 
 
-def sentences_of(text: str) -> list[str]:
+def split_into_sentences(text: str) -> list[str]:
     """Returns the sentences of a text in order; an HTML line break counts as a line break."""
     return split_sentences(LINE_BREAK.sub('\n', text))
 
@@ -71,13 +71,13 @@ def sentence_ids(encoder: TextEncoder, texts: Sequence[str]) -> list[list[Ids]]:
 
     Sentences without tokens are left out, but a text always keeps at least one sentence.
     """
-    split = [sentences_of(text) for text in texts]
+    split = [split_into_sentences(text) for text in texts]
     ids = iter(ids_of(encoder, [sentence for sentences in split for sentence in sentences]))
     found = [[next(ids) for _ in sentences] for sentences in split]
     return [[one for one in sentences if len(one)] or [np.zeros(0, np.int32)] for sentences in found]
 
 
-def check_borders(texts: Sequence[Sequence[Ids]], count: int) -> None:
+def check_several_sentences(texts: Sequence[Sequence[Ids]], count: int) -> None:
     """Raises InputError if every text is a single sentence, since a hierarchical model then has nothing to combine."""
     if texts and max(map(len, texts)) < 2:
         raise InputError(

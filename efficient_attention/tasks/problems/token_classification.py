@@ -13,11 +13,11 @@ import scipy
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.conll import Sentence, read_sentences
 from efficient_attention.data.examples.row_template import row_template
-from efficient_attention.data.examples.text_encoder import TextEncoder, encodings
+from efficient_attention.data.examples.text_encoder import TextEncoder, encode_in_batches
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.metrics.conll import entities, entity_scores, scheme_of
+from efficient_attention.tasks.metrics.conll import detect_tag_scheme, entities, entity_scores
 from efficient_attention.tasks.metrics.glue import accuracy
-from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule
+from efficient_attention.tasks.problems.overlong_texts import LengthCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.prediction_files import write_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 from efficient_attention.tasks.problems.windows import WordTokens, word_tokens, word_windows
@@ -53,13 +53,13 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         if config.overlong == 'truncate':
             raise InputError("examples.overlong is 'truncate', which loses words; known: windows, error, skip")
         self.template = row_template(encoder, is_pair=False)
-        self.rule = LengthRule(config.overlong, config.stride, length)
-        self.room = self.rule.room(self.template.added, 1)
+        self.rule = TokenLengthPolicy(config.overlong, config.stride, length)
+        self.room = self.rule.tokens_left_for_texts(self.template.special_token_count, 1)
         self.dev_splits = ('dev',) if config.dev else ()
         self.labels = config.labels or self._found_labels()
         self._numbers = {label: number for number, label in enumerate(self.labels)}
         self.fallback = 'O' if 'O' in self._numbers else self.labels[0]  # tag of a word that has no token
-        self.scheme = scheme_of(self.labels)
+        self.scheme = detect_tag_scheme(self.labels)
         names = ('f1', 'precision', 'recall', 'accuracy') if self.scheme else ('accuracy',)
         self.metric_names, self.best_metric = frozenset(names), names[0]
 
@@ -69,7 +69,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             raise InputError('examples.labels is empty, and examples.train gives no tags to take labels from')
         return tuple(sorted(found))
 
-    def read(self, split: str) -> list[Sentence]:
+    def read_examples(self, split: str) -> list[Sentence]:
         """See `Problem`."""
         sentences = list(read_sentences(self.config, split))
         for sentence in sentences:
@@ -86,11 +86,11 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         counts = LengthCounts(self.rule)
         lost: collections.Counter[str] = collections.Counter()
         features: list[Feature] = []
-        for index, (sentence, tokens) in enumerate(zip(examples, self._tokens(examples), strict=True)):
-            rows = self._rows(sentence, tokens)
-            counts.add(sentence.file, is_overlong=len(tokens.ids) > self.room, made=len(rows))
-            lost[sentence.file] += tokens.lost
-            features += [self._feature(sentence, tokens, row, index) for row in rows]
+        for index, (sentence, tokens) in enumerate(zip(examples, self._word_tokens(examples), strict=True)):
+            rows = self._window_rows(sentence, tokens)
+            counts.count_row(sentence.file, is_overlong=len(tokens.ids) > self.room, made=len(rows))
+            lost[sentence.file] += tokens.lost_word_count
+            features += [self._make_feature(sentence, tokens, row, index) for row in rows]
         self.note_lengths(counts)
         for file, count in lost.items():
             if count:
@@ -99,36 +99,38 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
                 )
         return features
 
-    def _tokens(self, examples: Sequence[Sentence]) -> list[WordTokens]:
-        texts, spans = zip(*map(located, examples), strict=True) if examples else ((), ())
-        found = zip(encodings(self.encoder, texts), spans, strict=True)
+    def _word_tokens(self, examples: Sequence[Sentence]) -> list[WordTokens]:
+        texts, spans = zip(*map(locate_words, examples), strict=True) if examples else ((), ())
+        found = zip(encode_in_batches(self.encoder, texts), spans, strict=True)
         return [word_tokens(np.array(one.ids, np.int32), one.offsets, place) for one, place in found]
 
-    def _rows(self, sentence: Sentence, tokens: WordTokens) -> list[tuple[int, np.ndarray]]:
+    def _window_rows(self, sentence: Sentence, tokens: WordTokens) -> list[tuple[int, np.ndarray]]:
         if len(tokens.ids) > self.room and self.rule.policy != 'windows':
             return (
                 [(0, tokens.words)]
-                if self.rule.rows([tokens.ids], self.template.added, sentence.where, ['words'])
+                if self.rule.fit_to_rows(
+                    [tokens.ids], self.template.special_token_count, sentence.file_and_line, ['words']
+                )
                 else []
             )
         return word_windows(tokens, self.room, self.config.stride)
 
-    def _feature(self, sentence: Sentence, tokens: WordTokens, row: tuple[int, np.ndarray], index: int) -> Feature:
+    def _make_feature(self, sentence: Sentence, tokens: WordTokens, row: tuple[int, np.ndarray], index: int) -> Feature:
         first, words_of_row = row
         feature = self.template.row(tokens.ids[first : first + len(words_of_row)])
         words = np.full(len(feature['tokens']), -1, np.int32)
-        words[self.template.start : self.template.start + len(words_of_row)] = words_of_row
+        words[self.template.first_text_start : self.template.first_text_start + len(words_of_row)] = words_of_row
         feature |= {'example': np.array(index, np.int32), 'words': words}
         if sentence.tags is not None:
             numbers = np.array([self._numbers[tag] for tag in sentence.tags], np.int32)
             feature['labels'] = np.where(words >= 0, numbers[words], np.int32(-1))
-        return self.with_global(feature)
+        return self.mark_global_token(feature)
 
     def is_labelled(self, example: Sentence) -> bool:
         """See `Problem`."""
         return example.tags is not None
 
-    def decode(
+    def predict_from_outputs(
         self, examples: Sequence[Sentence], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[TagPrediction | None]:
         """See `Problem`."""
@@ -143,7 +145,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
                 tags[index][word] = self.labels[int(np.argmax(row))]
                 scores[index][word] = float(np.max(row))
         return [
-            TagPrediction(*located(sentence), tuple(tags[index]), tuple(scores[index])) if index in seen else None
+            TagPrediction(*locate_words(sentence), tuple(tags[index]), tuple(scores[index])) if index in seen else None
             for index, sentence in enumerate(examples)
         ]
 
@@ -157,14 +159,14 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         for sentence, guess in zip(examples, predictions, strict=True):
             if guess is not None:
                 if sentence.tags is None:
-                    raise InputError(f'{sentence.where}: no tags to compare the prediction with')
+                    raise InputError(f'{sentence.file_and_line}: no tags to compare the prediction with')
                 expected.append(sentence.tags)
                 predicted.append(guess.tags)
         words = [np.array([tag for tags in side for tag in tags], object) for side in (expected, predicted)]
         scores = {'accuracy': accuracy(words[0], words[1])}
         return scores | entity_scores(expected, predicted, self.scheme) if self.scheme else scores
 
-    def write(
+    def write_predictions(
         self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str, folder: Path
     ) -> list[Path]:
         """Writes word, known tag and predicted tag per line: 'predictions.conll' or '<split>_predictions.conll'.
@@ -179,7 +181,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         name = 'predictions.conll' if split == 'test' else f'{split}_predictions.conll'
         return [write_lines(lines, folder / name)]
 
-    def example(self, value: Any) -> Sentence:
+    def example_from_python(self, value: Any) -> Sentence:
         """Returns a sentence from a text, which is split into words and punctuation, or from a list of words.
 
         Raises:
@@ -197,7 +199,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             raise InputError('an input is a text or a list of words, none of it empty')
         return Sentence('', (1,) * len(words), tuple(words), None, text, tuple(spans))
 
-    def answer(self, prediction: TagPrediction | None) -> list[dict[str, Any]] | None:
+    def prediction_to_python(self, prediction: TagPrediction | None) -> list[dict[str, Any]] | None:
         """Returns {'word', 'label', 'score', 'start', 'end'} per entity, or per word if tags mark no entities.
 
         'start' and 'end' count characters of the text. The score of an entity is the mean of its words' scores.
@@ -217,7 +219,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return found
 
 
-def located(sentence: Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
+def locate_words(sentence: Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
     """Returns the text of a sentence and the character ranges of its words."""
     if sentence.text:
         return sentence.text, sentence.spans

@@ -16,7 +16,7 @@ def window_starts(length: int, room: int, stride: int) -> list[int]:
     return [0, *range(step, max(length - room, 0) + step, step)]
 
 
-def windows(count: int, capacity: int, stride: int) -> list[tuple[int, int]]:
+def window_spans(count: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     """Returns (first, end) of the windows over `count` tokens, each of `capacity` tokens and `stride` tokens apart.
 
     The last window ends with the last token and may be shorter. A stride above the capacity is reduced to the capacity,
@@ -25,7 +25,7 @@ def windows(count: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     return [(start, min(count, start + capacity)) for start in window_starts(count, capacity, stride)]
 
 
-def maximum_context(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+def max_context_mask(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
     """Returns bool [windows, count]: whether this window is the first in which the token has the most context.
 
     Context is the number of tokens to the left or to the right, whichever is smaller, plus 0.01 times the window's
@@ -54,7 +54,7 @@ class WordTokens:
     count: int
 
     @property
-    def lost(self) -> int:
+    def lost_word_count(self) -> int:
         """The number of words without a token."""
         return self.count - int(np.sum(self.words >= 0))
 
@@ -81,7 +81,7 @@ def word_windows(tokens: WordTokens, room: int, stride: int) -> list[tuple[int, 
     Rows start `min(stride, room)` tokens apart, or slightly less, to begin at the start of a word. A word is predicted
     in the row that has the most tokens on the word's narrower side.
     """
-    starts = _starts(tokens.words, room, stride)
+    starts = _word_window_starts(tokens.words, room, stride)
     ends = [min(start + room, len(tokens.ids)) for start in starts]
     rows = [np.full(end - start, -1, np.int32) for start, end in zip(starts, ends, strict=True)]
     for place in np.flatnonzero(tokens.words >= 0):
@@ -91,7 +91,7 @@ def word_windows(tokens: WordTokens, room: int, stride: int) -> list[tuple[int, 
     return list(zip(starts, rows, strict=True))
 
 
-def _starts(words: np.ndarray, room: int, stride: int) -> list[int]:
+def _word_window_starts(words: np.ndarray, room: int, stride: int) -> list[int]:
     starts, step = [0], min(stride, room)
     while starts[-1] + room < len(words):
         target = starts[-1] + step

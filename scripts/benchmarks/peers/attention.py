@@ -34,7 +34,7 @@ def sdpa_causal(shape: dict) -> Call:
     )
 
 
-class Given(torch.nn.Module):
+class FixedProjection(torch.nn.Module):
     """A stand-in for a projection; ignores its input and returns an array that the caller has set."""
 
     x: torch.Tensor
@@ -44,21 +44,21 @@ class Given(torch.nn.Module):
         return self.x if hidden.shape[0] == 1 else self.x.transpose(0, 1)
 
 
-def give(module: torch.nn.Module, **arrays: torch.Tensor) -> torch.Tensor:
+def replace_projections(module: torch.nn.Module, **arrays: torch.Tensor) -> torch.Tensor:
     """Replaces the named projections by arrays [1, L, H, K]; returns hidden states of the expected shape."""
     for name, x in arrays.items():
-        if not isinstance(getattr(module, name), Given):
-            setattr(module, name, Given())
+        if not isinstance(getattr(module, name), FixedProjection):
+            setattr(module, name, FixedProjection())
         getattr(module, name).x = x.flatten(2)
     return next(iter(arrays.values())).flatten(2)
 
 
-class GivenTogether(torch.nn.Module):
+class FixedFusedProjection(torch.nn.Module):
     """A stand-in for a joint projection to queries, keys and values, which the module splits with `chunk`."""
 
     parts: tuple[torch.Tensor, ...]
 
-    def forward(self, hidden: torch.Tensor) -> 'GivenTogether':
+    def forward(self, hidden: torch.Tensor) -> 'FixedFusedProjection':
         """Returns the stand-in itself in place of an array [1, L, 3 x H x K], so that nothing is copied."""
         del hidden
         return self
@@ -69,7 +69,7 @@ class GivenTogether(torch.nn.Module):
         return self.parts
 
 
-def forgetting(module: torch.nn.Module) -> torch.nn.Module:
+def drop_parameter_gradients(module: torch.nn.Module) -> torch.nn.Module:
     """Returns the module with parameter gradients dropped as soon as they are computed, as for q, k and v."""
     for parameter in module.parameters():
         parameter.register_post_accumulate_grad_hook(lambda one: setattr(one, 'grad', None))
@@ -91,7 +91,7 @@ def hf_longformer(shape: dict) -> Call:
     mask, off = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.bool)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        hidden = give(module, query=q.clone(), key=k, value=v)  # the module divides queries in place
+        hidden = replace_projections(module, query=q.clone(), key=k, value=v)  # the module divides queries in place
         return module(hidden, attention_mask=mask, is_index_masked=off, is_index_global_attn=off, is_global_attn=False)[
             0
         ]
@@ -117,7 +117,9 @@ def hf_bigbird(shape: dict) -> Call:
     blocked, band, from_mask, to_mask = masks
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return module(give(module, query=q, key=k, value=v), band, from_mask, to_mask, blocked, blocked)[0]
+        return module(replace_projections(module, query=q, key=k, value=v), band, from_mask, to_mask, blocked, blocked)[
+            0
+        ]
 
     return call
 
@@ -141,7 +143,7 @@ def hf_reformer(shape: dict) -> Call:
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         del k  # keys are computed from queries
-        return module(give(module, query_key=q, value=v), num_hashes=4).hidden_states
+        return module(replace_projections(module, query_key=q, value=v), num_hashes=4).hidden_states
 
     return call
 
@@ -197,8 +199,8 @@ def linformer_call(shape: dict, *, tied: bool) -> Call:
     module.to_out = torch.nn.Identity()
     if tied:  # its `share_kv` would make keys and values one array
         module.proj_v = module.proj_k
-    forgetting(module)
-    return lambda q, k, v: module(give(module, to_q=q, to_k=k, to_v=v))
+    drop_parameter_gradients(module)
+    return lambda q, k, v: module(replace_projections(module, to_q=q, to_k=k, to_v=v))
 
 
 def linformer_package(shape: dict) -> Call:
@@ -217,8 +219,8 @@ def nystrom_call(shape: dict, **choices: bool | int) -> Call:
 
     heads, width = shape['heads'], shape['head_width']
     module = NystromAttention(heads * width, width, heads, num_landmarks=64, pinv_iterations=6, **choices)
-    module.to_qkv, module.to_out = GivenTogether(), torch.nn.Identity()
-    forgetting(module)
+    module.to_qkv, module.to_out = FixedFusedProjection(), torch.nn.Identity()
+    drop_parameter_gradients(module)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         module.to_qkv.parts = (q.flatten(2), k.flatten(2), v.flatten(2))
@@ -247,7 +249,7 @@ def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
     heads, width = shape['heads'], shape['head_width']
     sizes = {'dim': heads * width, 'dim_heads': width, 'heads': heads, 'max_seq_len': shape['length']}
     module = getattr(package, kind)(**({'bucket_size': 64, 'use_simple_sort_net': True} | sizes | choices))
-    forgetting(module)
+    drop_parameter_gradients(module)
     return lambda q, k, v: module(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
 
 
@@ -285,7 +287,7 @@ def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> 
     from routing_transformer import KmeansAttention
 
     routed = KmeansAttention(64, 64, shape['heads'] - local_heads, shape['head_width'], causal=causal)
-    forgetting(routed)
+    drop_parameter_gradients(routed)
     windows = local_attention(shape)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -361,11 +363,11 @@ def measure(shape: dict) -> dict:
 
     result = {'name': f'{shape["peer"]}, torch {torch.__version__}, transformers {transformers.__version__}'}
     for name, function in (('forward', forward), ('forward_backward', forward_backward)):
-        result[name] = seconds(function, shape['steps'])
+        result[name] = time_calls(function, shape['steps'])
     return result | {'peak_bytes': peak_bytes() - baseline}
 
 
-def seconds(call: Callable[[], None], steps: int) -> list[float]:
+def time_calls(call: Callable[[], None], steps: int) -> list[float]:
     """Returns the seconds of each of `steps` calls after an untimed one."""
     call()
     taken = []

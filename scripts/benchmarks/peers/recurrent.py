@@ -36,11 +36,11 @@ def measure(shape: dict) -> dict:
 
     result = {'name': f'torch {torch.__version__}'}
     for name, function in (('forward', forward), ('forward_backward', forward_backward)):
-        result[name] = seconds(function, shape['steps'])
+        result[name] = time_calls(function, shape['steps'])
     return result | {'peak_bytes': peak_bytes() - baseline}
 
 
-def seconds(call: Callable[[], None], steps: int) -> list[float]:
+def time_calls(call: Callable[[], None], steps: int) -> list[float]:
     """Returns the seconds of each of `steps` calls after an untimed one."""
     call()
     taken = []

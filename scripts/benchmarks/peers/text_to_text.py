@@ -30,7 +30,7 @@ def measure(shape: dict) -> dict:
     return figures | {'name': name, 'baseline_bytes': baseline, 'peak_bytes': peak_bytes()}
 
 
-def train(shape: dict) -> dict:
+def measure_training(shape: dict) -> dict:
     """Measures training steps of T5 on random ids."""
     model, own = shape['model'], {}
     own['num_layers'], own['num_decoder_layers'] = model['layers'], model['decoder_layers']
@@ -50,7 +50,7 @@ def train(shape: dict) -> dict:
         optimizer.zero_grad(set_to_none=True)
         assert np.isfinite(loss.item())
 
-    figures = timed(call, shape['calls'])
+    figures = time_calls(call, shape['calls'])
     parameters = sum(parameter.numel() for parameter in module.parameters())
     return figures | {'units': shape['rows'] * (shape['source'] + shape['target']), 'parameters': parameters}
 
@@ -63,7 +63,7 @@ def random_pairs(shape: dict, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
     return [tuple(torch.from_numpy(side).long() for side in pair) for pair in pairs]
 
 
-def generate(shape: dict) -> dict:
+def measure_generation(shape: dict) -> dict:
     """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
     module = transformers.AutoModelForSeq2SeqLM.from_pretrained(shape['folder'], dtype=torch.float32).eval()
     search = {'num_beams': shape['beams'], 'do_sample': False, 'max_new_tokens': shape['target']}
@@ -77,11 +77,11 @@ def generate(shape: dict) -> dict:
             found = module.generate(input_ids=sources[number % len(sources)])
         made[number % len(sources)] = found[:, 1:].tolist()
 
-    figures = timed(call, shape['calls'])
+    figures = time_calls(call, shape['calls'])
     return figures | {'units': shape['rows'] * shape['target'], 'made': made[0]}
 
 
-def translate(shape: dict) -> dict:
+def measure_translation(shape: dict) -> dict:
     """Measures the translation of all texts of a file, in batches of sources of similar length."""
     path = Path(shape['input'])
     with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8') as file:
@@ -105,10 +105,10 @@ def translate(shape: dict) -> dict:
             found |= zip(some, tokenizer.batch_decode(out, skip_special_tokens=True), strict=True)
         made[:] = [found[number] for number in range(len(found))]
 
-    return timed(call, shape['calls']) | {'units': len(texts), 'made': made}
+    return time_calls(call, shape['calls']) | {'units': len(texts), 'made': made}
 
 
-def timed(call: Callable[[int], None], calls: int) -> dict:
+def time_calls(call: Callable[[int], None], calls: int) -> dict:
     """Returns seconds and CPU seconds of each call after the first."""
     start = time.perf_counter()
     call(0)
@@ -126,7 +126,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-PROGRAMS = {'train': train, 'generate': generate, 'translate': translate}
+PROGRAMS = {'train': measure_training, 'generate': measure_generation, 'translate': measure_translation}
 
 
 if __name__ == '__main__':

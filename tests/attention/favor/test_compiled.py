@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.favor import serve as favor
+from efficient_attention.attention.favor import fast_attention as favor
 from efficient_attention.attention.favor.definition import FAVOR
 from tests.attention.favor.test_serve import RNG, drawn_once, jit  # noqa: F401  a fixture among them
 from tests.attention.requests import make_request
@@ -21,7 +21,7 @@ def compiled_gradient(length: int, causal: bool, has_segments: bool) -> jax.stag
 
     def total(q: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array) -> jax.Array:
         extra = {'query_segments': rows, 'key_segments': rows} if has_segments else {}
-        return favor.serve(make_request(q, k, v, FAVOR(32, causal), rng=RNG, **extra))[0].sum()
+        return favor.compute_attention(make_request(q, k, v, FAVOR(32, causal), rng=RNG, **extra))[0].sum()
 
     rows = jax.ShapeDtypeStruct((1, length), jnp.int32)
     return jit(jax.grad(total, (0, 1, 2))).lower(array, array, array, rows).compile()

@@ -23,5 +23,5 @@ def test_options_out_of_range_are_named(options: dict, line: str):
 
 def test_features_are_those_that_the_key_draws():
     features = FAVOR(24, kernel='relu').feature_map(jax.random.key(3), 8)
-    assert features.log_features is log_relu_features and features.count(8) == 24
+    assert features.log_features is log_relu_features and features.feature_count(8) == 24
     assert (features.projection == draw_features(jax.random.key(3), 24, 8, True)).all()

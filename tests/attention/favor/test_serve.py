@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.favor import definition
-from efficient_attention.attention.favor import serve as favor
+from efficient_attention.attention.favor import fast_attention as favor
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
-from efficient_attention.attention.features.key_sums import KeySums, no_keys
-from efficient_attention.attention.logits.definition import serve_dense
+from efficient_attention.attention.features.key_sums import KeySums, zero_key_sums
+from efficient_attention.attention.logits.definition import attend_dense
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import combine_values
 from tests.attention.requests import make_request
@@ -105,7 +105,7 @@ def served(inputs: tuple, mechanism: FAVOR, rows: dict, turn: jax.Array, is_shar
     """Output and gradients; `is_shared`: queries and keys have their segments in one array."""
     if is_shared:
         rows = same(rows['query_segments'])
-    serve = lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG, **rows))[0]  # noqa: E731
+    serve = lambda *inputs: favor.compute_attention(make_request(*inputs, mechanism, rng=RNG, **rows))[0]  # noqa: E731
     out, backward = jax.vjp(serve, *inputs)
     return out, backward(turn)
 
@@ -136,13 +136,13 @@ def compare(inputs: tuple, mechanism: FAVOR, query_rows: Any = None, key_rows: A
 def test_error_against_softmax_falls_with_the_root_of_the_features():
     """With norms of about 1, where the variance of single features leaves the denominator's bias small."""
     q, k, v = (np.float32(0.35) * np.asarray(x) for x in arrays(24, width=8))
-    exact = jit(lambda *inputs: serve_dense(make_request(*inputs, Softmax()))[0])(q, k, v)
+    exact = jit(lambda *inputs: attend_dense(make_request(*inputs, Softmax()))[0])(q, k, v)
 
     @functools.partial(jit, static_argnums=0)
     def mean_error(features: int, *inputs: jax.Array) -> jax.Array:
         def error(rng: jax.Array) -> jax.Array:
             request = make_request(*inputs, FAVOR(features=features, orthogonal=False), rng=rng)
-            return jnp.square(favor.serve(request)[0] - exact).mean()
+            return jnp.square(favor.compute_attention(request)[0] - exact).mean()
 
         return jax.lax.map(error, jax.random.split(RNG, 40)).mean()
 
@@ -215,7 +215,7 @@ def test_causal_gradient_to_later_positions_is_exactly_zero():
     @jit
     def gradients(position: int) -> tuple:
         def at(k: jax.Array, v: jax.Array) -> jax.Array:
-            return favor.serve(make_request(q, k, v, mechanism, rng=RNG))[0][:, position].sum()
+            return favor.compute_attention(make_request(q, k, v, mechanism, rng=RNG))[0][:, position].sum()
 
         return jax.grad(at, (0, 1))(k, v)
 
@@ -234,7 +234,7 @@ def test_a_segment_of_large_keys_leaves_its_neighbours_exact(causal: bool):
 
     @jit
     def serve(*inputs: jax.Array, **extra: jax.Array) -> jax.Array:
-        return favor.serve(make_request(*inputs, mechanism, rng=RNG, **extra))[0]
+        return favor.compute_attention(make_request(*inputs, mechanism, rng=RNG, **extra))[0]
 
     packed = np.asarray(serve(q, k, v, **same(rows)))
     for segment in (1, 2, 3):
@@ -251,7 +251,7 @@ def test_a_segment_of_large_keys_leaves_its_neighbours_exact(causal: bool):
 def test_bfloat16_stays_near_the_definition(causal: bool, kernel: str):
     inputs = tuple(np.asarray(x).astype(jnp.bfloat16) for x in arrays(65, width=16))
     mechanism = FAVOR(features=64, causal=causal, kernel=kernel)
-    out = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(*inputs)
+    out = jit(lambda *inputs: favor.compute_attention(make_request(*inputs, mechanism, rng=RNG))[0])(*inputs)
     rounded = tuple(np.asarray(x).astype(np.float32) for x in inputs)
     by_definition = jit(lambda *inputs: defined(make_request(*inputs, mechanism, rng=RNG)))(*rounded)
     allowed = np.broadcast_to(np.tri(65) > 0 if causal else True, (2, 65, 65))
@@ -271,7 +271,9 @@ def test_norms_of_50_stay_finite_forward_and_backward(causal: bool, dtype: jnp.d
     @jit
     def gradients(*inputs: jax.Array) -> tuple:
         def total(*inputs: jax.Array) -> tuple:
-            out = favor.serve(make_request(*inputs, FAVOR(64, causal, chunk=16), rng=RNG))[0].astype(jnp.float32)
+            out = favor.compute_attention(make_request(*inputs, FAVOR(64, causal, chunk=16), rng=RNG))[0].astype(
+                jnp.float32
+            )
             return (out**2).sum(), out
 
         return jax.grad(total, (0, 1, 2), has_aux=True)(*inputs)
@@ -291,7 +293,7 @@ def causal_sums(*inputs: jax.Array) -> tuple[jax.Array, ...]:
         return make_request(*(x[:, :length] for x in inputs), FAVOR(64, causal=True, chunk=16), rng=RNG)
 
     whole = request(inputs[0].shape[1])
-    return favor.serve(whole)[0], defined(whole), favor.serve(request(21))[0], logarithms(whole)
+    return favor.compute_attention(whole)[0], defined(whole), favor.compute_attention(request(21))[0], logarithms(whole)
 
 
 @pytest.mark.parametrize('norm', [1.0, 50.0])
@@ -326,9 +328,9 @@ def stepper(mechanism: FAVOR, width: int) -> Callable:
 def test_token_by_token_equals_the_causal_form():
     q, k, v = map(np.asarray, arrays(21, heads=4))
     mechanism = FAVOR(features=16, causal=True, chunk=8)
-    parallel = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
+    parallel = jit(lambda *inputs: favor.compute_attention(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
     step = stepper(mechanism, 4)
-    out, state = step(no_keys(2, 2, 16, 4), q[:, :11], k[:, :11], v[:, :11])
+    out, state = step(zero_key_sums(2, 2, 16, 4), q[:, :11], k[:, :11], v[:, :11])
     outs = [out]
     for i in range(11, 21):
         out, state = step(state, q[:, i : i + 1], k[:, i : i + 1], v[:, i : i + 1])
@@ -343,7 +345,7 @@ def test_decoding_rescales_its_state_to_a_later_larger_key():
     k[:, :2] *= 14.0
     mechanism = FAVOR(features=16, causal=True)
     step = stepper(mechanism, 16)
-    state, outs = no_keys(2, 2, 16, 16), []
+    state, outs = zero_key_sums(2, 2, 16, 16), []
     for i in range(4):
         out, state = step(state, *(x[:, i : i + 1] for x in (q, k, v)))
         outs.append(out)
@@ -380,18 +382,18 @@ def in_float64(logs: tuple, v: np.ndarray) -> np.ndarray:
 def test_what_it_lacks_is_refused(mechanism, change: dict, message: str):
     request = make_request(*arrays(7), mechanism, rng=RNG, **change)
     with pytest.raises(NotImplementedError, match=message):
-        favor.serve(request)
+        favor.compute_attention(request)
 
 
 def test_unequal_lengths_are_refused_where_causal_and_positions_are_free_elsewhere():
     q, k, v = arrays(5, keys=8)
     positions = {'query_positions': np.arange(3, 8)[None]}
     with pytest.raises(NotImplementedError, match='unequal lengths'):
-        favor.serve(make_request(q, k, v, FAVOR(causal=True), rng=RNG, **positions))
+        favor.compute_attention(make_request(q, k, v, FAVOR(causal=True), rng=RNG, **positions))
     with pytest.raises(NotImplementedError, match='additive bias'):
         definition.weights(make_request(q, k, v, FAVOR(), rng=RNG, bias=jnp.zeros((1, 1, 5, 8))))
     plain, numbered = (
-        jit(lambda *x, extra=extra: favor.serve(make_request(*x, FAVOR(), rng=RNG, **extra))[0])(q, k, v)
+        jit(lambda *x, extra=extra: favor.compute_attention(make_request(*x, FAVOR(), rng=RNG, **extra))[0])(q, k, v)
         for extra in ({}, positions)
     )
     np.testing.assert_array_equal(plain, numbered)
@@ -406,7 +408,7 @@ def test_vmap_equals_a_loop():
 
     def serve(q: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array) -> jax.Array:
         request = make_request(q, k, v, FAVOR(8, chunk=8), rng=RNG, query_segments=rows, key_segments=rows)
-        return favor.serve(request)[0]
+        return favor.compute_attention(request)[0]
 
     every = (*inputs, rows)
     loop, mapped = jit(lambda *x: (jax.lax.map(lambda row: serve(*row), x), jax.vmap(serve)(*x)))(*every)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.devices import using_forms
+from efficient_attention.attention.devices import using_device_tuning
 from efficient_attention.attention.favor.random_features import KERNELS
-from efficient_attention.attention.features.all_keys import attend_all
 from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.features.noncausal import attend_noncausal
 from tests.tolerances import assert_close
 
 B, L, M, H, G, K, R = 2, 21, 13, 4, 2, 8, 24
@@ -31,8 +31,8 @@ def valid_keys(*counts: int) -> np.ndarray:
 def served(kernel: str, block: int, valid: jax.Array | None, *operands: jax.Array) -> tuple[jax.Array, tuple]:
     """Outputs and gradients."""
     *inputs, cotangent = operands
-    with using_forms(feature_key_block=block):
-        out, pull = jax.vjp(lambda *x: attend_all(*x, valid, FeatureMap(KERNELS[kernel], PROJECTION)), *inputs)
+    with using_device_tuning(feature_key_block=block):
+        out, pull = jax.vjp(lambda *x: attend_noncausal(*x, valid, FeatureMap(KERNELS[kernel], PROJECTION)), *inputs)
         return out, pull(cotangent)
 
 

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.devices import using_forms
+from efficient_attention.attention.devices import using_device_tuning
 from efficient_attention.attention.favor.random_features import log_softmax_features
 from efficient_attention.attention.features import causal
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
 from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
-from efficient_attention.attention.features.key_sums import no_keys
+from efficient_attention.attention.features.key_sums import zero_key_sums
 from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
@@ -30,7 +30,7 @@ def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
 
     def results(*inputs: jax.Array) -> tuple:
         def run(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple:
-            start = no_keys(2, 2, 8, 4)
+            start = zero_key_sums(2, 2, 8, 4)
             if rows is None:
                 start = attend_causal(Inputs(q[:, :9], k[:, :9], v[:, :9]), start, features, 16)[1]
             inputs, kind = Inputs(q, k, v, *of_rows), reads.split()[0]
@@ -45,7 +45,7 @@ def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
     def both_ways(*inputs: jax.Array) -> list:
         found = []
         for at_once in (False, True):
-            with using_forms(feature_prefix_sums=at_once):
+            with using_device_tuning(feature_prefix_sums=at_once):
                 found.append(results(*inputs))
         return found
 
@@ -71,7 +71,7 @@ def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
     def run(query_logs: jax.Array, key_logs: jax.Array) -> causal.Outputs:
         values = jnp.ones((1, 6, 1, 2))
         inputs = Inputs(query_logs[None, :, None], key_logs[None, :, None], values, *of_rows)
-        return attend_causal(inputs, no_keys(1, 1, 2, 2), features, 3)[0]
+        return attend_causal(inputs, zero_key_sums(1, 1, 2, 2), features, 3)[0]
 
     apart = np.tile(np.float32([[0.0, LOWEST_LOG]]), (6, 1))
     key_logs = apart.copy()

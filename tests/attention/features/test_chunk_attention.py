@@ -9,11 +9,11 @@ from efficient_attention.attention.features.chunk_attention import (
     ChunkKeys,
     attend_chunk,
     attend_chunk_exactly,
-    find_readers,
-    up_to_query,
+    causal_chunk_mask,
+    find_queries_with_features,
 )
 from efficient_attention.attention.features.feature_map import LOWEST_LOG
-from efficient_attention.attention.features.key_sums import add_keys, no_keys, scale_keys
+from efficient_attention.attention.features.key_sums import add_keys, scale_keys, zero_key_sums
 from efficient_attention.attention.weights import MASKED
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
@@ -27,12 +27,14 @@ def test_both_forms_are_the_formula(is_open: bool | None):
 
     @quick
     def both_ways(query_logs: jax.Array, before_logs: jax.Array, logs: jax.Array, values: jax.Array) -> list:
-        before, features = scale_keys(no_keys(1, 2, 3, 3), before_logs)
+        before, features = scale_keys(zero_key_sums(1, 2, 3, 3), before_logs)
         before = add_keys(before, features, values)
         scaled, features = scale_keys(before, logs)
         keys = ChunkKeys(before, scaled, logs, features, values)
         reads = None if is_open is None else jnp.zeros((1, 1, 1, 4), bool)
-        return [attend(query_logs, keys, up_to_query(4), reads) for attend in (attend_chunk, attend_chunk_exactly)]
+        return [
+            attend(query_logs, keys, causal_chunk_mask(4), reads) for attend in (attend_chunk, attend_chunk_exactly)
+        ]
 
     before_logs, logs, values = arrays
     weights = np.exp(query_logs[..., None, :] + np.concatenate([before_logs, logs], axis=2)[:, :, None, None]).sum(-1)
@@ -56,12 +58,12 @@ def test_readers_have_a_feature_with_a_key(is_open: bool):
     @quick
     def readers(query_logs: jax.Array, before_logs: jax.Array, logs: jax.Array) -> tuple:
         values = jnp.ones((1, 1, 3, 2))
-        before, features = scale_keys(no_keys(1, 1, 3, 2), before_logs)
+        before, features = scale_keys(zero_key_sums(1, 1, 3, 2), before_logs)
         before = add_keys(before, features, values)
         scaled, features = scale_keys(before, logs)
         keys, query_logs = ChunkKeys(before, scaled, logs, features, values), query_logs[:, :, None]
-        found = find_readers(query_logs, keys, up_to_query(3), jnp.full((1, 1, 1, 3), is_open))
-        return *found, find_readers(query_logs[..., ::-1, :], keys, up_to_query(3), None)[1]
+        found = find_queries_with_features(query_logs, keys, causal_chunk_mask(3), jnp.full((1, 1, 1, 3), is_open))
+        return *found, find_queries_with_features(query_logs[..., ::-1, :], keys, causal_chunk_mask(3), None)[1]
 
     out, lse, other_lse = jax.device_get(readers(query_logs, before_logs, logs))
     assert not out.any()

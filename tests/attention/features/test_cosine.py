@@ -8,7 +8,12 @@ import pytest
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import decode, init_cache
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
-from efficient_attention.attention.features.cosine import behind, cosine_map, log_features_of, with_places
+from efficient_attention.attention.features.cosine import (
+    append_positions,
+    append_request_positions,
+    cosine_map,
+    make_log_cosine_features,
+)
 from efficient_attention.attention.linear.definition import Linear
 from tests.attention.cells import inputs, quick
 from tests.attention.requests import make_request
@@ -18,14 +23,14 @@ from tests.tolerances import assert_close
 def test_products_of_features_are_relu_s_times_the_cosine_of_the_distance():
     q, k = (np.random.default_rng(seed).normal(size=(1, 6, 1, 4)).astype(np.float32) for seed in (0, 1))
     features = cosine_map(9)
-    features_of = quick(lambda x: jnp.exp(features.logs(behind(x, jnp.arange(6)[None]))))
+    features_of = quick(lambda x: jnp.exp(features.map_to_log_features(append_positions(x, jnp.arange(6)[None]))))
     of_q, of_k = (np.asarray(features_of(x)) for x in (q, k))
-    assert of_q.shape == (1, 6, 1, 8) and features.count(5) == 8
+    assert of_q.shape == (1, 6, 1, 8) and features.feature_count(5) == 8
     found = np.einsum('BLHR,BMHR->LM', of_q, of_k)
     places = np.arange(6)
     turned = np.cos(np.pi / 2 * (places[:, None] - places) / 9)
     assert_close(found, np.maximum(q[0, :, 0], 0) @ np.maximum(k[0, :, 0], 0).T * turned)
-    assert log_features_of(9) is log_features_of(9)
+    assert make_log_cosine_features(9) is make_log_cosine_features(9)
 
 
 def test_a_query_that_shares_nothing_with_any_key_gives_zeros_and_no_gradient():
@@ -72,7 +77,7 @@ def test_values_have_a_zero_behind_them():
 
     @quick
     def placed(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-        request = with_places(make_request(*arrays, Linear('cos', 8)))
+        request = append_request_positions(make_request(*arrays, Linear('cos', 8)))
         return request.key, request.value
 
     key, value = map(np.asarray, placed(q, k, v))

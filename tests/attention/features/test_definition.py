@@ -12,9 +12,9 @@ from tests.attention.requests import make_request
 @pytest.mark.parametrize('text', ['favor', 'linear'])
 def test_options_say_whether_it_is_causal(text: str):
     plain, causal = parse_mechanism(text), parse_mechanism(f'{text}(causal=True)')
-    assert isinstance(plain, FeatureAttention) and not plain.form.has_dropout and plain.has_causal_option
-    assert (plain.is_causal, plain.needs.positions) == (False, False)
-    assert (causal.is_causal, causal.needs.positions) == (True, True)
+    assert isinstance(plain, FeatureAttention) and not plain.capabilities.has_dropout and plain.has_causal_option
+    assert (plain.is_causal, plain.requirements.positions) == (False, False)
+    assert (causal.is_causal, causal.requirements.positions) == (True, True)
 
 
 def test_weights_have_no_bias():

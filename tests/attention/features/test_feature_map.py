@@ -21,16 +21,16 @@ def test_it_counts_its_features_and_is_an_argument_of_compiled_programs():
     features = FeatureMap(
         log_softmax_features, jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32))
     )
-    assert features.count(4) == 6 and ELU.count(4) == 4
+    assert features.feature_count(4) == 6 and ELU.feature_count(4) == 4
     traced = []
 
     @jax.jit
     def logs(features: FeatureMap, x: jax.Array) -> jax.Array:
-        traced.append(features.count(4))
-        return features.logs(x)
+        traced.append(features.feature_count(4))
+        return features.map_to_log_features(x)
 
     x = jnp.asarray(np.ones((2, 4), np.float32))
-    assert_close(logs(features, x), jax.jit(features.logs)(x))
+    assert_close(logs(features, x), jax.jit(features.map_to_log_features)(x))
     logs(FeatureMap(log_softmax_features, 2.0 * np.asarray(features.projection)), x)
     assert traced == [6] and logs(ELU, x).shape == (2, 4) and traced == [6, 4]
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.features.fixed_sums import read_fixed_sums, sum_fixed
+from efficient_attention.attention.features.cross_attention_sums import read_cross_sums, sum_cross_keys
 from efficient_attention.attention.linear.definition import ELU, Linear
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
@@ -20,7 +20,7 @@ QUERY_SEGMENTS = np.asarray([[1, 1, 1, 0, 2], [2, 2, 1, 1, 0], [1, 1, 0, 0, 0]],
 
 @quick
 def read(*keys: jax.Array) -> jax.Array:
-    return read_fixed_sums(sum_fixed(*keys, ELU), jnp.asarray(QUERY), jnp.asarray(QUERY_SEGMENTS))
+    return read_cross_sums(sum_cross_keys(*keys, ELU), jnp.asarray(QUERY), jnp.asarray(QUERY_SEGMENTS))
 
 
 def test_reading_the_sums_equals_attention():

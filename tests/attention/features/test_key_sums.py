@@ -7,12 +7,12 @@ import numpy as np
 from efficient_attention.attention.features.key_sums import (
     KeySums,
     add_keys,
-    combine,
+    combine_sums,
     keep_rows,
-    no_keys,
     read_sums,
     rescale,
     scale_keys,
+    zero_key_sums,
 )
 from tests.tolerances import assert_close
 
@@ -20,7 +20,7 @@ LOGS, VALUES = np.random.default_rng(0).normal(size=(2, 2, 1, 6, 3)).astype(np.f
 
 
 def summed(logs: jax.Array, values: jax.Array) -> KeySums:
-    sums, features = scale_keys(no_keys(2, 1, 3, 3), logs)
+    sums, features = scale_keys(zero_key_sums(2, 1, 3, 3), logs)
     return add_keys(sums, features, values)
 
 
@@ -35,9 +35,9 @@ def test_two_parts_make_the_sums_over_all_keys():
     @jax.jit
     def all_ways(logs: jax.Array, values: jax.Array) -> tuple:
         whole = summed(logs, values)
-        parts = combine(summed(logs[:, :, :2], values[:, :, :2]), summed(logs[:, :, 2:], values[:, :, 2:]))
+        parts = combine_sums(summed(logs[:, :, :2], values[:, :, :2]), summed(logs[:, :, 2:], values[:, :, 2:]))
         rescaled = plain(rescale(whole, whole.stabiliser_BGR + 1.0))
-        return whole, parts, combine(no_keys(2, 1, 3, 3), whole), plain(whole), rescaled
+        return whole, parts, combine_sums(zero_key_sums(2, 1, 3, 3), whole), plain(whole), rescaled
 
     whole, parts, after_none, unscaled, rescaled = jax.device_get(all_ways(LOGS, VALUES))
     assert_close(unscaled, (np.einsum('BGCR,BGCK->BGRK', np.exp(LOGS), VALUES), np.exp(LOGS).sum(axis=2)))
@@ -52,7 +52,7 @@ def test_rows_that_are_not_kept_are_as_before_any_key():
     def results(logs: jax.Array, values: jax.Array, is_kept: jax.Array) -> tuple:
         whole = summed(logs, values)
         kept = keep_rows(whole, is_kept)
-        return kept, whole, no_keys(2, 1, 3, 3), read_sums(jnp.ones((2, 1, 1, 1, 3)), kept)
+        return kept, whole, zero_key_sums(2, 1, 3, 3), read_sums(jnp.ones((2, 1, 1, 1, 3)), kept)
 
     kept, all_rows, empty, (numerator, denominator) = jax.device_get(results(LOGS, VALUES, np.asarray([True, False])))
     for part, whole, none in zip(kept, all_rows, empty, strict=True):

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.features.segments import has_one_segment, move, sort_segments
+from efficient_attention.attention.features.segments import has_one_segment, permute_positions, sort_segments
 
 SEGMENTS = np.asarray([[2, 1, 2, 0, 1, 2], [3, 3, 3, 3, 0, 0]], np.int32)
-moved_by = jax.jit(move)
+moved_by = jax.jit(permute_positions)
 
 
 def test_segments_keep_their_order_and_come_back():
@@ -19,7 +19,7 @@ def test_segments_keep_their_order_and_come_back():
     np.testing.assert_array_equal(moved[0], x[0, order.query_source_BN[0]])
     np.testing.assert_array_equal(moved_by(moved, order.query_slots_BL, order.query_source_BN), x)
     places = jnp.asarray(order.query_source_BN), jnp.asarray(order.query_slots_BL)
-    gradient = jax.jit(jax.grad(lambda x: (move(x, *places) ** 2).sum()))(x)
+    gradient = jax.jit(jax.grad(lambda x: (permute_positions(x, *places) ** 2).sum()))(x)
     np.testing.assert_array_equal(gradient, 2 * x)
 
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention.features.fast_attention import attend_features, check_supported
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.features.serve import check_served, serve_features
 from efficient_attention.attention.linear.definition import Linear
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
@@ -23,7 +23,7 @@ def test_a_feature_map_is_all_that_a_mechanism_brings(causal: bool):
 
     @jax.jit
     def out_of(*arrays: jax.Array) -> jax.Array:
-        out, lse = serve_features(make_request(*arrays, Linear(causal=causal)), FeatureMap(log_squares), 4)
+        out, lse = attend_features(make_request(*arrays, Linear(causal=causal)), FeatureMap(log_squares), 4)
         assert lse is None
         return out
 
@@ -39,4 +39,4 @@ def test_all_that_is_lacking_is_named_at_once():
     with pytest.raises(
         NotImplementedError, match='^linear has no additive bias, no log-sum-exp, no causal form for other'
     ):
-        check_served(make_request(x, x, x, Linear(causal=True), **options))
+        check_supported(make_request(x, x, x, Linear(causal=True), **options))

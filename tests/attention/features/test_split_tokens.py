@@ -7,10 +7,10 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from efficient_attention.attention.favor.definition import FAVOR
-from efficient_attention.attention.features.key_sums import KeySums, combine, no_keys
-from efficient_attention.attention.features.split_tokens import may_share, sums_of_devices_before
+from efficient_attention.attention.features.key_sums import KeySums, combine_sums, zero_key_sums
+from efficient_attention.attention.features.sequence_parallel import may_share_segment, preceding_device_sums
 from efficient_attention.attention.linear.definition import Linear
-from efficient_attention.attention.split_tokens.split import Split
+from efficient_attention.attention.sequence_parallel.split import SequenceSplit
 from efficient_attention.config.mesh import MeshConfig
 from tests.attention.split import assert_split_equals_whole, packed, vectors
 from tests.tolerances import assert_close
@@ -52,14 +52,14 @@ def test_a_device_begins_with_the_sums_of_those_before_it():
     rows = PartitionSpec('sequence')
     before = jax.jit(
         jax.shard_map(
-            lambda sums: sums_of_devices_before(sums, Split(4, 8, 8)),
+            lambda sums: preceding_device_sums(sums, SequenceSplit(4, 8, 8)),
             mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False,
         )
     )(stacked)  # fmt: skip
-    expected, total = [], no_keys(2, 1, 3, 4)
+    expected, total = [], zero_key_sums(2, 1, 3, 4)
     for sums in own:
         expected.append(total)
-        total = combine(total, sums)
+        total = combine_sums(total, sums)
     assert_close(before, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *expected))
 
 
@@ -68,4 +68,4 @@ def test_a_device_begins_with_the_sums_of_those_before_it():
     [([1, 2], [2, 3], True), ([1, 2], [3, 0], False), ([0, 0], [0, 0], False), ([0, 3], [3, 0], True)],
 )
 def test_keys_of_other_segments_are_left_out(query: list[int], key: list[int], may: bool):
-    assert bool(may_share(jnp.asarray([query]), jnp.asarray([key]))) is may
+    assert bool(may_share_segment(jnp.asarray([query]), jnp.asarray([key]))) is may

@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.hard.definition import Hard
-from efficient_attention.attention.logits import serve as logits_serve
+from efficient_attention.attention.logits import query_chunks as logits_serve
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention.cells import inputs, quick

@@ -27,5 +27,5 @@ def test_options_out_of_range_are_named():
 
 
 def test_it_draws_nothing_and_has_no_weights_to_drop():
-    assert not Linear().draws.always and not Linear().form.has_dropout
+    assert not Linear().randomness.always and not Linear().capabilities.has_dropout
     assert model_needs(Linear(causal=True)) == 'model.attention_dropout_rate=0.0'

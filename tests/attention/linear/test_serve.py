@@ -9,8 +9,8 @@ from flax import nnx
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.linear.definition import Linear
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import CachedDecoder
 from tests.attention.cells import check, quick
 from tests.models.drawn import drawn
 

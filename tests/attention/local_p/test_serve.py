@@ -7,9 +7,14 @@ import pytest
 
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.checks import check_centres
-from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, attend_fixed, fix_keys
+from efficient_attention.attention.cross_attention_cache import (
+    KeySequence,
+    NewQueries,
+    attend_cross_cached,
+    cache_cross_keys,
+)
 from efficient_attention.attention.local_p.definition import LocalP
-from efficient_attention.attention.logits import serve as logits_serve
+from efficient_attention.attention.logits import query_chunks as logits_serve
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.errors import InputError
 from tests.attention import contract
@@ -63,9 +68,9 @@ def test_parts_of_the_queries_and_fixed_keys_give_the_same(monkeypatch: pytest.M
     @quick
     def all_ways() -> tuple:
         ways = [attend(QUERY, KEY, VALUE, LocalP(3), centres=CENTRES, backend=name, **OPTIONS) for name in BACKENDS]
-        fixed = fix_keys(LocalP(3), KeySequence(KEY, VALUE, SEGMENTS, PLACES))
+        fixed = cache_cross_keys(LocalP(3), KeySequence(KEY, VALUE, SEGMENTS, PLACES))
         new = NewQueries(QUERY, QUERY_SEGMENTS, jnp.zeros((2, L), jnp.int32), CENTRES)
-        return *ways, attend_fixed(LocalP(3), fixed, new)[0]
+        return *ways, attend_cross_cached(LocalP(3), fixed, new)[0]
 
     expected, in_parts, from_fixed = all_ways()
     assert_close(in_parts, expected)

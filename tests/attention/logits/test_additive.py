@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend, attention_weights
-from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, go_on_from, init_cache, with_hypotheses
+from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, expand_to_beams, init_cache, reorder_beams
 from efficient_attention.attention.checks import check_additive
-from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, attend_fixed, fix_keys
-from efficient_attention.attention.logits import serve as logits_serve
+from efficient_attention.attention.cross_attention_cache import (
+    KeySequence,
+    NewQueries,
+    attend_cross_cached,
+    cache_cross_keys,
+)
+from efficient_attention.attention.logits import query_chunks as logits_serve
 from efficient_attention.attention.logits.definition import additive_logits
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.request import CallOptions
@@ -122,20 +127,20 @@ def test_fixed_keys_and_caches_give_the_same():
     @quick
     def from_fixed_keys(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
         segments, positions = jnp.asarray(ones), jnp.asarray(places)
-        fixed = fix_keys(full, KeySequence(key, value, segments))
+        fixed = cache_cross_keys(full, KeySequence(key, value, segments))
         new = NewQueries(query, segments, positions)
-        found, _ = attend_fixed(full, fixed, new, CallOptions(additive=VECTOR))
+        found, _ = attend_cross_cached(full, fixed, new, CallOptions(additive=VECTOR))
         return found, attend(query, key, value, full, additive=VECTOR)
 
     assert_close(*from_fixed_keys(*arrays))
     spec, outs = CacheSpec(causal, H, H, K, L), []
     step = quick(lambda cache, new: decode(spec, cache, new, additive=VECTOR))
-    follow = quick(go_on_from)
+    follow = quick(reorder_beams)
     cache, numbers = init_cache(spec, 2, 'float32'), [np.asarray(x) for x in (*arrays, places, ones)]
     for part in (slice(0, 5), slice(5, 10)):
         out, cache = step(cache, NewTokens(*(x[:, part] for x in numbers)))
         outs.append(out)
-    cache = with_hypotheses(cache, 2)
+    cache = expand_to_beams(cache, 2)
     for place in range(10, L):
         out, cache = step(cache, NewTokens(*(x[:, place : place + 1].repeat(2, 0) for x in numbers)))
         outs.append(np.asarray(out)[::2])

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.attention.logits.definition import pattern_of
+from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.lsh.definition import LSH
 from tests.attention.requests import make_request
 
@@ -12,4 +12,4 @@ from tests.attention.requests import make_request
 def test_another_mechanism_has_no_pattern():
     q = jnp.ones((1, 4, 1, 8))
     with pytest.raises(NotImplementedError, match='logits computes OverPattern, not LSH'):
-        pattern_of(make_request(q, q, q, LSH(), rng=jax.random.key(0)))
+        request_pattern(make_request(q, q, q, LSH(), rng=jax.random.key(0)))

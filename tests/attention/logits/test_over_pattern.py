@@ -32,14 +32,19 @@ def test_what_others_ask_of_a_mechanism(
     text: str, is_causal: bool, is_band: bool, goes_by_distance: bool, keys_back: int
 ):
     mechanism = parse_mechanism(text)
-    mask_inputs = mechanism.is_causal, mechanism.reads.one_band, mechanism.reads.by_distance, mechanism.keys_back(64)
+    mask_inputs = (
+        mechanism.is_causal,
+        mechanism.key_access.one_band,
+        mechanism.key_access.by_distance,
+        mechanism.causal_window_size(64),
+    )
     assert mask_inputs == (is_causal, is_band, goes_by_distance, keys_back)
 
 
 def test_a_part_of_the_pairs_keeps_the_tile():
-    assert Softmax(Causal(), tile=16).within(Window(3)) == Softmax(Causal() & Window(3), tile=16)
+    assert Softmax(Causal(), tile=16).restrict_to_pattern(Window(3)) == Softmax(Causal() & Window(3), tile=16)
     with pytest.raises(NotImplementedError, match='lsh has no pattern'):
-        LSH().within(Window(3))
+        LSH().restrict_to_pattern(Window(3))
 
 
 def test_the_size_of_a_tile_is_checked_and_not_written():

@@ -8,8 +8,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.attention.logits import serve as logits_serve
-from efficient_attention.attention.logits.serve import serve
+from efficient_attention.attention.logits import query_chunks as logits_serve
+from efficient_attention.attention.logits.query_chunks import compute_attention
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
@@ -23,7 +23,9 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
     rng = extra.pop('rng')
 
     def run() -> jax.Array:
-        return quick(lambda: serve(make_request(*arrays, parse_mechanism('causal'), dropout_rng=rng, **extra))[0])()
+        return quick(
+            lambda: compute_attention(make_request(*arrays, parse_mechanism('causal'), dropout_rng=rng, **extra))[0]
+        )()
 
     expected = run()
     monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 4 * 13 * 3)
@@ -36,7 +38,7 @@ def test_rows_and_heads_may_lie_on_several_devices(text: str):
     mechanism, (arrays, extra) = parse_mechanism(text), inputs(13, 'dropout segments padding')
     extra |= (
         {'centres': jnp.asarray(np.random.default_rng(8).uniform(size=(2, 13, 4)), jnp.float32)}
-        if mechanism.needs.centres
+        if mechanism.requirements.centres
         else {}
     )
     mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])

@@ -29,7 +29,7 @@ def test_weights_equal_loops_over_queries(options: dict):
     segments = np.stack([np.ones(26, int), np.where(np.arange(26) < 22, 1 + np.arange(26) // 9, 0)]).astype(np.int32)
     given = jnp.asarray(segments)
     request = make_request(q, q, q, mechanism, rng=RNG, query_segments=given, key_segments=given)
-    buckets = definition.make_layout(request).buckets
+    buckets = definition.layout_from_request(request).buckets
     program = jit(lambda: (*definition.weights(request), hashing.draw_rotations(RNG, buckets, 3, 2, 8)))
     weights, lse, (rotations,) = jax.device_get(program())
     for row, head in itertools.product(range(2), range(2)):
@@ -47,7 +47,7 @@ def test_within_buckets_reads_no_other_bucket():
     def read_elsewhere(within: bool) -> np.ndarray:
         mechanism = LSH(bucket_size=8, rounds=1, within_buckets=within)
         request = make_request(q, q, q, mechanism, rng=RNG)
-        layout = definition.make_layout(request)
+        layout = definition.layout_from_request(request)
 
         @jit
         def weights_and_buckets() -> tuple:
@@ -64,7 +64,9 @@ def test_a_pair_counts_once_or_as_often_as_it_was_found():
 
     def times(deduplicate: bool) -> np.ndarray:
         request = make_request(q, q, q, LSH(bucket_size=8, rounds=4, deduplicate=deduplicate), rng=RNG)
-        return np.asarray(jit(lambda: definition.times_found(request, definition.make_layout(request)))())
+        return np.asarray(
+            jit(lambda: definition.count_rounds_with_pair(request, definition.layout_from_request(request)))()
+        )
 
     often, once = times(False), times(True)
     assert often.max() == 4 and (often == 2).any() and (often == 0).any()
@@ -83,7 +85,9 @@ def test_recall_rises_with_the_rounds():
     @functools.cache
     def recall(rounds: int) -> float:
         request = make_request(q, q, q, LSH(bucket_size=32, rounds=rounds), rng=RNG)
-        found = np.asarray(jit(lambda: definition.times_found(request, definition.make_layout(request)))() > 0)
+        found = np.asarray(
+            jit(lambda: definition.count_rounds_with_pair(request, definition.layout_from_request(request)))() > 0
+        )
         return float(np.take_along_axis(found, nearest, axis=-1).mean())
 
     curve = {rounds: recall(rounds) for rounds in (1, 2, 4)}

@@ -26,8 +26,8 @@ def test_buckets_are_the_nearest_directions():
 
 
 def test_two_rotations_make_one_bucket_number():
-    assert hashing.bucket_factors(128) == (128,)
-    assert hashing.bucket_factors(512) == (32, 16) and hashing.bucket_factors(1024) == (32, 32)
+    assert hashing.factor_bucket_count(128) == (128,)
+    assert hashing.factor_bucket_count(512) == (32, 16) and hashing.factor_bucket_count(1024) == (32, 32)
     q = vectors(1, 500, 1, 16)
     rotations = draw_rotations(RNG, 512, 2, 1, 16)
     buckets = np.asarray(hash_buckets(q, rotations))

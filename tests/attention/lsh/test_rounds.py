@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.lsh.definition import LSH, lay_out
+from efficient_attention.attention.lsh.definition import LSH, layout_for_length
 from efficient_attention.attention.lsh.rounds import NO_RUN, sort_round
 
 # The program runs once: compiling it with all optimisations takes three times as long.
@@ -18,14 +18,14 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
     'length, size, chunks, before', [(40, 16, 3, 1), (16, 16, 1, 0), (10, 10, 1, 0), (17, 16, 2, 1)]
 )
 def test_a_row_is_cut_into_chunks_and_short_ones_make_one(length: int, size: int, chunks: int, before: int):
-    layout = lay_out(LSH(bucket_size=16), length)
-    assert (layout.size, layout.chunks, layout.before) == (size, chunks, before)
+    layout = layout_for_length(LSH(bucket_size=16), length)
+    assert (layout.size, layout.chunk_count, layout.previous_chunks) == (size, chunks, before)
 
 
 def test_order_is_by_segment_bucket_and_position_with_padding_last():
     buckets = jax.random.randint(jax.random.key(0), (2, 1, 1, 40), 0, 5)
     segments = jnp.asarray([[7] * 9 + [0] * 3 + [2] * 28, [1] * 40], jnp.int32)
-    layout = lay_out(LSH(bucket_size=16, within_buckets=True), 40)
+    layout = layout_for_length(LSH(bucket_size=16, within_buckets=True), 40)
     rounds = jit(lambda: sort_round(jnp.zeros(1, jnp.int32), buckets, segments, layout))()
     for row in range(2):
         own, bucket = np.asarray(segments[row]), np.asarray(buckets[row, 0, 0])

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from efficient_attention.attention.lsh.scores import scores
-from efficient_attention.attention.lsh.steps import run_steps
+from efficient_attention.attention.lsh.scores import window_logits
+from efficient_attention.attention.lsh.steps import loop_over_windows
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
     LSHMaskInputs,
@@ -19,7 +19,7 @@ def test_scores_are_products_with_unit_keys():
     vectors = make_row_vectors(q, v)
 
     def step(window: ChunkWindow, difference: jax.Array) -> jax.Array:
-        logits, is_self = scores(window_vectors(vectors, window, layout), window, layout)
+        logits, is_self = window_logits(window_vectors(vectors, window, layout), window, layout)
         query, key = window.queries.places[..., :, None], window.keys.places[..., None, :]
         head = jnp.arange(H)[None, :, None, None, None, None]
         unit = q[0] / jnp.linalg.norm(q[0], axis=-1, keepdims=True)
@@ -28,4 +28,4 @@ def test_scores_are_products_with_unit_keys():
         assert logits.dtype == jnp.float32
         return jnp.maximum(difference, jnp.where(is_read, abs(logits - expected), 0.0).max())
 
-    assert run_steps(step, layout, rounds, LSHMaskInputs(None, None, None, None), jnp.asarray(0.0)) < 1e-5
+    assert loop_over_windows(step, layout, rounds, LSHMaskInputs(None, None, None, None), jnp.asarray(0.0)) < 1e-5

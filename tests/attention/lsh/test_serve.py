@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import efficient_attention as ea
-from efficient_attention.attention.logits.definition import serve_dense
+from efficient_attention.attention.logits.definition import attend_dense
 from efficient_attention.attention.lsh import definition as lsh_definition
-from efficient_attention.attention.lsh import serve as lsh
+from efficient_attention.attention.lsh import fast_attention as lsh
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.lsh.rounds import make_rounds
 from efficient_attention.attention.request import Request
@@ -41,7 +41,7 @@ def request(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> Reque
 
 def serve(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[jax.Array, jax.Array]:
     """Output and log-sum-exp in chunks."""
-    return lsh.serve(request(q, v, mechanism, **options))
+    return lsh.compute_attention(request(q, v, mechanism, **options))
 
 
 serve_quickly = functools.partial(jit, static_argnums=2)(serve)
@@ -168,7 +168,7 @@ def test_one_chunk_over_all_is_full_attention_with_self_as_last_resort():
     q, v = vectors(20)
     keys = q / np.linalg.norm(q, axis=-1, keepdims=True) * np.float32(np.sqrt(q.shape[-1]))
     not_self = -1e5 * np.eye(20, dtype=np.float32)[None, None]
-    full = jit(lambda *x: serve_dense(make_request(*x, Softmax(), bias=jnp.asarray(not_self))))(q, keys, v)
+    full = jit(lambda *x: attend_dense(make_request(*x, Softmax(), bias=jnp.asarray(not_self))))(q, keys, v)
     assert_close(serve_quickly(q, v, LSH(bucket_size=32, rounds=1)), full)
     repeated = jax.device_get(serve_quickly(q, v, LSH(bucket_size=32, rounds=4)))
     assert_close(repeated[0], full[0])
@@ -237,7 +237,7 @@ def test_gradient_equals_a_finite_difference():
     @jit
     def run(q: jax.Array, v: jax.Array) -> tuple:
         asked = request(q, v, SMALL())
-        return jax.value_and_grad(value, (0, 1))(q, v), make_rounds(asked, lsh_definition.make_layout(asked))[1]
+        return jax.value_and_grad(value, (0, 1))(q, v), make_rounds(asked, lsh_definition.layout_from_request(asked))[1]
 
     (ahead, _), buckets = run(*(x + step for x, step in zip((q, v), steps, strict=True)))
     (behind, _), other_buckets = run(*(x - step for x, step in zip((q, v), steps, strict=True)))
@@ -307,7 +307,7 @@ def test_rows_spread_over_devices_exchange_nothing():
 def test_what_is_missing_is_named(change: dict, message: str):
     q, v = jax.device_put(vectors(7))
     change = {'mechanism': SMALL(), 'rng': RNG} | change
-    for attend in (lsh.serve, lsh_definition.weights):
+    for attend in (lsh.compute_attention, lsh_definition.weights):
         with pytest.raises(NotImplementedError, match=message):
             attend(make_request(q, q, v, **change))
 
@@ -327,10 +327,10 @@ def test_one_numpy_array_of_segments_serves_both_sides_of_a_program():
 def test_cross_attention_and_grouped_heads_are_refused():
     q, v = jax.device_put(vectors(7))
     with pytest.raises(NotImplementedError, match='no grouped heads: 2 query and 1 key heads'):
-        lsh.serve(make_request(q, q[:, :, :1], v[:, :, :1], SMALL(), rng=RNG))
+        lsh.compute_attention(make_request(q, q[:, :, :1], v[:, :, :1], SMALL(), rng=RNG))
     with pytest.raises(NotImplementedError, match='no cross attention: 7 queries and 5 keys'):
         positions = {'query_positions': np.arange(7)[None], 'key_positions': np.arange(5)[None]}
-        lsh.serve(make_request(q, q[:, :5], v[:, :5], SMALL(), rng=RNG, **positions))
+        lsh.compute_attention(make_request(q, q[:, :5], v[:, :5], SMALL(), rng=RNG, **positions))
 
 
 @functools.cache

@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.attention.nystrom.definition import inverse, landmarks
+from efficient_attention.attention.nystrom.definition import iterated_pseudo_inverse, segment_means
 from tests.attention import contract_rows
 from tests.tolerances import assert_close
 
-landmarks_of = jax.jit(landmarks, static_argnums=2)
-inverse_of = jax.jit(inverse, static_argnums=1)
+landmarks_of = jax.jit(segment_means, static_argnums=2)
+inverse_of = jax.jit(iterated_pseudo_inverse, static_argnums=1)
 
 
 @pytest.mark.parametrize('count', [1, 3, 4, 12, 20])

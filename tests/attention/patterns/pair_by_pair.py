@@ -14,7 +14,7 @@ Definition = Callable[[int, int], bool]
 
 def check_definition(text: str, definition: Definition) -> None:
     """The pattern allows the pairs for which the definition is true, and the same ones on JAX arrays."""
-    pattern = parse_pattern(text).for_keys(M)
+    pattern = parse_pattern(text).for_key_count(M)
     expected = np.array([[definition(q, k) for k in range(M)] for q in range(L)])
     np.testing.assert_array_equal(dense_mask(pattern, L, M), expected)
     on_device = pattern(jnp.arange(L)[:, None], jnp.arange(M)[None])
@@ -24,7 +24,7 @@ def check_definition(text: str, definition: Definition) -> None:
 
 def check_shape(text: str) -> None:
     """The predicate's shape is the broadcast shape of its two arguments, on NumPy and JAX arrays."""
-    pattern = parse_pattern(text).for_keys(M)
+    pattern = parse_pattern(text).for_key_count(M)
     query, key = np.arange(6).reshape(2, 3, 1), np.arange(4)[None, None]
     allowed = pattern(query, key)
     assert np.shape(allowed) == (2, 3, 4) and np.asarray(allowed).dtype == bool

@@ -87,6 +87,11 @@ def test_what_depends_on_the_number_of_keys_says_so():
 
 
 def test_orders_and_whether_positions_count():
-    assert (Window(3).order, Window(3, 4).order, Strided(9).order, sparse_strided(16).order) == (1, 4, 9, 16)
-    assert not Full().compares_positions and not (Full() | Full()).compares_positions
-    assert (Full() & Causal()).compares_positions and Summary(4, 1).compares_positions
+    assert (
+        Window(3).residue_modulus,
+        Window(3, 4).residue_modulus,
+        Strided(9).residue_modulus,
+        sparse_strided(16).residue_modulus,
+    ) == (1, 4, 9, 16)
+    assert not Full().uses_positions and not (Full() | Full()).uses_positions
+    assert (Full() & Causal()).uses_positions and Summary(4, 1).uses_positions

@@ -10,8 +10,8 @@ from efficient_attention.attention.patterns.picture import (
     MASKED_OUT,
     PARTIAL,
     WHOLE,
+    ascii_picture,
     describe,
-    in_characters,
     listed_positions,
     pair_density,
     pair_shades,
@@ -36,14 +36,14 @@ def test_listed_by_residue_a_stride_is_a_diagonal_of_blocks():
 
 
 def test_characters_are_darker_where_more_is_allowed():
-    assert in_characters(Causal(), 3) == '█ · ·\n█ █ ·\n█ █ █'
-    assert in_characters(parse_pattern('strided(4)'), 16, columns=4) == '\n'.join(['░ ░ ░ ░'] * 4)
-    assert in_characters(parse_pattern('causal & window(6)'), 16, columns=2) == '▒ ·\n░ ▒'
-    assert in_characters(Full(), 5, columns=2) == '█ █\n█ █'
+    assert ascii_picture(Causal(), 3) == '█ · ·\n█ █ ·\n█ █ █'
+    assert ascii_picture(parse_pattern('strided(4)'), 16, columns=4) == '\n'.join(['░ ░ ░ ░'] * 4)
+    assert ascii_picture(parse_pattern('causal & window(6)'), 16, columns=2) == '▒ ·\n░ ▒'
+    assert ascii_picture(Full(), 5, columns=2) == '█ █\n█ █'
 
 
 def test_long_patterns_are_drawn_by_what_is_known_of_ranges():
-    assert in_characters(Causal(), 65_536, columns=4) == '▒ · · ·\n█ ▒ · ·\n█ █ ▒ ·\n█ █ █ ▒'
+    assert ascii_picture(Causal(), 65_536, columns=4) == '▒ · · ·\n█ ▒ · ·\n█ █ ▒ ·\n█ █ █ ▒'
 
 
 @pytest.mark.parametrize('text', ['causal', 'longformer(8, 2)', 'strided(16)', 'summary(16, 2)'])

@@ -38,7 +38,7 @@ def test_bigbird_reads_as_many_blocks_as_the_paper_says(random: int):
 
 
 def test_bigbird_base_reads_512_keys_in_a_middle_row():
-    mask = bigbird().for_keys(4096)(np.array([[64], [2048], [4031]]), np.arange(4096)[None])
+    mask = bigbird().for_key_count(4096)(np.array([[64], [2048], [4031]]), np.arange(4096)[None])
     np.testing.assert_array_equal(mask.sum(1), [448, 512, 448])
 
 

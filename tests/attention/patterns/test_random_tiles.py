@@ -20,7 +20,7 @@ def test_random_tiles_are_whole_tiles_and_as_many_as_asked_for():
 
 
 def test_random_tiles_avoid_neighbours_and_ends_even_where_too_few_are_left():
-    chosen = RandomTiles(per_row=4, size=2, near=1, ends=1).for_keys(12).chosen()
+    chosen = RandomTiles(per_row=4, size=2, near=1, ends=1).for_key_count(12).chosen_key_tiles()
     numbers = np.arange(6)
     is_forbidden = (abs(numbers[:, None] - numbers) <= 1) | (numbers == 0) | (numbers == 5)
     assert not chosen[is_forbidden].any()
@@ -28,7 +28,7 @@ def test_random_tiles_avoid_neighbours_and_ends_even_where_too_few_are_left():
 
 
 def test_random_tiles_differ_by_seed_layer_and_head_and_never_between_calls():
-    pattern = RandomTiles(2, 4).for_keys(64)
+    pattern = RandomTiles(2, 4).for_key_count(64)
     variants = [
         pattern,
         dataclasses.replace(pattern, seed=1),
@@ -45,14 +45,16 @@ def test_random_tiles_differ_by_seed_layer_and_head_and_never_between_calls():
 
 def test_random_tiles_are_spread_evenly_over_the_keys():
     """All tiles are eligible, also beyond the first 1,024 tokens: each is drawn about as often."""
-    drawn = np.sum([RandomTiles(4, 16, seed=seed).for_keys(512).chosen() for seed in range(100)], axis=(0, 1))
+    drawn = np.sum(
+        [RandomTiles(4, 16, seed=seed).for_key_count(512).chosen_key_tiles() for seed in range(100)], axis=(0, 1)
+    )
     expected = 4 * 32 * 100 / 32
     assert abs(drawn - expected).max() < 5 * np.sqrt(expected)
 
 
 def test_queries_beyond_the_keys_read_the_row_of_their_tile_modulo_the_key_tiles():
-    pattern = RandomTiles(2, 4).for_keys(20)
-    chosen, mask = pattern.chosen(), dense_mask(pattern, 36, 20)
+    pattern = RandomTiles(2, 4).for_key_count(20)
+    chosen, mask = pattern.chosen_key_tiles(), dense_mask(pattern, 36, 20)
     for tile in range(9):
         np.testing.assert_array_equal(mask[4 * tile, ::4], chosen[tile % 5])
     assert not pattern(np.arange(8)[:, None], np.arange(20, 30)[None]).any()  # keys that do not exist

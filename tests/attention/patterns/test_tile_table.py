@@ -12,9 +12,9 @@ from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Pattern, Strided, Window
 from efficient_attention.attention.patterns.tile_table import (
     TileTable,
-    every_tile,
-    listing,
-    passes,
+    disjoint_passes,
+    full_tile_table,
+    order_by_residue,
     position_ranges,
     tile_table,
 )
@@ -61,7 +61,7 @@ def allowed_tiles(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size:
 def as_dense(table: TileTable) -> tuple[np.ndarray, np.ndarray]:
     """Booleans [query tiles, key tiles]: kept, whole."""
     kept, whole = np.zeros((2, table.query_tiles, table.key_tiles), bool)
-    rows = np.repeat(np.arange(table.query_tiles), table.counts)
+    rows = np.repeat(np.arange(table.query_tiles), table.key_tile_counts)
     kept[rows, table.keys], whole[rows, table.keys] = True, table.is_whole
     return kept, whole
 
@@ -72,24 +72,24 @@ def test_a_table_covers_its_pattern(
     pattern: Pattern, queries: int, keys: int, size: int, offset: int, order: int, is_own_order: bool
 ):
     """Every allowed pair lies in a kept tile and a whole tile holds no forbidden one, however positions are listed."""
-    order = pattern.order if is_own_order else order
-    pattern = pattern.for_keys(keys)
+    order = pattern.residue_modulus if is_own_order else order
+    pattern = pattern.for_key_count(keys)
     query_positions, key_positions = np.arange(queries) + offset, np.arange(keys)
-    query_positions = query_positions[listing(query_positions, order)]
-    key_positions = key_positions[listing(key_positions, order)]
+    query_positions = query_positions[order_by_residue(query_positions, order)]
+    key_positions = key_positions[order_by_residue(key_positions, order)]
     table = tile_table(pattern, query_positions, key_positions, size, order)
     some, every = allowed_tiles(pattern, query_positions, key_positions, size)
     kept, whole = as_dense(table)
     assert (kept | ~some).all()
     assert (every | ~whole).all()
     assert kept.sum() == len(table.keys) == len(table.is_whole) == table.offsets[-1]
-    assert all((np.diff(table.row(row)) > 0).all() for row in range(table.query_tiles))
+    assert all((np.diff(table.key_tiles_of(row)) > 0).all() for row in range(table.query_tiles))
 
 
 @STEADY
 @given(PATTERNS, LENGTHS, LENGTHS, st.integers(1, 17))
 def test_transposed_is_the_transpose(pattern: Pattern, queries: int, keys: int, size: int):
-    table = tile_table(pattern.for_keys(keys), np.arange(queries), np.arange(keys), size)
+    table = tile_table(pattern.for_key_count(keys), np.arange(queries), np.arange(keys), size)
     transposed = table.transposed()
     for one, other in zip(as_dense(table), as_dense(transposed), strict=True):
         np.testing.assert_array_equal(one.T, other)
@@ -102,21 +102,21 @@ def test_transposed_is_the_transpose(pattern: Pattern, queries: int, keys: int, 
 @given(PATTERNS, LENGTHS, LENGTHS)
 def test_passes_are_the_pattern_and_share_no_pair(pattern: Pattern, queries: int, keys: int):
     """Also after the number of keys is filled in, which is when backends ask."""
-    pattern = pattern.for_keys(keys)
+    pattern = pattern.for_key_count(keys)
     query_L1, key_1M = np.arange(queries)[:, None], np.arange(keys)[None]
-    times = sum(np.asarray(part(query_L1, key_1M), int) for part, _ in passes(pattern))
+    times = sum(np.asarray(part(query_L1, key_1M), int) for part, _ in disjoint_passes(pattern))
     np.testing.assert_array_equal(times, np.asarray(pattern(query_L1, key_1M), int))
-    orders = [order for _, order in passes(pattern)]
+    orders = [order for _, order in disjoint_passes(pattern)]
     assert orders == sorted(set(orders))
-    union = np.any([part(query_L1, key_1M) for part in pattern.alternatives()], axis=0)
+    union = np.any([part(query_L1, key_1M) for part in pattern.union_members()], axis=0)
     np.testing.assert_array_equal(union, pattern(query_L1, key_1M))
 
 
 def test_passes_of_the_presets():
-    assert passes(parse_pattern('longformer(8)')) == ((parse_pattern('longformer(8)'), 1),)
+    assert disjoint_passes(parse_pattern('longformer(8)')) == ((parse_pattern('longformer(8)'), 1),)
     near, far = Causal() & Window(16), Causal() & Strided(16)
-    assert passes(parse_pattern('sparse_strided(16)')) == ((near, 1), (far - near, 16))
-    assert passes(Strided(16)) == ((Strided(16), 16),)
+    assert disjoint_passes(parse_pattern('sparse_strided(16)')) == ((near, 1), (far - near, 16))
+    assert disjoint_passes(Strided(16)) == ((Strided(16), 16),)
 
 
 @pytest.mark.parametrize('text', EMPTY)
@@ -128,8 +128,8 @@ def test_few_kept_tiles_are_empty(text: str):
 
 def share_of_empty_tiles(text: str, length: int, size: int = 16) -> float:
     empty = kept = 0
-    for part, order in passes(parse_pattern(text).for_keys(length)):
-        positions = np.arange(length)[listing(np.arange(length), order)]
+    for part, order in disjoint_passes(parse_pattern(text).for_key_count(length)):
+        positions = np.arange(length)[order_by_residue(np.arange(length), order)]
         some, every = allowed_tiles(part, positions, positions, size)
         is_kept, is_whole = as_dense(tile_table(part, positions, positions, size, order))
         np.testing.assert_array_equal(is_whole, every)
@@ -141,8 +141,8 @@ def share_of_empty_tiles(text: str, length: int, size: int = 16) -> float:
 def test_an_order_of_its_own_keeps_far_fewer_tiles(text: str):
     pattern, positions = parse_pattern(text), np.arange(4096)
     natural = tile_table(pattern, positions, positions, 64)
-    listed = positions[listing(positions, pattern.order)]
-    ordered = tile_table(pattern, listed, listed, 64, pattern.order)
+    listed = positions[order_by_residue(positions, pattern.residue_modulus)]
+    ordered = tile_table(pattern, listed, listed, 64, pattern.residue_modulus)
     assert len(ordered.keys) <= len(natural.keys) / 2 and len(ordered.keys) < 0.04 * 64**2
 
 
@@ -157,21 +157,21 @@ def test_64k_by_64k_touches_ranges_alone(text: str, monkeypatch: pytest.MonkeyPa
     seen = []
 
     def watch(cls: type[Pattern]) -> None:
-        ranges_of = cls.tiles
+        ranges_of = cls.tile_coverage
 
         def watched(self, query, key):
             result = ranges_of(self, query, key)
             seen.append(max(x.size for x in (query.low, key.low, *result)))
             return result
 
-        monkeypatch.setattr(cls, 'tiles', watched)
+        monkeypatch.setattr(cls, 'tile_coverage', watched)
         monkeypatch.setattr(cls, '__call__', lambda *_: pytest.fail('asked for pairs'))
 
     for cls in vars(patterns).values():
         if isinstance(cls, type) and issubclass(cls, Pattern) and cls is not Pattern:
             watch(cls)
-    for part, order in passes(parse_pattern(text).for_keys(length)):
-        positions = np.arange(length)[listing(np.arange(length), order)]
+    for part, order in disjoint_passes(parse_pattern(text).for_key_count(length)):
+        positions = np.arange(length)[order_by_residue(np.arange(length), order)]
         table = tile_table(part, positions, positions, size, order)
         assert (table.query_tiles, table.key_tiles) == (tiles, tiles)
         assert len(table.offsets) == tiles + 1 and len(table.keys) == len(table.is_whole) <= 0.52 * tiles**2
@@ -180,8 +180,8 @@ def test_64k_by_64k_touches_ranges_alone(text: str, monkeypatch: pytest.MonkeyPa
 
 def test_listing_is_by_residue_then_in_its_own_order():
     positions = np.array([7, 3, 4, 5, 6, 8])
-    np.testing.assert_array_equal(positions[listing(positions, 3)], [3, 6, 7, 4, 5, 8])
-    np.testing.assert_array_equal(listing(positions, 1), np.arange(6))
+    np.testing.assert_array_equal(positions[order_by_residue(positions, 3)], [3, 6, 7, 4, 5, 8])
+    np.testing.assert_array_equal(order_by_residue(positions, 1), np.arange(6))
 
 
 def test_ranges_of_tiles():
@@ -191,7 +191,7 @@ def test_ranges_of_tiles():
 
 
 def test_every_tile_keeps_all_and_calls_none_whole():
-    table = every_tile(9, 5, 4)
+    table = full_tile_table(9, 5, 4)
     kept, whole = as_dense(table)
     assert kept.shape == (3, 2) and kept.all() and not whole.any()
     assert as_dense(tile_table(Full(), np.arange(9), np.arange(5), 4))[1].all()

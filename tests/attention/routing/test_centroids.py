@@ -12,13 +12,13 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.routing.centroids import (
-    Nearness,
+    CentroidScores,
+    attach_centroid_statistics,
+    centroid_statistics,
     layer_norm,
     nearest_tokens,
-    nearness,
-    places_of_largest,
-    statistics,
-    with_statistics,
+    score_centroids,
+    top_k_indices,
 )
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
@@ -31,9 +31,9 @@ def drawn(mechanism_text: str = 'routing(5, 4)', heads: int = 2) -> jax.Array:
     return drawn_operands(parse_mechanism(mechanism_text), heads, 8)['centroids']
 
 
-def near(valid: Any = None, dtype: Any = jnp.float32) -> tuple[Nearness, jax.Array]:
+def near(valid: Any = None, dtype: Any = jnp.float32) -> tuple[CentroidScores, jax.Array]:
     x = inputs(12, heads=2, dtype=dtype)[0][0]
-    return jax.jit(lambda x, *rest: nearness(layer_norm(x).swapaxes(1, 2), *rest))(x, drawn(), valid), x
+    return jax.jit(lambda x, *rest: score_centroids(layer_norm(x).swapaxes(1, 2), *rest))(x, drawn(), valid), x
 
 
 def test_normalised_vectors_have_no_mean_and_length_sqrt_of_the_width():
@@ -58,7 +58,7 @@ def test_centroids_take_the_nearest_tokens_and_padding_last():
             for cluster in range(5):
                 count = min(4, int(valid[row].sum()))
                 np.testing.assert_array_equal(places[row, head, cluster, :count], expected[head][cluster])
-    alike = Nearness(found.unit_BHLK, np.zeros_like(found.products_BHCL), None)
+    alike = CentroidScores(found.unit_BHLK, np.zeros_like(found.products_BHCL), None)
     np.testing.assert_array_equal(jax.jit(nearest_tokens, static_argnums=1)(alike, 30)[0, 0, 0], np.arange(12))
 
 
@@ -67,8 +67,8 @@ def test_each_device_looks_at_its_own_rows_and_heads(fields: dict):
     """An axis that the mesh does not divide stays whole."""
     x = np.random.default_rng(0).normal(size=(8, 6 if fields else 3, 3, 10)).astype(np.float32)
     mesh = make_mesh(MeshConfig(**fields))
-    found = jax.jit(using_mesh(mesh)(functools.partial(places_of_largest, count=4)))(x)
-    np.testing.assert_array_equal(found, quick(functools.partial(places_of_largest, count=4))(x))
+    found = jax.jit(using_mesh(mesh)(functools.partial(top_k_indices, count=4)))(x)
+    np.testing.assert_array_equal(found, quick(functools.partial(top_k_indices, count=4))(x))
     assert len(found.sharding.device_set) == 8 and found.addressable_shards[0].data.size < found.size
 
 
@@ -76,23 +76,23 @@ def test_each_device_looks_at_its_own_rows_and_heads(fields: dict):
 def test_statistics_are_sums_of_the_unit_vectors_of_each_centroid_and_their_number(dtype: str):
     valid = np.arange(12)[None] < np.array([[12], [7]])
     found, x = near(valid, jnp.dtype(dtype))
-    out = np.asarray(jax.jit(statistics)(found))
+    out = np.asarray(jax.jit(centroid_statistics)(found))
     tokens = [np.concatenate([np.asarray(x[row, valid[row], h], np.float64) for row in range(2)]) for h in range(2)]
     assert out.dtype == jnp.float32
     assert_close(out, contract_rows.routing_statistics(tokens, np.asarray(drawn(), np.float64)[..., :8]))
     np.testing.assert_array_equal(out[..., -1].sum(1), 19)
-    alike = Nearness(found.unit_BHLK, np.zeros_like(found.products_BHCL), None)
-    np.testing.assert_array_equal(np.asarray(jax.jit(statistics)(alike))[..., -1], [[24, 0, 0, 0, 0]] * 2)
+    alike = CentroidScores(found.unit_BHLK, np.zeros_like(found.products_BHCL), None)
+    np.testing.assert_array_equal(np.asarray(jax.jit(centroid_statistics)(alike))[..., -1], [[24, 0, 0, 0, 0]] * 2)
 
 
 def test_the_gradient_of_centroids_is_the_statistics_and_nothing_else_gets_one():
     found, x = near()
 
     def loss(scale: jax.Array, x: jax.Array, centroids: jax.Array) -> jax.Array:
-        queries = nearness(layer_norm(x).swapaxes(1, 2), centroids, None)
-        return scale * with_statistics(jnp.ones((3, 2)), centroids, queries, found).sum()
+        queries = score_centroids(layer_norm(x).swapaxes(1, 2), centroids, None)
+        return scale * attach_centroid_statistics(jnp.ones((3, 2)), centroids, queries, found).sum()
 
-    gradients, expected = quick(jax.grad(loss, (1, 2))), np.asarray(jax.jit(statistics)(found))
+    gradients, expected = quick(jax.grad(loss, (1, 2))), np.asarray(jax.jit(centroid_statistics)(found))
     for scale in (1.0, -7.0):
         to_x, to_centroids = jax.device_get(gradients(scale, x, drawn()))
         assert not to_x.any()

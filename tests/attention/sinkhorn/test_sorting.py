@@ -5,13 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.sinkhorn.sorting import balance, block_vectors, gumbel_noise, in_blocks, sort_logits
+from efficient_attention.attention.sinkhorn.sorting import (
+    block_vectors,
+    gumbel_noise,
+    sinkhorn_balance,
+    sort_logits,
+    split_into_blocks,
+)
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 LOGITS = 2.0 * np.random.default_rng(0).normal(size=(2, 3, 7, 7)).astype(np.float32)
 ALL = np.ones((1, 7), bool)
-balanced = jax.jit(balance, static_argnums=2)
+balanced = jax.jit(sinkhorn_balance, static_argnums=2)
 noise_of = jax.jit(gumbel_noise, static_argnums=(1, 3))
 
 
@@ -51,7 +57,7 @@ def test_the_gradient_is_that_of_dividing_by_sums(is_there: np.ndarray):
         return (found * number).sum()
 
     def by_logarithms(logits: jax.Array) -> jax.Array:
-        return (jnp.where(both, jnp.exp(balance(logits, jnp.asarray(is_there), 3)), 0.0) * number).sum()
+        return (jnp.where(both, jnp.exp(sinkhorn_balance(logits, jnp.asarray(is_there), 3)), 0.0) * number).sum()
 
     both_ways = quick(lambda x: [jax.value_and_grad(fn)(x) for fn in (by_logarithms, divided)])
     (found, gradient), (expected, its) = both_ways(LOGITS)
@@ -60,7 +66,7 @@ def test_the_gradient_is_that_of_dividing_by_sums(is_there: np.ndarray):
 
 
 def test_logits_far_apart_stay_finite():
-    total = lambda x: (balance(x, jnp.asarray(ALL), 8).sum(), balance(x, jnp.asarray(ALL), 8))  # noqa: E731
+    total = lambda x: (sinkhorn_balance(x, jnp.asarray(ALL), 8).sum(), sinkhorn_balance(x, jnp.asarray(ALL), 8))  # noqa: E731
     gradient, found = quick(jax.grad(total, has_aux=True))(np.float32(1e4) * LOGITS)
     assert np.isfinite(found).all() and np.isfinite(gradient).all()
 
@@ -72,7 +78,7 @@ def test_block_vectors_are_sums_and_in_the_causal_form_of_tokens_up_to_a_blocks_
 
     @quick
     def all_of(x: jax.Array) -> tuple:
-        blocks = in_blocks(x, 4)
+        blocks = split_into_blocks(x, 4)
         sums = block_vectors(blocks, causal=False)
         return blocks, sums, block_vectors(blocks, causal=True), sort_logits(sums, jnp.asarray(sort))
 

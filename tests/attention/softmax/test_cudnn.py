@@ -12,9 +12,9 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.devices import compiled_for
+from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
-from efficient_attention.attention.softmax.cudnn import check_served, is_served, serve
+from efficient_attention.attention.softmax.cudnn import check_supported, compute_attention, is_supported
 from tests.attention.requests import make_request
 
 L = 96
@@ -28,7 +28,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000)
     monkeypatch.setattr(fused_attention_stablehlo, 'check_compute_capability', lambda _: True)
     monkeypatch.setattr(fused_attention_stablehlo, 'is_cuda_compute_capability_equal', lambda _: False)
-    with compiled_for('gpu'):
+    with using_platform('gpu'):
         yield
 
 
@@ -65,16 +65,16 @@ def test_forward_and_backward_lower_to_cudnn_without_a_mask(text: str):
     ],
 )
 def test_what_it_lacks_is_named(text: str, changes: dict, line: str):
-    check_served(make_request(Q, Q, Q, parse_mechanism('causal')))
+    check_supported(make_request(Q, Q, Q, parse_mechanism('causal')))
     with pytest.raises(NotImplementedError, match=line):
-        serve(make_request(Q, Q, Q, parse_mechanism(text), **changes))
+        compute_attention(make_request(Q, Q, Q, parse_mechanism(text), **changes))
 
 
 @pytest.mark.usefixtures('on_a_gpu')
 def test_types_and_widths_are_checked():
     for q, line in [(Q.astype(jnp.float32), 'no inputs of type float32'), (Q[..., :12], 'no heads 12 wide')]:
         with pytest.raises(NotImplementedError, match=line):
-            check_served(make_request(q, q, q, parse_mechanism('full')))
+            check_supported(make_request(q, q, q, parse_mechanism('full')))
 
 
 def test_a_machine_without_a_gpu_is_told():
@@ -85,6 +85,6 @@ def test_a_machine_without_a_gpu_is_told():
 def test_what_needs_no_mask_is_recognised():
     served = ('full', 'causal', 'causal & window(3)', 'window(4) & causal', 'causal & window(5) & window(3)')
     others = ('window(3)', 'causal & window(3, 2)', 'causal & block(4)', 'full - window(3)', 'per_head(full, full)')
-    assert {text: is_served(parse_pattern(text)) for text in served + others} == {
+    assert {text: is_supported(parse_pattern(text)) for text in served + others} == {
         text: text in served for text in served + others
     }

@@ -14,14 +14,14 @@ from flax import nnx
 
 from efficient_attention.attention import reference
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.devices import compiled_for, using_forms
-from efficient_attention.attention.logits.definition import serve_dense
+from efficient_attention.attention.devices import using_device_tuning, using_platform
+from efficient_attention.attention.logits.definition import attend_dense
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.softmax import dense_loop, serve
+from efficient_attention.attention.softmax import backend_choice, dense_loop
+from efficient_attention.attention.softmax.backend_choice import BACKENDS
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.serve import BACKENDS
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.context import Context
@@ -38,7 +38,7 @@ STEPS = (1, 2, 4)  # heads of a step
 
 def in_steps_of(heads: int) -> contextlib.AbstractContextManager:
     """Steps of so many of four heads at 20 queries and up to 90 keys."""
-    return using_forms(dense_step_bytes=heads * 4 * 20 * 90, cores=1)
+    return using_device_tuning(dense_step_bytes=heads * 4 * 20 * 90, cores=1)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_bias_of_fewer_axes_equals_the_reference(shape: tuple[int, ...], batch: 
         for heads in STEPS:
             with in_steps_of(heads):
                 found.append(dense_loop.attend_by_rows(request))
-        return found, reference.serve(request)
+        return found, reference.compute_attention(request)
 
     bias = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     found, expected = all_ways(*inputs(20, batch=batch)[0], bias)
@@ -150,7 +150,7 @@ def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
         request = make_request(*rounded, Softmax(), **extra)
         with in_steps_of(2):
             found = dense_loop.attend_by_rows(request)[0]
-        return found, serve_dense(request)[0], attend(*arrays, Softmax(), backend='reference', **extra)
+        return found, attend_dense(request)[0], attend(*arrays, Softmax(), backend='reference', **extra)
 
     out, plain, exact = jax.device_get(all_ways(*arrays))
     assert out.dtype == jnp.bfloat16
@@ -158,7 +158,7 @@ def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
     assert errors[0] <= 1.1 * errors[1]
 
 
-@using_forms(cores=1)
+@using_device_tuning(cores=1)
 def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
     """The compiled program's temporary memory is less than the scores of half of the rows; the plain way's is more."""
     x = jax.ShapeDtypeStruct((16, 128, 8, 16), jnp.float32)
@@ -171,7 +171,7 @@ def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
         return jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
 
     assert temporary(dense_loop.attend_by_rows) < scores / 2
-    assert temporary(serve_dense) > scores
+    assert temporary(attend_dense) > scores
 
 
 @pytest.mark.parametrize('remat, stack, norm', [('full', 'plain', 'post'), ('none', 'reversible', 'pre')])
@@ -190,7 +190,7 @@ def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, m
 
     programs = []
     for is_taken in (False, True):
-        monkeypatch.setattr(serve, 'is_faster_by_rows', lambda _, is_taken=is_taken: is_taken)
+        monkeypatch.setattr(backend_choice, 'is_faster_by_rows', lambda _, is_taken=is_taken: is_taken)
         programs.append(quick(jax.value_and_grad(loss)).lower(params))
     assert programs[0].as_text() != programs[1].as_text()
     results = [program.compile()(params) for program in programs]
@@ -216,8 +216,8 @@ def test_refuses_what_is_no_softmax():
 )
 def test_when_it_is_taken(shape: tuple[int, ...], cores: int, devices: int, expected: bool):
     x = jnp.zeros(shape)
-    with compiled_for('cpu', devices), using_forms(cores=cores):
-        assert serve.is_faster_by_rows(make_request(x, x, x, Softmax())) is expected
+    with using_platform('cpu', devices), using_device_tuning(cores=cores):
+        assert backend_choice.is_faster_by_rows(make_request(x, x, x, Softmax())) is expected
         program = str(jax.make_jaxpr(lambda q, k, v: attend(q, k, v, Softmax(), backend='dense'))(x, x, x))
     assert ('scan[' in program) is expected
 
@@ -225,5 +225,5 @@ def test_when_it_is_taken(shape: tuple[int, ...], cores: int, devices: int, expe
 @pytest.mark.parametrize('platform', ['cuda', 'tpu'])
 def test_it_is_taken_on_no_accelerator(platform: str):
     x = jnp.zeros((32, 64, 12, 8))
-    with compiled_for(platform, 1), using_forms(cores=1):
-        assert not serve.is_faster_by_rows(make_request(x, x, x, Softmax()))
+    with using_platform(platform, 1), using_device_tuning(cores=1):
+        assert not backend_choice.is_faster_by_rows(make_request(x, x, x, Softmax()))

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from efficient_attention.attention.softmax.dense_loop import map_again
+from efficient_attention.attention.softmax.dense_loop import map_with_recompute
 from tests.tolerances import assert_close
 
 
@@ -11,7 +11,7 @@ def test_results_and_gradients_are_those_of_a_loop_that_keeps_nothing():
     x_NK = jax.random.normal(jax.random.key(0), (5, 3))
 
     def loss(x_NK: jax.Array) -> jax.Array:
-        return jnp.sum(map_again(lambda x_K: jnp.exp(jnp.sin(x_K)), x_NK))
+        return jnp.sum(map_with_recompute(lambda x_K: jnp.exp(jnp.sin(x_K)), x_NK))
 
     assert_close(loss(x_NK), jnp.sum(jnp.exp(jnp.sin(x_NK))))
     assert_close(jax.grad(loss)(x_NK), jnp.exp(jnp.sin(x_NK)) * jnp.cos(x_NK))

@@ -11,16 +11,16 @@ from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, GlobalTokens, Pattern, PerHead, RandomTiles, Window
 from efficient_attention.attention.patterns.presets import bigbird
 from efficient_attention.attention.patterns.tile_table import TileTable, tile_table
-from efficient_attention.attention.softmax.schedule import (
+from efficient_attention.attention.softmax.tile_schedule import (
     CLASSES,
     PADDING,
     SPREAD,
-    Pass,
     TileClass,
-    count_of,
+    TilePass,
     group_by_length,
-    schedule,
-    share,
+    position_count,
+    schedule_tiles,
+    share_tile_list,
     tile_classes,
 )
 from efficient_attention.attention.softmax.tiled import head_groups
@@ -41,7 +41,9 @@ def tiles_of(listing: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([listing, np.full(tiles * size - len(listing), -1)]).reshape(tiles, size)
 
 
-def executed(tile_pass: Pass, head: int, by_key: bool, queries: np.ndarray, keys: np.ndarray, size: int) -> np.ndarray:
+def executed(
+    tile_pass: TilePass, head: int, by_key: bool, queries: np.ndarray, keys: np.ndarray, size: int
+) -> np.ndarray:
     """How often a head's pass computes each pair of a query and a key [L, M], as the loops on the device do."""
     sides = tiles_of(tile_pass.query_listing_L, size), tiles_of(tile_pass.key_listing_M, size)
     times = np.zeros((len(queries), len(keys)), int)
@@ -72,10 +74,10 @@ def test_every_allowed_pair_is_executed_once(
 ):
     """For the output and for the key gradients; also where heads draw tiles of their own and queries are offset."""
     query_positions, key_positions = np.arange(queries) + offset, np.arange(keys)
-    for group, patterns in head_groups(pattern.for_keys(keys), heads):
-        plan = schedule(patterns, as_bytes(query_positions), as_bytes(key_positions), size)
+    for group, patterns in head_groups(pattern.for_key_count(keys), heads):
+        plan = schedule_tiles(patterns, as_bytes(query_positions), as_bytes(key_positions), size)
         for place, head in enumerate(group):
-            of_head = pattern.for_keys(keys).for_head(head, heads)
+            of_head = pattern.for_key_count(keys).for_head(head, heads)
             expected = np.asarray(of_head(query_positions[:, None], key_positions[None]), int)
             for by_key in (False, True):
                 times = [executed(one, place, by_key, query_positions, key_positions, size) for one in plan]
@@ -86,7 +88,7 @@ def test_every_allowed_pair_is_executed_once(
 def test_positions_that_only_the_program_knows_visit_every_tile(is_known: tuple[bool, bool]):
     queries, keys = np.arange(9) + 4, np.arange(13)
     given_positions = [as_bytes(x) if known else len(x) for x, known in zip((queries, keys), is_known, strict=True)]
-    (tile_pass,) = schedule((Causal(),), *given_positions, 4)
+    (tile_pass,) = schedule_tiles((Causal(),), *given_positions, 4)
     assert tile_pass.tiles == 3 * 4 and all(group.checks_pattern for group in (*tile_pass.by_query, *tile_pass.by_key))
     for by_key in (False, True):
         np.testing.assert_array_equal(
@@ -96,14 +98,16 @@ def test_positions_that_only_the_program_knows_visit_every_tile(is_known: tuple[
 
 def test_a_pattern_that_keeps_nothing_has_no_passes():
     positions = as_bytes(np.arange(8))
-    assert schedule((Full() - Full(),), positions, positions, 4) == ()
-    assert schedule((Window(1),), as_bytes(np.arange(4) + 50), positions, 4) == ()
+    assert schedule_tiles((Full() - Full(),), positions, positions, 4) == ()
+    assert schedule_tiles((Window(1),), as_bytes(np.arange(4) + 50), positions, 4) == ()
 
 
 def test_schedules_are_made_once():
     positions = as_bytes(np.arange(8))
-    assert schedule((Causal(),), positions, positions, 4) is schedule((Causal(),), bytes(positions), positions, 4)
-    assert count_of(positions) == count_of(8) == 8
+    assert schedule_tiles((Causal(),), positions, positions, 4) is schedule_tiles(
+        (Causal(),), bytes(positions), positions, 4
+    )
+    assert position_count(positions) == position_count(8) == 8
 
 
 # ---- classes of tiles ----
@@ -118,7 +122,7 @@ def make_table(rows: list[list[int]], tiles: int = 41) -> TileTable:
 def check_classes(tables: list[TileTable], classes: tuple[TileClass, ...]) -> None:
     """Each tile is in one class with what it visits; nothing else is visited but by classes that share a list."""
     computed = [tile for group in classes for tile in group.computed_n]
-    counts = np.max([table.counts for table in tables], axis=0)
+    counts = np.max([table.key_tile_counts for table in tables], axis=0)
     assert sorted(computed) == list(np.flatnonzero(counts))
     for group in classes:
         assert group.visited_hnw.shape[0] in (1, len(tables))
@@ -127,10 +131,10 @@ def check_classes(tables: list[TileTable], classes: tuple[TileClass, ...]) -> No
             for tile, visited in lists_of(group, head):
                 real = visited[visited < table.key_tiles].tolist()
                 assert len(set(real)) == len(real)
-                extra = set(real) - set(table.row(int(tile)).tolist())
-                assert set(table.row(int(tile)).tolist()) <= set(real)
+                extra = set(real) - set(table.key_tiles_of(int(tile)).tolist())
+                assert set(table.key_tiles_of(int(tile)).tolist()) <= set(real)
                 assert not extra or (group.is_shared and group.checks_pattern)
-                assert group.checks_pattern or len(real) == table.counts[tile]
+                assert group.checks_pattern or len(real) == table.key_tile_counts[tile]
                 assert group.checks_keys or len(real) == len(visited)
 
 
@@ -141,10 +145,10 @@ def test_classes_compute_each_tile_of_a_table_once_and_waste_little(rows: list[l
     classes = tile_classes([table], is_ragged=False)
     check_classes([table], classes)
     assert len(classes) <= CLASSES
-    padded = sum(table.counts[group.computed_n].max() * len(group.computed_n) for group in classes)
-    assert padded <= (1 + PADDING) * table.counts.sum() or len(classes) == CLASSES
+    padded = sum(table.key_tile_counts[group.computed_n].max() * len(group.computed_n) for group in classes)
+    assert padded <= (1 + PADDING) * table.key_tile_counts.sum() or len(classes) == CLASSES
     for group in classes:
-        longest = table.counts[group.computed_n].max()
+        longest = table.key_tile_counts[group.computed_n].max()
         assert longest <= group.visited_hnw.shape[2] <= (SPREAD if group.is_shared else 1) * longest
 
 
@@ -186,12 +190,12 @@ def test_no_division_into_as_many_groups_is_cheaper(counts: np.ndarray):
 def test_tiles_that_visit_nearly_the_same_share_one_list():
     computed_n = np.arange(2)
     whole = {'checks_pattern': False, 'is_ragged': False}
-    same = share(computed_n, np.array([[[0, 1, 2], [0, 1, 2]]]), 9, **whole)
+    same = share_tile_list(computed_n, np.array([[[0, 1, 2], [0, 1, 2]]]), 9, **whole)
     assert same.is_shared and same.visited_hnw.tolist() == [[[0, 1, 2]]]
     assert not same.checks_pattern and not same.checks_keys
-    other = share(computed_n, np.array([[[0, 1, 2, 3], [0, 1, 2, 4]]]), 9, **whole)
+    other = share_tile_list(computed_n, np.array([[[0, 1, 2, 3], [0, 1, 2, 4]]]), 9, **whole)
     assert other.is_shared and other.visited_hnw.tolist() == [[[0, 1, 2, 3, 4]]] and other.checks_pattern
-    apart = share(computed_n, np.array([[[0, 1, 2], [3, 4, 9]]]), 9, **whole)
+    apart = share_tile_list(computed_n, np.array([[[0, 1, 2], [3, 4, 9]]]), 9, **whole)
     assert (
         not apart.is_shared and apart.visited_hnw.shape == (1, 2, 3) and apart.checks_keys and not apart.checks_pattern
     )
@@ -200,9 +204,11 @@ def test_tiles_that_visit_nearly_the_same_share_one_list():
 def test_a_pattern_of_whole_tiles_is_not_evaluated():
     """BigBird's blocks are whole tiles: lists of unequal length are filled up, and that is all there is to check."""
     queries, keys = np.arange(238), np.arange(240)
-    (tile_pass,) = schedule((bigbird(4, 1).for_keys(240).for_head(0, 1),), as_bytes(queries), as_bytes(keys), 4)
+    (tile_pass,) = schedule_tiles(
+        (bigbird(4, 1).for_key_count(240).for_head(0, 1),), as_bytes(queries), as_bytes(keys), 4
+    )
     assert not any(group.checks_pattern for group in (*tile_pass.by_query, *tile_pass.by_key))
-    (window,) = schedule((Window(3),), as_bytes(np.arange(40)), as_bytes(np.arange(40)), 4)
+    (window,) = schedule_tiles((Window(3),), as_bytes(np.arange(40)), as_bytes(np.arange(40)), 4)
     assert all(group.checks_pattern for group in window.by_query)
 
 
@@ -223,7 +229,7 @@ def test_a_pattern_of_whole_tiles_is_not_evaluated():
 def test_padding_of_the_presets(pattern: Pattern, at_most: float):
     """Tiles that are executed against tiles that are kept, at 16,384 positions in tiles of 64."""
     positions = as_bytes(np.arange(16_384))
-    plan = schedule((pattern.for_keys(16_384),), positions, positions, 64)
+    plan = schedule_tiles((pattern.for_key_count(16_384),), positions, positions, 64)
     kept = sum(tile_pass.tiles for tile_pass in plan)
     for side in ('by_query', 'by_key'):
         run = sum(
@@ -236,11 +242,11 @@ def test_padding_of_the_presets(pattern: Pattern, at_most: float):
 
 
 def test_heads_with_tiles_of_their_own_share_one_schedule():
-    pattern = PerHead(bigbird(4, 1), Causal()).for_keys(64)
+    pattern = PerHead(bigbird(4, 1), Causal()).for_key_count(64)
     groups = head_groups(pattern, 4)
     assert [(heads, len(patterns)) for heads, patterns in groups] == [((0, 1), 2), ((2, 3), 1)]
     positions = as_bytes(np.arange(64))
-    (tile_pass,) = schedule(groups[0][1], positions, positions, 4)
+    (tile_pass,) = schedule_tiles(groups[0][1], positions, positions, 4)
     tables = [tile_table(head, np.arange(64), np.arange(64), 4) for head in groups[0][1]]
     assert (tables[0].keys != tables[1].keys).any()
     check_classes(tables, tile_pass.by_query)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.devices import compiled_for, using_forms
+from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.softmax.backend_choice import log_choice, may_hold_all_pairs
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.serve import log_choice, may_hold_all_pairs
 from tests.attention.cells import inputs
 
 
@@ -75,7 +75,7 @@ def test_more_pairs_are_dense_where_a_loop_holds_those_of_a_head(
         ones = jnp.ones((2, length), jnp.int32)
         given = {'query_segments': ones, 'key_segments': ones, 'dropout_rate': 0.1, 'dropout_rng': jax.random.key(0)}
     number = 1 if options == 'one core' else 2
-    with caplog.at_level(logging.INFO), compiled_for('cpu', devices), using_forms(cores=number):
+    with caplog.at_level(logging.INFO), using_platform('cpu', devices), using_device_tuning(cores=number):
         jax.eval_shape(lambda q: attend(q, q, q, Softmax(parse_pattern(pattern)), **given), q)
     assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
 

@@ -11,10 +11,15 @@ from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Window
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import Sides
+from efficient_attention.attention.request import QueryKeyPair
+from efficient_attention.attention.sequence_parallel.split import SequenceSplit
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.split_tokens import join, kept_tiles, separate, steps_of
-from efficient_attention.attention.split_tokens.split import Split
+from efficient_attention.attention.softmax.sequence_parallel import (
+    kept_tiles,
+    merge_float_leaves,
+    plan_ring_steps,
+    split_float_leaves,
+)
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
 from tests.attention.split import assert_split_equals_whole, numbers, packed, vectors
@@ -61,16 +66,33 @@ def test_global_tokens_and_a_bias_for_each_pair():
 @pytest.mark.parametrize('width', [15, 64, 100, 10_000])
 def test_a_causal_window_takes_as_many_steps_as_it_reaches_shares(width: int, devices: int):
     share = 1024 // devices
-    steps = steps_of((Causal() & Window(width),), Sides(0, 0), Split(devices, 1024, 1024), 64, False)
+    steps = plan_ring_steps(
+        (Causal() & Window(width),), QueryKeyPair(0, 0), SequenceSplit(devices, 1024, 1024), 64, False
+    )
     assert len(steps) == min(devices, -(-width // share) + 1)
 
 
 def test_devices_whose_blocks_keep_the_same_tiles_share_a_program():
-    split = Split(4, 256, 256)
-    assert [len(step.blocks) for step in steps_of((Causal(),), Sides(0, 0), split, 16, True)] == [1, 1, 1, 1]
-    assert [len(step.blocks) for step in steps_of((Full(),), Sides(0, 0), split, 16, False)] == [1, 1, 1, 1]
+    split = SequenceSplit(4, 256, 256)
+    assert [len(step.blocks) for step in plan_ring_steps((Causal(),), QueryKeyPair(0, 0), split, 16, True)] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert [len(step.blocks) for step in plan_ring_steps((Full(),), QueryKeyPair(0, 0), split, 16, False)] == [
+        1,
+        1,
+        1,
+        1,
+    ]
     # Read by distance, the blocks before a device and those behind it differ.
-    assert [len(step.blocks) for step in steps_of((Full(),), Sides(0, 0), split, 16, True)] == [1, 2, 2, 2]
+    assert [len(step.blocks) for step in plan_ring_steps((Full(),), QueryKeyPair(0, 0), split, 16, True)] == [
+        1,
+        2,
+        2,
+        2,
+    ]
 
 
 def test_kept_tiles_tell_blocks_apart_by_what_they_keep():
@@ -82,9 +104,9 @@ def test_kept_tiles_tell_blocks_apart_by_what_they_keep():
 
 def test_whole_numbers_are_kept_apart_and_put_back():
     leaves = [jnp.ones(2), jnp.arange(3), jnp.zeros(())]
-    floats, others = separate(leaves)
+    floats, others = split_float_leaves(leaves)
     assert [leaf is None for leaf in floats] == [False, True, False]
-    assert all(left is right for left, right in zip(join(floats, others), leaves, strict=True))
+    assert all(left is right for left, right in zip(merge_float_leaves(floats, others), leaves, strict=True))
 
 
 def test_memory_of_a_device_falls_with_their_number():

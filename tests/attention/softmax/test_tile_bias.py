@@ -93,7 +93,7 @@ def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...]):
             make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S),
             make_mask_inputs(request),
         )
-        return [term.values(make_chunk(LISTS[name][by_key], by_key), mask_inputs) for name, by_key in CHUNKS]
+        return [term.chunk_values(make_chunk(LISTS[name][by_key], by_key), mask_inputs) for name, by_key in CHUNKS]
 
     for (name, by_key), values in zip(CHUNKS, values_of_chunks(bias), strict=True):
         lists = LISTS[name][by_key]
@@ -122,7 +122,7 @@ def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...
         request, lists = make(bias), LISTS[name][False]
         term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
         assert term.has_tile_gradient == (shape[-2] > 1)
-        values = term.read_by(make_chosen(lists, False)).read_values(
+        values = term.select_for_chunk(make_chosen(lists, False)).read_values(
             make_chunk(lists, False), make_mask_inputs(request)
         )
         return jnp.where(real_pairs(lists, False), values, 0.0).sum()
@@ -156,18 +156,18 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
     request = make(jax.tree_util.Partial(slopes, scale), positions)
     term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     lists = LISTS[name][by_key]
-    values = jax.jit(lambda: term.values(make_chunk(lists, by_key), make_mask_inputs(request)))()
+    values = jax.jit(lambda: term.chunk_values(make_chunk(lists, by_key), make_mask_inputs(request)))()
     expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     np.testing.assert_array_equal(np.where(is_real, values, 0), np.where(is_real, expected, 0))
-    assert term.read_by(make_chosen(lists, by_key)) is term
+    assert term.select_for_chunk(make_chosen(lists, by_key)) is term
 
 
 def test_a_function_without_heads_serves_all_of_them():
     request = make(lambda query, key: (query * key).astype(jnp.float32))
     term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     assert isinstance(term, FunctionBias)
-    values = term.values(make_chunk(LISTS['alike'][False], False), make_mask_inputs(request))
+    values = term.chunk_values(make_chunk(LISTS['alike'][False], False), make_mask_inputs(request))
     assert values.shape == (1, 1, 2, 1, S, 2, S)
 
 
@@ -176,7 +176,7 @@ def test_a_function_with_tiles_of_each_head_is_refused():
     term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     chunk = make_chunk(LISTS['by head'][False], False)
     with pytest.raises(NotImplementedError, match='no bias function together with tiles that differ by head'):
-        term.values(chunk, make_mask_inputs(request))
+        term.chunk_values(chunk, make_mask_inputs(request))
 
 
 def test_no_bias_is_none():
@@ -185,6 +185,6 @@ def test_no_bias_is_none():
 
 def test_the_gradient_of_tiles_is_put_back_behind_the_heads():
     arrays = jnp.arange(3 * 2 * 1 * 1 * S * 2 * S).reshape(3, 2, 1, 1, S, 2, S)
-    whole = ArrayBias(jnp.zeros((2, 1, 1, 4, S, 2, S))).join(None, [arrays])
+    whole = ArrayBias(jnp.zeros((2, 1, 1, 4, S, 2, S))).finish_gradient(None, [arrays])
     np.testing.assert_array_equal(whole.array_bghnSnS[:, :, :, 1], arrays[1])
     assert not whole.array_bghnSnS[:, :, :, 3].any()  # the empty tile

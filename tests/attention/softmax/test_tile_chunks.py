@@ -11,9 +11,9 @@ from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
     TileChunk,
     dot_products,
-    into_tiles,
     make_side,
     reorder,
+    split_into_tiles,
     take_computed,
     take_visited,
     weighted_sums,
@@ -38,7 +38,7 @@ def make_chosen(lists: np.ndarray) -> ChosenTiles:
 def test_tiles_hold_the_listed_order_and_end_with_an_empty_one(length: int):
     x = np.random.default_rng(0).normal(size=(2, length, 3)).astype(np.float32)
     listing = np.random.default_rng(1).permutation(length)
-    tiles = np.asarray(jax.jit(lambda x: into_tiles(x, listing, S, fill=7))(x))
+    tiles = np.asarray(jax.jit(lambda x: split_into_tiles(x, listing, S, fill=7))(x))
     assert tiles.shape == (2, -(-length // S) + 1, S, 3)
     flat = tiles.reshape(2, -1, 3)
     np.testing.assert_array_equal(flat[:, :length], x[:, listing])
@@ -101,9 +101,9 @@ def test_values_and_products_meet_over_the_pairs(name: str, by_key: bool):
 
     @jax.jit
     def results(q: jax.Array, k: jax.Array) -> tuple:
-        queries, keys = chunk.queries(q), chunk.keys(k)
+        queries, keys = chunk.select_query_tiles(q), chunk.select_key_tiles(k)
         pairs = dot_products(chunk, queries, keys)
-        spread = chunk.spread_queries(numbers), chunk.spread_keys(numbers), chunk.spread_heads(heads)
+        spread = chunk.broadcast_queries(numbers), chunk.broadcast_keys(numbers), chunk.broadcast_heads(heads)
         return weighted_sums(chunk, pairs, queries if by_key else keys), (*spread, pairs)
 
     sums, spread = jax.device_get(results(q, k))

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.softmax.schedule import TileClass
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
-from efficient_attention.attention.softmax.tile_loops import Loop, into_order, run_class, run_loop
+from efficient_attention.attention.softmax.tile_loops import Loop, restore_tile_order, run_class, run_loop
+from efficient_attention.attention.softmax.tile_schedule import TileClass
 
 
 def make_class(computed: list[int], lists: list[list[int]] | None = None) -> TileClass:
@@ -55,4 +55,4 @@ def test_steps_fit_their_bytes_and_are_even():
 
 def test_tiles_that_are_in_order_already_are_not_moved():
     x = jnp.arange(3)
-    assert into_order([x], np.arange(3), 3, 0.0) is x
+    assert restore_tile_order([x], np.arange(3), 3, 0.0) is x

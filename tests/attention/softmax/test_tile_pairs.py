@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.patterns import Causal, Full, Pattern
-from efficient_attention.attention.softmax.schedule import Pass, TileClass
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
     TileChunk,
     TileMaskInputs,
-    into_tiles,
     make_side,
+    split_into_tiles,
 )
 from efficient_attention.attention.softmax.tile_pairs import (
     SavedTiles,
     TileOperands,
     TileOptions,
-    allowed,
-    backward_pairs,
+    allowed_pairs,
     dropout_factor,
     forward_chunk,
     make_chunk,
+    pair_gradients,
 )
+from efficient_attention.attention.softmax.tile_schedule import TileClass, TilePass
 from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
@@ -34,7 +34,7 @@ FULL = Full()
 
 
 def make_options(pattern: Pattern = FULL, rate: float = 0.0) -> TileOptions:
-    return TileOptions(Pass((pattern,), S, IN_ORDER, IN_ORDER, (), (), 4), rate, (1, 1))
+    return TileOptions(TilePass((pattern,), S, IN_ORDER, IN_ORDER, (), (), 4), rate, (1, 1))
 
 
 def make_mask_inputs(segments: jax.Array | None = None, seeds: jax.Array | None = None) -> TileMaskInputs:
@@ -58,7 +58,7 @@ def as_matrix(x: jax.Array, by_key: bool) -> np.ndarray:
 @pytest.mark.parametrize('pattern', [Full(), Causal()], ids=['full', 'causal'])
 def test_pairs_are_allowed_by_pattern_and_segments(pattern: Pattern, by_key: bool):
     """Segment 0 is padding: nobody reads it, not even padding."""
-    masks = jax.jit(lambda: allowed(whole_chunk(by_key), make_options(pattern), make_mask_inputs(SEGMENTS)))()
+    masks = jax.jit(lambda: allowed_pairs(whole_chunk(by_key), make_options(pattern), make_mask_inputs(SEGMENTS)))()
     found = np.stack(np.broadcast_arrays(*masks)).all(axis=0)
     found = np.broadcast_to(found, (1, 1, 2, *masks[-1].shape[3:]))
     segments, places = np.asarray(SEGMENTS[0]), np.arange(L)
@@ -68,7 +68,7 @@ def test_pairs_are_allowed_by_pattern_and_segments(pattern: Pattern, by_key: boo
 
 def test_a_chunk_that_needs_no_mask_has_none():
     """By key, where results of keys that do not exist are dropped; by query they are masked."""
-    masks = [allowed(whole_chunk(by_key, False), make_options(), make_mask_inputs()) for by_key in (True, False)]
+    masks = [allowed_pairs(whole_chunk(by_key, False), make_options(), make_mask_inputs()) for by_key in (True, False)]
     assert masks[0] == [] and len(masks[1]) == 1
     assert np.asarray(masks[1][0]).ravel().tolist() == [True] * L + [False]
 
@@ -97,7 +97,7 @@ def test_outputs_and_gradients_of_logits_are_those_of_the_formula():
 
     @jax.jit
     def tiled(*arrays: jax.Array) -> tuple:
-        tiles = [into_tiles(x[None], IN_ORDER, S)[:, None] for x in arrays]
+        tiles = [split_into_tiles(x[None], IN_ORDER, S)[:, None] for x in arrays]
         operands = TileOperands(tiles[0][:, :, :, None], tiles[1], tiles[2], ())
         return (
             operands,
@@ -108,7 +108,9 @@ def test_outputs_and_gradients_of_logits_are_those_of_the_formula():
     @jax.jit
     def defined(q: jax.Array, k: jax.Array, v: jax.Array, dout: jax.Array) -> tuple:
         (expected, lse), pull = jax.vjp(lambda q, k: softmax(q, k, v), q, k)
-        by_tile = [into_tiles(x[None], IN_ORDER, S)[:, None, :, None] for x in (lse, (dout * expected).sum(axis=-1))]
+        by_tile = [
+            split_into_tiles(x[None], IN_ORDER, S)[:, None, :, None] for x in (lse, (dout * expected).sum(axis=-1))
+        ]
         return expected, lse, pull((dout, jnp.zeros_like(lse))), by_tile
 
     operands, dout_tiles, (out, lse) = tiled(*arrays)
@@ -117,7 +119,7 @@ def test_outputs_and_gradients_of_logits_are_those_of_the_formula():
     saved, (q, k, v) = SavedTiles(by_tile[0], dout_tiles, by_tile[1]), [np.asarray(x) for x in arrays[:3]]
     for by_key in (False, True):
         chunk = whole_chunk(by_key)
-        pairs = jax.jit(lambda chunk=chunk: backward_pairs(chunk, options, operands, make_mask_inputs(), saved, []))()
+        pairs = jax.jit(lambda chunk=chunk: pair_gradients(chunk, options, operands, make_mask_inputs(), saved, []))()
         weights, dlogits = (as_matrix(x, by_key) for x in pairs)
         assert_close((dlogits @ k, dlogits.T @ q), gradients, gradient=True)
         assert_close(weights @ v, expected)

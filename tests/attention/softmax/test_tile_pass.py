@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.devices import compiled_for, using_forms
+from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.schedule import Pass, schedule
 from efficient_attention.attention.softmax.tile_bias import ArrayBias
 from efficient_attention.attention.softmax.tile_pass import attend_pass, dropout_seeds, make_terms, step_sizes
 from efficient_attention.attention.softmax.tile_relative import RelativeBias
+from efficient_attention.attention.softmax.tile_schedule import TilePass, schedule_tiles
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
@@ -30,8 +30,8 @@ def make(**options: object) -> Request:
     return make_request(q, k, v, Softmax(Causal(), S), **options)
 
 
-def causal_pass() -> Pass:
-    (tile_pass,) = schedule((Causal(),), POSITIONS, POSITIONS, S)
+def causal_pass() -> TilePass:
+    (tile_pass,) = schedule_tiles((Causal(),), POSITIONS, POSITIONS, S)
     return tile_pass
 
 
@@ -41,7 +41,7 @@ def test_heads_in_turn_give_what_all_heads_at_once_give():
     request = make(is_relative=True, bias=bias, dropout_rate=0.3, rng=jax.random.key(2))
     programs, results = [], []
     for is_in_turn in (False, True):
-        with using_forms(tile_step_bytes=1, takes_turns_by_head=is_in_turn):
+        with using_device_tuning(tile_step_bytes=1, takes_turns_by_head=is_in_turn):
             lowered = jax.jit(lambda: attend_pass(request, HEADS, causal_pass())).lower()
             programs.append(lowered.as_text())
             results.append(lowered.compile()())
@@ -63,7 +63,7 @@ def test_terms_are_those_that_the_request_has():
     'platform, sizes', [('cpu', (2**20, 2**22)), ('cuda', (2**27, 2**27)), ('tpu', (2**27, 2**27))]
 )
 def test_steps_are_small_on_cpus_alone(platform: str, sizes: tuple[int, int]):
-    with compiled_for(platform):
+    with using_platform(platform):
         assert step_sizes() == sizes
 
 

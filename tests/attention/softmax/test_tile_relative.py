@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import efficient_attention as ea
-from efficient_attention.attention.relative import Relative, shift
+from efficient_attention.attention.relative import Relative, relative_shift
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
-from efficient_attention.attention.softmax.tile_relative import RelativeBias, RelativeRead
+from efficient_attention.attention.softmax.tile_relative import RelativeBias, RelativeChunk
 
 S = 64
 
 
 def test_shift_moves_each_row_to_its_keys():
     products = jnp.arange(S * 3 * S, dtype=jnp.float32).reshape(1, S, 3 * S)
-    shifted = shift(products, 2 * S)
+    shifted = relative_shift(products, 2 * S)
     rows, columns = np.arange(S)[:, None], np.arange(2 * S)[None]
     np.testing.assert_array_equal(shifted[0], np.asarray(products)[0, rows, S - 1 - rows + columns])
 
@@ -25,14 +25,14 @@ def test_tiles_beyond_the_table_are_its_ends_and_send_their_gradient_there():
     term = RelativeBias(jnp.zeros((1, 1, 6, 1, 1, 1)), table, diagonal=40, widest=4)
     computed_t, firsts = jnp.asarray([49, 41, 39, 36, 0]), jnp.zeros(5, jnp.int32)
     chosen = ChosenTiles(computed_t, firsts[None, :, None] + jnp.arange(2)[None, None], jnp.zeros(5, bool))
-    picked = term.table_tiles(term.starts(chosen), 3)
+    picked = term.table_tiles(term.first_table_tiles(chosen), 3)
     expected = [[0, 0, 0], [0, 0, 1], [1, 2, 3], [4, 4, 4], [4, 4, 4]]
     np.testing.assert_array_equal(picked.reshape(5, 3), expected)
-    gradient = RelativeRead(jnp.zeros((1, 1, 5, 1, 1, 1)), jnp.arange(15.0).reshape(picked.shape))
-    total, arrays = term.collect(term.start(), chosen, gradient)
+    gradient = RelativeChunk(jnp.zeros((1, 1, 5, 1, 1, 1)), jnp.arange(15.0).reshape(picked.shape))
+    total, arrays = term.add_chunk_gradient(term.zero_gradient(), chosen, gradient)
     sums = np.zeros(5)
     np.add.at(sums, np.asarray(expected).reshape(-1), np.arange(15.0))
-    np.testing.assert_array_equal(term.join(total, arrays).table_1GhnSK.reshape(5), sums)
+    np.testing.assert_array_equal(term.finish_gradient(total, arrays).table_1GhnSK.reshape(5), sums)
 
 
 @pytest.mark.parametrize(

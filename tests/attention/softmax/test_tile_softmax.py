@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.devices import using_forms
+from efficient_attention.attention.devices import using_device_tuning
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.tile_softmax import sum_to, tiles_first, tiles_third, with_empty_tile
+from efficient_attention.attention.softmax.tile_softmax import (
+    sum_to_shape,
+    tile_axis_to_front,
+    tile_axis_to_third,
+    with_empty_tile,
+)
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
@@ -22,11 +27,11 @@ S = 16
 
 def test_small_helpers():
     x = jnp.arange(24.0).reshape(1, 2, 3, 4)
-    assert sum_to(x, (1, 2, 1, 1)).ravel().tolist() == [66.0, 210.0]
+    assert sum_to_shape(x, (1, 2, 1, 1)).ravel().tolist() == [66.0, 210.0]
     padded = with_empty_tile(x)
     assert padded.shape == (1, 2, 4, 4) and not padded[:, :, 3].any() and (padded[:, :, :3] == x).all()
-    assert tiles_first(x).shape == (3, 1, 2, 4)
-    np.testing.assert_array_equal(tiles_third(tiles_first(x)), x)
+    assert tile_axis_to_front(x).shape == (3, 1, 2, 4)
+    np.testing.assert_array_equal(tile_axis_to_third(tile_axis_to_front(x)), x)
 
 
 # ---- whole passes ----
@@ -61,7 +66,7 @@ def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
     """One tile at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
     results = []
     for size in (1, 2**30):
-        with using_forms(tile_step_bytes=size, shared_tile_step_bytes=size):
+        with using_device_tuning(tile_step_bytes=size, shared_tile_step_bytes=size):
             results.append(program(text, bias, dropout_rate=0.2, rng=jax.random.key(1))())
     assert_close(*results, gradient=True)
 

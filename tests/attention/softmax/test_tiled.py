@@ -145,8 +145,8 @@ def test_queries_far_from_all_keys_give_zeros():
         (Causal(), [((0, 1, 2, 3), 1)]),
         (PerHead(Causal(), Full()), [((0, 1), 1), ((2, 3), 1)]),
         (PerHead(Causal(), Full(), Full(), Causal()), [((0, 3), 1), ((1, 2), 1)]),
-        (RandomTiles(1, 4).for_keys(16), [((0, 1, 2, 3), 4)]),
-        (PerHead(RandomTiles(1, 4).for_keys(16), Full()), [((0, 1), 2), ((2, 3), 1)]),
+        (RandomTiles(1, 4).for_key_count(16), [((0, 1, 2, 3), 4)]),
+        (PerHead(RandomTiles(1, 4).for_key_count(16), Full()), [((0, 1), 2), ((2, 3), 1)]),
     ],
 )
 def test_heads_that_differ_only_in_what_they_draw_share_a_schedule(pattern: Pattern, groups: list):

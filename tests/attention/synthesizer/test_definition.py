@@ -26,11 +26,11 @@ def test_weights_of_tables_are_the_same_for_all_tokens():
     for mechanism in (Synthesizer('random', 16), Synthesizer('factorized', 16, 3)):
         weights = weights_of(mechanism)(q, k)
         np.testing.assert_array_equal(weights[0], weights[1])
-        assert not mechanism.reads.queries and not mechanism.reads.keys
+        assert not mechanism.key_access.queries and not mechanism.key_access.keys
     dense = Synthesizer('dense', 16)
     weights = np.asarray(weights_of(dense)(q, k))
     assert np.abs(weights[0] - weights[1]).max() > 0.01
-    assert dense.reads.queries and not dense.reads.keys
+    assert dense.key_access.queries and not dense.key_access.keys
 
 
 @pytest.mark.parametrize('kind', ['dense', 'random', 'factorized'])

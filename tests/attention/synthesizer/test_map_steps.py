@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.synthesizer.map_steps import map_steps
+from efficient_attention.attention.synthesizer.map_steps import map_group_steps
 from tests.tolerances import assert_close
 
 GROUPS, STEPS, S, M = 3, 4, 5, 6
@@ -47,7 +47,7 @@ def test_results_and_gradients_are_those_of_each_step_by_itself():
         out = way(jax.tree.map(jnp.asarray, fixed), groups, steps)
         return (out * turn).sum(), out
 
-    ways = functools.partial(map_steps, compute), at_once
+    ways = functools.partial(map_group_steps, compute), at_once
     both = jax.jit(lambda *x: [jax.grad(loss, (0, 1), has_aux=True)(*x, way) for way in ways])
     (gradients, out), (expected_gradients, expected) = both(groups, steps)
     assert_close(out, expected)
@@ -60,7 +60,7 @@ def test_rows_may_be_mapped():
 
     @jax.jit
     def both(fixed: dict, groups: dict, rows: dict) -> tuple[Array, Array]:
-        found = jax.vmap(lambda x: map_steps(compute, fixed, groups, x))(rows)
+        found = jax.vmap(lambda x: map_group_steps(compute, fixed, groups, x))(rows)
         return found[1], at_once(fixed, groups, {'x': rows['x'][1]})
 
     assert_close(*both(fixed, groups, rows))

@@ -10,11 +10,11 @@ import pytest
 from jax import Array
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.devices import compiled_for
+from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.patterns import Causal
-from efficient_attention.attention.request import Dropout, Request, Sides
+from efficient_attention.attention.request import Dropout, QueryKeyPair, Request
 from efficient_attention.attention.synthesizer.definition import Synthesizer
-from efficient_attention.attention.synthesizer.table_loop import is_served
+from efficient_attention.attention.synthesizer.table_loop import is_supported
 from tests.tolerances import assert_close
 
 QUERIES, KEYS, LENGTH = 515, 521, 530
@@ -22,7 +22,7 @@ QUERIES, KEYS, LENGTH = 515, 521, 530
 
 @pytest.fixture(autouse=True)
 def _one_device() -> Iterator[None]:
-    with compiled_for('cpu', 1):
+    with using_platform('cpu', 1):
         yield
 
 
@@ -66,24 +66,24 @@ def test_outputs_and_gradients_are_those_of_the_definition(kind: str, has_segmen
 def test_what_the_loop_serves():
     def request(length: int, mechanism: Synthesizer, **options: Any) -> Request:
         q, positions = vectors(length, 0), np.arange(length)[None]
-        options = {'segments': None, 'positions': Sides(positions, positions), 'dropout': None} | options
+        options = {'segments': None, 'positions': QueryKeyPair(positions, positions), 'dropout': None} | options
         return Request(q, q, q, mechanism, **options)
 
     random = Synthesizer('random', LENGTH)
-    assert is_served(request(QUERIES, random))
-    assert not is_served(request(500, random))
-    assert is_served(request(QUERIES, Synthesizer('random+dot', LENGTH)))
+    assert is_supported(request(QUERIES, random))
+    assert not is_supported(request(500, random))
+    assert is_supported(request(QUERIES, Synthesizer('random+dot', LENGTH)))
     for kind in ('dense', 'factorized'):
-        assert not is_served(request(QUERIES, Synthesizer(kind, LENGTH)))
-    assert not is_served(request(QUERIES, Synthesizer('random', LENGTH, pattern=Causal())))
+        assert not is_supported(request(QUERIES, Synthesizer(kind, LENGTH)))
+    assert not is_supported(request(QUERIES, Synthesizer('random', LENGTH, pattern=Causal())))
     moved = np.arange(QUERIES)[None] + 1
     for options in (
         {'dropout': Dropout(0.1, jax.random.key(0))},
         {'bias': jnp.zeros(QUERIES)},
-        {'positions': Sides(moved, moved)},
+        {'positions': QueryKeyPair(moved, moved)},
         {'backend': 'blocked'},
     ):
-        assert not is_served(request(QUERIES, random, **options))
+        assert not is_supported(request(QUERIES, random, **options))
 
 
 @pytest.mark.parametrize('kind', ['random', 'random+dot'])

@@ -4,10 +4,10 @@ import hashlib
 
 import pytest
 
-from efficient_attention.data.arena.arena_row import is_of_split
-from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.arena_row import is_hashed_to_split
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.data.arena.listops import listops_row
-from efficient_attention.data.tokenizers.fixed import FIRST_WORD, vocabulary_size
+from efficient_attention.data.tokenizers.fixed_vocabulary import FIRST_WORD, fixed_vocabulary_size
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'dev', 'test')
@@ -39,21 +39,22 @@ SETS = {
 
 @pytest.mark.parametrize('text', SETS)
 def test_generated_sets(text: str):
-    found = open_set(text, 'examples.train')
+    found = open_arena_dataset(text, 'examples.train')
     texts, labels = SETS[text]
     rows = list(found.rows('dev'))
     assert len(rows) == 3 and found.texts == texts and len(found.labels) == labels
     for row in rows:
         assert len(row.texts) == texts and 0 <= row.label < labels
         assert all(
-            text.dtype == 'uint16' and text.max() < vocabulary_size(found.vocabulary) - FIRST_WORD for text in row.texts
+            text.dtype == 'uint16' and text.max() < fixed_vocabulary_size(found.vocabulary) - FIRST_WORD
+            for text in row.texts
         )
 
 
 def test_options_reach_the_generator():
-    [row] = open_set('listops:rows=1:seed=5:length=10-40', 'x').rows('test')
+    [row] = open_arena_dataset('listops:rows=1:seed=5:length=10-40', 'x').rows('test')
     assert row.texts[0].tolist() == listops_row(5, 'test', 0, 10, 40).texts[0].tolist()
-    assert open_set('pathfinder:rows=1:size=32:bars=easy', 'x').bars == 6
+    assert open_arena_dataset('pathfinder:rows=1:size=32:bars=easy', 'x').bars == 6
 
 
 @pytest.mark.parametrize(
@@ -85,14 +86,15 @@ def test_options_reach_the_generator():
 )
 def test_texts_that_are_none(text: str, line: str):
     with pytest.raises(InputError) as error:
-        open_set(text, 'examples.train')
+        open_arena_dataset(text, 'examples.train')
     assert str(error.value).startswith(f'examples.train is {text!r}; {line}')
 
 
 @pytest.mark.parametrize('text', FIRST)
 def test_the_first_images_of_each_split(text: str):
     images = {
-        split: [(row.texts[0].tobytes(), row.label) for row in open_set(text, 'x').rows(split)] for split in SPLITS
+        split: [(row.texts[0].tobytes(), row.label) for row in open_arena_dataset(text, 'x').rows(split)]
+        for split in SPLITS
     }
     for (split, rows), wanted in zip(images.items(), FIRST[text], strict=True):
         content = b''.join(pixels + bytes([label]) for pixels, label in rows)
@@ -102,5 +104,5 @@ def test_the_first_images_of_each_split(text: str):
 
 @pytest.mark.parametrize('options', ['size=16:bars=2', 'size=20:bars=2', 'size=32:bars=2:distractors=0:starts=fixed'])
 def test_no_split_of_few_images_can_have_one_of_another(options: str):
-    found = open_set(f'pathfinder:rows=40:{options}', 'x')
-    assert all(is_of_split(row.texts[0], split) for split in SPLITS for row in found.rows(split))
+    found = open_arena_dataset(f'pathfinder:rows=40:{options}', 'x')
+    assert all(is_hashed_to_split(row.texts[0], split) for split in SPLITS for row in found.rows(split))

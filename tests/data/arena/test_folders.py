@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from efficient_attention.data.arena.arena_set import open_set
-from efficient_attention.data.arena.folders import (
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
+from efficient_attention.data.arena.original_file_readers import (
     PAIR_FILES,
+    citation_pair_file,
+    citation_pair_rows,
     grey_pixels,
     image_files,
     image_labels,
     image_rows,
     is_held_out,
-    pair_file,
-    pair_rows,
     review_files,
     review_rows,
 )
-from efficient_attention.data.arena.prepared import prepared_rows
+from efficient_attention.data.arena.row_cache import cached_rows
 from efficient_attention.errors import InputError
 
 
@@ -34,7 +34,7 @@ def write_reviews(folder: Path) -> None:
 def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path):
     folder = tmp_path / 'films[1], *a:b'
     write_reviews(folder)
-    found = open_set(f'imdb:folder={folder}', 'examples.test')
+    found = open_arena_dataset(f'imdb:folder={folder}', 'examples.test')
     assert len(list(found.rows('test'))) == 60 and len(found.digest('test')) == 64
 
 
@@ -46,11 +46,11 @@ def test_rows_with_labels_are_those_of_their_classes(tmp_path: Path):
             path = tmp_path / name / 'test' / ('neg' if number in negative else 'pos') / f'{number}_1.txt'
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f'film {number}')
-        found.append(open_set(f'imdb:folder={tmp_path / name}', 'examples.test'))
-    classes = [one.classes('test') for one in found]
+        found.append(open_arena_dataset(f'imdb:folder={tmp_path / name}', 'examples.test'))
+    classes = [one.class_file_counts('test') for one in found]
     assert classes == [{'neg': 2, 'pos': 2}, {'neg': 1, 'pos': 3}, {'neg': 2, 'pos': 2}]
     assert len({one.digest('test') for one in found}) == 1  # of which a run's fingerprint is
-    rows = [[row.label for row in prepared_rows(one, 'test', tmp_path / 'cache')] for one in found]
+    rows = [[row.label for row in cached_rows(one, 'test', tmp_path / 'cache')] for one in found]
     assert rows == [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
 
 
@@ -102,15 +102,15 @@ def test_images_that_are_none(tmp_path: Path):
 
 def test_pairs(tmp_path: Path):
     with pytest.raises(InputError, match=r"train\.tsv: no such file; AAN's pairs may not be redistributed"):
-        pair_file(tmp_path, 'train')
+        citation_pair_file(tmp_path, 'train')
     path = tmp_path / PAIR_FILES['train']
     path.write_text('1.0\ta\tb\tone "text\tother\n0\ta\tc\tx\ty\n')
-    first, second = pair_rows(pair_file(tmp_path, 'train'))
+    first, second = citation_pair_rows(citation_pair_file(tmp_path, 'train'))
     assert (first.label, second.label) == (1, 0)
     assert [bytes(text.astype(np.uint8)) for text in first.texts] == [b'one "text', b'other']
     path.write_text('1.0\ta\tb\tone\n')
     with pytest.raises(InputError, match=r'line 1: 4 columns; there must be label, id, id, text, text'):
-        list(pair_rows(path))
+        list(citation_pair_rows(path))
     path.write_text('2.0\ta\tb\tone\ttwo\n')
     with pytest.raises(InputError, match=r"line 1: the label is '2\.0'; known: 0\.0, 1\.0"):
-        list(pair_rows(path))
+        list(citation_pair_rows(path))

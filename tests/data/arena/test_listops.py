@@ -8,8 +8,8 @@ import pytest
 
 from efficient_attention.data.arena import listops
 from efficient_attention.data.arena.arena_row import SPLITS
-from efficient_attention.data.arena.listops import listops_row, value_of
-from efficient_attention.data.tokenizers.fixed import WORDS
+from efficient_attention.data.arena.listops import evaluate_operator, listops_row
+from efficient_attention.data.tokenizers.fixed_vocabulary import WORDS
 from efficient_attention.errors import InputError
 
 OPERATIONS = {
@@ -72,7 +72,7 @@ def test_labels_have_the_shares_of_the_original():
 
 
 def test_half_of_the_median_is_rounded_down():
-    assert [value_of(12, values) for values in ([1, 2], [9, 0, 4], [3, 4, 8, 9], [1, 1])] == [1, 4, 6, 1]
+    assert [evaluate_operator(12, values) for values in ([1, 2], [9, 0, 4], [3, 4, 8, 9], [1, 1])] == [1, 4, 6, 1]
 
 
 def test_lengths_that_hardly_any_tree_has(monkeypatch: pytest.MonkeyPatch):

@@ -6,27 +6,27 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from efficient_attention.data.arena.arena_set import open_set
-from efficient_attention.data.arena.folders import pair_file, pair_rows
-from efficient_attention.data.arena.original_layout import nested_text, write_sets
-from efficient_attention.data.tokenizers.fixed import FIRST_WORD, fixed_tokenizer
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
+from efficient_attention.data.arena.original_file_readers import citation_pair_file, citation_pair_rows
+from efficient_attention.data.arena.original_format_writer import listops_bracket_text, write_original_format
+from efficient_attention.data.tokenizers.fixed_vocabulary import FIRST_WORD, fixed_tokenizer
 from efficient_attention.errors import InputError
 
 
 def sets_of(text: str, splits: tuple[str, ...] = ('train', 'dev', 'test')) -> dict:
-    return {split: open_set(text, split) for split in splits}
+    return {split: open_arena_dataset(text, split) for split in splits}
 
 
 def test_parentheses_stand_round_an_operator_and_each_argument():
-    assert nested_text('[MAX 1 2 ]'.split()) == '( ( ( [MAX 1 ) 2 ) ] )'
-    assert nested_text('[MIN 4 [SM 5 6 ] ]'.split()) == '( ( ( [MIN 4 ) ( ( ( [SM 5 ) 6 ) ] ) ) ] )'
+    assert listops_bracket_text('[MAX 1 2 ]'.split()) == '( ( ( [MAX 1 ) 2 ) ] )'
+    assert listops_bracket_text('[MIN 4 [SM 5 6 ] ]'.split()) == '( ( ( [MIN 4 ) ( ( ( [SM 5 ) 6 ) ] ) ) ] )'
     with pytest.raises(ValueError, match='the words are no tree'):
-        nested_text(['[MAX', '1'])
+        listops_bracket_text(['[MAX', '1'])
 
 
 def test_listops(tmp_path: Path):
     sets = sets_of('listops:rows=4:length=8-40')
-    paths = write_sets(sets, tmp_path)
+    paths = write_original_format(sets, tmp_path)
     assert [path.name for path in paths] == ['basic_train.tsv', 'basic_val.tsv', 'basic_test.tsv']
     header, *lines = paths[1].read_text().splitlines()
     assert header == 'Source\tTarget'
@@ -38,7 +38,7 @@ def test_listops(tmp_path: Path):
 
 def test_images(tmp_path: Path):
     sets = sets_of('pathfinder:rows=2:size=32:bars=4', ('train', 'dev'))
-    [metadata] = write_sets(sets, tmp_path)
+    [metadata] = write_original_format(sets, tmp_path)
     assert metadata == tmp_path / 'pathfinder32' / 'curv_contour_length_4' / 'metadata' / '0.npy'
     rows = [row for split in ('train', 'dev') for row in sets[split].rows(split)]
     for line, row in zip(metadata.read_text().splitlines(), rows, strict=True):
@@ -50,27 +50,29 @@ def test_images(tmp_path: Path):
 
 @pytest.mark.parametrize('bars, name', [('easy', 'curv_baseline'), ('intermediate', 'curv_contour_length_9')])
 def test_the_folder_of_images_has_the_name_of_their_difficulty(bars: str, name: str, tmp_path: Path):
-    [metadata] = write_sets(sets_of(f'pathfinder:rows=1:size=32:bars={bars}', ('train',)), tmp_path)
+    [metadata] = write_original_format(sets_of(f'pathfinder:rows=1:size=32:bars={bars}', ('train',)), tmp_path)
     assert metadata == tmp_path / 'pathfinder32' / name / 'metadata' / '0.npy'
 
 
 def test_images_where_no_folder_can_be_is_one_line(tmp_path: Path):
     (tmp_path / 'file').write_text('')
     with pytest.raises(InputError, match=r'file/pathfinder32/.*/sample_0.png: cannot be written \(Not a directory\)$'):
-        write_sets(sets_of('pathfinder:rows=1:size=32:bars=4', ('train',)), tmp_path / 'file')
+        write_original_format(sets_of('pathfinder:rows=1:size=32:bars=4', ('train',)), tmp_path / 'file')
 
 
 def test_images_of_another_call_are_not_mixed_in(tmp_path: Path):
     sets = sets_of('pathfinder:rows=1:size=32:bars=4', ('train',))
-    write_sets(sets, tmp_path)
+    write_original_format(sets, tmp_path)
     with pytest.raises(InputError, match=r'curv_contour_length_4 has files already, .* name another folder$'):
-        write_sets(sets, tmp_path)
+        write_original_format(sets, tmp_path)
 
 
 def test_passages_are_read_again_as_pairs(tmp_path: Path):
     sets = sets_of('passages:rows=3:length=40:source=stdlib')
-    write_sets(sets, tmp_path)
-    for again, row in zip(pair_rows(pair_file(tmp_path, 'dev')), sets['dev'].rows('dev'), strict=True):
+    write_original_format(sets, tmp_path)
+    for again, row in zip(
+        citation_pair_rows(citation_pair_file(tmp_path, 'dev')), sets['dev'].rows('dev'), strict=True
+    ):
         assert again.label == row.label
         assert bytes(again.texts[0].astype(np.uint8)).split() == bytes(row.texts[0].astype(np.uint8)).split()
 
@@ -86,25 +88,25 @@ def test_no_file_is_overwritten(tmp_path: Path, text: str, name: str):
     """AAN's own pairs have these names, and nobody can get them again."""
     (tmp_path / name).write_text('original')
     with pytest.raises(InputError, match=f'{name} is there already; remove it or name another folder$'):
-        write_sets(sets_of(text, ('train', 'dev')), tmp_path)
+        write_original_format(sets_of(text, ('train', 'dev')), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == 'original'
 
 
 @pytest.mark.parametrize('other', ['size=64:bars=4', 'size=32:bars=5', 'size=32:bars=4:distractors=0:starts=fixed'])
 def test_images_of_one_kind_alone(other: str, tmp_path: Path):
     sets = {
-        'train': open_set('pathfinder:rows=1:size=32:bars=4', 'x'),
-        'dev': open_set(f'pathfinder:rows=1:{other}', 'x'),
+        'train': open_arena_dataset('pathfinder:rows=1:size=32:bars=4', 'x'),
+        'dev': open_arena_dataset(f'pathfinder:rows=1:{other}', 'x'),
     }
     with pytest.raises(InputError, match='^the datasets differ in size, bars, distractors or starts of their images'):
-        write_sets(sets, tmp_path)
+        write_original_format(sets, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_kinds_that_are_not_written(tmp_path: Path):
     mixed = sets_of('recall:rows=1:length=9:pairs=1', ('dev',)) | sets_of('listops:rows=1:length=8-40', ('train',))
-    for sets, found in ((mixed, 'listops, recall'), ({'dev': open_set('imdb:folder=x', 'dev')}, 'imdb')):
+    for sets, found in ((mixed, 'listops, recall'), ({'dev': open_arena_dataset('imdb:folder=x', 'dev')}, 'imdb')):
         with pytest.raises(
             InputError, match=f'^the datasets are of {found}; write one kind at a time: listops, recall'
         ):
-            write_sets(sets, tmp_path)
+            write_original_format(sets, tmp_path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.arena.arena_row import SPLITS
-from efficient_attention.data.arena.passages import LONG, Passages, body_of, passages_of
+from efficient_attention.data.arena.passages import LONG, PassagePairSampler, document_bytes, passage_pair_sampler
 from efficient_attention.errors import InputError
 
 FIRST = {  # SHA-256 of the first hundred rows of each split, of DOCUMENTS
@@ -17,8 +17,8 @@ FIRST = {  # SHA-256 of the first hundred rows of each split, of DOCUMENTS
 DOCUMENTS = [f'{number:05d}' * 40 for number in range(200)]  # each place of a document tells which it is
 
 
-def passages(split: str, length: int = 50) -> Passages:
-    return passages_of(DOCUMENTS, split, length, 'here')
+def passages(split: str, length: int = 50) -> PassagePairSampler:
+    return passage_pair_sampler(DOCUMENTS, split, length, 'here')
 
 
 @pytest.mark.parametrize('split', SPLITS)
@@ -51,7 +51,7 @@ def document_of(text: np.ndarray) -> str:
 
 def test_two_passages_of_a_document_do_not_overlap():
     document = np.arange(120, dtype=np.uint8)
-    found = Passages((document, document), 50)
+    found = PassagePairSampler((document, document), 50)
     starts = []
     for index in range(300):
         row = found.row(0, 'train', index)
@@ -64,7 +64,7 @@ def test_two_passages_of_a_document_do_not_overlap():
 
 
 def test_a_text_that_comes_twice_is_one_document():
-    assert len(passages_of(2 * DOCUMENTS, 'train', 50, 'here').documents) == len(passages('train').documents)
+    assert len(passage_pair_sampler(2 * DOCUMENTS, 'train', 50, 'here').documents) == len(passages('train').documents)
 
 
 def test_a_document_is_of_one_split():
@@ -74,13 +74,13 @@ def test_a_document_is_of_one_split():
 
 def test_the_ends_of_long_documents_are_passed_over():
     long = 'a' * (LONG // 20) + 'b' * (LONG - LONG // 10) + 'c' * (LONG // 20)
-    assert set(body_of(long).tolist()) == {ord('b')} and len(body_of('abc')) == 3
+    assert set(document_bytes(long).tolist()) == {ord('b')} and len(document_bytes('abc')) == 3
 
 
 def test_white_space_tells_no_document_from_another():
     lines = DOCUMENTS[0] + '\n' + DOCUMENTS[1] + '\r\n\n\t' + DOCUMENTS[2]
-    assert bytes(body_of(lines)).decode() == ' '.join(DOCUMENTS[:3])
-    found = passages_of([DOCUMENTS[0].replace('0', '0 \n'), lines, *DOCUMENTS], 'train', 50, 'here')
+    assert bytes(document_bytes(lines)).decode() == ' '.join(DOCUMENTS[:3])
+    found = passage_pair_sampler([DOCUMENTS[0].replace('0', '0 \n'), lines, *DOCUMENTS], 'train', 50, 'here')
     assert not any(b'\n' in bytes(one) or b'  ' in bytes(one) for one in found.documents)
 
 

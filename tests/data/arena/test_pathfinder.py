@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 
-from efficient_attention.data.arena.pathfinder import SETTINGS, SIZES, bars_of, pathfinder_image
+from efficient_attention.data.arena.pathfinder import SETTINGS, SIZES, bars_per_difficulty, pathfinder_image
 from efficient_attention.errors import InputError
 
-EASY, MIDDLE, HARD = bars_of(32).values()
+EASY, MIDDLE, HARD = bars_per_difficulty(32).values()
 LARGE = [(64, HARD), (128, HARD), (256, HARD)]
 
 
@@ -168,8 +168,12 @@ def test_numbers_of_bars(size, bars, longest):
 
 
 def test_harder_images_have_more_bars():
-    assert (EASY, MIDDLE, HARD) == (6, 9, 14) and all(bars_of(size) == bars_of(32) for size in SIZES[2:])
-    assert all(list(bars_of(size).values()) == sorted(set(bars_of(size).values())) for size in SIZES)
+    assert (EASY, MIDDLE, HARD) == (6, 9, 14) and all(
+        bars_per_difficulty(size) == bars_per_difficulty(32) for size in SIZES[2:]
+    )
+    assert all(
+        list(bars_per_difficulty(size).values()) == sorted(set(bars_per_difficulty(size).values())) for size in SIZES
+    )
     easy, hard = images(32, EASY, 1)[0], images(32, HARD, 1)[0]
     assert len(easy.snakes[0]) == 6 and len(hard.snakes[0]) == 14
     assert {len(distractor) for distractor in hard.distractors} == {4}

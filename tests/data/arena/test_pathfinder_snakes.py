@@ -7,15 +7,22 @@ import pytest
 
 from efficient_attention.data.arena import pathfinder_snakes
 from efficient_attention.data.arena.pathfinder import SETTINGS
-from efficient_attention.data.arena.pathfinder_snakes import TAKEN, below, board_of, distractor, shapes_of, two_snakes
+from efficient_attention.data.arena.pathfinder_snakes import (
+    TAKEN,
+    occupancy_board,
+    random_integer_below,
+    sample_distractor_snake,
+    sample_two_snakes,
+    snake_shape_tables,
+)
 from efficient_attention.errors import InputError
 
 
 def grown(size, bars, seed=0):
-    rng, shapes = np.random.default_rng(seed), shapes_of(SETTINGS[size], SETTINGS[size].margins[-1])
-    chains = two_snakes(rng, shapes, bars)
-    board = board_of(shapes, chains)
-    others = [chain for _ in range(4) if (chain := distractor(rng, shapes, board, 3)) is not None]
+    rng, shapes = np.random.default_rng(seed), snake_shape_tables(SETTINGS[size], SETTINGS[size].margins[-1])
+    chains = sample_two_snakes(rng, shapes, bars)
+    board = occupancy_board(shapes, chains)
+    others = [chain for _ in range(4) if (chain := sample_distractor_snake(rng, shapes, board, 3)) is not None]
     return shapes, board, chains, others
 
 
@@ -73,10 +80,10 @@ def test_the_second_snake_starts_at_a_distance_from_the_first():
 def test_turns_are_as_likely_as_their_weights():
     """At 256 pixels nothing is in the way of the second bar."""
     setting = SETTINGS[256]
-    shapes = shapes_of(setting, 3)
+    shapes = snake_shape_tables(setting, 3)
     turns = []
     for seed in range(300):
-        chains = shapes.points(two_snakes(np.random.default_rng(seed), shapes, 3))
+        chains = shapes.cell_coordinates(sample_two_snakes(np.random.default_rng(seed), shapes, 3))
         # The direction in which a bar's head lies from its pivot is known to a few degrees from its two ends.
         vectors = chains[:, 1:, 1] - chains[:, 1:, 0]
         angles = np.degrees(np.arctan2(vectors[..., 0], vectors[..., 1]))
@@ -90,11 +97,11 @@ def test_turns_are_as_likely_as_their_weights():
 
 
 def test_a_full_board_has_no_room_for_a_distractor():
-    rng, shapes = np.random.default_rng(0), shapes_of(SETTINGS[32], 1)
+    rng, shapes = np.random.default_rng(0), snake_shape_tables(SETTINGS[32], 1)
     board = np.full_like(shapes.empty, TAKEN)
-    assert distractor(rng, shapes, board, 2) is None
+    assert sample_distractor_snake(rng, shapes, board, 2) is None
     free = shapes.empty.copy()
-    found = distractor(rng, shapes, free, 2)
+    found = sample_distractor_snake(rng, shapes, free, 2)
     assert found is not None and (free & TAKEN).sum() > (shapes.empty & TAKEN).sum()
 
 
@@ -103,10 +110,10 @@ def test_snakes_that_find_no_room_end_the_search(monkeypatch):
     with pytest.raises(
         InputError, match='^arena bars is 60; two snakes of so many bars do not fit into 32 x 32 pixels$'
     ):
-        two_snakes(np.random.default_rng(0), shapes_of(SETTINGS[32], 1), 60)
+        sample_two_snakes(np.random.default_rng(0), snake_shape_tables(SETTINGS[32], 1), 60)
 
 
 def test_whole_numbers_below_a_count():
     rng = np.random.default_rng(0)
-    counts = np.bincount([below(rng, 3) for _ in range(3000)])
+    counts = np.bincount([random_integer_below(rng, 3) for _ in range(3000)])
     assert len(counts) == 3 and (np.abs(counts - 1000) < 3 * np.sqrt(3000 * 2 / 9)).all()

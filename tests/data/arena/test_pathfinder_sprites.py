@@ -13,7 +13,7 @@ from efficient_attention.data.arena.pathfinder_sprites import (
     dilated,
     disc_picture,
     footprint,
-    moves,
+    moves_per_degree,
     turn_weights,
     whole_degrees,
 )
@@ -25,9 +25,9 @@ def test_moves_end_on_the_nearest_cell():
     angles = np.radians(np.arange(DEGREES))
     for distance in (2, 7, -5):
         exact = distance * np.stack([np.sin(angles), np.cos(angles)], axis=1)
-        assert np.abs(moves(distance) - exact).max() <= 0.5 + 1e-9
-    assert moves(3)[[0, 90, 180, 270]].tolist() == [[0, 3], [3, 0], [0, -3], [-3, 0]]
-    assert (moves(5)[30] == [2, 4]).all()  # 2.5 to the even neighbour, whatever a platform's sine
+        assert np.abs(moves_per_degree(distance) - exact).max() <= 0.5 + 1e-9
+    assert moves_per_degree(3)[[0, 90, 180, 270]].tolist() == [[0, 3], [3, 0], [0, -3], [-3, 0]]
+    assert (moves_per_degree(5)[30] == [2, 4]).all()  # 2.5 to the even neighbour, whatever a platform's sine
 
 
 def test_a_circle_has_each_cell_once_and_about_one_a_cell_of_arc():
@@ -40,7 +40,7 @@ def test_a_circle_has_each_cell_once_and_about_one_a_cell_of_arc():
 def test_directions_are_whole_degrees():
     offsets = np.array([[0, 3], [3, 3], [3, 0], [0, -3], [-3, 0], [-1, 7]])
     assert whole_degrees(offsets).tolist() == [0, 45, 90, 180, 270, 352]
-    assert (np.abs((whole_degrees(moves(100)) - np.arange(DEGREES) + 180) % 360 - 180) <= 1).all()
+    assert (np.abs((whole_degrees(moves_per_degree(100)) - np.arange(DEGREES) + 180) % 360 - 180) <= 1).all()
 
 
 @pytest.mark.parametrize('continuity', [1.0, 1.8])

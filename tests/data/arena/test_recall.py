@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.arena.arena_row import SPLITS
-from efficient_attention.data.arena.recall import FILLER, QUERIES, recall_row
-from efficient_attention.data.tokenizers.fixed import RECALL_VALUES, WORDS
+from efficient_attention.data.arena.associative_recall import FILLER, QUERIES, associative_recall_row
+from efficient_attention.data.tokenizers.fixed_vocabulary import RECALL_VALUES, WORDS
 
 FIRST = {  # SHA-256 of the first hundred rows of each split
     'train': 'ec3d177c9fedb81e66c7fa5c6b7b5a61836e75ccadf6c9920a12075bd18498ea',
@@ -18,7 +18,7 @@ FIRST = {  # SHA-256 of the first hundred rows of each split
 
 @pytest.mark.parametrize('split', SPLITS)
 def test_rows(split: str):
-    rows = [recall_row(0, split, index, 64, 8, keys=16, values=4) for index in range(100)]
+    rows = [associative_recall_row(0, split, index, 64, 8, keys=16, values=4) for index in range(100)]
     for row in rows:
         [text] = row.texts
         query, *words = (WORDS['recall'][word] for word in text)
@@ -32,7 +32,7 @@ def test_rows(split: str):
 
 
 def test_what_is_asked_for_may_be_anywhere_and_have_any_value():
-    rows = [recall_row(0, 'train', index, 64, 8, keys=16, values=4) for index in range(600)]
+    rows = [associative_recall_row(0, 'train', index, 64, 8, keys=16, values=4) for index in range(600)]
     keys = [row.texts[0][0] - QUERIES for row in rows]
     places = [int(np.flatnonzero(row.texts[0] // RECALL_VALUES == key)[0]) for row, key in zip(rows, keys, strict=True)]
     assert min(places) == 1 and max(places) == 63
@@ -44,7 +44,9 @@ def test_what_is_asked_for_may_be_anywhere_and_have_any_value():
 
 def test_no_row_is_of_two_splits():
     def texts(split: str) -> set[bytes]:
-        return {recall_row(0, split, index, 4, 1, keys=16, values=4).texts[0].tobytes() for index in range(2000)}
+        return {
+            associative_recall_row(0, split, index, 4, 1, keys=16, values=4).texts[0].tobytes() for index in range(2000)
+        }
 
     rows = {split: texts(split) for split in SPLITS}
     assert all(len(found) > 1000 for found in rows.values())

@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from efficient_attention.data.arena.arena_set import open_set
-from efficient_attention.data.arena.original_layout import write_sets
-from efficient_attention.data.arena.released import picture_lists, pictures_of, table_file, table_rows
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
+from efficient_attention.data.arena.original_format_writer import write_original_format
+from efficient_attention.data.arena.released_file_readers import (
+    listops_file,
+    listops_rows,
+    pathfinder_image_paths,
+    pathfinder_metadata_files,
+)
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'dev', 'test')
@@ -22,14 +27,14 @@ WORDS = [11, 2, 3, 13, 5, 6, 14, 14]  # [MAX 2 3 [SM 5 6 ] ]
 def test_sources_with_and_without_parentheses(tmp_path: Path, source: str, end: str):
     path = tmp_path / 'basic_val.tsv'
     path.write_bytes(f'Source\tTarget{end}{source}\t3{end}'.encode())
-    [row] = table_rows(table_file(tmp_path, 'dev'))
+    [row] = listops_rows(listops_file(tmp_path, 'dev'))
     assert row.texts[0].tolist() == WORDS and row.texts[0].dtype == np.uint16 and row.label == 3
 
 
 def test_tables_hold_what_was_generated(tmp_path: Path):
-    sets = {split: open_set('listops:rows=3:length=8-40', split) for split in SPLITS}
-    write_sets(sets, tmp_path)
-    again = open_set(f'listops:folder={tmp_path}', 'examples.train')
+    sets = {split: open_arena_dataset('listops:rows=3:length=8-40', split) for split in SPLITS}
+    write_original_format(sets, tmp_path)
+    again = open_arena_dataset(f'listops:folder={tmp_path}', 'examples.train')
     assert (again.kind, again.vocabulary, again.labels) == ('listops', 'listops', sets['dev'].labels)
     for split in SPLITS:
         assert again.digest(split) != ''
@@ -50,12 +55,12 @@ def test_tables_that_are_none(tmp_path: Path, content: str, fault: str):
     path = tmp_path / 'basic_test.tsv'
     path.write_text(content)
     with pytest.raises(InputError, match=f'basic_test.tsv: {fault}'.replace('[', r'\[')):
-        list(table_rows(path))
+        list(listops_rows(path))
 
 
 def test_tables_that_are_missing(tmp_path: Path):
     with pytest.raises(InputError, match=r'basic_train\.tsv: no such file; the folder must hold basic_train\.tsv, '):
-        open_set(f'listops:folder={tmp_path}', 'x').digest('train')
+        open_arena_dataset(f'listops:folder={tmp_path}', 'x').digest('train')
 
 
 def write_pictures(folder: Path, count: int, side: int = 32, a_list: int = 4) -> list[int]:
@@ -74,7 +79,7 @@ def write_pictures(folder: Path, count: int, side: int = 32, a_list: int = 4) ->
 
 def test_pictures_are_divided_in_the_order_of_their_lists(tmp_path: Path):
     labels = write_pictures(tmp_path, 50)  # lists 0 to 12: 10 comes after 9, not after 1
-    found = open_set(f'pathfinder:folder={tmp_path}', 'examples.train')
+    found = open_arena_dataset(f'pathfinder:folder={tmp_path}', 'examples.train')
     assert (found.kind, found.vocabulary, found.labels) == ('pathfinder', 'grey', ('0', '1'))
     numbers = {split: [int(row.texts[0][0]) for row in found.rows(split)] for split in SPLITS}
     assert numbers == {'train': list(range(40)), 'dev': list(range(40, 45)), 'test': list(range(45, 50))}
@@ -87,9 +92,9 @@ def test_pictures_are_divided_in_the_order_of_their_lists(tmp_path: Path):
 
 
 def test_pictures_that_were_generated(tmp_path: Path):
-    made = open_set('pathfinder:rows=10:size=32:bars=4', 'x')
-    [path] = write_sets({'train': made}, tmp_path)
-    found = open_set(f'pathfinder:folder={path.parent.parent}', 'x')
+    made = open_arena_dataset('pathfinder:rows=10:size=32:bars=4', 'x')
+    [path] = write_original_format({'train': made}, tmp_path)
+    found = open_arena_dataset(f'pathfinder:folder={path.parent.parent}', 'x')
     rows = [row for split in SPLITS for row in found.rows(split)]
     for row, one in zip(rows, made.rows('train'), strict=True):
         assert row.texts[0].tolist() == one.texts[0].tolist() and row.label == one.label
@@ -100,7 +105,7 @@ def test_an_empty_picture_is_left_out_and_told(tmp_path: Path, caplog: pytest.Lo
     write_pictures(tmp_path, 10)
     (tmp_path / 'imgs' / '0' / 'sample_2.png').write_bytes(b'')
     with caplog.at_level(logging.WARNING):
-        rows = list(open_set(f'pathfinder:folder={tmp_path}', 'x').rows('train'))
+        rows = list(open_arena_dataset(f'pathfinder:folder={tmp_path}', 'x').rows('train'))
     assert [int(row.texts[0][0]) for row in rows] == [0, 1, 3, 4, 5, 6, 7]
     assert 'sample_2.png: the file is empty; the picture is left out' in caplog.text
 
@@ -109,9 +114,9 @@ def test_pictures_that_are_none(tmp_path: Path):
     with pytest.raises(
         InputError, match=r"/metadata: no file matches '\*\.npy'; the folder must hold metadata and imgs"
     ):
-        picture_lists(tmp_path)
+        pathfinder_metadata_files(tmp_path)
     write_pictures(tmp_path, 10)
-    found = open_set(f'pathfinder:folder={tmp_path}', 'x')
+    found = open_arena_dataset(f'pathfinder:folder={tmp_path}', 'x')
     Image.fromarray(np.zeros((64, 64), np.uint8)).save(tmp_path / 'imgs' / '0' / 'sample_1.png')
     with pytest.raises(InputError, match=r'sample_1\.png: the image is 64 x 64 .*; this task reads 32 x 32'):
         list(found.rows('train'))
@@ -123,15 +128,15 @@ def test_pictures_that_are_none(tmp_path: Path):
         list(found.rows('train'))
     (tmp_path / 'metadata' / '1.npy').write_text('imgs/1 sample_0.png 0 2 1.0\n')
     with pytest.raises(InputError, match=r'metadata/1\.npy: line 1: not as released, where a line begins like'):
-        pictures_of(tmp_path, 'dev')
+        pathfinder_image_paths(tmp_path, 'dev')
 
 
 @pytest.mark.parametrize('kind', ['listops', 'pathfinder'])
 def test_what_is_read_is_not_written_again(tmp_path: Path, kind: str):
     with pytest.raises(InputError, match=f'^{kind}:folder=x is read from the original files; only generated rows'):
-        write_sets({'train': open_set(f'{kind}:folder=x', 'x')}, tmp_path)
+        write_original_format({'train': open_arena_dataset(f'{kind}:folder=x', 'x')}, tmp_path)
 
 
 def test_no_option_stands_beside_the_folder():
     with pytest.raises(InputError, match="it has no option 'rows'$"):
-        open_set('listops:rows=3:folder=x', 'x')
+        open_arena_dataset('listops:rows=3:folder=x', 'x')

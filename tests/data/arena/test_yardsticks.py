@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.data.arena.pathfinder import pathfinder_image
-from efficient_attention.data.arena.yardsticks import (
-    by_pixels,
-    by_trigrams,
+from efficient_attention.data.arena.shallow_baselines import (
+    baseline_accuracies,
+    baseline_names,
+    digits_under_root,
     disc_places,
-    majority,
-    names_of,
-    own_digits,
+    majority_class_baseline,
+    pixel_baseline,
+    trigram_baseline,
     trigram_features,
-    yardsticks,
 )
 
 
@@ -27,23 +27,23 @@ def rows_of(texts: list[str], labels: list[int]) -> list[ArenaRow]:
 
 def test_the_root_of_listops_tells_a_third():
     """36 % at Long Range Arena's lengths, and about as much below them."""
-    found = open_set('listops:rows=300:length=50-200', 'x')
+    found = open_arena_dataset('listops:rows=300:length=50-200', 'x')
     train, test = list(found.rows('train')), list(found.rows('dev'))
-    scores = yardsticks(found, train, test)
+    scores = baseline_accuracies(found, train, test)
     assert list(scores) == ['majority', 'root', 'root_digits']
     assert 0.1 < scores['majority'] < scores['root'] < scores['root_digits'] < 0.7 and scores['root'] > 0.25
 
 
 def test_digits_directly_under_the_root():
     # [MAX 1 [MIN 2 3 ] 4 ]
-    assert own_digits(np.array([11, 1, 10, 2, 3, 14, 4, 14], np.uint16)) == [1, 4]
+    assert digits_under_root(np.array([11, 1, 10, 2, 3, 14, 4, 14], np.uint16)) == [1, 4]
 
 
 def test_a_linear_model_of_bytes():
     texts = [f'{"good" if number % 2 else "poor"} film {number}' for number in range(60)]
     rows = rows_of(texts, [number % 2 for number in range(60)])
-    assert (by_trigrams(rows[:40])(rows[40:]) == [row.label for row in rows[40:]]).all()
-    assert (majority(rows[:39])(rows[40:]) == 0).all()
+    assert (trigram_baseline(rows[:40])(rows[40:]) == [row.label for row in rows[40:]]).all()
+    assert (majority_class_baseline(rows[:39])(rows[40:]) == 0).all()
 
 
 def test_of_two_texts_it_reads_how_alike_they_are():
@@ -57,7 +57,7 @@ def test_of_two_texts_it_reads_how_alike_they_are():
 def test_a_linear_model_of_pixels():
     rng = np.random.default_rng(0)
     rows = [ArenaRow((rng.integers(0, 128, 64) + 100 * (number % 2),), number % 2) for number in range(80)]
-    assert (by_pixels(rows[:60])(rows[60:]) == [row.label for row in rows[60:]]).all()
+    assert (pixel_baseline(rows[:60])(rows[60:]) == [row.label for row in rows[60:]]).all()
 
 
 @pytest.mark.parametrize('size, bars', [(16, 4), (20, 3), (32, 14), (64, 6)])
@@ -70,16 +70,16 @@ def test_the_places_of_the_discs_are_found_in_the_pixels(size: int, bars: int):
 
 
 def test_where_the_discs_are_tells_much():
-    found = open_set('pathfinder:rows=200:size=20:bars=easy:starts=fixed', 'x')
-    scores = yardsticks(found, list(found.rows('train')), list(found.rows('dev')))
-    assert list(scores) == names_of('pathfinder') == ['majority', 'pixels', 'discs']
+    found = open_arena_dataset('pathfinder:rows=200:size=20:bars=easy:starts=fixed', 'x')
+    scores = baseline_accuracies(found, list(found.rows('train')), list(found.rows('dev')))
+    assert list(scores) == baseline_names('pathfinder') == ['majority', 'pixels', 'discs']
     assert scores['majority'] < 0.55 < 0.65 < min(scores['pixels'], scores['discs'])
     assert max(scores['pixels'], scores['discs']) < 0.85
 
 
 def test_a_bag_of_words_tells_more_of_recall_than_its_most_frequent_class():
     """A model that recalls nothing may know which value most of a row's pairs have."""
-    found = open_set('recall:rows=600:length=64:pairs=4:keys=8:values=4', 'x')
-    scores = yardsticks(found, list(found.rows('train')), list(found.rows('dev')))
-    assert list(scores) == names_of('recall') == ['majority', 'values']
+    found = open_arena_dataset('recall:rows=600:length=64:pairs=4:keys=8:values=4', 'x')
+    scores = baseline_accuracies(found, list(found.rows('train')), list(found.rows('dev')))
+    assert list(scores) == baseline_names('recall') == ['majority', 'values']
     assert scores['majority'] < 0.32 < 0.4 < scores['values'] < 0.6

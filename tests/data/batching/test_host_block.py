@@ -9,7 +9,7 @@ from efficient_attention.errors import InputError
 def test_blocks_are_the_batches():
     blocks = [HostBlock(6, process, 3) for process in range(3)]
     assert [block.rows for block in blocks] == [2, 2, 2]
-    steps = [[block.position(2 * step + row) for block in blocks for row in range(2)] for step in range(2)]
+    steps = [[block.global_position(2 * step + row) for block in blocks for row in range(2)] for step in range(2)]
     assert steps == [list(range(6)), list(range(6, 12))]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.batching.length_batches import LengthBatches
+from efficient_attention.data.batching.length_bucketing import LengthBucketedBatches
 from efficient_attention.data.batching.mixture import Mixture
 
 SIZES = (1000, 40, 7)
@@ -22,12 +22,12 @@ def test_shares_are_those_of_the_paper():
 @pytest.mark.parametrize('limit, temperature', [(100, 1.0), (100, 2.0), (0, 3.0), (3, 1.0), (0, 1e6)])
 def test_an_epoch_holds_the_shares_and_a_set_comes_whole_before_it_repeats(limit: int, temperature: float):
     mixture = Mixture(SIZES, limit, temperature, seed=3)
-    rows = [mixture.rows(epoch) for epoch in range(12)]
+    rows = [mixture.epoch_rows(epoch) for epoch in range(12)]
     firsts = np.cumsum((0, *SIZES))
     for number, (first, size) in enumerate(zip(firsts, SIZES, strict=False)):
         of_set = [epoch[(epoch >= first) & (epoch < first + size)] for epoch in rows]
         counts = {len(epoch) for epoch in of_set}
-        assert counts == {mixture.rows_of_sets[number]}
+        assert counts == {mixture.rows_per_dataset[number]}
         assert abs(counts.pop() - mixture.shares[number] * mixture.rows_per_epoch) < 1
         read = np.concatenate(of_set)
         times = np.bincount(read - first, minlength=size)
@@ -38,19 +38,19 @@ def test_an_epoch_holds_the_shares_and_a_set_comes_whole_before_it_repeats(limit
 
 
 def test_a_limit_gives_whole_sets_or_as_many_rows_as_the_limit():
-    assert Mixture(SIZES, limit=100).rows_of_sets.tolist() == [100, 40, 7]
-    assert Mixture((10**6, 2), temperature=1.01).rows_of_sets[1] >= 1
-    assert Mixture((10**6, 1), limit=0, temperature=1.0).rows_of_sets.tolist() == [10**6, 1]
+    assert Mixture(SIZES, limit=100).rows_per_dataset.tolist() == [100, 40, 7]
+    assert Mixture((10**6, 2), temperature=1.01).rows_per_dataset[1] >= 1
+    assert Mixture((10**6, 1), limit=0, temperature=1.0).rows_per_dataset.tolist() == [10**6, 1]
 
 
 def test_rows_follow_from_seed_and_epoch_alone():
     """Whatever epoch was asked for before; another seed gives others, and the batches of a step do so, too."""
     mixture = Mixture(SIZES, 100, 2.0, seed=1)
-    assert np.array_equal(mixture.rows(5), Mixture(SIZES, 100, 2.0, seed=1).rows(5))
-    assert not np.array_equal(mixture.rows(5), Mixture(SIZES, 100, 2.0, seed=2).rows(5))
+    assert np.array_equal(mixture.epoch_rows(5), Mixture(SIZES, 100, 2.0, seed=1).epoch_rows(5))
+    assert not np.array_equal(mixture.epoch_rows(5), Mixture(SIZES, 100, 2.0, seed=2).epoch_rows(5))
     lengths = np.random.default_rng(0).integers(1, 60, sum(SIZES))
-    batches, others = (LengthBatches(lengths, (8, 16), 60, 8, 1, Mixture(SIZES, 100, 2.0, 1)) for _ in range(2))
+    batches, others = (LengthBucketedBatches(lengths, (8, 16), 60, 8, 1, Mixture(SIZES, 100, 2.0, 1)) for _ in range(2))
     assert batches.steps_per_epoch == -(-mixture.rows_per_epoch // 8)
-    whole = [batches.of_step(step) for step in range(2 * batches.steps_per_epoch)]
-    assert sorted(np.concatenate(whole[: batches.steps_per_epoch])) == sorted(mixture.rows(0))
-    assert all(np.array_equal(others.of_step(step), whole[step]) for step in (30, 3, 19))
+    whole = [batches.rows_of_step(step) for step in range(2 * batches.steps_per_epoch)]
+    assert sorted(np.concatenate(whole[: batches.steps_per_epoch])) == sorted(mixture.epoch_rows(0))
+    assert all(np.array_equal(others.rows_of_step(step), whole[step]) for step in (30, 3, 19))

@@ -2,16 +2,16 @@
 
 import itertools
 
-from efficient_attention.data.batching.random_streams import Stream, random_stream
+from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 
 
 def test_streams_are_pure_and_all_different():
-    keys = list(itertools.product(range(3), Stream, range(3), range(3)))
+    keys = list(itertools.product(range(3), RandomStreamId, range(3), range(3)))
     assert len({random_stream(*key).random() for key in keys}) == len(keys)
-    key = (2**64 - 1, Stream.CORPUS_ROW, 2**40, 2**40)
+    key = (2**64 - 1, RandomStreamId.CORPUS_ROW, 2**40, 2**40)
     assert random_stream(*key).random() == random_stream(*key).random()
 
 
 def test_numbers_of_streams_never_change():
     """A changed number would change what every old run has drawn."""
-    assert [stream.value for stream in Stream] == [0, 1, 2, 3, 7, 10, 11, 12, 13]
+    assert [stream.value for stream in RandomStreamId] == [0, 1, 2, 3, 7, 10, 11, 12, 13]

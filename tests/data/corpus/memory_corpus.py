@@ -11,7 +11,7 @@ FIRST_ID = 5  # token k of a split has id FIRST_ID + k
 
 
 class MemoryCorpus:
-    """What `Corpus` offers, held in memory."""
+    """What `CorpusSplit` offers, held in memory."""
 
     def __init__(self, sentence_lengths, document_starts, split='train'):
         self.split = split

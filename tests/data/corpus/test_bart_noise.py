@@ -7,22 +7,29 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.noise import NoiseConfig
-from efficient_attention.data.corpus.bart_noise import MASKED, BartNoise, infilled, permuted, span_lengths, span_places
-from efficient_attention.data.corpus.noise import NoisedText
+from efficient_attention.data.corpus.bart_noise import (
+    MASKED,
+    BartNoise,
+    infill_spans,
+    permute_sentences,
+    random_span_starts,
+    span_lengths,
+)
+from efficient_attention.data.corpus.noise import TextToNoise
 
 MASK = 5000
 STARTS = np.array([0, 40, 47, 120, 180])
 TOKENS = 200
 CONTINUES = np.random.default_rng(1).random(TOKENS) < 0.3
 CONTINUES[STARTS] = False
-TEXT = NoisedText(np.arange(TOKENS, dtype=np.int32), STARTS)  # a token's id is its place
+TEXT = TextToNoise(np.arange(TOKENS, dtype=np.int32), STARTS)  # a token's id is its place
 NOTHING: dict[str, Any] = {'permutation': 0.0, 'infilling': 0.0}
 
 
 def places(seed: int = 0, **fields: Any) -> np.ndarray:
     noise = BartNoise(NoiseConfig('bart', **fields), MASK, CONTINUES, TOKENS, (TOKENS, TOKENS))
     rng = np.random.default_rng(seed)
-    found = noise.places(TEXT, rng)
+    found = noise.noised_token_positions(TEXT, rng)
     source, target = noise(TEXT, np.random.default_rng(seed))
     assert np.array_equal(target, TEXT.tokens) and np.array_equal(source, np.where(found == MASKED, MASK, found))
     return found
@@ -46,7 +53,7 @@ def test_without_any_noise_the_source_is_the_text():
 
 @pytest.mark.parametrize('share, moved', [(1.0, 5), (0.5, 3), (0.2, 1)])
 def test_sentences_change_places_and_keep_their_words(share: float, moved: int):
-    orders = [permuted(STARTS, TOKENS, share, np.random.default_rng(seed)) for seed in range(200)]
+    orders = [permute_sentences(STARTS, TOKENS, share, np.random.default_rng(seed)) for seed in range(200)]
     assert all(np.array_equal(np.sort(order), np.arange(TOKENS)) for order in orders)
     numbers = [sentences(order) for order in orders]
     assert all(sum(np.array(one) != np.arange(5)) <= moved for one in numbers)
@@ -96,7 +103,7 @@ def test_spans_are_never_more_than_the_words_they_hide(words: int):
 
 def test_spans_lie_side_by_side_and_anywhere():
     lengths, draws, words = np.array([3, 0, 2, 1]), 3000, 20
-    first = np.stack([span_places(lengths, words, np.random.default_rng(seed)) for seed in range(draws)])
+    first = np.stack([random_span_starts(lengths, words, np.random.default_rng(seed)) for seed in range(draws)])
     assert (first[:, 0] >= 0).all() and (first[:, -1] + 1 <= words).all()
     gaps = first[:, 1:] - (first + lengths)[:, :-1]
     assert (gaps >= 0).all() and (gaps == 0).any()  # they may touch
@@ -123,7 +130,7 @@ def test_a_span_without_words_is_a_mask_between_two():
             return np.array([1, 2, 4])[:count]
 
     is_start = np.array([True, False, True, True, True, True])  # 5 words, the first one of two tokens
-    found = infilled(np.arange(6), is_start, 0.6, 3.0, Zeros())  # type: ignore[arg-type]
+    found = infill_spans(np.arange(6), is_start, 0.6, 3.0, Zeros())  # type: ignore[arg-type]
     assert found.tolist() == [0, 1, MASKED, MASKED, 2, MASKED]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.corpus.masking import Masker, choose_runs, find_words, prediction_count
+from efficient_attention.data.corpus.masking import Masker, choose_word_runs, find_words, prediction_count
 from tests.data.corpus.memory_corpus import CLS, FIRST_ID, MASK, PAD, SEP, UNKNOWN, memory_vocabulary, unmask
 
 SIZE = 5000
@@ -146,7 +146,7 @@ def test_first_runs_have_ngram_lengths():
     words = find_words(np.arange(100), np.zeros(100, bool))
     lengths = []
     for _ in range(5000):
-        start, stop = choose_runs(words, 20, 3, rng)[0]
+        start, stop = choose_word_runs(words, 20, 3, rng)[0]
         if start < 98:  # three words follow
             lengths.append(stop - start)
     counts = np.bincount(lengths, minlength=4)[1:]
@@ -157,7 +157,7 @@ def test_first_runs_have_ngram_lengths():
 def test_all_runs_have_ngram_lengths_where_the_row_is_long():
     rng = np.random.default_rng(0)
     words = find_words(np.arange(20_000), np.zeros(20_000, bool))
-    lengths = [stop - start for _ in range(20) for start, stop in choose_runs(words, 400, 3, rng)]
+    lengths = [stop - start for _ in range(20) for start, stop in choose_word_runs(words, 400, 3, rng)]
     counts = np.bincount(lengths, minlength=4)[1:] / len(lengths)
     assert counts == pytest.approx(NGRAM_PROBABILITIES, abs=0.03)
 
@@ -168,7 +168,7 @@ def test_runs_do_not_overlap_nor_cross_special_tokens_nor_exceed_the_budget():
     candidates = np.flatnonzero(row >= FIRST_ID)
     words = find_words(candidates, memory_vocabulary(SIZE).is_continuation[row[candidates]])
     for _ in range(200):
-        runs = sorted(choose_runs(words, 18, 3, rng))
+        runs = sorted(choose_word_runs(words, 18, 3, rng))
         assert sum(stop - start for start, stop in runs) <= 18
         assert all(before[1] <= after[0] for before, after in zip(runs[:-1], runs[1:], strict=True))
         assert all(candidates[stop - 1] - candidates[start] == stop - 1 - start for start, stop in runs)
@@ -176,5 +176,5 @@ def test_runs_do_not_overlap_nor_cross_special_tokens_nor_exceed_the_budget():
 
 def test_a_run_over_budget_falls_back_to_fewer_words():
     words = find_words(np.arange(12), np.tile([False, True], 6))  # words of two tokens
-    runs = [choose_runs(words, 3, 3, np.random.default_rng(seed)) for seed in range(50)]
+    runs = [choose_word_runs(words, 3, 3, np.random.default_rng(seed)) for seed in range(50)]
     assert all(len(each) == 1 and each[0][1] - each[0][0] == 2 for each in runs)

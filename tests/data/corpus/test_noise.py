@@ -7,7 +7,7 @@ import pytest
 
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.data.corpus.bart_noise import BartNoise
-from efficient_attention.data.corpus.noise import Noise, NoisedText
+from efficient_attention.data.corpus.noise import Noise, TextToNoise
 from efficient_attention.data.corpus.span_corruption import SpanCorruption
 
 NOISES = [
@@ -18,7 +18,7 @@ NOISES = [
 
 @pytest.mark.parametrize('noise', NOISES, ids=lambda noise: type(noise).__name__)
 def test_a_noise_is_a_function_of_the_text_and_the_random_numbers(noise: Noise):
-    text = NoisedText(np.arange(40, dtype=np.int32), np.array([0, 9, 30]))
+    text = TextToNoise(np.arange(40, dtype=np.int32), np.array([0, 9, 30]))
     one, other = (each(text, np.random.default_rng(3)) for each in (noise, pickle.loads(pickle.dumps(noise))))
     assert all(np.array_equal(*pair) and pair[0].dtype == np.int32 for pair in zip(one, other, strict=True))
     assert not np.array_equal(one[0], noise(text, np.random.default_rng(4))[0])

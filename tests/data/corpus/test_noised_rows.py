@@ -11,11 +11,11 @@ from efficient_attention.data.corpus.bart_noise import BartNoise
 from efficient_attention.data.corpus.noise import Noise
 from efficient_attention.data.corpus.noised_rows import NoisedRows
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, noised_lengths
-from efficient_attention.data.tokenizers.text_to_text import Symbols
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus
 
-ENDS = Symbols(PAD, SEP, CLS)
+ENDS = SequenceSpecialIds(PAD, SEP, CLS)
 MOST = 40
 SPANS = SpanCorruption(0.15, 3.0, np.array([9001, 9000], np.int32), MOST, noised_lengths(MOST, 0.15, 3.0))
 NOTHING = NoiseConfig('bart', permutation=0.0, infilling=0.0)
@@ -28,7 +28,9 @@ def bart(config: NoiseConfig) -> Noise:
 NOISES = {'span_corruption': SPANS, 'bart': bart(NoiseConfig('bart'))}
 
 
-def make_rows(noise: Noise, corpus: MemoryCorpus | None = None, ends: Symbols = ENDS, **options: Any) -> NoisedRows:
+def make_rows(
+    noise: Noise, corpus: MemoryCorpus | None = None, ends: SequenceSpecialIds = ENDS, **options: Any
+) -> NoisedRows:
     corpus = memory_corpus() if corpus is None else corpus
     options = {'seed': 0, 'is_training': True} | options
     return NoisedRows(corpus, noise, ends, options.pop('seed'), **options)
@@ -42,18 +44,20 @@ def equal(one: dict, other: dict) -> bool:
 def test_a_row_is_a_function_of_seed_epoch_and_index(noise: str):
     one, other = make_rows(NOISES[noise]), pickle.loads(pickle.dumps(make_rows(NOISES[noise])))
     for position in range(3 * one.count):
-        one.row_at(position)
-    assert all(equal(one.row_at(n), other.row_at(n)) for n in reversed(range(2 * one.count)))
+        one.training_row(position)
+    assert all(equal(one.training_row(n), other.row_at(n)) for n in reversed(range(2 * one.count)))
     assert not equal(one.row(0, 3), one.row(1, 3))
     assert not equal(one.row(0, 3), make_rows(NOISES[noise], seed=1).row(0, 3))
-    assert sorted(int(one.row_at(n)['index']) for n in range(one.count)) == list(range(one.count))
-    assert [one.row_at(n)['index'] for n in range(one.count)] != [one.row_at(n)['index'] for n in range(one.count, 9)]
+    assert sorted(int(one.training_row(n)['index']) for n in range(one.count)) == list(range(one.count))
+    assert [one.training_row(n)['index'] for n in range(one.count)] != [
+        one.training_row(n)['index'] for n in range(one.count, 9)
+    ]
 
 
 @pytest.mark.parametrize('noise', NOISES)
 def test_a_row_has_its_ends_and_padding(noise: str):
     for begin in (-1, 7):
-        rows = make_rows(NOISES[noise], ends=Symbols(PAD, SEP, CLS, begin))
+        rows = make_rows(NOISES[noise], ends=SequenceSpecialIds(PAD, SEP, CLS, begin))
         for index in range(20):
             row = rows.row(0, index)
             assert (len(row['source']), len(row['targets'])) == rows.lengths
@@ -109,7 +113,7 @@ def test_texts_of_bart_are_whole_sentences_of_a_document():
 @pytest.mark.parametrize('start, stop', [(0, 40), (17, 57), (3, 5)])
 def test_sentences_of_a_text_are_known_by_their_first_tokens(start: int, stop: int):
     corpus = memory_corpus()
-    text = make_rows(SPANS, corpus).text(start, stop)
+    text = make_rows(SPANS, corpus).tokens_and_sentence_starts(start, stop)
     bounds = np.concatenate([[0], np.cumsum(corpus.sentence_lengths)])
     inside = [place - start for place in bounds.tolist() if start < place < stop]
     assert text.tokens.tolist() == corpus.tokens[start:stop].tolist()
@@ -118,7 +122,7 @@ def test_sentences_of_a_text_are_known_by_their_first_tokens(start: int, stop: i
 
 def test_padding_counts_for_nothing():
     for noise in NOISES.values():
-        row = make_rows(noise).padding()
+        row = make_rows(noise).padding_row()
         assert not row['weights'].any() and not row['source_segments'].any() and row['index'] == -1
 
 

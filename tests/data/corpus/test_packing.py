@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.corpus.packing import packed_row, plan_rows
+from efficient_attention.data.corpus.packing import packed_row, plan_packing
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus, memory_vocabulary
 
 LENGTH = 64
@@ -12,7 +12,7 @@ LENGTH = 64
 
 def make_plan(corpus, *, length=LENGTH, short=0.0, seed=0):
     config = DataConfig(length=length, short_sequence_probability=short)
-    return plan_rows(corpus, config, np.random.default_rng(seed))
+    return plan_packing(corpus, config, np.random.default_rng(seed))
 
 
 def make_rows(corpus, plan, length=LENGTH):

@@ -19,7 +19,7 @@ from efficient_attention.data.corpus import prepare as module
 from efficient_attention.data.corpus.prepare import describe_counts, prepare_corpus, training_documents
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.preparation.held_out_documents import document_hash
-from efficient_attention.data.tokenizers import choice as tokenizer_choice
+from efficient_attention.data.tokenizers import config_tokenizer as tokenizer_choice
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,7 +90,7 @@ def test_counts_and_manifest():
 
 def test_the_cache_is_used_again(monkeypatch):
     first = made()
-    monkeypatch.setattr(module, '_build', lambda *arguments: pytest.fail(f'built again: {arguments[0]}'))
+    monkeypatch.setattr(module, '_build_corpus', lambda *arguments: pytest.fail(f'built again: {arguments[0]}'))
     assert made().folder == first.folder
     assert made(length=64, pairs='sop', mask_rate=0.2, processes=2).folder == first.folder  # not its business
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.corpus import prepared_corpus as module
-from efficient_attention.data.corpus.prepared_corpus import Corpus, open_corpus
+from efficient_attention.data.corpus.prepared_corpus import CorpusSplit, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
 from efficient_attention.data.preparation.cache_folder import file_sha256, manifest_checksum
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
@@ -53,7 +53,7 @@ def test_what_a_prepared_corpus_offers(folder):
 @pytest.mark.parametrize('split', ['train', 'held_out'])
 @pytest.mark.parametrize('bounds', [(), (0,), (2,), (1, 4), (2, 3), (3, 5), (4, 99), (0, 0), (9, 12), (-2, None)])
 def test_a_range_of_sentences_is_a_slice_of_the_document(folder, split, bounds):
-    corpus = Corpus(folder, split)
+    corpus = CorpusSplit(folder, split)
     for document in range(DOCUMENTS):
         expected = [ids_of(split, document, sentence) for sentence in range(SENTENCES)]
         read = corpus.sentences(document, *bounds)
@@ -67,7 +67,7 @@ def test_a_range_of_sentences_is_a_slice_of_the_document(folder, split, bounds):
 @pytest.mark.parametrize('document', [-1, DOCUMENTS, 10**6])
 def test_no_such_document(folder, document):
     with pytest.raises(IndexError, match=f'document {document} of {DOCUMENTS}'):
-        Corpus(folder, 'train').sentences(document)
+        CorpusSplit(folder, 'train').sentences(document)
 
 
 def checksum(corpus):
@@ -75,7 +75,7 @@ def checksum(corpus):
 
 
 def test_it_pickles_small_and_reads_in_other_processes_and_threads(folder):
-    corpus = Corpus(folder, 'train')
+    corpus = CorpusSplit(folder, 'train')
     expected = checksum(corpus)  # its readers are open now
     data = pickle.dumps(corpus)
     assert len(data) < 1000 and checksum(pickle.loads(data)) == expected

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.corpus.sentence_pairs import draw_targets, pair_row, plan_pairs
+from efficient_attention.data.corpus.sentence_pairs import pair_row, plan_pairs, sample_target_lengths
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus, memory_vocabulary
 
@@ -137,7 +137,7 @@ def test_chunks_are_split_at_every_border_alike():
 
 
 def test_targets_are_short_with_the_given_probability_and_then_uniform():
-    targets = draw_targets(100_000, 61, 0.1, np.random.default_rng(0))
+    targets = sample_target_lengths(100_000, 61, 0.1, np.random.default_rng(0))
     assert targets.min() == 2 and targets.max() == 61
     counts = np.bincount(targets)
     assert within(counts[61], 100_000, 0.9 + 0.1 / 60)

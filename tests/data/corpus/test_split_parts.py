@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data.corpus.encoding import encode_documents
-from efficient_attention.data.corpus.split_parts import (
+from efficient_attention.data.corpus.distributed_split_writer import (
     SECTIONS,
-    DocumentParts,
     DocumentSizes,
+    EncodedDocument,
     digest_split,
-    document_parts,
+    encode_document,
     shard_starts,
     write_shard,
     write_split_index,
 )
+from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.writer import SplitWriter
 from efficient_attention.data.tokenizers.training import train_tokenizer
 
@@ -49,10 +49,10 @@ def tokenizer_file(files, tmp_path_factory) -> str:
 
 def write_in_parts(folder: Path, files: list[list[str]], tokenizer_file: str) -> dict[str, int]:
     """Writes a split as several machines would: documents and shards in random order."""
-    parts: dict[tuple[int, int], DocumentParts] = {}
+    parts: dict[tuple[int, int], EncodedDocument] = {}
     places = [(file, number) for file, texts in enumerate(files) for number in range(len(texts))]
     for place in random.Random(0).sample(places, len(places)):
-        found = document_parts(files[place[0]][place[1]], tokenizer_file, SIZE)
+        found = encode_document(files[place[0]][place[1]], tokenizer_file, SIZE)
         if found.sections:
             parts[place] = found
     sizes = [

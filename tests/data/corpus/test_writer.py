@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attention.data.corpus.prepared_corpus import open_corpus, shard_path
-from efficient_attention.data.corpus.writer import SplitWriter, token_type, write_manifest
-from efficient_attention.data.preparation.cache_folder import new_folder
+from efficient_attention.data.corpus.writer import SplitWriter, token_dtype, write_manifest
+from efficient_attention.data.preparation.cache_folder import new_cache_folder
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import RunError
 
@@ -70,7 +70,7 @@ def test_a_long_document_is_many_records_of_whole_sentences(tmp_path):
 
 @pytest.mark.parametrize('size, kind', [(5, '<u2'), (65_536, '<u2'), (65_537, '<u4'), (250_000, '<u4')])
 def test_ids_are_stored_in_the_smallest_type_that_holds_them(tmp_path, size, kind):
-    assert token_type(size) == kind
+    assert token_dtype(size) == kind
     prepared = write(tmp_path, [[[[0, size - 1]]]], size=size)
     (ids,) = prepared.train.sentences(0)
     assert ids.tolist() == [0, size - 1] and ids.dtype == np.int32
@@ -104,6 +104,6 @@ def test_a_disk_that_refuses_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(array_record_module, 'ArrayRecordWriter', Full)
     line = rf'^{tmp_path}/corpus: cannot be written \(write\(\) failed: 6 bytes; No space left on device\)$'
-    with pytest.raises(RunError, match=line), new_folder(tmp_path / 'corpus') as partial:
+    with pytest.raises(RunError, match=line), new_cache_folder(tmp_path / 'corpus') as partial:
         SplitWriter(partial, 'train', SIZE).add(0, np.array([3], np.int32), np.array([1, 2, 3], np.uint32))
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.augmented_table import TextTable, written
+from efficient_attention.data.examples.text_table import TextTable, format_table_lines
 from efficient_attention.errors import InputError
 
 ROW = {'text': 'a "b", c', 'label': '1'}
@@ -21,7 +21,7 @@ ROW = {'text': 'a "b", c', 'label': '1'}
     ],
 )
 def test_lines_of_a_row(suffix: str, has_header: bool, lines: list[str]):
-    assert list(written([ROW], suffix, has_header=has_header)) == lines
+    assert list(format_table_lines([ROW], suffix, has_header=has_header)) == lines
 
 
 def test_cola_has_no_header_and_others_have_one(tmp_path: Path):

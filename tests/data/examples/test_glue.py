@@ -9,13 +9,13 @@ import pytest
 
 from efficient_attention.data.examples.glue import (
     GLUE,
+    glue_label,
     glue_sources,
+    glue_subset,
     glue_task,
-    id_of,
-    label_of,
+    glue_texts,
     read_glue,
-    subset_of,
-    texts_of,
+    submission_id,
 )
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
@@ -55,8 +55,8 @@ def test_every_task_reads_its_columns(tmp_path, name):
     labels = task.labels or ('0.000', '4.750')
     (tmp_path / 'train.tsv').write_text('\ufeff' + table(name, labels), encoding='utf-8')
     rows = list(read_glue(task, str(tmp_path / 'train.tsv'), 'train', []))
-    assert [label_of(task, row) for row in rows] == list(labels)
-    assert all(texts_of(task, row) == task.texts for row in rows)
+    assert [glue_label(task, row) for row in rows] == list(labels)
+    assert all(glue_texts(task, row) == task.texts for row in rows)
     assert set(task.metrics) <= set(METRICS)
 
 
@@ -69,9 +69,9 @@ def test_every_task_is_in_the_table():
 def test_a_test_file_has_a_header_and_no_labels(tmp_path):
     (tmp_path / 'test.tsv').write_text('index\tsentence\n0\tAn "unclosed quote.\n1\tb\n')
     rows = list(read_glue(GLUE['cola'], str(tmp_path / 'test.tsv'), 'test', []))
-    assert [texts_of(GLUE['cola'], row) for row in rows] == [('An "unclosed quote.',), ('b',)]
-    assert [label_of(GLUE['cola'], row) for row in rows] == [None, None]
-    assert [id_of(row, 7) for row in rows] == ['0', '1']
+    assert [glue_texts(GLUE['cola'], row) for row in rows] == [('An "unclosed quote.',), ('b',)]
+    assert [glue_label(GLUE['cola'], row) for row in rows] == [None, None]
+    assert [submission_id(row, 7) for row in rows] == ['0', '1']
 
 
 def test_a_folder_stands_for_its_files(tmp_path):
@@ -79,7 +79,7 @@ def test_a_folder_stands_for_its_files(tmp_path):
         (tmp_path / name).write_text('index\n')
     names = [Path(name).name for name in glue_sources(str(tmp_path), 'dev')]
     assert names == ['dev_matched.tsv', 'dev_mismatched.tsv']
-    assert [subset_of(name) for name in names] == ['', 'mismatched']
+    assert [glue_subset(name) for name in names] == ['', 'mismatched']
     both = f'{tmp_path}/train.tsv,{tmp_path}'
     assert glue_sources(both, 'train') == [f'{tmp_path}/train.tsv']
     (tmp_path / 'empty').mkdir()
@@ -89,9 +89,9 @@ def test_a_folder_stands_for_its_files(tmp_path):
 
 
 def test_subsets_by_name():
-    assert subset_of('data/diagnostic/diagnostic.tsv') == 'diagnostic'
-    assert subset_of('tfds:glue/mnli:validation_mismatched') == 'mismatched'
-    assert subset_of('mismatched/test_matched.tsv') == ''
+    assert glue_subset('data/diagnostic/diagnostic.tsv') == 'diagnostic'
+    assert glue_subset('tfds:glue/mnli:validation_mismatched') == 'mismatched'
+    assert glue_subset('mismatched/test_matched.tsv') == ''
 
 
 def test_broken_rows_of_qqp_are_left_out_in_training_only(tmp_path):
@@ -117,13 +117,15 @@ def test_tfds_rows(monkeypatch):
     for name in sets:
         task = GLUE[name.removeprefix('glue/')]
         [row] = read_glue(task, f'tfds:{name}:validation', 'dev', [])
-        assert texts_of(task, row) == ('a', 'b')[: len(task.texts)]
+        assert glue_texts(task, row) == ('a', 'b')[: len(task.texts)]
         found[name] = row
-    assert label_of(GLUE['mnli'], found['glue/mnli']) == 'contradiction' and id_of(found['glue/mnli'], 0) == '4'
-    assert label_of(GLUE['stsb'], found['glue/stsb']) == '2.5'
-    assert label_of(GLUE['rte'], found['glue/rte']) is None
+    assert (
+        glue_label(GLUE['mnli'], found['glue/mnli']) == 'contradiction' and submission_id(found['glue/mnli'], 0) == '4'
+    )
+    assert glue_label(GLUE['stsb'], found['glue/stsb']) == '2.5'
+    assert glue_label(GLUE['rte'], found['glue/rte']) is None
     with pytest.raises(InputError, match='row 0: label 2 is not among 0, 1'):
-        label_of(GLUE['sst2'], found['glue/sst2'])
+        glue_label(GLUE['sst2'], found['glue/sst2'])
 
 
 @pytest.mark.real
@@ -158,8 +160,8 @@ def test_the_real_files_have_their_official_counts(name, file, split, count):
     task = glue_task(name)
     rows = list(read_glue(task, str(REAL / file), split, []))
     assert len(rows) == count
-    assert all(text.strip() for row in rows for text in texts_of(task, row))
-    labels = {label_of(task, row) for row in rows}
+    assert all(text.strip() for row in rows for text in glue_texts(task, row))
+    labels = {glue_label(task, row) for row in rows}
     if split == 'test':
         assert labels == {None}
     elif task.labels:
@@ -179,4 +181,4 @@ def test_the_real_files_have_their_official_counts(name, file, split, count):
     ],
 )
 def test_subsets_of_mnli_by_the_names_that_tfds_has(name: str, subset: str):
-    assert subset_of(name) == subset
+    assert glue_subset(name) == subset

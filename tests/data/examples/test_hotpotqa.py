@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.examples.hotpotqa import Paragraph, paragraphs_of, read_hotpotqa
+from efficient_attention.data.examples.hotpotqa import Paragraph, parse_paragraphs, read_hotpotqa
 from efficient_attention.errors import InputError
 
 DATA = Path(__file__).parents[3] / 'data' / 'multihop_qa'
@@ -113,9 +113,9 @@ def test_missing_fields_are_named(tmp_path):
 
 
 def test_paragraphs_of_plain_python():
-    assert paragraphs_of([['Sea', ['wet']]], 'here') == (Paragraph('Sea', ('wet',)),)
+    assert parse_paragraphs([['Sea', ['wet']]], 'here') == (Paragraph('Sea', ('wet',)),)
     with pytest.raises(InputError, match='here is a text, not a list'):
-        paragraphs_of('Sea', 'here')
+        parse_paragraphs('Sea', 'here')
 
 
 @pytest.mark.real

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.labelled_text import LabelledText, label_names, number_of, read_labelled
+from efficient_attention.data.examples.labelled_text import LabelledText, label_names, numeric_label, read_labelled
 from efficient_attention.errors import InputError
 
 
@@ -25,7 +25,7 @@ def test_texts_pairs_and_ids_by_column(tmp_path):
         tmp_path, 'name,first,second,class\nx7,a,b,yes\n', text='first', text_pair='second', label='class', id='name'
     )
     [only] = read_labelled(config, 'dev', [])
-    assert (only.id, only.texts, only.where) == ('x7', ('a', 'b'), f'{tmp_path}/a.csv: line 2')
+    assert (only.id, only.texts, only.file_and_line) == ('x7', ('a', 'b'), f'{tmp_path}/a.csv: line 2')
 
 
 def test_only_a_test_file_may_lack_labels(tmp_path):
@@ -88,9 +88,9 @@ def test_what_a_csv_writes_for_nothing_is_a_text(tmp_path):
 
 
 def test_numbers():
-    assert number_of(LabelledText('f', 'line 1', '0', ('a',), ' 2.50')) == 2.5
+    assert numeric_label(LabelledText('f', 'line 1', '0', ('a',), ' 2.50')) == 2.5
     for label in ('x', 'nan', 'inf', ''):
         with pytest.raises(InputError, match='f: line 3: label .* is not a number'):
-            number_of(LabelledText('f', 'line 3', '0', ('a',), label))
+            numeric_label(LabelledText('f', 'line 3', '0', ('a',), label))
     with pytest.raises(InputError, match="^f: line 3: label '-1e39' is beyond the range of float32, 3.403e[+]38$"):
-        number_of(LabelledText('f', 'line 3', '0', ('a',), '-1e39'))
+        numeric_label(LabelledText('f', 'line 3', '0', ('a',), '-1e39'))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, answer_of, read_choices
+from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, answer_index, read_choices
 from efficient_attention.errors import InputError
 
 SWAG = (
@@ -108,13 +108,13 @@ def test_a_fault_is_named_by_file_and_place(tmp_path, name, content, format, fau
 
 @pytest.mark.parametrize('label, answer', [('0', 0), ('3', 3), ('a', 0), ('D', 3), (None, None)])
 def test_answers_are_numbers_or_letters(label, answer):
-    assert answer_of(label, 4, 'f: line 1', 'label') == answer
+    assert answer_index(label, 4, 'f: line 1', 'label') == answer
 
 
 @pytest.mark.parametrize('label', ['4', 'E', '-1', '1.0', 'AB', 'é'])
 def test_other_answers_are_refused(label):
     with pytest.raises(InputError, match="f: line 1: field 'label' is .*; known: 0 to 3, A to D"):
-        answer_of(label, 4, 'f: line 1', 'label')
+        answer_index(label, 4, 'f: line 1', 'label')
 
 
 @pytest.mark.real

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples.row_template import joined_rows, row_template
-from efficient_attention.data.examples.text_encoder import arrays_of, text_encoder
+from efficient_attention.data.examples.row_template import pad_and_stack_choices, row_template
+from efficient_attention.data.examples.text_encoder import encoding_to_arrays, text_encoder
 from tests.tasks.letters import letters, spaced_letters
 
 
@@ -16,18 +16,18 @@ def test_a_row_is_the_tokenizers_own(texts, make):
     encoder = make()
     encodings = encoder.encode(texts)
     template = row_template(encoder, is_pair=len(texts) == 2)
-    row, expected = template.row(*(one.ids for one in encodings)), arrays_of(encoder.row(*encodings))
+    row, expected = template.row(*(one.ids for one in encodings)), encoding_to_arrays(encoder.row(*encodings))
     assert row.keys() == expected.keys()
     for name in row:
         np.testing.assert_array_equal(row[name], expected[name])
         assert row[name].dtype == np.int32
-    assert template.added == encoder.added(is_pair=len(texts) == 2)
-    np.testing.assert_array_equal(row['tokens'][template.start :][: len(encodings[0])], encodings[0].ids)
+    assert template.special_token_count == encoder.added(is_pair=len(texts) == 2)
+    np.testing.assert_array_equal(row['tokens'][template.first_text_start :][: len(encodings[0])], encodings[0].ids)
 
 
 def test_joined_rows_are_padded_to_the_longest():
     template = row_template(letters(), is_pair=False)
-    joined = joined_rows([template.row([9]), template.row([7, 8, 9])], pad=5)
+    joined = pad_and_stack_choices([template.row([9]), template.row([7, 8, 9])], pad=5)
     assert joined['tokens'].tolist() == [[2, 9, 3, 5, 5], [2, 7, 8, 9, 3]] and joined['lengths'].tolist() == [3, 5]
     assert not joined['token_types'].any() and {array.dtype.name for array in joined.values()} == {'int32'}
 
@@ -36,7 +36,7 @@ def test_ids_with_nothing_around_them_are_not_copied():
     ids = np.arange(7, dtype=np.uint16)
     row = row_template(text_encoder(Path('fixed:bytes')), is_pair=False).row(ids)
     assert row['tokens'] is ids and row['token_types'].shape == (7,) and not row['token_types'].any()
-    joined = joined_rows([row, row], pad=0)
+    joined = pad_and_stack_choices([row, row], pad=0)
     assert joined['tokens'].dtype == np.uint16 and joined['token_types'].dtype == np.int32
     assert row_template(letters(), is_pair=False).row(ids)['tokens'].dtype == np.int32
 
@@ -44,5 +44,5 @@ def test_ids_with_nothing_around_them_are_not_copied():
 def test_types_that_are_all_0_take_no_memory():
     types = row_template(letters(), is_pair=False).row(np.arange(1000))['token_types']
     assert types.shape == (1002,) and types.strides == (0,)
-    joined = joined_rows([{'tokens': types, 'token_types': types}], pad=5)
+    joined = pad_and_stack_choices([{'tokens': types, 'token_types': types}], pad=5)
     assert joined['token_types'].shape == (1, 1002) and joined['token_types'].strides == (0, 0)

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from efficient_attention.data.examples.selections import selected_files, share_of_articles
+from efficient_attention.data.examples.selections import parse_file_selections, share_of_articles
 from efficient_attention.errors import InputError
 
 TITLES = [f'title {number}' for number in range(11)]
@@ -17,7 +17,7 @@ def path(tmp_path):
 
 def select(text, rows):
     """What the text's parts select of the same rows, one after another; a row is (title, number)."""
-    return [row for _, selection in selected_files(text) for row in selection(rows, lambda row: row[0])]
+    return [row for _, selection in parse_file_selections(text) for row in selection(rows, lambda row: row[0])]
 
 
 def test_shares_are_even_and_have_no_article_in_common():
@@ -50,11 +50,11 @@ def test_a_selection_belongs_to_its_part(path):
 @pytest.mark.parametrize('suffix', ['first:0', 'first:x', 'articles:5/5', 'articles:3-2/5', 'articles:1', 'last:3', ''])
 def test_unknown_selections_are_refused(path, suffix):
     with pytest.raises(InputError, match='is unknown; known: #articles:'):
-        list(selected_files(f'{path}#{suffix}'))
+        list(parse_file_selections(f'{path}#{suffix}'))
 
 
 def test_no_file(tmp_path):
     with pytest.raises(InputError, match='no file matches'):
-        list(selected_files(f'{tmp_path}/b.json#first:3'))
+        list(parse_file_selections(f'{tmp_path}/b.json#first:3'))
     with pytest.raises(InputError, match='not from TFDS'):
-        list(selected_files('tfds:squad/v1.1:train'))
+        list(parse_file_selections('tfds:squad/v1.1:train'))

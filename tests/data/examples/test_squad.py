@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.examples.squad import Answer, Question, read_squad, well_placed
+from efficient_attention.data.examples.squad import Answer, Question, drop_misplaced_answers, read_squad
 from efficient_attention.errors import InputError
 
 DATA = Path(__file__).parents[3] / 'data' / 'squad'
@@ -104,8 +104,8 @@ def test_answers_that_stand_elsewhere_are_left_out_with_a_note():
     right = Question('a', 'Who?', CONTEXT, (Answer('Ada', 0),))
     none = Question('b', 'Why?', CONTEXT, ())
     wrong = [Question(id, 'Who?', CONTEXT, (Answer('Ada', at),), place=id) for id, at in (('c', 1), ('d', -1))]
-    assert well_placed([right, none]) == ([right, none], [])
-    kept, (note,) = well_placed([wrong[0], right, none, wrong[1]])
+    assert drop_misplaced_answers([right, none]) == ([right, none], [])
+    kept, (note,) = drop_misplaced_answers([wrong[0], right, none, wrong[1]])
     assert kept == [right, none]
     assert note.startswith('2 of 4 training questions are skipped') and note.endswith("the first: c: 'Ada' at 1")
 
@@ -133,4 +133,4 @@ def test_real_counts(name, questions, articles, without):
     found = read_squad(f'{DATA}/{name}', is_labelled=True)
     assert (len(found), len({question.title for question in found})) == (questions, articles)
     assert sum(not question.answers for question in found) == without
-    assert well_placed(found) == (found, [])
+    assert drop_misplaced_answers(found) == (found, [])

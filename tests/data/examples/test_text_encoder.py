@@ -5,7 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, encodings, ids_of, text_encoder
+from efficient_attention.data.examples.text_encoder import (
+    TextEncoder,
+    encode_in_batches,
+    encoding_to_arrays,
+    ids_of,
+    text_encoder,
+)
 from tests.tasks.letters import letters
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '[', ']', 'sep', 'a', 'dog', '##s', 'run']
@@ -24,7 +30,7 @@ def test_special_tokens_and_types(encoder: TextEncoder):
     assert pair.type_ids == [0, 0, 0, 0, 0, 1, 1]
     assert encoder.row(first).tokens == ['[CLS]', 'a', 'dog', '##s', '[SEP]']
     assert first.tokens == ['a', 'dog', '##s']  # the parts stay as they were
-    assert (encoder.added(is_pair=False), encoder.added(is_pair=True)) == (2, 3)
+    assert (encoder.special_token_count(is_pair=False), encoder.special_token_count(is_pair=True)) == (2, 3)
     assert (encoder.pad, encoder.cls, encoder.sep, encoder.mask, encoder.size) == (0, 2, 3, 4, len(PIECES))
 
 
@@ -39,7 +45,7 @@ def test_a_special_token_in_a_text_is_text(encoder: TextEncoder):
 
 
 def test_arrays(encoder: TextEncoder):
-    arrays = arrays_of(encoder.row(*encoder.encode(['a dog', 'run'])))
+    arrays = encoding_to_arrays(encoder.row(*encoder.encode(['a dog', 'run'])))
     np.testing.assert_array_equal(arrays['tokens'], [2, 8, 9, 3, 11, 3])
     np.testing.assert_array_equal(arrays['token_types'], [0, 0, 0, 0, 1, 1])
     assert {array.dtype for array in arrays.values()} == {np.dtype('int32')}
@@ -51,4 +57,6 @@ def test_ids_of_many_texts():
     found = ids_of(encoder, texts)
     assert [one.tolist() for one in found] == [one.ids for one in encoder.encode(texts)]
     assert found[0] is found[2] and {one.dtype for one in found} == {np.dtype(np.int32)}
-    assert [one.ids for one in encodings(encoder, texts, at_once=2)] == [one.ids for one in encoder.encode(texts)]
+    assert [one.ids for one in encode_in_batches(encoder, texts, at_once=2)] == [
+        one.ids for one in encoder.encode(texts)
+    ]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.batching.mixture import Mixture
-from efficient_attention.data.pairs.packed_batches import PackedBatches, pack
+from efficient_attention.data.pairs.packed_batches import PackedBatches, first_fit_packing
 from efficient_attention.data.pairs.pair_batches import Batch, PairBatches
 from efficient_attention.errors import InputError
 from tests.data.pairs.test_pair_batches import PAIRS, SYMBOLS
@@ -19,7 +19,7 @@ def batches(batch_size: int = 4, **options) -> PackedBatches:
 
 def epoch_of(one: PackedBatches, epoch: int) -> list[Batch]:
     first = sum(one.steps_of(number) for number in range(epoch))
-    return list(one.training(first, first + one.steps_of(epoch), 0, 1))
+    return list(one.training_batches(first, first + one.steps_of(epoch), 0, 1))
 
 
 def pairs_in(batch: Batch) -> list[Texts]:
@@ -55,17 +55,17 @@ def test_an_epoch_has_every_pair_once_with_all_of_its_tokens(epoch: int):
 def test_a_step_follows_from_the_seed_and_its_number_alone():
     """Asked for at once as a resumed run does, in any order, and by two processes."""
     whole = [batch for epoch in range(3) for batch in epoch_of(batches(seed=3), epoch)]
-    resumed = batches(seed=3).training(len(whole) - 2, len(whole), 0, 1)
+    resumed = batches(seed=3).training_batches(len(whole) - 2, len(whole), 0, 1)
     for expected, found in zip(whole[-2:], resumed, strict=True):
         assert expected.keys() == found.keys()
         assert all(np.array_equal(expected[name], found[name]) for name in expected)
-    parts = [list(batches(seed=3).training(1, 3, process, 2)) for process in (0, 1)]
+    parts = [list(batches(seed=3).training_batches(1, 3, process, 2)) for process in (0, 1)]
     for step in (0, 1):
         for name, array in whole[1 + step].items():
             assert np.array_equal(array, np.concatenate([part[step][name] for part in parts]))
-    other = next(batches(seed=4).training(0, 1, 0, 1))
+    other = next(batches(seed=4).training_batches(0, 1, 0, 1))
     assert not np.array_equal(other['source'], whole[0]['source'])
-    epochs = [sorted(map(sorted, batches().plan(epoch))) for epoch in (0, 1)]
+    epochs = [sorted(map(sorted, batches().epoch_plan(epoch))) for epoch in (0, 1)]
     assert epochs[0] != epochs[1]  # pairs meet others in every epoch
 
 
@@ -73,28 +73,29 @@ def test_rows_hold_little_padding():
     packed, alone = batches(), PairBatches(PAIRS, SYMBOLS, LENGTHS, (8, 16, 24), 4)
     found = epoch_of(packed, 0)
     tokens = sum(int((batch[name] > 0).sum()) for batch in found for name in ('source_segments', 'segments'))
-    assert packed.padding() == pytest.approx(1 - tokens / (packed.rows_per_epoch * sum(LENGTHS)))
-    assert packed.padding() < 0.6 * alone.padding() and packed.tokens_per_step() == 4 * 64
-    assert packed.mean_lengths() == LENGTHS
+    assert packed.padding_share() == pytest.approx(1 - tokens / (packed.rows_per_epoch * sum(LENGTHS)))
+    assert packed.padding_share() < 0.6 * alone.padding_share() and packed.tokens_per_step() == 4 * 64
+    assert packed.mean_padded_lengths() == LENGTHS
     padded = [
-        batch['source'].size + batch['targets'].size for batch in alone.training(0, alone.plan.steps_per_epoch, 0, 1)
+        batch['source'].size + batch['targets'].size
+        for batch in alone.training_batches(0, alone.length_buckets.steps_per_epoch, 0, 1)
     ]
-    assert alone.padding() == pytest.approx(1 - tokens / sum(padded))
+    assert alone.padding_share() == pytest.approx(1 - tokens / sum(padded))
 
 
 def test_mixed_sets_are_packed():
     mixture = Mixture((40, 10), limit=10)
     found = [pair for batch in epoch_of(batches(mixture=mixture), 1) for pair in pairs_in(batch)]
-    assert sorted(found) == texts_of(mixture.rows(1)) and len(found) == 20
+    assert sorted(found) == texts_of(mixture.epoch_rows(1)) and len(found) == 20
 
 
 def test_both_sides_need_room(monkeypatch: pytest.MonkeyPatch):
     sizes = [(3, 1), (1, 4), (2, 2), (2, 1), (1, 1)]
-    assert pack(range(5), sizes, (4, 5)) == [[0, 1], [2, 3], [4]]
+    assert first_fit_packing(range(5), sizes, (4, 5)) == [[0, 1], [2, 3], [4]]
     monkeypatch.setattr('efficient_attention.data.pairs.packed_batches.OPEN_ROWS', 1)
-    assert pack([0, 2, 1, 3], sizes, (4, 5)) == [[0], [2], [1, 3]]
+    assert first_fit_packing([0, 2, 1, 3], sizes, (4, 5)) == [[0], [2], [1, 3]]
 
 
 def test_no_pair_is_said():
     with pytest.raises(InputError, match='^there is no row to train on$'):
-        PackedBatches([], SYMBOLS, LENGTHS, 4).of_step(0)
+        PackedBatches([], SYMBOLS, LENGTHS, 4).rows_of_step(0)

@@ -5,9 +5,9 @@ import pytest
 
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.tokenizers.text_to_text import Symbols
+from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 
-SYMBOLS = Symbols(pad=10, end=1, start=2), Symbols(pad=0, end=1, start=2)
+SYMBOLS = SequenceSpecialIds(pad=10, end=1, start=2), SequenceSpecialIds(pad=0, end=1, start=2)
 
 
 def pairs_of(count: int) -> list[EncodedPair]:
@@ -27,7 +27,7 @@ def batches(batch_size: int = 8, **options) -> PairBatches:
 
 def test_each_pair_comes_once_an_epoch_with_all_of_its_tokens():
     seen = []
-    for batch in batches().evaluation(0, 1):
+    for batch in batches().evaluation_batches(0, 1):
         for row, number in enumerate(batch['index']):
             if number < 0:
                 assert not batch['weights'][row].any() and not batch['source_segments'][row].any()
@@ -42,7 +42,7 @@ def test_each_pair_comes_once_an_epoch_with_all_of_its_tokens():
 
 
 def test_lengths_are_those_of_the_buckets_as_far_as_each_side_goes():
-    shapes = {(b['source'].shape[1], b['targets'].shape[1]) for b in batches().training(0, 14, 0, 1)}
+    shapes = {(b['source'].shape[1], b['targets'].shape[1]) for b in batches().training_batches(0, 14, 0, 1)}
     assert shapes <= {(8, 8), (16, 16), (24, 16), (30, 16)}
     assert batches().tokens_per_step() <= 8 * 46
 
@@ -50,16 +50,16 @@ def test_lengths_are_those_of_the_buckets_as_far_as_each_side_goes():
 @pytest.mark.parametrize('processes', [1, 2])
 def test_a_step_gives_the_same_pairs_whatever_came_before(processes: int):
     for process in range(processes):
-        whole = [b['index'] for b in batches(seed=3).training(0, 9, process, processes)]
-        later = [b['index'] for b in batches(seed=3).training(4, 9, process, processes)]
+        whole = [b['index'] for b in batches(seed=3).training_batches(0, 9, process, processes)]
+        later = [b['index'] for b in batches(seed=3).training_batches(4, 9, process, processes)]
         assert np.array_equal(whole[4:], later)
-    assert not np.array_equal(whole, [b['index'] for b in batches(seed=4).training(0, 9, process, processes)])
+    assert not np.array_equal(whole, [b['index'] for b in batches(seed=4).training_batches(0, 9, process, processes)])
 
 
 @pytest.mark.parametrize('alone', [(True, False), (False, True), (True, True)])
 def test_a_side_alone_is_padded_to_its_own_bucket(alone: tuple[bool, bool]):
     seen = []
-    for batch in batches(alone=alone).evaluation(0, 1):
+    for batch in batches(alone=alone).evaluation_batches(0, 1):
         numbers = [number for number in batch['index'] if number >= 0]
         for side, is_alone, most in zip(('source', 'target'), alone, (30, 16), strict=True):
             lengths = [len(getattr(PAIRS[number], side)) for number in numbers]

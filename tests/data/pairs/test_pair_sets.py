@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
+from efficient_attention.data.pairs.pair_datasets import TextPair, parse_pair_datasets
 from efficient_attention.errors import InputError
 
 
@@ -23,7 +23,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def read(text: str) -> list[TextPair]:
-    return [pair for one in parse_sets(text, 'pairs.train') for pair in one.read()]
+    return [pair for one in parse_pair_datasets(text, 'pairs.train') for pair in one.read_pairs()]
 
 
 def test_parallel_files(files):
@@ -43,11 +43,11 @@ def test_columns_of_tables(tmp_path: Path):
 
 
 def test_a_digest_follows_the_content(files):
-    [one] = parse_sets(f'lines:{files[0]},{files[1]}', 'pairs.train')
+    [one] = parse_pair_datasets(f'lines:{files[0]},{files[1]}', 'pairs.train')
     before = one.digest()
     written(files[1], 'one\nthree\n')
     assert one.digest() != before
-    assert parse_sets('toy:copy:1:3-3', 'x')[0].digest() == 'toy:copy:1:3-3'
+    assert parse_pair_datasets('toy:copy:1:3-3', 'x')[0].digest() == 'toy:copy:1:3-3'
 
 
 @pytest.mark.parametrize('longer', [0, 1])
@@ -93,7 +93,9 @@ def test_pairs_that_follow_one_another_are_joined(files):
     pairs = read(f'joined:2:lines:{files[0]},{files[1]}')
     assert [pair[:2] for pair in pairs] == [('eins zwei', 'one two'), ('drei', 'three')]
     assert pairs[1].where == f'{files[0]}: line 3'
-    digests = {one.digest() for number in (1, 2, 3) for one in parse_sets(f'joined:{number}:toy:copy:4:2-3', '')}
+    digests = {
+        one.digest() for number in (1, 2, 3) for one in parse_pair_datasets(f'joined:{number}:toy:copy:4:2-3', '')
+    }
     assert len(digests) == 3
     assert read('joined:1:toy:copy:4:2-3') == read('toy:copy:4:2-3')
 
@@ -115,7 +117,7 @@ def test_pairs_of_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch):
     assert [pair[:2] for pair in pairs] == [('schön', 'nice'), ('alt', 'old')]
     assert pairs[1].where == 'tfds:wmt/de-en:validation: row 1'
     one, other = (
-        parse_sets(f'tfds:wmt/de-en:validation#{columns}', 'pairs.train')[0] for columns in ('de,en', 'en,de')
+        parse_pair_datasets(f'tfds:wmt/de-en:validation#{columns}', 'pairs.train')[0] for columns in ('de,en', 'en,de')
     )
     assert one.digest() != other.digest()
     with pytest.raises(InputError, match="row 0: no column 'fr'"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.data.pairs.toy_problems import Toy, answer, parse_toy, toy_pairs
+from efficient_attention.data.pairs.toy_problems import Toy, parse_toy, toy_pairs, toy_target_digits
 from efficient_attention.errors import InputError
 
 
@@ -16,7 +16,7 @@ from efficient_attention.errors import InputError
     ],
 )
 def test_answers(problem: str, digits: list[int], expected: list[int]):
-    assert answer(problem, digits) == expected
+    assert toy_target_digits(problem, digits) == expected
 
 
 def test_pairs_have_every_length_and_do_not_depend_on_how_many_there_are():

@@ -6,8 +6,8 @@ import pytest
 
 from efficient_attention.data.preparation.cache_folder import (
     MANIFEST,
-    check_files,
-    describe_files,
+    check_file_checksums,
+    file_sizes_and_checksums,
     json_sha256,
     manifest_checksum,
     one_line,
@@ -19,7 +19,7 @@ from efficient_attention.errors import InputError
 def write(folder, **fields):
     (folder / 'part').mkdir()
     (folder / 'part' / 'a.bin').write_bytes(b'abc')
-    manifest = {'format': 3, 'files': describe_files(folder)} | fields
+    manifest = {'format': 3, 'files': file_sizes_and_checksums(folder)} | fields
     (folder / MANIFEST).write_text(json.dumps(manifest | {'checksum': manifest_checksum(manifest)}))
     return manifest
 
@@ -29,7 +29,7 @@ def test_a_manifest_comes_back(tmp_path):
     read = read_manifest(tmp_path, 3, 'text')
     assert {name: value for name, value in read.items() if name != 'checksum'} == manifest
     assert list(manifest['files']) == ['part/a.bin'] and manifest['files']['part/a.bin']['bytes'] == 3
-    check_files(tmp_path, read, 'text')
+    check_file_checksums(tmp_path, read, 'text')
 
 
 def test_another_format_or_checksum_is_refused(tmp_path):
@@ -52,7 +52,7 @@ def test_a_file_that_differs_is_named(tmp_path, data, fault):
     path = tmp_path / 'part' / 'a.bin'
     path.unlink() if data is None else path.write_bytes(data)
     with pytest.raises(InputError, match=f'{path}: {fault}.*; delete the folder {tmp_path} to prepare the corpus'):
-        check_files(tmp_path, manifest, 'corpus')
+        check_file_checksums(tmp_path, manifest, 'corpus')
 
 
 def test_hashes_do_not_depend_on_the_order_of_names():

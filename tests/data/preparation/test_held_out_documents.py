@@ -3,12 +3,12 @@
 import pytest
 
 from efficient_attention.data.preparation.held_out_documents import (
-    OneDocument,
+    SingleDocumentError,
     document_hash,
     few_held_out_note,
     held_out_share_note,
     held_out_threshold,
-    more_documents,
+    more_documents_advice,
     split_counts,
 )
 
@@ -59,13 +59,13 @@ def test_nothing_and_everything_can_be_held_out():
 
 @pytest.mark.parametrize('texts', [['one'], ['one', 'one', 'one']])
 def test_one_text_cannot_be_split(texts):
-    with pytest.raises(OneDocument, match='^it is one document, so none is left to hold out$'):
+    with pytest.raises(SingleDocumentError, match='^it is one document, so none is left to hold out$'):
         held_out(texts, 0.1)
 
 
 def test_paragraphs_are_advised_where_files_are_documents():
-    assert '#paragraphs' in more_documents('text:a.txt')
-    assert more_documents('text:a.txt#paragraphs') == more_documents('stdlib') == 'more documents'
+    assert '#paragraphs' in more_documents_advice('text:a.txt')
+    assert more_documents_advice('text:a.txt#paragraphs') == more_documents_advice('stdlib') == 'more documents'
 
 
 @pytest.mark.parametrize('tokens', [(0, 0), (980, 20), (961, 39), (989, 11)])

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from efficient_attention.data.preparation.worker_processes import in_processes
+from efficient_attention.data.preparation.worker_processes import map_in_processes
 from efficient_attention.errors import InputError
 
 
@@ -17,7 +17,7 @@ def test_results_come_in_order_and_only_a_few_tasks_are_read_ahead():
             read.append(number)
             yield number
 
-    results = in_processes(abs, tasks(), 2, fault='died')
+    results = map_in_processes(abs, tasks(), 2, fault='died')
     assert next(results) == 0 and len(read) < 40
     assert list(results) == list(range(1, 40))
     assert not multiprocessing.active_children()
@@ -25,4 +25,4 @@ def test_results_come_in_order_and_only_a_few_tasks_are_read_ahead():
 
 def test_a_process_that_dies_is_one_line():
     with pytest.raises(InputError, match='died'):
-        list(in_processes(os._exit, [3], 1, fault='a process died'))
+        list(map_in_processes(os._exit, [3], 1, fault='a process died'))

@@ -12,7 +12,7 @@ def use(is_shown):
         progress.advance(5)
         progress.start('tokenising', total=10)
         progress.advance(10)
-        progress.line('done: /a/folder')
+        progress.print_line('done: /a/folder')
 
 
 def test_plain_lines_without_a_terminal(capsys):

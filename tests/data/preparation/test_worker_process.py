@@ -6,11 +6,11 @@ import signal
 import time
 from multiprocessing.connection import Connection
 
-from efficient_attention.data.preparation.worker_processes import follow_parent
+from efficient_attention.data.preparation.worker_processes import exit_with_parent
 
 
 def work(connection: Connection) -> None:
-    follow_parent()
+    exit_with_parent()
     connection.send(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
     time.sleep(60)
 

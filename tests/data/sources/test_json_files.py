@@ -6,12 +6,12 @@ import json
 import pytest
 
 from efficient_attention.data.sources.json_files import (
-    check_identifiers,
-    checked,
-    field_of,
+    check_json_type,
+    check_unique_ids,
     json_documents,
     read_json,
     read_json_lines,
+    typed_json_field,
 )
 from efficient_attention.errors import InputError
 
@@ -49,20 +49,20 @@ def test_what_is_no_json_is_named(tmp_path):
 )
 def test_what_a_field_may_not_be(row, kind, message):
     with pytest.raises(InputError) as error:
-        field_of(row, 'a', kind, 'here')
+        typed_json_field(row, 'a', kind, 'here')
     assert message in str(error.value)
 
 
 def test_values_and_defaults():
-    assert field_of({'a': 3}, 'a', int, 'here') == 3
-    assert field_of({}, 'a', int, 'here', default=None) is None
-    assert checked({'b': 1}, dict, 'here') == {'b': 1}
+    assert typed_json_field({'a': 3}, 'a', int, 'here') == 3
+    assert typed_json_field({}, 'a', int, 'here', default=None) is None
+    assert check_json_type({'b': 1}, dict, 'here') == {'b': 1}
 
 
 def test_an_identifier_twice():
-    check_identifiers([('a', 'one'), ('b', 'two')])
+    check_unique_ids([('a', 'one'), ('b', 'two')])
     with pytest.raises(InputError, match="three: field 'id' is the same as in one"):
-        check_identifiers([('a', 'one'), ('b', 'two'), ('a', 'three')])
+        check_unique_ids([('a', 'one'), ('b', 'two'), ('a', 'three')])
 
 
 def test_json_rows_plain_and_packed(tmp_path):

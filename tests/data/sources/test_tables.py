@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from efficient_attention.data.sources.tables import read_table, read_tables, source_names
+from efficient_attention.data.sources.tables import expand_table_names, read_table, read_tables
 from efficient_attention.errors import InputError
 
 ROWS = [{'text': 'one, "two"\nthree', 'label': 'x'}, {'text': 'é', 'label': '2'}]
@@ -82,7 +82,7 @@ def test_a_book_fits_in_a_field(tmp_path):
 def test_a_fault_is_named_by_file_line_and_column(tmp_path, name, content, fault):
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError) as caught:
-        [row.text('text') for row in read_table(str(tmp_path / name))]
+        [row.column_text('text') for row in read_table(str(tmp_path / name))]
     message = str(caught.value)
     assert message.startswith(f'{tmp_path / name}: ') and fault in message and '\n' not in message
 
@@ -101,7 +101,7 @@ def test_a_text_file_is_a_row_of_its_folders_class(tmp_path):
 def test_broken_rows_may_be_collected(tmp_path):
     (tmp_path / 'a.tsv').write_text('text\tlabel\na\nb\tc\n')
     faults = []
-    assert [row.text('text') for row in read_table(str(tmp_path / 'a.tsv'), faults=faults)] == ['b']
+    assert [row.column_text('text') for row in read_table(str(tmp_path / 'a.tsv'), faults=faults)] == ['b']
     assert faults == [f'{tmp_path}/a.tsv: line 2: 1 fields where there are 2 columns: text, label']
 
 
@@ -130,7 +130,7 @@ def test_broken_rows_may_be_collected(tmp_path):
 def test_labels_as_json_writes_them(tmp_path, written, label):
     (tmp_path / 'a.jsonl').write_text(f'{{"label": {written}}}')
     [row] = read_table(str(tmp_path / 'a.jsonl'))
-    assert row.label('label') == label
+    assert row.column_label('label') == label
 
 
 @pytest.mark.parametrize(
@@ -147,18 +147,18 @@ def test_what_is_no_label(tmp_path, written, fault):
     (tmp_path / 'a.jsonl').write_text(f'{{"label": {written}}}')
     [row] = read_table(str(tmp_path / 'a.jsonl'))
     with pytest.raises(InputError, match=f"a.jsonl: line 1: field 'label' is {fault}$"):
-        row.label('label')
+        row.column_label('label')
 
 
 def test_files_come_in_the_order_that_names_them(tmp_path):
     for name in 'cab':
         (tmp_path / f'{name}.tsv').write_text(f'text\n{name}\n')
     sources = f'{tmp_path}/c.tsv, {tmp_path}/*.tsv'
-    assert [row.text('text') for row in read_tables(sources)] == ['c', 'a', 'b']
+    assert [row.column_text('text') for row in read_tables(sources)] == ['c', 'a', 'b']
     with pytest.raises(InputError, match='no file matches'):
-        source_names(f'{tmp_path}/c.tsv,{tmp_path}/d.tsv')
+        expand_table_names(f'{tmp_path}/c.tsv,{tmp_path}/d.tsv')
     with pytest.raises(InputError, match='tfds:imdb_reviews: no split; write .* such as tfds:imdb_reviews:train'):
-        source_names('tfds:imdb_reviews')
+        expand_table_names('tfds:imdb_reviews')
 
 
 class FakeRows(list):
@@ -174,9 +174,13 @@ def test_tfds_rows_have_texts_and_named_classes(monkeypatch):
     fake = types.SimpleNamespace(data_source=lambda name, split: {('reviews/plain', 'train[:9]'): rows}[name, split])
     monkeypatch.setitem(sys.modules, 'tensorflow_datasets', fake)
     first, second = read_tables('tfds:reviews/plain:train[:9]')
-    assert (first.text('text'), first.label('label'), second.label('label')) == ('grëat', 'good', None)
-    assert second.where == 'tfds:reviews/plain:train[:9]: row 1'
+    assert (first.column_text('text'), first.column_label('label'), second.column_label('label')) == (
+        'grëat',
+        'good',
+        None,
+    )
+    assert second.file_and_line == 'tfds:reviews/plain:train[:9]: row 1'
     with pytest.raises(InputError, match="row 1: no column 'body'; known: 'text', 'label'"):
-        second.text('body')
+        second.column_text('body')
     with pytest.raises(InputError, match='tfds:nothing: KeyError'):
         list(read_tables('tfds:nothing:train'))

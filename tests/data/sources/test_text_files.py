@@ -7,7 +7,7 @@ import pytest
 
 from efficient_attention.data.sources import text_files
 from efficient_attention.data.sources.text_files import (
-    decode,
+    decode_utf8,
     digest_files,
     find_files,
     read_chunks,
@@ -78,7 +78,7 @@ def test_the_first_byte_that_is_not_utf_8_is_named(tmp_path, name):
 
 def test_a_character_cut_in_half_is_named():
     with pytest.raises(InputError, match='here: byte 0xc3 at offset 102 '):
-        decode(b'ab\xc3', 'here', offset=100)
+        decode_utf8(b'ab\xc3', 'here', offset=100)
 
 
 def test_damaged_gzip_is_named(tmp_path):
@@ -114,13 +114,13 @@ def test_a_small_file_that_unpacks_to_far_more_than_a_text_is_left_early(tmp_pat
 def count_read(monkeypatch) -> list[int]:
     """The bytes of each piece that is unpacked from here on."""
     found: list[int] = []
-    counted = text_files._Unpacked._counted
+    counted = text_files._Unpacked._check_decompressed_size
 
     def count(self, data: bytes) -> bytes:
         found.append(len(data))
         return counted(self, data)
 
-    monkeypatch.setattr(text_files._Unpacked, '_counted', count)
+    monkeypatch.setattr(text_files._Unpacked, '_check_decompressed_size', count)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.preparation.cache_folder import MANIFEST, manifest_checksum
 from efficient_attention.data.text.prepare import prepare_text
-from efficient_attention.data.text.prepared_text import PreparedText, id_type, ids_path, open_text
+from efficient_attention.data.text.prepared_text import PreparedText, ids_path, open_text, token_dtype
 from efficient_attention.errors import InputError
 
 
@@ -23,7 +23,7 @@ def text(tmp_path) -> PreparedText:
     'size, kind', [(1, '<u1'), (256, '<u1'), (257, '<u2'), (65_536, '<u2'), (65_537, '<u4'), (267_735, '<u4')]
 )
 def test_ids_lie_in_the_smallest_type(size, kind):
-    assert id_type(size) == kind and np.iinfo(kind).max >= size - 1
+    assert token_dtype(size) == kind and np.iinfo(kind).max >= size - 1
 
 
 def test_splits_are_mapped_not_read(text):

@@ -23,9 +23,9 @@ def test_a_row_beyond_the_text_or_its_stop_is_padding():
 
 
 def test_all_but_the_first_id_of_a_text_are_targets_and_all_of_images():
-    assert [TextRows(np.arange(size), 8, START).targets for size in (0, 1, 2, 20)] == [0, 0, 1, 19]
+    assert [TextRows(np.arange(size), 8, START).target_count for size in (0, 1, 2, 20)] == [0, 0, 1, 19]
     images = TextRows(np.arange(16), 8, np.array([0, 8]), start=99)
-    assert images.targets == 16 and images.grain == 8
+    assert images.target_count == 16 and images.row_start_multiple == 8
     row = images.row(8)
     assert row['tokens'].tolist() == [99, *range(8, 15)] and row['targets'].tolist() == list(range(8, 16))
 

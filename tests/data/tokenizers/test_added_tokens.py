@@ -10,7 +10,7 @@ import sentencepiece
 
 from efficient_attention.data.tokenizers.added_tokens import added_tokens
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_byte_level import BYTES, roberta
@@ -71,7 +71,7 @@ LAYOUTS = {
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_tokens_beside_a_vocabulary_are_whole(tmp_path: Path, layout: str):
     tokenizer = load_tokenizer(bert(tmp_path, **LAYOUTS[layout]), lowercase=True)
-    ids = reader_of(tokenizer).encode('a foobarbaz <hl> [E] b').ids
+    ids = make_plain_text_tokenizer(tokenizer).encode('a foobarbaz <hl> [E] b').ids
     assert ids == [2, 5, SIZE, SIZE + 1, SIZE + 2, 6, 3]
     assert [tokenizer.token_to_id(name) for name in ('foobarbaz', '<hl>', '[E]')] == [SIZE, SIZE + 1, SIZE + 2]
 
@@ -87,7 +87,15 @@ def test_a_name_among_the_pieces_keeps_its_id_and_words_match_in_any_case(tmp_pa
 def test_robertas_pair_of_files_has_them_too(tmp_path: Path):
     beside(roberta(tmp_path), added_tokens={'[SEP]': len(BYTES), '<hl>': len(BYTES) + 1})
     tokenizer = load_tokenizer(tmp_path / 'vocab.json', lowercase=False)
-    assert reader_of(tokenizer).encode('a<hl>b [SEP]').tokens == ['<s>', 'a', '<hl>', 'b', 'Ġ', '[SEP]', '</s>']
+    assert make_plain_text_tokenizer(tokenizer).encode('a<hl>b [SEP]').tokens == [
+        '<s>',
+        'a',
+        '<hl>',
+        'b',
+        'Ġ',
+        '[SEP]',
+        '</s>',
+    ]
     assert text_to_text_ids(tokenizer, 'roberta').end == 2  # not the [SEP] that the author added
 
 
@@ -98,7 +106,7 @@ def test_t5s_stand_behind_its_sentinels(tmp_path: Path):
     tokenizer = load_tokenizer(tmp_path / 'spiece.model', lowercase=False, is_text_to_text=True)
     ids = text_to_text_ids(tokenizer, 't5')
     assert (ids.size, ids.end, ids.sentinels[0]) == (pieces + 102, 1, pieces + 99)
-    found = reader_of(tokenizer).encode('fox <hl> fox <sep> fox </s>', add_special_tokens=False).ids
+    found = make_plain_text_tokenizer(tokenizer).encode('fox <hl> fox <sep> fox </s>', add_special_tokens=False).ids
     names = [tokenizer.id_to_token(id) for id in found]
     assert names[:5] == ['▁fox', '<hl>', '▁fox', '<sep>', '▁fox']  # the space before an added token is no piece
     assert ids.end not in found

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
-from efficient_attention.data.tokenizers.reading import BLANK_LINE, cut_at_blank_lines
+from efficient_attention.data.tokenizers.plain_text_tokenizer import BLANK_LINE, cut_at_blank_lines
 
 
 @given(st.lists(st.sampled_from(['word. ', '\n', '\n\n', '\n \t\n', 'a\n', 'B'])).map(''.join), st.integers(1, 30))

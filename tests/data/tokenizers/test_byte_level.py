@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.tokenizers.byte_level import byte_level
+from efficient_attention.data.tokenizers.byte_level import load_byte_level_bpe
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 
@@ -20,7 +20,7 @@ def roberta(folder: Path) -> Path:
 
 
 def test_robertas_files_make_its_tokenizer(tmp_path: Path):
-    tokenizer = byte_level(roberta(tmp_path))
+    tokenizer = load_byte_level_bpe(roberta(tmp_path))
     assert tokenizer.encode('a ab').tokens == ['<s>', 'a', 'Ġa', 'b', '</s>']
     assert tokenizer.encode('a', 'b').tokens == ['<s>', 'a', '</s>', '</s>', 'b', '</s>']
     expected = [tokenizer.token_to_id(piece) for piece in ('<s>', 'a', '<mask>', '</s>')]
@@ -28,12 +28,12 @@ def test_robertas_files_make_its_tokenizer(tmp_path: Path):
     assert tokenizer.decode(tokenizer.encode('ab a').ids) == 'ab a'
     (tmp_path / 'merges.txt').write_text('#version: 0.2\nx y\n')
     with pytest.raises(InputError, match='vocab.json and merges.txt are no tokenizer'):
-        byte_level(tmp_path)
+        load_byte_level_bpe(tmp_path)
 
 
 def test_a_vocabulary_of_pairs_is_loaded_by_its_name(tmp_path: Path):
     text = 'ab a b'
     assert (
         load_tokenizer(roberta(tmp_path) / 'vocab.json', lowercase=False).encode(text).ids
-        == byte_level(tmp_path).encode(text).ids
+        == load_byte_level_bpe(tmp_path).encode(text).ids
     )

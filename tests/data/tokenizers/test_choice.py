@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.tokenizers import choice as tokenizer_choice
-from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.tokenizers import config_tokenizer as tokenizer_choice
+from efficient_attention.data.tokenizers.config_tokenizer import (
+    load_config_tokenizer,
+    tokenizer_identity,
+    train_config_tokenizer,
+)
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_added_tokens import bert, beside
 from tests.data.tokenizers.test_byte_level import roberta
@@ -17,11 +21,11 @@ CONFIG = DataConfig(tokenizer='train:bpe', vocab_size=300)
 
 
 def trained(characters: int = 1):
-    return trained_tokenizer(CONFIG, lambda: iter(TEXTS), characters)
+    return train_config_tokenizer(CONFIG, lambda: iter(TEXTS), characters)
 
 
 def test_a_trained_one_is_not_loaded():
-    assert loaded_tokenizer(CONFIG) is None and trained().get_vocab_size() == 300
+    assert load_config_tokenizer(CONFIG) is None and trained().get_vocab_size() == 300
 
 
 def test_a_file_is_loaded_and_identified_by_its_content(tmp_path):
@@ -29,7 +33,7 @@ def test_a_file_is_loaded_and_identified_by_its_content(tmp_path):
     for name in ('a.json', 'b.json'):
         trained().save(str(tmp_path / name))
         config = dataclasses.replace(CONFIG, tokenizer=str(tmp_path / name))
-        assert loaded_tokenizer(config).get_vocab() == trained().get_vocab()
+        assert load_config_tokenizer(config).get_vocab() == trained().get_vocab()
         identities.append(tokenizer_identity(config))
     assert identities[0] == identities[1] != tokenizer_identity(CONFIG)
     assert tokenizer_identity(CONFIG) != tokenizer_identity(dataclasses.replace(CONFIG, lowercase=False))
@@ -61,11 +65,11 @@ def test_of_a_long_text_a_share_is_read(monkeypatch):
 
 def test_an_unknown_kind_lists_the_known_ones():
     with pytest.raises(InputError, match="^data.tokenizer is 'train:words'; known: train:.*, or a file$"):
-        loaded_tokenizer(DataConfig(tokenizer='train:words'))
+        load_config_tokenizer(DataConfig(tokenizer='train:words'))
 
 
 def test_sentinels_are_counted_among_the_pieces():
-    tokenizer = trained_tokenizer(CONFIG, lambda: iter(TEXTS), 1, sentinels=3)
+    tokenizer = train_config_tokenizer(CONFIG, lambda: iter(TEXTS), 1, sentinels=3)
     assert tokenizer.get_vocab_size() == 300 and tokenizer.token_to_id('<extra_id_0>') == 299
     with pytest.raises(InputError, match=r'^data.vocab_size is 300, and 300 of its pieces would be sentinels$'):
-        trained_tokenizer(CONFIG, lambda: iter(TEXTS), 1, sentinels=300)
+        train_config_tokenizer(CONFIG, lambda: iter(TEXTS), 1, sentinels=300)

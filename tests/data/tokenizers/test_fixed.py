@@ -6,13 +6,13 @@ import pytest
 
 from efficient_attention.data.examples.row_template import row_template
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.tokenizers.fixed import (
+from efficient_attention.data.tokenizers.fixed_vocabulary import (
     FIRST_WORD,
     WORDS,
     byte_character,
     fixed_tokenizer,
+    fixed_vocabulary_size,
     is_fixed,
-    vocabulary_size,
 )
 from efficient_attention.errors import InputError
 
@@ -29,7 +29,7 @@ def test_bytes_are_ids_in_their_order():
 def test_words_are_ids_in_their_order(name: str):
     ids = fixed_tokenizer(f'fixed:{name}').encode(' '.join(WORDS[name])).ids
     assert ids == [FIRST_WORD + number for number in range(len(WORDS[name]))]
-    assert vocabulary_size(name) == FIRST_WORD + len(WORDS[name]) == text_encoder(Path(f'fixed:{name}')).size
+    assert fixed_vocabulary_size(name) == FIRST_WORD + len(WORDS[name]) == text_encoder(Path(f'fixed:{name}')).size
 
 
 def test_published_listops_with_parentheses_reads_the_same():

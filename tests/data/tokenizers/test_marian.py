@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.marian import MarianReader, is_marian, marian_vocabulary
+from efficient_attention.data.tokenizers.marian import MarianTokenizer, is_marian, marian_vocabulary
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_sentencepiece import PROBES, TEXTS
 
@@ -62,7 +62,7 @@ def test_the_ids_are_those_of_the_library_and_the_vocabulary(name: str, tmp_path
     folder, choose = write_marian(tmp_path), random.Random(0)
     letters = 'abcdefghij thequickbrown THEQ .,!?☃é12ßüöÖ@<>/s'
     texts = [*PROBES, *TEXTS, *MIXED, '</s> a', *(''.join(choose.choices(letters, k=40)) for _ in range(200))]
-    found = MarianReader(folder / name, marian_vocabulary(folder)).ids(texts)
+    found = MarianTokenizer(folder / name, marian_vocabulary(folder)).ids(texts)
     for text, ids in zip(texts, found, strict=True):
         assert ids == ids_of_library(folder, name, text), text
     unknown = 0
@@ -71,7 +71,7 @@ def test_the_ids_are_those_of_the_library_and_the_vocabulary(name: str, tmp_path
 
 def test_pieces_of_both_sides_are_joined_to_a_text(tmp_path: Path):
     vocabulary = marian_vocabulary(write_marian(tmp_path))
-    ids = MarianReader(tmp_path / 'source.spm', vocabulary).ids(['the quick'])[0]
+    ids = MarianTokenizer(tmp_path / 'source.spm', vocabulary).ids(['the quick'])[0]
     assert vocabulary.decode([*ids, vocabulary.token_to_id('</s>')]) == vocabulary.decode(ids)
     special = {id for id, token in vocabulary.get_added_tokens_decoder().items() if token.special}
     assert special == {vocabulary.token_to_id(name) for name in ('</s>', '<unk>', '<pad>')}
@@ -112,10 +112,10 @@ def test_a_side_that_cannot_be_read_is_named(tmp_path: Path):
     (tmp_path / 'target.spm').unlink()
     for name, message in (('source.spm', 'not a SentencePiece model'), ('target.spm', 'cannot be read')):
         with pytest.raises(InputError, match=f'^tokenizer {tmp_path / name}: {message}'):
-            MarianReader(tmp_path / name, vocabulary).ids(['a'])
+            MarianTokenizer(tmp_path / name, vocabulary).ids(['a'])
     (tmp_path / 'source.spm').write_bytes(model_of(ENGLISH, remove_extra_whitespaces=False))
     with pytest.raises(InputError, match='known: unigram models that merge repeated spaces into one'):
-        MarianReader(tmp_path / 'source.spm', vocabulary).ids(['a'])
+        MarianTokenizer(tmp_path / 'source.spm', vocabulary).ids(['a'])
 
 
 def test_its_files_are_no_tokenizer_of_training(tmp_path: Path):
@@ -126,9 +126,9 @@ def test_its_files_are_no_tokenizer_of_training(tmp_path: Path):
 
 
 def test_an_unknown_token_is_named_and_a_known_language_code_is_not(tmp_path: Path):
-    reader = MarianReader(write_marian(tmp_path) / 'source.spm', marian_vocabulary(tmp_path))
+    reader = MarianTokenizer(write_marian(tmp_path) / 'source.spm', marian_vocabulary(tmp_path))
     unknown = reader.vocabulary.token_to_id('<unk>')
     for text in (f'{CODE} \u65e5', '>>deu<< \u65e5'):
-        ids, parts = reader.ids([text])[0], reader.parts(text)
+        ids, parts = reader.ids([text])[0], reader.pieces_with_text(text)
         named = {part for (_, part), id in zip(parts, ids, strict=True) if id == unknown}
         assert '\u65e5' in named and (text.split()[0] in named) == (CODE not in text)

@@ -10,10 +10,10 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.pairs.pair_encoder import SideEncoder, symbols_of
-from efficient_attention.data.text.units import TokenizerPieces
+from efficient_attention.data.pairs.pair_encoder import SideEncoder, special_ids_of_tokenizer
+from efficient_attention.data.text.units import TokenizerUnits
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.reading import reader_of
+from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS
 from efficient_attention.data.tokenizers.wordpiece import word_piece
 
@@ -57,7 +57,7 @@ def test_an_encoder_keeps_the_tokens_that_an_author_added(tmp_path: Path):
 def test_ends_of_other_families_that_an_author_added_stay_whole():
     tokenizer = entity_tokenizer()
     tokenizer.add_tokens(['<eos>', '<|endoftext|>'])
-    assert reader_of(tokenizer).encode('in <eos><|endoftext|>', add_special_tokens=False).tokens == [
+    assert make_plain_text_tokenizer(tokenizer).encode('in <eos><|endoftext|>', add_special_tokens=False).tokens == [
         'in',
         '<eos>',
         '<|endoftext|>',
@@ -65,7 +65,7 @@ def test_ends_of_other_families_that_an_author_added_stay_whole():
 
 
 def test_nobody_can_type_the_hidden_name_of_a_structural_token():
-    readers = [reader_of(unigram()) for _ in range(2)]
+    readers = [make_plain_text_tokenizer(unigram()) for _ in range(2)]
     names = [next(name for name in reader.get_vocab() if '</s>' in name and name != '</s>') for reader in readers]
     assert names[0] != names[1]
 
@@ -78,7 +78,7 @@ def test_a_corpus_and_a_language_model_keep_them(tmp_path: Path):
     text = '[E1] anna [/E1] [SEP]'
     (encoded,) = encode_documents([text], str(path), 1)
     assert encoded.ids.tolist() == expected and encoded.ids.dtype == np.uint32
-    units = TokenizerPieces(tokenizer, str(path))
+    units = TokenizerUnits(tokenizer, str(path))
     ids = units.encode(text)
     assert ids.tolist() == expected
     assert units.decode(np.append(ids, units.separator)) == '[E1] anna [/E1] [ sep ]'
@@ -87,7 +87,7 @@ def test_a_corpus_and_a_language_model_keep_them(tmp_path: Path):
 
 def test_pairs_keep_them_and_take_the_end_of_a_text_for_text():
     tokenizer = unigram(added=('<extra_id_0>', '<hl>', '<sep>'))
-    side = SideEncoder(tokenizer, symbols_of(tokenizer), 64)
+    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 64)
     assert side.symbols.end == 1  # not <sep>, which the author added
     (ids,) = side.ids(['a </s> <pad> <unk> <hl> b <extra_id_0>'])
     spelt = ['▁', '<', '/', 's', '>', '▁', '<', 'p', 'a', 'd', '>', '▁', '<', 'u', 'n', 'k', '>']
@@ -110,7 +110,7 @@ def test_no_model_finds_a_structural_token_among_its_pieces(kind: str):
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(['[UNK]', '[SEP]', '[CLS]'])
-    ids = reader_of(tokenizer).encode('S [SEP] [UNK]').ids
+    ids = make_plain_text_tokenizer(tokenizer).encode('S [SEP] [UNK]').ids
     expected = {'word level': ['S', '[UNK]', '[UNK]'], 'word piece': ['S', '[UNK]', '[UNK]']}
     assert tokens(tokenizer, ids)[:3] == expected.get(kind, ['S', '[SEP', ']'])
     assert tokenizer.encode('S [SEP]').tokens == ['S', '[SEP]']  # itself is as it was
@@ -118,7 +118,7 @@ def test_no_model_finds_a_structural_token_among_its_pieces(kind: str):
 
 def test_a_symbol_may_be_typed_and_a_copy_travels_between_processes():
     tokenizer = entity_tokenizer()
-    reader = copy.deepcopy(reader_of(tokenizer, ['[MASK]']))  # as pickled
+    reader = copy.deepcopy(make_plain_text_tokenizer(tokenizer, ['[MASK]']))  # as pickled
     ids = reader.encode('[E1] [MASK] [SEP]', add_special_tokens=False).ids
     assert tokens(tokenizer, ids) == ['[E1]', '[MASK]', '[', 'sep', ']']
 
@@ -126,5 +126,5 @@ def test_a_symbol_may_be_typed_and_a_copy_travels_between_processes():
 def test_ids_and_pieces_of_plain_text_are_the_tokenizers():
     tokenizer = unigram()
     text = 'a b bad ♥ spa'
-    assert reader_of(tokenizer).encode(text).ids == tokenizer.encode(text).ids
-    assert json.loads(reader_of(tokenizer).to_str())['post_processor'] is not None
+    assert make_plain_text_tokenizer(tokenizer).encode(text).ids == tokenizer.encode(text).ids
+    assert json.loads(make_plain_text_tokenizer(tokenizer).to_str())['post_processor'] is not None

@@ -91,12 +91,12 @@ def test_gpt2s_one_special_token_serves_for_all(tmp_path: Path):
 
 def test_what_is_lacking_is_one_line(t5: Tokenizer):
     ids = text_to_text_ids(t5, 't5')
-    ids.check_within(ids.size)
+    ids.check_fits_vocab_size(ids.size)
     message = (
         f'tokenizer t5: it has {ids.size} pieces, its sentinel <extra_id_0> among .*; the model has {ids.size - 1}'
     )
     with pytest.raises(InputError, match=message):
-        ids.check_within(ids.size - 1)
+        ids.check_fits_vocab_size(ids.size - 1)
     ids.check_sentinels(100)
     with pytest.raises(InputError, match=r'tokenizer t5: 100 sentinels \(<extra_id_0>, ...\) in its vocabulary; 101'):
         ids.check_sentinels(101)
@@ -104,7 +104,7 @@ def test_what_is_lacking_is_one_line(t5: Tokenizer):
     with pytest.raises(InputError, match='tokenizer bert: no sentinels in its vocabulary; 1 are needed'):
         text_to_text_ids(words, 'bert').check_sentinels(1)
     with pytest.raises(InputError, match='tokenizer bert: it has 5 pieces; the model has 4'):
-        text_to_text_ids(words, 'bert').check_within(4)
+        text_to_text_ids(words, 'bert').check_fits_vocab_size(4)
     bare = Tokenizer(models.WordLevel({'[UNK]': 0, '[SEP]': 1}, unk_token='[UNK]'))
     with pytest.raises(InputError, match=r'tokenizer bare: no \[PAD\] or <pad> in its vocabulary'):
         text_to_text_ids(bare, 'bare')
@@ -123,7 +123,7 @@ def test_the_vocabularies_that_the_world_has(tmp_path: Path):
         32099,
         32000,
     )
-    ids.check_within(32128)
+    ids.check_fits_vocab_size(32128)
     library = sentencepiece.SentencePieceProcessor(model_file=str(REAL / 't5-base.sentencepiece.model'))
     expected = [*library.encode('The cute dog'), 32099, *library.encode('in'), 32098, *library.encode('park'), 1]
     assert t5.encode('The cute dog <extra_id_0> in <extra_id_1> park').ids == expected

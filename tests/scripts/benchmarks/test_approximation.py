@@ -11,7 +11,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.errors import InputError
-from scripts.benchmarks.approximation import errors_of, errors_of_mechanisms, errors_of_ranks, operands_of
+from scripts.benchmarks.approximation import collect_qkv, low_rank_errors, mechanism_errors, relative_errors
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_run import write_corpus
 
@@ -25,7 +25,7 @@ def drawn_layers(length: int = 32):
 
 def test_what_computes_the_same_has_no_error_and_less_has_more():
     texts = ('full', 'window(31)', 'window(4)', 'nystrom(32, 20)', 'nystrom(4)', 'linformer(8, 32)', 'favor(64)')
-    found = errors_of_mechanisms(drawn_layers(), {text: ea.parse_mechanism(text) for text in texts})
+    found = mechanism_errors(drawn_layers(), {text: ea.parse_mechanism(text) for text in texts})
     assert list(found['full']) == ['layer 1', 'layer 2', 'mean'] and found['full']['mean'] == 0.0
     assert found['window(31)']['mean'] < 1e-5 and found['nystrom(32, 20)']['mean'] < 0.01
     for text in ('window(4)', 'nystrom(4)', 'linformer(8, 32)', 'favor(64)'):
@@ -33,27 +33,31 @@ def test_what_computes_the_same_has_no_error_and_less_has_more():
 
 
 def test_ranks_lose_less_the_higher_they_are_and_nothing_at_the_length():
-    found = errors_of_ranks(drawn_layers(), (2, 8, 32))
+    found = low_rank_errors(drawn_layers(), (2, 8, 32))
     means = [found[f'best of rank {rank}']['mean'] for rank in (2, 8, 32)]
     assert means[0] > means[1] > means[2] and means[2] < 1e-5
-    assert errors_of_ranks(drawn_layers(), ()) == {}
+    assert low_rank_errors(drawn_layers(), ()) == {}
 
 
 def test_an_error_is_a_share_of_the_norm():
     wanted = np.ones((2, 4))
-    assert errors_of(np.stack([np.ones(4), np.full(4, 1.5)]), wanted) == {'layer 1': 0.0, 'layer 2': 0.5, 'mean': 0.25}
+    assert relative_errors(np.stack([np.ones(4), np.full(4, 1.5)]), wanted) == {
+        'layer 1': 0.0,
+        'layer 2': 0.5,
+        'mean': 0.25,
+    }
 
 
 def test_a_real_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     model = write_checkpoint(tmp_path / 'model', 'fill_mask')
     write_corpus(tmp_path)
     source = f'text:{tmp_path}/corpus.txt'
-    query, key, value = operands_of(model, source, 1, 12)
+    query, key, value = collect_qkv(model, source, 1, 12)
     assert query.shape == key.shape == value.shape and query.shape[1:3] == (1, 12)
     with pytest.raises(InputError, match=r'^--source text:.*: 1 documents have 12 tokens; --rows asks for 2$'):
-        operands_of(model, source, 2, 12)
+        collect_qkv(model, source, 2, 12)
     with pytest.raises(InputError, match=r'^--length is 512; .*model has \d+ positions \(model.max_length\)$'):
-        operands_of(model, source, 1, 512)
+        collect_qkv(model, source, 1, 512)
     words = ['--model', str(model), '--source', source, '--rows', '1', '--length', '12', '--ranks', '2', 'window(2)']
     monkeypatch.setattr(sys, 'argv', ['approximation.py', *words])
     runpy.run_path(str(SCRIPT), run_name='__main__')

@@ -11,10 +11,10 @@ import pytest
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.parts import has_running_means, running_means_alone
+from efficient_attention.training.step_extensions import has_running_means, only_running_means
 from scripts import benchmark as command
 from scripts.benchmarks import arena as benchmark
-from scripts.benchmarks.arena import GENERATED, SIDES, shape_of
+from scripts.benchmarks.arena import GENERATED, SIDES, benchmark_shape
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,7 +28,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         found = {'name': 'fake', 'seconds': [cost / 1024**2] * 3, 'temporary_bytes': 64 * cost}
         return found | {'peak_bytes': None, 'parameters': 10}
 
-    monkeypatch.setattr(command, 'figures_of', figures_of)
+    monkeypatch.setattr(command, 'run_measurement_process', figures_of)
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'arena', *map(str, arguments)])
     command.main()
 
@@ -65,13 +65,13 @@ def test_bad_flags_are_refused(monkeypatch, arguments: tuple):
 @pytest.mark.parametrize('side', SIDES)
 def test_every_mechanism_has_a_model_of_each_length(side: str):
     for length in (1024, 1500):
-        config = ModelConfig(**shape_of(side, 'small', length)['model'])
+        config = ModelConfig(**benchmark_shape(side, 'small', length)['model'])
         assert config.max_length == length and all(limit >= length for limit in config.position_tables.values())
 
 
 def tiny_shape() -> dict[str, Any]:
     """Rows of 24 tokens and a small model with routing attention, which learns running means."""
-    shape = shape_of('routing', 'small', 24)
+    shape = benchmark_shape('routing', 'small', 24)
     shape['model'] |= {'width': 8, 'layers': 1, 'feed_forward_width': 8}
     return shape
 
@@ -83,9 +83,9 @@ def test_a_step_leaves_running_means_to_their_own_rule():
     step, first_state = benchmark.make_step(config, HeadConfig(**shape['head']))
     state = jax.jit(first_state)()
     assert has_running_means(state.params) and not has_running_means(state.opt_state)
-    before = jax.device_get(jax.tree.leaves(running_means_alone(state.params)))
+    before = jax.device_get(jax.tree.leaves(only_running_means(state.params)))
     after, metrics = jax.jit(step, donate_argnums=0)(state, benchmark.random_batch(2, 24, config.vocab_size))
-    points = jax.device_get(jax.tree.leaves(running_means_alone(after.params)))
+    points = jax.device_get(jax.tree.leaves(only_running_means(after.params)))
     assert points and not metrics['skipped']
     for moved, start in zip(points, before, strict=True):
         np.testing.assert_allclose(np.linalg.norm(moved[..., :-1], axis=-1), 1.0, rtol=1e-5)

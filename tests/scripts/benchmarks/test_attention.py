@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.registry import NAMES, load_room
+from efficient_attention.attention.registry import NAMES, load_implementation
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
 from scripts.benchmarks import attention as benchmark
@@ -44,7 +44,7 @@ def reports(run: benchmark.Run = fake_run, **changes: Any) -> Iterator[dict[str,
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     """Runs `benchmark.py attention`, with figures by formula."""
-    monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
+    monkeypatch.setattr(command, 'run_measurement_process', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'attention', *map(str, arguments)])
     command.main()
 
@@ -86,7 +86,7 @@ def test_every_package_that_peers_import_is_pinned():
 
 def test_every_mechanism_is_measured_and_its_causal_form_beside_it():
     mechanisms = {side.name: parse_mechanism(side.mechanism.format(length=64, root=8)) for side in benchmark.OURS}
-    itself = {room.kind for room in map(load_room, NAMES) if room.kind().reads.own_row}
+    itself = {room.kind for room in map(load_implementation, NAMES) if room.kind().key_access.own_row}
     assert {type(mechanism) for mechanism in mechanisms.values()} == itself
     for name in ('favor', 'linear'):
         assert not mechanisms[name].is_causal and mechanisms[f'{name}_causal'].is_causal
@@ -118,7 +118,7 @@ def test_a_run_that_is_cut_leaves_the_lengths_before_and_they_can_be_plotted(tmp
 
     options = ['--lengths', '1024,2048,4096', '--sides', 'full,window', '--output', str(figures)]
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'attention', *options])
-    monkeypatch.setattr(command, 'figures_of', cut)
+    monkeypatch.setattr(command, 'run_measurement_process', cut)
     with pytest.raises(KeyboardInterrupt):
         command.main()
     kept = json.loads(figures.read_text(encoding='utf-8'))

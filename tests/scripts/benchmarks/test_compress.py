@@ -28,7 +28,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         found = {'name': 'fake', 'milliseconds': time, 'parameter_bytes': 2**20}
         return found | {'peak_bytes': 2**21}
 
-    monkeypatch.setattr(command, 'figures_of', figures_of)
+    monkeypatch.setattr(command, 'run_measurement_process', figures_of)
     python = Path(__file__)  # a file that is there
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'compress', '--peers_python', str(python), *map(str, arguments)])
     command.main()

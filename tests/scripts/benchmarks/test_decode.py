@@ -12,8 +12,8 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import STREAMED
+from efficient_attention.models.cached_decoding import cache_specs
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import cache_specs
 from scripts import benchmark as command
 from scripts.benchmarks import decode as benchmark
 from tests.models.drawn import drawn
@@ -30,7 +30,7 @@ def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     """Runs `benchmark.py decode`, with figures by formula."""
-    monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
+    monkeypatch.setattr(command, 'run_measurement_process', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'decode', *map(str, arguments)])
     command.main()
 
@@ -75,7 +75,7 @@ def test_a_part_without_any_of_the_sides_is_refused(monkeypatch):
         run_command(monkeypatch, '--parts', 'memory', '--sides', 'favor')
 
 
-def work_of(way: str) -> benchmark.Work:
+def work_of(way: str) -> benchmark.DecodingCall:
     graph, params = drawn(lambda: Decoder(ModelConfig(**TINY), rngs=nnx.Rngs(0)))
     return benchmark.WAYS[way](graph, params, {'model': TINY, 'context': 16, 'calls': 1})
 

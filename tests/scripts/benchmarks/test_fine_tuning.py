@@ -22,7 +22,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         is_ours = program == benchmark.CHILD
         return {'name': 'fake', 'examples_per_second': 6400 / shape['length'] * (1.5 if is_ours else 1.0)}
 
-    monkeypatch.setattr(command, 'figures_of', figures_of)
+    monkeypatch.setattr(command, 'run_measurement_process', figures_of)
     python = Path(__file__)  # a file that is there
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'finetune', '--peers_python', str(python), *map(str, arguments)])
     command.main()
@@ -45,7 +45,7 @@ def test_bad_flags_are_refused(monkeypatch, arguments: tuple):
 
 
 def test_batches_hold_rows_of_similar_length():
-    batches = np.array(benchmark.batches_of(128, 10))
+    batches = np.array(benchmark.batch_row_lengths(128, 10))
     assert batches.shape == (10, 32) and batches.min() >= 16 and batches.max() <= 128
     within = np.ptp(batches, axis=1)
     assert within.max() < 40 and np.ptp(batches) > 90

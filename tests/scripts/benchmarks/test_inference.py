@@ -24,7 +24,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         time = MILLISECONDS[shape['layout']] * shape['rows']
         return {'name': 'fake', 'milliseconds': time, 'temporary_bytes': 2**20, 'compile_seconds': 0.52}
 
-    monkeypatch.setattr(command, 'figures_of', figures_of)
+    monkeypatch.setattr(command, 'run_measurement_process', figures_of)
     python = Path(__file__)  # a file that is there
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'infer', '--peers_python', str(python), *map(str, arguments)])
     command.main()

@@ -17,7 +17,7 @@ def test_ways_take_turns_and_their_medians_are_shown(monkeypatch: pytest.MonkeyP
         seconds = {'default': 4.0, 'unlimited': 3.0, 'limited': 3.5}[way] + len(asked) // 4
         return {'seconds': [seconds, 9.0, 0.0], 'peak_bytes': 5e9, 'resident_bytes': 2e9}
 
-    monkeypatch.setattr(script, 'figures_of', figures_of)
+    monkeypatch.setattr(script, 'run_measurement_process', figures_of)
     monkeypatch.setattr('sys.argv', ['script', '--rows', '2', '--length', '64', '--rounds', '2'])
     script.main()
     assert asked == [*sorted(script.WAYS), *sorted(script.WAYS, reverse=True)]
@@ -29,7 +29,7 @@ def test_ways_take_turns_and_their_medians_are_shown(monkeypatch: pytest.MonkeyP
 def test_a_process_gets_its_way_and_its_failure_is_said(monkeypatch: pytest.MonkeyPatch):
     program = 'import json, os, sys; print(json.dumps([os.environ[{!r}], sys.argv[1]])); sys.exit({})'
     monkeypatch.setattr(script, 'PROGRAM', program.format(SWITCH, 0))
-    assert script.figures_of('limited', {'rows': 3}) == ['limited', '{"rows": 3}']
+    assert script.run_measurement_process('limited', {'rows': 3}) == ['limited', '{"rows": 3}']
     monkeypatch.setattr(script, 'PROGRAM', 'raise SystemExit("no memory")')
     with pytest.raises(script.RunError, match='^default: no memory'):
-        script.figures_of('default', {})
+        script.run_measurement_process('default', {})

@@ -39,7 +39,7 @@ def measure(run: benchmark.Run = fake_run, **changes: Any) -> list[dict[str, Any
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     """Runs `benchmark.py memory`, with figures by formula."""
-    monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
+    monkeypatch.setattr(command, 'run_measurement_process', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'memory', *map(str, arguments)])
     command.main()
 
@@ -96,7 +96,7 @@ def test_sides_take_turns():
 
 def test_every_row_is_a_model_and_differs_from_the_yardstick_in_its_choice_alone():
     for part in benchmark.PARTS.values():
-        shapes = {side: part.shape(side, part.sizes[0], 1) for side in part.sides}
+        shapes = {side: part.benchmark_shape(side, part.sizes[0], 1) for side in part.sides}
         models = [ModelConfig(**shape['model']) for shape in shapes.values()]
         assert len(set(models)) == len(part.sides)
         assert len({(shape['rows'], shape['length']) for shape in shapes.values()}) == 1
@@ -111,7 +111,9 @@ def test_every_row_is_a_model_and_differs_from_the_yardstick_in_its_choice_alone
 
 
 def test_compressed_memory_reaches_as_far_as_the_plain_one_that_it_is_compared_with():
-    models = {side: benchmark.COMPRESSION.shape(side, 256, 1)['model'] for side in benchmark.COMPRESSION.sides}
+    models = {
+        side: benchmark.COMPRESSION.benchmark_shape(side, 256, 1)['model'] for side in benchmark.COMPRESSION.sides
+    }
     reaches = {
         side: model['memory_length'] + model.get('compressed_length', 0) * model.get('compression_rate', 1)
         for side, model in models.items()
@@ -139,13 +141,13 @@ def test_segments_are_the_sizes_of_compression(monkeypatch, capsys):
 def test_a_step_with_memory_is_measured(side: str):
     small = {'width': 16, 'heads': 2, 'layers': 1, 'feed_forward_width': 16, 'vocab_size': 32, 'memory_length': 8}
     small |= {'compressed_length': 4} if side != 'plain' else {}
-    shape = benchmark.COMPRESSION.shape(side, 8, steps=1) | {'rows': 2}
+    shape = benchmark.COMPRESSION.benchmark_shape(side, 8, steps=1) | {'rows': 2}
     found = benchmark.measure_shape(shape | {'model': shape['model'] | small})
     assert len(found['seconds']) == 1 and found['temporary_bytes'] > 0
 
 
 def test_memory_is_full_before_the_first_step():
-    model = benchmark.COMPRESSION.shape('mean', 8, 1)['model'] | {'width': 8, 'heads': 2, 'layers': 1}
+    model = benchmark.COMPRESSION.benchmark_shape('mean', 8, 1)['model'] | {'width': 8, 'heads': 2, 'layers': 1}
     _, first_state = benchmark.make_step(ModelConfig(**model), rows=2)
     carry = jax.jit(lambda: first_state().carry)()
     assert carry.recent.segments_BM.all() and carry.compressed.segments_BM.all()
@@ -181,7 +183,7 @@ def test_bad_options_are_refused_at_once(options, message, monkeypatch):
 
 @pytest.mark.lenient_promotion
 def test_real_steps_add_about_what_the_compiler_says():
-    shape = benchmark.DEPTH.shape('plain', 1, steps=1) | {'rows': 16, 'length': 128}
+    shape = benchmark.DEPTH.benchmark_shape('plain', 1, steps=1) | {'rows': 16, 'length': 128}
     found = benchmark.measure_shape(shape)
     assert len(found['seconds']) == 1 and found['parameters'] > 3e5
     # All logits are among it: enough for what else the process does meanwhile to weigh little.

@@ -29,7 +29,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
         made = {'name': 'fake', 'peak_bytes': 1, 'forward': [times / 3], 'forward_backward': [times, 9.0, times]}
         return {'token': [times]} if shape['program'] == 'token' else made
 
-    monkeypatch.setattr(command, 'figures_of', figures_of)
+    monkeypatch.setattr(command, 'run_measurement_process', figures_of)
     words = ['benchmark.py', 'recurrent', '--peers_python', __file__]  # a file that is there
     monkeypatch.setattr('sys.argv', [*words, *map(str, arguments)])
     command.main()

@@ -28,7 +28,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
         made = {'made': ['a', 'b'] if is_ours else ['a', 'c']} if 'folder' in shape else {}
         return {'name': 'fake', 'baseline_bytes': 1, 'peak_bytes': 110 if is_ours else 100} | times | made
 
-    monkeypatch.setattr(command, 'figures_of', figures_of)
+    monkeypatch.setattr(command, 'run_measurement_process', figures_of)
     python = Path(__file__)  # a file that is there
     monkeypatch.setattr(
         'sys.argv', ['benchmark.py', 'text_to_text', '--peers_python', str(python), *map(str, arguments)]

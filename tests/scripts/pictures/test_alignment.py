@@ -43,9 +43,9 @@ def test_without_a_text_there_is_one_line():
 
 def test_an_empty_text_is_refused_before_a_model_is_read():
     with pytest.raises(InputError, match='^a text is empty'):
-        alignment_pictures.draw_texts(['a', ' '], None)
+        alignment_pictures.draw_translation_alignments(['a', ' '], None)
 
 
 def test_too_many_texts_are_refused_before_a_model_is_read():
     with pytest.raises(InputError, match='^13 texts; one picture shows 12 at most$'):
-        alignment_pictures.draw_texts(['a'] * 13, None)
+        alignment_pictures.draw_translation_alignments(['a'] * 13, None)

@@ -7,21 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.inference.pooled_text import BETWEEN, SPECIAL, UNREAD, PooledText, Sentence, Word
+from efficient_attention.inference.pooling_weights import (
+    BETWEEN,
+    SPECIAL,
+    UNREAD,
+    PoolingWeightsOfText,
+    SentenceWeight,
+    WordWeight,
+)
 from scripts.pictures import pooling as pooling_pages
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 SCRIPT = Path(__file__).resolve().parents[3] / 'scripts' / 'visualize.py'
-WORDS = (Word('a<b', 0.2), Word(' ', kind=BETWEEN), Word('c', 0.7), Word(' d e', kind=UNREAD), Word('', 0.1, SPECIAL))
-TEXT = PooledText(
+WORDS = (
+    WordWeight('a<b', 0.2),
+    WordWeight(' ', kind=BETWEEN),
+    WordWeight('c', 0.7),
+    WordWeight(' d e', kind=UNREAD),
+    WordWeight('', 0.1, SPECIAL),
+)
+TEXT = PoolingWeightsOfText(
     {'label': 'good', 'score': 0.75},
-    (Sentence(0.25, WORDS), Sentence(0.75, (Word('x', 1.0), Word('', 0.0, SPECIAL)))),
+    (SentenceWeight(0.25, WORDS), SentenceWeight(0.75, (WordWeight('x', 1.0), WordWeight('', 0.0, SPECIAL)))),
     left_out=3,
 )
 
 
 def test_a_page_has_all_words_and_weights():
-    page = pooling_pages.page([TEXT, TEXT])
+    page = pooling_pages.html_page([TEXT, TEXT])
     assert page.count('good (75.0%)') == 2 and page.count('3 more sentences are over the length limit') == 2
     assert 'title="20.00%">a&lt;b</span> <span' in page and '<span class="unread"> d e</span>' in page
     assert page.count('special 10.0%') == 2 and 'special 0.0%' not in page
@@ -32,8 +45,10 @@ def test_a_page_has_all_words_and_weights():
 
 
 def test_a_regression_has_a_number_and_no_weight_divides_by_nothing():
-    assert pooling_pages.answer_of(PooledText({'score': 2.5}, (), 0)) == '2.500'
-    assert 'width: 0.0%' in pooling_pages.article(PooledText({'score': 2.5}, (Sentence(0.0, WORDS[:1]),), 0))
+    assert pooling_pages.format_prediction(PoolingWeightsOfText({'score': 2.5}, (), 0)) == '2.500'
+    assert 'width: 0.0%' in pooling_pages.html_article(
+        PoolingWeightsOfText({'score': 2.5}, (SentenceWeight(0.0, WORDS[:1]),), 0)
+    )
 
 
 def test_the_command_writes_the_page(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path):

@@ -8,7 +8,7 @@ from absl import flags
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.errors import InputError
-from scripts.pictures.weights import define_weight_flags, draw_weights, weights_of
+from scripts.pictures.weights import define_weight_flags, draw_attention_weights, mechanism_weights
 
 
 def options(*arguments: str) -> flags.FlagValues:
@@ -20,7 +20,7 @@ def options(*arguments: str) -> flags.FlagValues:
 
 def test_each_mechanism_has_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture):
     texts = ['sparsemax(causal)', 'hard', 'local_p(3)', 'lsh(4, 2)']
-    draw_weights(texts, options('--length', '16')).savefig(tmp_path / 'weights.png')
+    draw_attention_weights(texts, options('--length', '16')).savefig(tmp_path / 'weights.png')
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(':')[0] for line in lines] == texts
     assert lines[1] == 'hard: 1.0 keys per query have nonzero weight'
@@ -29,7 +29,7 @@ def test_each_mechanism_has_its_picture(tmp_path: Path, capsys: pytest.CaptureFi
 def test_mechanisms_that_learn_have_theirs_as_they_begin(capsys: pytest.CaptureFixture):
     texts = ['linformer(4, 16)', 'nystrom(4, 6, 3)', 'induced(4)', 'sinkhorn(4, 4)', 'routing(3, 6)']
     texts += ["synthesizer('dense', 16)", "linear('cos', 16)", 'favor(16)']
-    figure = draw_weights(texts, options('--length', '16'))
+    figure = draw_attention_weights(texts, options('--length', '16'))
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition(': ')[0] for line in lines] == texts
     is_signed = [axes.images[0].get_clim() == (-1.0, 1.0) for axes in figure.axes if axes.images]
@@ -39,7 +39,7 @@ def test_mechanisms_that_learn_have_theirs_as_they_begin(capsys: pytest.CaptureF
 def test_the_score_is_what_queries_and_keys_are_compared_by():
     text = 'sparsemax(causal)'
     dot, additive, again = (
-        weights_of(parse_mechanism(text), text, options('--length', '12', f'--score={score}'))
+        mechanism_weights(parse_mechanism(text), text, options('--length', '12', f'--score={score}'))
         for score in ('dot', 'additive', 'dot')
     )
     np.testing.assert_array_equal(dot, again)
@@ -61,4 +61,4 @@ def test_the_score_is_what_queries_and_keys_are_compared_by():
 )
 def test_bad_input_is_one_line(texts: list[str], arguments: tuple, line: str):
     with pytest.raises(InputError, match=line):
-        draw_weights(texts, options(*arguments))
+        draw_attention_weights(texts, options(*arguments))

@@ -10,8 +10,8 @@ import pytest
 
 from efficient_attention.errors import InputError
 from scripts.stress import fuzz_readers
-from scripts.stress.fuzz_readers import READERS, Finding, Reader, Slow, check, fuzz
-from scripts.stress.fuzz_samples import TOKENIZER, WORD_PIECE, as_bytes
+from scripts.stress.fuzz_readers import READERS, Finding, FuzzedReader, ReaderTimeout, check_reader, fuzz
+from scripts.stress.fuzz_samples import TOKENIZER, WORD_PIECE, json_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,27 +19,29 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize('name', READERS)
 def test_a_reader_takes_its_samples_and_some_of_what_is_drawn(name: str, tmp_path: Path, monkeypatch):
     for sample in READERS[name].samples:
-        check(READERS[name], sample, tmp_path)
+        check_reader(READERS[name], sample, tmp_path)
     monkeypatch.setattr(fuzz_readers, 'EXAMPLES', 20)
     count, finding = fuzz(name, 1e-4, 7)
     assert count >= 20 and not finding
 
 
-def raises(error: BaseException) -> Reader:
+def raises(error: BaseException) -> FuzzedReader:
     def read(_: str) -> None:
         raise error
 
-    return Reader('', read, (b'a',))
+    return FuzzedReader('', read, (b'a',))
 
 
-@pytest.mark.parametrize('error', [KeyError('x'), RecursionError(), MemoryError(), Slow(), InputError(' ')], ids=repr)
+@pytest.mark.parametrize(
+    'error', [KeyError('x'), RecursionError(), MemoryError(), ReaderTimeout(), InputError(' ')], ids=repr
+)
 def test_what_no_reader_may_do_is_a_finding(error: BaseException, tmp_path: Path):
     with pytest.raises(Finding):
-        check(raises(error), b'', tmp_path)
+        check_reader(raises(error), b'', tmp_path)
 
 
 def test_an_input_error_is_none(tmp_path: Path):
-    check(raises(InputError('line 3')), b'', tmp_path)
+    check_reader(raises(InputError('line 3')), b'', tmp_path)
 
 
 def test_a_finding_is_shown_with_the_smallest_input(monkeypatch):
@@ -47,7 +49,7 @@ def test_a_finding_is_shown_with_the_smallest_input(monkeypatch):
         if '9' in text:
             raise ValueError('nine')
 
-    monkeypatch.setitem(READERS, 'nine', Reader('', read, (b'19',)))
+    monkeypatch.setitem(READERS, 'nine', FuzzedReader('', read, (b'19',)))
     _, finding = fuzz('nine', 0.05, 0)
     assert finding.startswith('ValueError: nine (') and re.search(r"with b'.{0,8}9'", finding)
 
@@ -72,7 +74,7 @@ def test_the_guard_ends_what_hangs_or_takes_memory_and_refuses_what_runs_code():
 FOUND = {
     'unknown piece that there is none of': (
         'tokenizer',
-        as_bytes(TOKENIZER | {'model': WORD_PIECE | {'unk_token': '[NONE]'}}),
+        json_bytes(TOKENIZER | {'model': WORD_PIECE | {'unk_token': '[NONE]'}}),
     ),
     'metric that is a word': ('metrics', b'{"step": 1, "split": "held_out", "loss": "an"}\n'),
 }
@@ -80,4 +82,4 @@ FOUND = {
 
 @pytest.mark.parametrize('name, data', FOUND.values(), ids=FOUND)
 def test_what_was_found_stays_found(name: str, data: bytes, tmp_path: Path):
-    check(READERS[name], data, tmp_path)
+    check_reader(READERS[name], data, tmp_path)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stress.kill_mutants import MUTANTS, PACKAGE, ROOT, Mutant, nearest_tests, noticed_by, summary
+from scripts.stress.kill_mutants import MUTANTS, PACKAGE, ROOT, Mutant, nearest_tests, run_tests_on_mutant, summary
 
 SOURCE = 'def half(x):\n    return x / 2\n'
 TESTS = 'from efficient_attention.attention.halves import half\n\n\ndef test_half():\n    assert half({}) == {}\n'
@@ -12,7 +12,7 @@ TESTS = 'from efficient_attention.attention.halves import half\n\n\ndef test_hal
 
 @pytest.mark.parametrize('mutant', MUTANTS, ids=lambda mutant: f'{mutant.path}: {mutant.broken}')
 def test_a_mutant_changes_one_place_of_a_file_that_has_tests(mutant: Mutant):
-    path = mutant.found_in(ROOT / PACKAGE)
+    path = mutant.find_file(ROOT / PACKAGE)
     text = (ROOT / PACKAGE / path).read_text(encoding='utf-8')
     assert text.count(mutant.text) == 1 and mutant.broken not in ('', mutant.text)
     assert (ROOT / nearest_tests(path, ROOT)).exists()
@@ -27,9 +27,9 @@ def test_a_line_that_has_moved_is_found_where_it_stands_once(tmp_path: Path):
     for name, text in {'a.py': 'x = 1\n', 'room/b.py': 'x = 2\n', 'room/c.py': 'y = 3\nz = y\nz = y\n'}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding='utf-8')
-    assert Mutant('a.py', 'x = 2', '').found_in(tmp_path) == 'room/b.py'
-    assert Mutant('a.py', 'x = ', '').found_in(tmp_path) == 'a.py'
-    assert Mutant('d.py', 'x = ', '').found_in(tmp_path) == Mutant('room/c.py', 'z = y', '').found_in(tmp_path) == ''
+    assert Mutant('a.py', 'x = 2', '').find_file(tmp_path) == 'room/b.py'
+    assert Mutant('a.py', 'x = ', '').find_file(tmp_path) == 'a.py'
+    assert Mutant('d.py', 'x = ', '').find_file(tmp_path) == Mutant('room/c.py', 'z = y', '').find_file(tmp_path) == ''
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_who_notices(tmp_path: Path, value: int, by: str):
     """A test with 0 cannot tell a half from a third."""
     write_tree(tmp_path, value)
     mutant = Mutant('attention/halves.py', 'x / 2', 'x / 3')
-    who, failed = noticed_by(mutant, tmp_path, is_own_alone=True)
+    who, failed = run_tests_on_mutant(mutant, tmp_path, is_own_alone=True)
     assert who == by and failed == ('' if by == 'nobody' else 'tests/attention/test_halves.py::test_half')
     assert (tmp_path / 'efficient_attention/attention/halves.py').read_text(encoding='utf-8') == SOURCE
     assert summary({1: by}) == {'mutants': 1, 'file': 0, 'package': 0, 'nobody': 0, 'absent': 0} | {by: 1}
@@ -54,13 +54,13 @@ def test_who_notices(tmp_path: Path, value: int, by: str):
 def test_tests_that_fail_without_a_mutant_are_named(tmp_path: Path):
     write_tree(tmp_path, 3)
     with pytest.raises(RuntimeError, match='test_half fails without any mutant'):
-        noticed_by(Mutant('attention/halves.py', 'x / 2', 'x / 3'), tmp_path)
+        run_tests_on_mutant(Mutant('attention/halves.py', 'x / 2', 'x / 3'), tmp_path)
 
 
 def test_a_line_that_a_tree_does_not_have_is_absent(tmp_path: Path):
     write_tree(tmp_path, 4)
-    assert noticed_by(Mutant('attention/halves.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
-    assert noticed_by(Mutant('attention/quarters.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
+    assert run_tests_on_mutant(Mutant('attention/halves.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
+    assert run_tests_on_mutant(Mutant('attention/quarters.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
 
 
 def write_tree(folder: Path, value: int) -> None:

@@ -13,13 +13,13 @@ import pytest
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.processes import phases
 from scripts.stress import measure_joint_stops as script
-from scripts.stress.measure_joint_stops import Stop
-from scripts.stress.phase_moments import Moment
+from scripts.stress.measure_joint_stops import StopResult
+from scripts.stress.phase_moments import SignalMoment
 
 SAVED = 'stopped after step 5, which is saved; the same command goes on from there'
 NOTHING = 'stopped by SIGTERM; there was nothing to save'
 OTHERS = f'error: process 1 (host a, pid 7) failed: {NOTHING}'
-CLEAN = Stop('SIGTERM', [1], 'step', 0.5, [3, 3], [])
+CLEAN = StopResult('SIGTERM', [1], 'step', 0.5, [3, 3], [])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_not_as_documented_is_named(
     for number, text in enumerate(errors):
         (tmp_path / f'stderr-{number}').write_text(text)
         (tmp_path / f'stdout-{number}').touch()
-    found = script.faults(tmp_path, signal.SIGTERM, [1], phase, codes)
+    found = script.stop_faults(tmp_path, signal.SIGTERM, [1], phase, codes)
     assert len(found) == len(expected)
     assert all(fault.startswith(start) for fault, start in zip(found, expected, strict=True))
 
@@ -67,7 +67,7 @@ def test_those_that_do_not_end_are_killed_and_have_no_code(monkeypatch: pytest.M
         return [subprocess.Popen(['bash', '-c', word]) for word in words]
 
     monkeypatch.setattr(script, 'launch', launch)
-    stop = script.stop_once(tmp_path, signal.SIGTERM, [0], Moment(phases.STEP, 1, 0.3), 2)
+    stop = script.stop_once(tmp_path, signal.SIGTERM, [0], SignalMoment(phases.STEP, 1, 0.3), 2)
     assert stop and (stop.phase, stop.codes[1]) == ('step', None) and 'process 1 did not end' in stop.faults
 
 

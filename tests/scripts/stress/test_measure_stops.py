@@ -9,39 +9,39 @@ import pytest
 from efficient_attention.errors import RunError
 from efficient_attention.processes import phases
 from scripts.stress import measure_stops as script
-from scripts.stress.measure_stops import Stop
-from scripts.stress.phase_moments import Moment, Span
+from scripts.stress.measure_stops import StopResult
+from scripts.stress.phase_moments import PhaseSpan, SignalMoment
 
 # Notes that it imports; ends at SIGTERM with one line and code 143, a moment later.
 PROGRAM = (
     'trap \'sleep 0.2; echo "stopped by SIGTERM; there was nothing to save" >&2; exit 143\' TERM; '
     f'echo "1.5 imports 0" >> ${phases.VARIABLE}; while true; do sleep 0.05; done'
 )
-SPANS = [Span('start', 0.0, 1.0), Span('imports', 1.0, 2.0), Span('step', 2.0, 3.0)]
-CLEAN = Stop('SIGTERM', 'step', 0.5, 0.25, 3, [], '')
+SPANS = [PhaseSpan('start', 0.0, 1.0), PhaseSpan('imports', 1.0, 2.0), PhaseSpan('step', 2.0, 3.0)]
+CLEAN = StopResult('SIGTERM', 'step', 0.5, 0.25, 3, [], '')
 
 
 def program(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Runs a program of the shell in place of the training."""
-    monkeypatch.setattr(script, 'command', lambda _: ['bash', '-c', text])
+    monkeypatch.setattr(script, 'training_command', lambda _: ['bash', '-c', text])
 
 
 def test_a_stop_is_what_the_process_said_and_how_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     program(monkeypatch, PROGRAM)
-    stop = script.stop_once(tmp_path, signal.SIGTERM, Moment('imports', 1, 0.0))
+    stop = script.stop_once(tmp_path, signal.SIGTERM, SignalMoment('imports', 1, 0.0))
     assert stop and (stop.name, stop.phase, stop.code, stop.faults) == ('SIGTERM', 'imports', 143, [])
     assert 0.2 <= stop.seconds == stop.beyond < 30 and stop.said.startswith('stopped by SIGTERM')
 
 
 def test_a_signal_that_a_process_swallows_is_a_stop_that_is_not_clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     program(monkeypatch, f'trap "" TERM; echo "1.5 imports 0" >> ${phases.VARIABLE}; sleep 0.5')
-    stop = script.stop_once(tmp_path, signal.SIGTERM, Moment('imports', 1, 0.0))
+    stop = script.stop_once(tmp_path, signal.SIGTERM, SignalMoment('imports', 1, 0.0))
     assert stop and stop.faults == ['exit code 0']
 
 
 def test_a_process_that_has_ended_got_no_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     program(monkeypatch, 'true')
-    assert script.stop_once(tmp_path, signal.SIGTERM, Moment('imports', 1, 0.0)) is None
+    assert script.stop_once(tmp_path, signal.SIGTERM, SignalMoment('imports', 1, 0.0)) is None
 
 
 def test_runs_are_stopped_until_they_are_finished_and_then_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -49,7 +49,7 @@ def test_runs_are_stopped_until_they_are_finished_and_then_compared(monkeypatch:
     outcomes, asked, finished, compared = iter([CLEAN, bad, None, CLEAN, CLEAN]), [], [], []
     differing = iter([[], ['a line is missing']])
 
-    def stop_once(folder: Path, number: signal.Signals, moment: Moment) -> Stop | None:
+    def stop_once(folder: Path, number: signal.Signals, moment: SignalMoment) -> StopResult | None:
         (folder / 'stopped').mkdir(exist_ok=True)
         asked.append((number, moment.phase))
         return next(outcomes)
@@ -60,8 +60,8 @@ def test_runs_are_stopped_until_they_are_finished_and_then_compared(monkeypatch:
 
     monkeypatch.setattr(script, 'STOPS_EACH', (3, 3))
     monkeypatch.setattr(script, 'stop_once', stop_once)
-    monkeypatch.setattr(script, 'finish', lambda folder, name: finished.append((folder, name)))
-    monkeypatch.setattr(script, 'differences', differences)
+    monkeypatch.setattr(script, 'run_to_end', lambda folder, name: finished.append((folder, name)))
+    monkeypatch.setattr(script, 'folder_differences', differences)
     stops, lines = script.stopped_runs(tmp_path, 4, 0, SPANS)
     assert stops == [CLEAN, bad, CLEAN, CLEAN] and lines == [[], ['a line is missing']]
     assert {phase for _, phase in asked} == {'imports', 'step'} and len({number for number, _ in asked}) == 2
@@ -76,7 +76,7 @@ def test_runs_are_stopped_until_they_are_finished_and_then_compared(monkeypatch:
 def test_what_is_not_clean_not_equal_or_never_hit_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
     imports, slow = CLEAN._replace(phase='imports'), CLEAN._replace(faults=['6.0 s after'])
     monkeypatch.setattr(script.sys, 'argv', ['measure_stops.py', f'--folder={tmp_path}'])
-    monkeypatch.setattr(script, 'unbroken_run', lambda _: SPANS)
+    monkeypatch.setattr(script, 'measure_uninterrupted_run', lambda _: SPANS)
     cases = [([imports, CLEAN], [], ''), ([slow], [], '1 stop'), ([CLEAN], ['a line'], '1 difference')]
     for stops, lines, said in [*cases, (20 * [CLEAN], [], 'no stop hit: imports')]:
         monkeypatch.setattr(script, 'stopped_runs', lambda *_, found=(stops, [lines]): found)
@@ -89,4 +89,4 @@ def test_what_is_not_clean_not_equal_or_never_hit_fails(monkeypatch: pytest.Monk
 def test_a_run_that_does_not_come_to_its_end_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     program(monkeypatch, 'echo no >&2; exit 2')
     with pytest.raises(RunError, match='the stopped run ended with 2: no'):
-        script.finish(tmp_path, 'stopped')
+        script.run_to_end(tmp_path, 'stopped')

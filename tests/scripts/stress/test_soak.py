@@ -8,8 +8,8 @@ import pytest
 from efficient_attention.errors import RunError
 from efficient_attention.processes import phases
 from scripts.stress import soak
-from scripts.stress.phase_moments import Event, Moment
-from scripts.stress.soak import Ended, leftovers, run, run_to_end
+from scripts.stress.phase_moments import PhaseEvent, SignalMoment
+from scripts.stress.soak import ProcessResult, leftovers, run_or_kill, run_to_end
 from tests.quick_compile import FLAGS
 
 # Notes a phase, as `efficient_attention/processes/phases.py` does, and waits.
@@ -42,15 +42,20 @@ def test_a_command_that_fails_or_hangs_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_process_is_killed_in_the_phase_that_was_planned(tmp_path):
-    ended = run(['bash', '-c', NOTES], tmp_path / 'phases', Moment('imports', 1, 0.1))
-    assert (ended.code, ended.lines, ended.events) == (soak.KILLED, ['said'], [Event(1.5, 'imports', 0)])
-    assert run(['true'], tmp_path / 'phases', Moment('imports', 1, 0.1)).code == 0
+    ended = run_or_kill(['bash', '-c', NOTES], tmp_path / 'phases', SignalMoment('imports', 1, 0.1))
+    assert (ended.code, ended.lines, ended.events) == (soak.KILLED, ['said'], [PhaseEvent(1.5, 'imports', 0)])
+    assert run_or_kill(['true'], tmp_path / 'phases', SignalMoment('imports', 1, 0.1)).code == 0
 
 
 def test_the_first_step_ends_where_the_next_phase_begins():
-    events = [Event(2.0, 'compilation', 1), Event(2.5, 'compilation', 1), Event(7.0, 'input', 2), Event(8.0, 'step', 2)]
-    assert Ended(0, [], 1.0, 9.0, events).seconds_to_step == 6.0
-    assert Ended(0, [], 1.0, 9.0, []).seconds_to_step == 8.0
+    events = [
+        PhaseEvent(2.0, 'compilation', 1),
+        PhaseEvent(2.5, 'compilation', 1),
+        PhaseEvent(7.0, 'input', 2),
+        PhaseEvent(8.0, 'step', 2),
+    ]
+    assert ProcessResult(0, [], 1.0, 9.0, events).seconds_to_first_step == 6.0
+    assert ProcessResult(0, [], 1.0, 9.0, []).seconds_to_first_step == 8.0
 
 
 def test_what_is_left_half_written_is_named(tmp_path):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
-from scripts.stress.soak_compare import differences
+from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
+from scripts.stress.soak_compare import folder_differences
 
 LINES = [
     {'step': 1, 'split': 'train', 'loss': 2.5, 'tokens_per_second': 5.0},
@@ -21,7 +21,7 @@ def write_run(workdir: Path, lines: list[dict], weight: float = 1.0) -> None:
     """Writes a workdir with these metrics and one checkpoint."""
     workdir.mkdir(parents=True)
     (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+    with CheckpointWriter(workdir, CheckpointConfig()) as checkpoints:
         checkpoints.save(2, {'params': {'weight': jnp.full(3, weight)}, 'bias': jnp.zeros(2)}, record={})
 
 
@@ -41,7 +41,7 @@ def found(expected, tmp_path) -> Path:
 def test_equal_runs_do_not_differ_by_their_speed(expected, found):
     lines = [{**LINES[0], 'tokens_per_second': 7.0}, LINES[1]]
     (found / 'seed_0' / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    assert differences(found, expected) == []
+    assert folder_differences(found, expected) == []
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def test_equal_runs_do_not_differ_by_their_speed(expected, found):
 )
 def test_metrics_that_differ_are_named(expected, found, lines: list[dict], said: str):
     (found / 'seed_0' / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-    assert said in differences(found, expected)[0]
-    assert differences(found, expected, was_stopped=True) == differences(found, expected)
+    assert said in folder_differences(found, expected)[0]
+    assert folder_differences(found, expected, was_stopped=True) == folder_differences(found, expected)
 
 
 def test_arrays_that_differ_in_a_bit_are_named(expected, tmp_path):
     write_run(tmp_path / 'found' / 'seed_0', LINES, weight=1.0000001)
     (tmp_path / 'found' / 'seeds.json').write_text('{"mean": 1}')
     folder = tmp_path / 'found'
-    assert differences(folder, expected) == [
+    assert folder_differences(folder, expected) == [
         f'{folder}/seed_0: checkpoint 2: params/weight',
         f'{folder}/seeds.json differs',
     ]
@@ -71,7 +71,7 @@ def test_arrays_that_differ_in_a_bit_are_named(expected, tmp_path):
 
 def test_a_checkpoint_that_is_missing_is_named(expected, found):
     shutil.rmtree(found / 'seed_0' / 'checkpoints' / '2')
-    assert differences(found, expected) == [f'{found}/seed_0: checkpoints of the steps [], expected [2]']
+    assert folder_differences(found, expected) == [f'{found}/seed_0: checkpoints of the steps [], expected [2]']
 
 
 def test_exports_are_compared_byte_by_byte(tmp_path):
@@ -81,7 +81,7 @@ def test_exports_are_compared_byte_by_byte(tmp_path):
     (tmp_path / 'found' / 'half.tmp').write_bytes(b'')
     (tmp_path / 'expected' / 'config.json').write_bytes(b'{}')
     found = tmp_path / 'found'
-    assert differences(found, tmp_path / 'expected') == [
+    assert folder_differences(found, tmp_path / 'expected') == [
         f'{found}: half.tmp is not expected',
         f'{found}: config.json is missing',
         f'{found}: model.safetensors differs',

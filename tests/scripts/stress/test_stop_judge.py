@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.processes.stopping import line_of
-from efficient_attention.workdir.seal import write_seal
+from efficient_attention.processes.signal_thread import stop_message
+from efficient_attention.workdir.checksums import write_checksums
 from scripts.stress import stop_judge
-from scripts.stress.phase_moments import Event
-from scripts.stress.stop_judge import Ending, faults, newest_saved
+from scripts.stress.phase_moments import PhaseEvent
+from scripts.stress.stop_judge import StoppedProcess, newest_saved, stop_faults
 
 LAST = 60
 STOPPED = 'stopped after step 7, which is saved; the same command goes on from there'
-NOTHING = line_of(signal.SIGTERM)
+NOTHING = stop_message(signal.SIGTERM)
 BEGUN = '900 parameters on 1 cpu device(s) (data 1); new run in runs/x, freshly initialised parameters (seed 0)'
 RESUMED = f'900 parameters on 1 cpu device(s) (data 1); resumed at step {LAST} in runs/x'
 NOTED = [(1, 'imports', 0), (2, 'preparation', 0), (3, 'restoring', 0), (4, 'compilation', 1), (8, 'input', 7)]
-EVENTS = [Event(float(moment), phase, step) for moment, phase, step in [*NOTED, (9, 'step', 7), (12, 'input', 8)]]
-SAVING = [Event(12.5, 'save', 7), Event(13.0, 'sealing', 0), Event(14.0, 'sealed', 0)]
-IN_A_STEP = Ending(signal.SIGTERM, 0.0, 9.5, 15.0, 3, [BEGUN, STOPPED], [*EVENTS, *SAVING], None, 7)
-IN_COMPILATION = Ending(signal.SIGTERM, 0.0, 5.0, 7.0, 143, [BEGUN, NOTHING], EVENTS[:4], None, None)
+EVENTS = [PhaseEvent(float(moment), phase, step) for moment, phase, step in [*NOTED, (9, 'step', 7), (12, 'input', 8)]]
+SAVING = [PhaseEvent(12.5, 'save', 7), PhaseEvent(13.0, 'sealing', 0), PhaseEvent(14.0, 'sealed', 0)]
+IN_A_STEP = StoppedProcess(signal.SIGTERM, 0.0, 9.5, 15.0, 3, [BEGUN, STOPPED], [*EVENTS, *SAVING], None, 7)
+IN_COMPILATION = StoppedProcess(signal.SIGTERM, 0.0, 5.0, 7.0, 143, [BEGUN, NOTHING], EVENTS[:4], None, None)
 
 
 @pytest.fixture
@@ -28,25 +28,25 @@ def workdir(tmp_path: Path) -> Path:
     """A run whose step 7 is saved."""
     (tmp_path / 'checkpoints' / '7').mkdir(parents=True)
     (tmp_path / 'checkpoints' / '7' / 'weights').write_bytes(b'abc')
-    write_seal(tmp_path / 'checkpoints' / '7', 'step 7')
+    write_checksums(tmp_path / 'checkpoints' / '7', 'step 7')
     return tmp_path
 
 
 def test_a_stop_with_its_line_its_code_and_its_step_is_clean(workdir):
-    assert faults(IN_A_STEP, workdir, LAST) == []
-    assert faults(IN_COMPILATION, workdir, LAST) == []
-    by_hand = IN_COMPILATION._replace(number=signal.SIGINT, code=130, lines=[line_of(signal.SIGINT)])
-    assert faults(by_hand, workdir, LAST) == []
+    assert stop_faults(IN_A_STEP, workdir, LAST) == []
+    assert stop_faults(IN_COMPILATION, workdir, LAST) == []
+    by_hand = IN_COMPILATION._replace(number=signal.SIGINT, code=130, lines=[stop_message(signal.SIGINT)])
+    assert stop_faults(by_hand, workdir, LAST) == []
     at_the_last = [event._replace(step=LAST) for event in IN_A_STEP.events]
     done = IN_A_STEP._replace(
         code=0, after=LAST, events=at_the_last, lines=[BEGUN, 'step 60/60  loss 2.0  0:00:00 left']
     )
-    assert faults(done, workdir, LAST) == []
-    events = [*EVENTS[:3], Event(4.0, 'evaluation', LAST), Event(8.0, 'evaluation', LAST)]
+    assert stop_faults(done, workdir, LAST) == []
+    events = [*EVENTS[:3], PhaseEvent(4.0, 'evaluation', LAST), PhaseEvent(8.0, 'evaluation', LAST)]
     made_up_for = IN_COMPILATION._replace(events=events, before=LAST, after=LAST, lines=[RESUMED, NOTHING])
-    assert faults(made_up_for, workdir, LAST) == []
+    assert stop_faults(made_up_for, workdir, LAST) == []
     before_python = IN_A_STEP._replace(code=-signal.SIGTERM, events=[], lines=[], after=None, end=9.75)
-    assert faults(before_python, workdir, LAST) == []
+    assert stop_faults(before_python, workdir, LAST) == []
 
 
 @pytest.mark.parametrize(
@@ -72,22 +72,24 @@ def test_a_stop_with_its_line_its_code_and_its_step_is_clean(workdir):
         (IN_A_STEP._replace(sent=12.2), 'stopped at step 8, and 7 is saved'),
     ],
 )
-def test_each_fault_is_named(workdir, ending: Ending, said: str):
-    assert any(said in fault for fault in faults(ending, workdir, LAST)), faults(ending, workdir, LAST)
+def test_each_fault_is_named(workdir, ending: StoppedProcess, said: str):
+    assert any(said in fault for fault in stop_faults(ending, workdir, LAST)), stop_faults(ending, workdir, LAST)
 
 
 def test_a_damaged_step_is_no_saved_one(workdir):
     (workdir / 'checkpoints' / '7' / 'weights').write_bytes(b'abd')
-    assert faults(IN_A_STEP, workdir, LAST) == ['step 7: weights is not what was written']
+    assert stop_faults(IN_A_STEP, workdir, LAST) == ['step 7: weights is not what was written']
 
 
 def test_seconds_count_from_the_end_of_what_was_under_way():
-    assert IN_A_STEP.beyond == 3.0  # the step had ended at 12
-    assert IN_A_STEP._replace(sent=12.7).beyond == 1.0  # its save at 14
-    assert IN_COMPILATION.beyond == 2.0
-    cut = IN_A_STEP._replace(events=[*EVENTS, Event(12.5, 'evaluation', 8), Event(12.75, 'evaluation', 8)], sent=12.6)
-    assert cut.beyond == 2.25
-    assert IN_A_STEP._replace(events=EVENTS[:-1]).beyond == 5.5  # nothing came after
+    assert IN_A_STEP.overtime_seconds == 3.0  # the step had ended at 12
+    assert IN_A_STEP._replace(sent=12.7).overtime_seconds == 1.0  # its save at 14
+    assert IN_COMPILATION.overtime_seconds == 2.0
+    cut = IN_A_STEP._replace(
+        events=[*EVENTS, PhaseEvent(12.5, 'evaluation', 8), PhaseEvent(12.75, 'evaluation', 8)], sent=12.6
+    )
+    assert cut.overtime_seconds == 2.25
+    assert IN_A_STEP._replace(events=EVENTS[:-1]).overtime_seconds == 5.5  # nothing came after
 
 
 def test_only_sealed_steps_are_saved(workdir):

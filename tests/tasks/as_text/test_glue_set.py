@@ -7,7 +7,12 @@ import pytest
 
 from efficient_attention.data.examples.glue import GLUE
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.as_text.glue_set import FORMS, make_glue_set, read_number, written_number
+from efficient_attention.tasks.as_text.glue_text_dataset import (
+    FORMS,
+    format_number,
+    make_glue_text_dataset,
+    parse_number,
+)
 from efficient_attention.tasks.metrics.glue import matthews, spearman
 from tests.data.examples.test_glue import HEADERS, table
 
@@ -27,7 +32,7 @@ EXPECTED = {
 
 def set_of(path: Path, name: str, content: str, field: str = 'pairs.held_out'):
     path.write_text(content + '\n', encoding='utf-8')
-    return make_glue_set(f'glue:{name}:{path}', field, f'{name}:{path}')
+    return make_glue_text_dataset(f'glue:{name}:{path}', field, f'{name}:{path}')
 
 
 @pytest.mark.parametrize('name', HEADERS)
@@ -63,15 +68,15 @@ def test_subsets_are_scored_apart(tmp_path: Path):
     header = 'index\tsentence1\tsentence2\tgold_label\n'
     for file in ('dev_matched.tsv', 'dev_mismatched.tsv'):
         (tmp_path / file).write_text(header + '0\ta\tb\tneutral\n1\ta\tb\tentailment\n', encoding='utf-8')
-    one = make_glue_set('', 'pairs.held_out', f'mnli:{tmp_path}')  # the folder's files of the split
+    one = make_glue_text_dataset('', 'pairs.held_out', f'mnli:{tmp_path}')  # the folder's files of the split
     assert [example.subset for example in one.examples] == ['', '', 'mismatched', 'mismatched']
     found = one.scores(one.examples, ['neutral', 'entailment', 'neutral', 'nothing'])
     assert found == {'accuracy': 1.0, 'accuracy_mismatched': 0.5}
 
 
 def test_numbers_are_multiples_of_a_fifth():
-    assert [written_number(value) for value in (0.0, 0.09, 0.11, 4.75, 5.0)] == ['0.0', '0.0', '0.2', '4.8', '5.0']
-    assert [read_number(text) for text in ('3.8', '3 . 8', 'nan', 'inf', '')] == [3.8, 3.8, -1.0, -1.0, -1.0]
+    assert [format_number(value) for value in (0.0, 0.09, 0.11, 4.75, 5.0)] == ['0.0', '0.0', '0.2', '4.8', '5.0']
+    assert [parse_number(text) for text in ('3.8', '3 . 8', 'nan', 'inf', '')] == [3.8, 3.8, -1.0, -1.0, -1.0]
 
 
 def test_broken_rows_of_official_files_are_noted(tmp_path: Path):
@@ -97,11 +102,11 @@ def test_labels_that_are_missing_or_unknown_are_named(tmp_path: Path, name: str,
 @pytest.mark.parametrize('text', ['glue:sst3:a.tsv', 'glue:sst2', 'glue:sst2:'])
 def test_other_forms_are_refused_by_the_field(text: str):
     with pytest.raises(InputError, match=f"^pairs.train has the set '{text}'; it is glue:<task>:<files>"):
-        make_glue_set(text, 'pairs.train', text.removeprefix('glue:'))
+        make_glue_text_dataset(text, 'pairs.train', text.removeprefix('glue:'))
 
 
 def test_a_digest_follows_the_content_and_the_task(tmp_path: Path):
     one = set_of(tmp_path / 'a.tsv', 'sst2', 'sentence\tlabel\ngood\t1')
     before = one.digest()
-    other = make_glue_set('', 'pairs.held_out', f'cola:{tmp_path}/a.tsv')
+    other = make_glue_text_dataset('', 'pairs.held_out', f'cola:{tmp_path}/a.tsv')
     assert before not in (other.digest(), set_of(tmp_path / 'a.tsv', 'sst2', 'sentence\tlabel\nbad\t1').digest())

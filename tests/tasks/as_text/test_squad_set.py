@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.as_text.squad_set import make_squad_set
+from efficient_attention.tasks.as_text.squad_text_dataset import make_squad_text_dataset
 from efficient_attention.tasks.metrics.squad import squad2_scores, squad_scores
 
 ANSWERS = [['the mat', 'mat', 'mat'], ['a cat'], []]
@@ -25,7 +25,7 @@ def set_of(folder: Path, count: int, selection: str = ''):
     lines = [json.dumps(question) for question in QUESTIONS[:count]]
     (folder / 'q.jsonl').write_text('\n'.join(lines) + '\n', encoding='utf-8')
     text = f'{folder}/q.jsonl{selection}'
-    return make_squad_set(f'squad:{text}', 'pairs.held_out', text)
+    return make_squad_text_dataset(f'squad:{text}', 'pairs.held_out', text)
 
 
 def test_sources_and_targets(tmp_path: Path):
@@ -56,4 +56,4 @@ def test_selections_are_part_of_the_digest(tmp_path: Path):
 
 def test_no_file_is_named():
     with pytest.raises(InputError, match=r"^pairs.train has the set 'squad:'; it is squad:<files>$"):
-        make_squad_set('squad:', 'pairs.train', '')
+        make_squad_text_dataset('squad:', 'pairs.train', '')

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.tasks.metrics.conll import BEHIND, FIRST, entities, entity_scores, scheme_of
+from efficient_attention.tasks.metrics.conll import BEHIND, FIRST, detect_tag_scheme, entities, entity_scores
 
 TAGS = ['O', 'B-a', 'I-a', 'B-b', 'I-b', 'E-a', 'S-a', 'E-b', 'S-b']
 # conlleval's pairs of (prefix before, prefix) between which an entity ends or starts; a change of type does so as well.
@@ -101,8 +101,11 @@ def test_nothing_to_divide_by_is_zero(expected, predicted):
     ],
 )
 def test_which_labels_write_entities(labels, scheme):
-    assert scheme_of(labels.split()) is scheme
+    assert detect_tag_scheme(labels.split()) is scheme
 
 
 def test_classes_that_end_in_a_roman_number_are_no_tags():
-    assert scheme_of(('positive-I', 'negative-I')) is None and scheme_of(('PER-B', 'PER-I', 'O')) is not None
+    assert (
+        detect_tag_scheme(('positive-I', 'negative-I')) is None
+        and detect_tag_scheme(('PER-B', 'PER-I', 'O')) is not None
+    )

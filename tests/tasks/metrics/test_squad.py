@@ -11,13 +11,13 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.squad import (
     best_threshold,
-    chosen_threshold,
+    choose_null_threshold,
     exact_and_f1,
     exact_and_f1_or_none,
-    normalized,
-    overlap,
+    normalize_answer,
     squad2_scores,
     squad_scores,
+    token_overlap_scores,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -47,13 +47,13 @@ THIRD = pytest.approx(2 / 3)
     ],
 )
 def test_what_is_left_of_a_text(text, expected):
-    assert normalized(text) == expected
+    assert normalize_answer(text) == expected
 
 
 def test_overlap_counts_a_word_as_often_as_both_have_it():
-    assert overlap('red red cat', 'red cat cat') == (THIRD, THIRD, THIRD)
-    assert overlap('hat dog', 'dog') == (THIRD, 0.5, 1.0)
-    assert overlap('', '') == overlap('cat', 'dog') == (0.0, 0.0, 0.0)
+    assert token_overlap_scores('red red cat', 'red cat cat') == (THIRD, THIRD, THIRD)
+    assert token_overlap_scores('hat dog', 'dog') == (THIRD, 0.5, 1.0)
+    assert token_overlap_scores('', '') == token_overlap_scores('cat', 'dog') == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_chosen_threshold_gives_the_best_score_that_any_gives():
         odds = rng.integers(-3, 4, size=12).astype(float).tolist()  # with many equal ones
         golds = [[['cat'], ['red cat'], []][number] for number in rng.integers(0, 3, size=12)]
         predictions = [['cat', 'dog', ''][number] for number in rng.integers(0, 3, size=12)]
-        chosen = chosen_threshold(predictions, golds, odds)
+        chosen = choose_null_threshold(predictions, golds, odds)
         scores = {one: squad2_scores(predictions, golds, odds, threshold=one)['f1'] for one in [-9.0, *sorted(odds)]}
         assert squad2_scores(predictions, golds, odds, threshold=chosen)['f1'] == pytest.approx(max(scores.values()))
         assert chosen < min(odds) or all(scores[one] < max(scores.values()) for one in scores if one < chosen)
@@ -129,7 +129,7 @@ def test_the_chosen_threshold_gives_the_best_score_that_any_gives():
 def test_the_best_threshold_where_no_answer_is_right():
     arrays = np.zeros(3), np.array([True, False, False]), np.array([True, True, True]), np.array([-4.0, -5.0, -6.0])
     assert best_threshold(*arrays) == (2 / 3, 0.0)  # the official script's 0, at which all three would be answered
-    assert chosen_threshold(['x', 'x', 'x'], [['y'], [], []], [-4.0, -5.0, -6.0]) < -6
+    assert choose_null_threshold(['x', 'x', 'x'], [['y'], [], []], [-4.0, -5.0, -6.0]) < -6
 
 
 # ---- against what the official scripts say ----

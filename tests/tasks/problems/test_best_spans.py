@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.tasks.problems.best_spans import best_spans, largest
+from efficient_attention.tasks.problems.best_spans import best_spans, top_k_indices
 
 
 def brute_force(logits, can_start, text, answer_length, count):
@@ -36,5 +36,5 @@ def test_no_span_at_all():
 
 
 def test_largest_with_equal_ones():
-    assert largest(np.array([1.0, 3.0, 2.0, 3.0, 2.0]), 3).tolist() == [1, 3, 2]
-    assert largest(np.array([1.0, 3.0]), 5).tolist() == [1, 0]
+    assert top_k_indices(np.array([1.0, 3.0, 2.0, 3.0, 2.0]), 3).tolist() == [1, 3, 2]
+    assert top_k_indices(np.array([1.0, 3.0]), 5).tolist() == [1, 0]

@@ -67,10 +67,10 @@ def test_windows_vote_by_their_mean(tmp_path):
     path = str(tmp_path / 'a.csv')
     config = ExamplesConfig(problem='classification', train=path, dev=path, overlong='windows', stride=4)
     task = Classification(config, ENCODER, 6)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     outputs = [{'logits': np.array(row, np.float32)} for row in ([1, 0], [0, 3], [4, 0])]
-    assert [one.label for one in task.decode(examples, features, outputs)] == ['y', 'x']
+    assert [one.label for one in task.predict_from_outputs(examples, features, outputs)] == ['y', 'x']
 
 
 @pytest.mark.parametrize('labels', ['xy', 'xyz'])
@@ -152,7 +152,7 @@ def test_mnli_metrics_have_the_names_of_their_splits(tmp_path):
         scores |= task.score(examples, predictions, split)
     assert set(scores) == task.metric_names
     examples, _, _, predictions = predicted(task, 'test')
-    paths = task.write(examples, predictions, 'test', tmp_path / 'out')
+    paths = task.write_predictions(examples, predictions, 'test', tmp_path / 'out')
     assert {path.name: len(path.read_text().splitlines()) for path in paths} == {'MNLI-m.tsv': 4, 'MNLI-mm.tsv': 3}
 
 
@@ -198,7 +198,7 @@ def test_the_real_diagnostic_set_becomes_a_submission(tmp_path):
     config = ExamplesConfig(problem='classification', format='glue', name='mnli', test=str(file))
     task = Classification(config, ENCODER, 64)
     examples, _, _, predictions = predicted(task, 'test')
-    [path] = task.write(examples, predictions, 'test', tmp_path)
+    [path] = task.write_predictions(examples, predictions, 'test', tmp_path)
     lines = path.read_text().splitlines()
     assert path.name == 'AX.tsv' and len(lines) == 1105
     assert {line.split('\t')[1] for line in lines[1:]} == set(task.labels)

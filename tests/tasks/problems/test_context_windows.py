@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.tasks.problems.windows import maximum_context, window_starts, windows
+from efficient_attention.tasks.problems.windows import max_context_mask, window_spans, window_starts
 
 
 @given(st.integers(1, 100), st.integers(1, 30), st.integers(1, 40))
@@ -18,7 +18,7 @@ def test_windows_cover_all(length, room, stride):
 @pytest.mark.parametrize('count', [0, 1, 9, 10, 11, 25, 40])
 @pytest.mark.parametrize('capacity, stride', [(10, 4), (10, 10), (10, 13), (1, 1), (10, 1)])
 def test_windows_hold_every_piece_and_move_by_the_stride(count, capacity, stride):
-    spans = windows(count, capacity, stride)
+    spans = window_spans(count, capacity, stride)
     assert {piece for start, stop in spans for piece in range(start, stop)} == set(range(count))
     assert all(stop - start == capacity for start, stop in spans[:-1]) and spans[-1][1] == count
     assert all(second[0] - first[0] == min(stride, capacity) for first, second in zip(spans, spans[1:], strict=False))
@@ -38,8 +38,8 @@ def context_by_definition(spans, piece):
 
 @pytest.mark.parametrize('count, capacity, stride', [(8, 10, 3), (30, 10, 4), (31, 10, 7), (29, 10, 1), (40, 10, 10)])
 def test_maximum_context(count, capacity, stride):
-    spans = windows(count, capacity, stride)
-    found = maximum_context(count, spans)
+    spans = window_spans(count, capacity, stride)
+    found = max_context_mask(count, spans)
     assert found.shape == (len(spans), count) and (found.sum(axis=0) == 1).all()
     assert [context_by_definition(spans, piece) for piece in range(count)] == found.argmax(axis=0).tolist()
 
@@ -47,4 +47,4 @@ def test_maximum_context(count, capacity, stride):
 def test_maximum_context_in_the_example_of_bert_s_code():
     # 'the man went to the store and bought a gallon of milk' in windows of five words, three apart
     spans = [(0, 5), (3, 8), (6, 11)]
-    assert maximum_context(11, spans)[:, 7].tolist() == [False, False, True]  # 'bought': 1 on the left, 3 on the right
+    assert max_context_mask(11, spans)[:, 7].tolist() == [False, False, True]  # 'bought': 1 on the left, 3 on the right

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.examples.row_template import row_template
-from efficient_attention.data.examples.text_encoder import arrays_of
+from efficient_attention.data.examples.text_encoder import encoding_to_arrays
 from efficient_attention.tasks.problems.encoded_text import (
-    characters_of,
     encoded_texts,
-    tokens_over,
+    tokens_in_character_span,
+    trimmed_substring,
 )
 from tests.tasks.letters import letters, spaced_letters
 
@@ -18,12 +18,12 @@ def test_rows_equal_the_tokenizer_s_own(encoder):
     template = row_template(encoder, is_pair=True)
     first, second = (encoded_texts(encoder, [text])[0] for text in ('who is it', 'a cat'))
     row = template.row(first.ids, second.ids)
-    expected = arrays_of(encoder.tokenizer.encode('who is it', 'a cat'))
-    assert template.added == encoder.added(is_pair=True)
+    expected = encoding_to_arrays(encoder.tokenizer.encode('who is it', 'a cat'))
+    assert template.special_token_count == encoder.added(is_pair=True)
     for name, array in expected.items():
         np.testing.assert_array_equal(row[name], array)
         assert row[name].dtype == np.int32
-    assert row['tokens'][template.second_start(len(first))] == second.ids[0]
+    assert row['tokens'][template.second_text_start(len(first))] == second.ids[0]
 
 
 def test_pieces_hold_no_spaces():
@@ -43,10 +43,10 @@ def test_many_texts_and_none():
 
 def test_pieces_over_characters():
     offsets = np.array([[0, 3], [4, 4], [4, 6], [6, 9]], np.int32)
-    assert tokens_over(offsets, 4, 6) == (2, 2)
-    assert tokens_over(offsets, 5, 7) == (2, 3)
-    assert tokens_over(offsets, 2, 9) == (0, 3)
-    assert tokens_over(offsets, 3, 4) is None
+    assert tokens_in_character_span(offsets, 4, 6) == (2, 2)
+    assert tokens_in_character_span(offsets, 5, 7) == (2, 3)
+    assert tokens_in_character_span(offsets, 2, 9) == (0, 3)
+    assert tokens_in_character_span(offsets, 3, 4) is None
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_pieces_over_characters():
     ],
 )
 def test_characters_as_a_reader_sees_them(text, span, expected):
-    start, stop = characters_of(text, *span)
+    start, stop = trimmed_substring(text, *span)
     assert text[start:stop] == expected

@@ -54,7 +54,7 @@ def test_questions_may_have_different_numbers_of_choices(tmp_path):
     file.write_text('\n'.join(map(json.dumps, rows)))
     config = ExamplesConfig(problem='multiple_choice', train=str(file), dev=str(file))
     task = MultipleChoice(config, ENCODER, 16)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     model = nnx.jit(lambda: FineTuningModel(MODEL, HeadConfig(kind='choice'), rngs=nnx.Rngs(7)))()
     predict = Predictor(model, length=16, pad=ENCODER.pad)
@@ -62,13 +62,13 @@ def test_questions_may_have_different_numbers_of_choices(tmp_path):
     [alone] = predict(features[:1])
     assert [len(output['logits']) for output in outputs] == [3, 3, 3] and len(alone['logits']) == 2
     np.testing.assert_allclose(outputs[0]['logits'][:2], alone['logits'], atol=1e-5)
-    found = task.decode(examples, features, outputs)
+    found = task.predict_from_outputs(examples, features, outputs)
     assert [len(one.probabilities) for one in found] == [2, 3, 2]
     assert all(sum(one.probabilities) == pytest.approx(1) for one in found)
     objective, losses = FineTuning(HeadConfig(kind='choice')), []
     loss_of = nnx.jit(lambda model, batch: objective.sums(model, batch, None, None)[0][TERM]['loss'])
     for some in (features, features[:1]):
-        [batch] = FeatureBatches(some, (16,), 16, 4, ENCODER.pad).evaluation(0, 1)
+        [batch] = FeatureBatches(some, (16,), 16, 4, ENCODER.pad).evaluation_batches(0, 1)
         losses.append(loss_of(model, {name: array[batch['index'] == 0] for name, array in batch.items()}))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 

@@ -8,10 +8,10 @@ import pytest
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.tokenizers.fixed import FIRST_WORD
+from efficient_attention.data.tokenizers.fixed_vocabulary import FIRST_WORD
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.classification import Classification
-from efficient_attention.tasks.problems.one_label import labelled
+from efficient_attention.tasks.problems.one_label import pair_with_predictions
 from efficient_attention.tasks.problems.regression import Regression
 from tests.tasks.letters import letters, spaced_letters
 
@@ -164,7 +164,7 @@ def test_mnli_has_two_dev_splits(tmp_path):
     config = ExamplesConfig(problem='classification', format='glue', name='mnli', dev=str(tmp_path))
     task = Classification(config, ENCODER, 16)
     assert task.dev_splits == ('dev_matched', 'dev_mismatched')
-    assert [[one.texts[0] for one in task.read(split)] for split in task.dev_splits] == [['m'], ['n', 'n']]
+    assert [[one.texts[0] for one in task.read_examples(split)] for split in task.dev_splits] == [['m'], ['n', 'n']]
     config = ExamplesConfig(problem='classification', format='glue', name='mnli', dev=f'{tmp_path}/dev_mis*')
     assert Classification(config, ENCODER, 16).dev_splits == ('dev_mismatched',)
 
@@ -178,7 +178,7 @@ def test_broken_rows_of_glue_are_said(tmp_path):
     (tmp_path / 'train.tsv').write_text(header + '0\t1\t2\ta\tb\t1\n3\n')
     config = ExamplesConfig(problem='classification', format='glue', name='qqp', train=str(tmp_path))
     task = Classification(config, ENCODER, 16)
-    assert len(task.read('train')) == 1
+    assert len(task.read_examples('train')) == 1
     assert task.notes[0].startswith('1 broken rows were left out, the first: ') and 'line 3' in task.notes[0]
 
 
@@ -201,10 +201,10 @@ def test_inputs_of_a_pipeline(tmp_path):
 def test_only_labelled_examples_can_be_scored(tmp_path):
     (tmp_path / 'a.csv').write_text('text,label\na,1\nb,\n')
     config = ExamplesConfig(problem='regression', test=str(tmp_path / 'a.csv'))
-    examples = Regression(config, ENCODER, 16).read('test')
-    assert labelled(examples, [0.5, None]) == [(examples[0], 0.5)]
+    examples = Regression(config, ENCODER, 16).read_examples('test')
+    assert pair_with_predictions(examples, [0.5, None]) == [(examples[0], 0.5)]
     with pytest.raises(InputError, match='a.csv: line 3: no label to compare the prediction with'):
-        labelled(examples, [0.5, 0.5])
+        pair_with_predictions(examples, [0.5, 0.5])
 
 
 def test_sentences_are_rows_of_a_text(tmp_path):

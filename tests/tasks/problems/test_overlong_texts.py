@@ -6,13 +6,15 @@ from hypothesis import strategies as st
 
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.encoded_text import encoded_texts
-from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule, cut_notes
+from efficient_attention.tasks.problems.overlong_texts import LengthCounts, TokenLengthPolicy, truncation_notes
 from tests.tasks.letters import letters
 
 
 def rows(policy, *sizes, length=10, stride=3):
     texts = [list(range(100 * number, 100 * number + size)) for number, size in enumerate(sizes)]
-    return LengthRule(policy, stride, length).rows(texts, 2, 'f: line 3', ('text', 'text_pair')[: len(sizes)])
+    return TokenLengthPolicy(policy, stride, length).fit_to_rows(
+        texts, 2, 'f: line 3', ('text', 'text_pair')[: len(sizes)]
+    )
 
 
 @pytest.mark.parametrize('policy', ['truncate', 'error', 'skip', 'windows'])
@@ -51,14 +53,14 @@ def test_two_long_texts_leave_no_room_for_windows():
 
 def test_a_row_must_hold_something():
     with pytest.raises(InputError, match='data.length is 4; 2 texts with 3 special tokens need more'):
-        LengthRule('truncate', 1, 4).room(3, 2)
-    assert LengthRule('truncate', 1, 5).room(3, 2) == 2
+        TokenLengthPolicy('truncate', 1, 4).tokens_left_for_texts(3, 2)
+    assert TokenLengthPolicy('truncate', 1, 5).tokens_left_for_texts(3, 2) == 2
 
 
 def test_counts_by_file():
-    counts = LengthCounts(LengthRule('windows', 3, 10))
+    counts = LengthCounts(TokenLengthPolicy('windows', 3, 10))
     for file, made in [('a', 1), ('a', 4), ('a', 2), ('b', 1), ('', 3)]:
-        counts.add(file, is_overlong=made > 1, made=made)
+        counts.count_row(file, is_overlong=made > 1, made=made)
     assert counts.notes() == {
         'a': 'a: 2 of 3 rows have more than data.length 10 tokens and became 6 windows',
         '': 'input: 1 of 1 rows have more than data.length 10 tokens and became 3 windows',
@@ -67,15 +69,15 @@ def test_counts_by_file():
 
 @pytest.mark.parametrize('policy, fate', [('truncate', 'were cut'), ('skip', 'were left out')])
 def test_many_files_share_a_line(policy, fate):
-    counts = LengthCounts(LengthRule(policy, 3, 10))
+    counts = LengthCounts(TokenLengthPolicy(policy, 3, 10))
     for number in range(9):
-        counts.add(f'f{number}', is_overlong=number > 0, made=1)
+        counts.count_row(f'f{number}', is_overlong=number > 0, made=1)
     [line] = counts.notes().values()
     assert line == f'9 files, the first f0: 8 of 9 rows have more than data.length 10 tokens and {fate}'
 
 
 def test_cut_questions_are_counted():
     questions = encoded_texts(letters(), ['ab', 'abcd', 'abc'])
-    assert cut_notes(questions, ['1', '2', '3'], 4) == {}
+    assert truncation_notes(questions, ['1', '2', '3'], 4) == {}
     line = '2 of 3 questions have more than examples.question_length 2 tokens and were cut, the first: 2'
-    assert cut_notes(questions, ['1', '2', '3'], 2) == {line: line}
+    assert truncation_notes(questions, ['1', '2', '3'], 2) == {line: line}

@@ -4,13 +4,13 @@ import pytest
 from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, Paragraph
 from efficient_attention.tasks.problems.paragraph_rows import (
     MarkedText,
-    answer_place,
     answer_positions,
     answer_type,
-    body_of,
     encoded_marked_texts,
+    locate_answer,
     marked_texts,
     marker_ids,
+    paragraph_arrays,
 )
 from tests.tasks.letters import SPECIAL, letters, spaced_letters
 
@@ -40,7 +40,7 @@ def test_markers():
 
 def test_the_body_of_a_row():
     ((texts, encoded),) = encoded_marked_texts(letters(), [question('x')])
-    body = body_of(texts, encoded, (5, 6))
+    body = paragraph_arrays(texts, encoded, (5, 6))
     assert (body['tokens'] == 5).sum() == 2 and (body['tokens'] == 6).sum() == 4
     assert all(array.dtype == np.int32 and array.shape == body['text'].shape for array in body.values())
     np.testing.assert_array_equal(body['is_marker'] == 1, np.isin(body['tokens'], (5, 6)))
@@ -50,7 +50,7 @@ def test_the_body_of_a_row():
         inside = body['text'] == number
         spans = zip(body['offset_start'][inside], body['offset_end'][inside], strict=True)
         assert ''.join(marked.text[start:stop] for start, stop in spans) == marked.text.replace(' ', '')
-    assert not len(body_of([], [], (5, 6))['tokens'])
+    assert not len(paragraph_arrays([], [], (5, 6))['tokens'])
 
 
 @pytest.mark.parametrize(
@@ -66,26 +66,26 @@ def test_the_body_of_a_row():
 )
 def test_where_the_answer_stands(answer, facts, text, start):
     example = question(answer, facts)
-    assert answer_place(example, marked_texts(example)) == (text, start, start + len(answer))
+    assert locate_answer(example, marked_texts(example)) == (text, start, start + len(answer))
 
 
 def test_an_answer_that_stands_nowhere():
     ((texts, encoded),) = encoded_marked_texts(letters(), [question('owl')])
-    assert answer_place(question('owl'), texts) is None and answer_positions(question('owl'), texts, encoded) is None
+    assert locate_answer(question('owl'), texts) is None and answer_positions(question('owl'), texts, encoded) is None
 
 
 def test_positions_of_the_answer():
     example = question('12', [('sea', 1)])
     ((texts, encoded),) = encoded_marked_texts(letters(), [example])
     first, last = answer_positions(example, texts, encoded)
-    body = body_of(texts, encoded, (5, 6))
+    body = paragraph_arrays(texts, encoded, (5, 6))
     assert set(body['text'][first : last + 1]) == {5}
     assert (body['offset_start'][first], body['offset_end'][last]) == (17, 19)
 
 
 def test_other_names_of_the_answer_are_looked_for():
     example = MultiHopQuestion('q', 'who', PARAGRAPHS, ('owl', 'sea'))
-    assert answer_place(example, marked_texts(example)) == (3, 0, 3)
+    assert locate_answer(example, marked_texts(example)) == (3, 0, 3)
 
 
 def test_types():

@@ -6,7 +6,12 @@ import pytest
 
 from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.problems.prediction_files import submission_name, write_glue, write_lines, write_rows
+from efficient_attention.tasks.problems.prediction_files import (
+    submission_name,
+    write_glue,
+    write_lines,
+    write_prediction_json_lines,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +49,8 @@ def test_a_submission_lacks_no_row(tmp_path):
 
 def test_json_lines(tmp_path):
     rows = [{'id': 'ü', 'label': 'x'}, {'id': '1', 'label': 2.5}]
-    path = write_rows(rows, 'test', tmp_path)
+    path = write_prediction_json_lines(rows, 'test', tmp_path)
     assert path.name == 'predictions.jsonl' and 'ü' in path.read_text(encoding='utf-8')
     assert [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] == rows
-    assert write_rows([], 'dev', tmp_path).name == 'dev_predictions.jsonl'
+    assert write_prediction_json_lines([], 'dev', tmp_path).name == 'dev_predictions.jsonl'
     assert write_lines([], tmp_path / 'a' / 'b').read_text() == ''

@@ -15,17 +15,21 @@ def test_numbers(tmp_path):
     path = write_table(tmp_path / 'a.csv', [1, 2.5, -3])
     task = Regression(ExamplesConfig(problem='regression', train=path, dev=path), ENCODER, 16)
     examples, features, _, _ = predicted(task, 'dev')
-    assert task.outputs == 1 and [feature['label'].dtype for feature in features] == [np.dtype(np.float32)] * 3
-    predictions = task.decode(examples, features, [{'logits': np.array([value], np.float32)} for value in (1, 2.5, -1)])
+    assert (
+        task.head_output_count == 1 and [feature['label'].dtype for feature in features] == [np.dtype(np.float32)] * 3
+    )
+    predictions = task.predict_from_outputs(
+        examples, features, [{'logits': np.array([value], np.float32)} for value in (1, 2.5, -1)]
+    )
     scores = task.score(examples, predictions, 'dev')
     assert set(scores) == task.metric_names
     assert scores['mean_squared_error'] == pytest.approx(4 / 3) and scores['spearman'] == pytest.approx(1)
-    assert task.answer(predictions[1]) == {'score': 2.5} and task.answer(None) is None
-    [file] = task.write(examples, predictions, 'dev', tmp_path)
+    assert task.prediction_to_python(predictions[1]) == {'score': 2.5} and task.prediction_to_python(None) is None
+    [file] = task.write_predictions(examples, predictions, 'dev', tmp_path)
     assert json.loads(file.read_text().splitlines()[1]) == {'id': '1', 'label': 2.5}
     write_table(tmp_path / 'a.csv', [1, 'high'])
     with pytest.raises(InputError, match="a.csv: line 3: label 'high' is not a number"):
-        task.read('train')
+        task.read_examples('train')
 
 
 def test_stsb_is_clipped_in_its_submission(tmp_path):

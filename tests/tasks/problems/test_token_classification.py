@@ -193,9 +193,9 @@ def test_real_sentences_come_back(folder, train, dev):
         stride=8,
     )
     task = TokenClassification(config, ENCODER, 64)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
-    predictions = task.decode(examples, features, sure(task, features))
+    predictions = task.predict_from_outputs(examples, features, sure(task, features))
     assert task.score(examples, predictions, 'dev')['accuracy'] > 0.999  # but for words without a token
 
 

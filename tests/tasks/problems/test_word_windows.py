@@ -61,10 +61,10 @@ def test_a_token_belongs_to_the_word_of_its_last_character():
     spans = [(0, 1), (2, 4), (5, 6)]
     tokens = word_tokens([7, 8, 9, 1, 2, 3], [(0, 1), (1, 3), (3, 4), (4, 4), (4, 5), (4, 6)], spans)
     np.testing.assert_array_equal(tokens.words, [0, 1, -1, -1, -1, 2])
-    assert tokens.lost == 0
+    assert tokens.lost_word_count == 0
 
 
 def test_a_word_without_tokens_is_counted():
     tokens = word_tokens([7, 8], [(0, 1), (4, 5)], [(0, 1), (2, 3), (4, 5)])
     np.testing.assert_array_equal(tokens.words, [0, 2])
-    assert tokens.lost == 1
+    assert tokens.lost_word_count == 1

@@ -1,0 +1,145 @@
+"""Writes files and folders atomically: they appear complete or not at all, even if the process is killed meanwhile.
+
+Each is written next to its final path under a temporary name, flushed to disk and renamed. Temporary files of killed
+processes of the same host are removed by the next process that writes in the same folder.
+
+A failed write raises one line: a RunError if the disk fails or is full, an InputError if the path cannot be used, such
+as a folder without write permission.
+"""
+
+import contextlib
+import errno
+import os
+import platform
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from efficient_attention.errors import InputError, RunError
+
+# Faults of the disk, independent of the path.
+FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+PARTIAL = '.partial-*'  # unfinished files of any host
+PREFIX = f'.partial-{platform.node()}-'
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces the file atomically by one with `text`, in UTF-8: a reader sees the old or the new content.
+
+    Raises:
+        RunError, InputError: the file cannot be written; names it. The old file is then unchanged.
+    """
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding='utf-8')
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yields a path next to `path`, renamed to `path` if the block succeeds and removed if it fails.
+
+    Creates the parent folder if it is missing.
+
+    Raises:
+        RunError, InputError: as `write_atomically`.
+    """
+    partial = partial_path(path)
+    with _one_line_os_errors(path, partial):
+        try:
+            _make_parent(path)
+            yield partial
+            flush(partial)  # without it, a power cut after the rename may leave an empty file under the final name
+            partial.replace(path)
+            flush(path.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+
+
+@contextlib.contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder next to `folder`, renamed to `folder` if the block succeeds and removed if it fails.
+
+    An existing empty `folder` is replaced; one with content is left unchanged.
+
+    Raises:
+        RunError, InputError: the folder cannot be written, or has content; names it.
+    """
+    partial = partial_path(folder)
+    with _one_line_os_errors(folder, partial):
+        try:
+            _make_parent(folder)
+            partial.mkdir()
+            yield partial
+            flush_all(partial)
+            partial.rename(folder)
+            flush(folder.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def partial_path(path: Path) -> Path:
+    """Returns a new name next to `path` that contains the number of this process."""
+    return path.with_name(f'{PREFIX}{os.getpid()}-{secrets.token_hex(4)}')
+
+
+def remove_stale_temporaries(folder: Path) -> None:
+    """Removes unfinished files in a folder that were left by dead processes of this host."""
+    for path in folder.glob(f'{PREFIX}*'):
+        process = path.name.removeprefix(PREFIX).partition('-')[0]
+        if process.isdigit() and not _is_alive(int(process)):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failed_error(path, error) from None
+    remove_stale_temporaries(path.parent)
+
+
+def flush_all(folder: Path) -> None:
+    """Waits until every file and name in a folder is on disk."""
+    for path in [*folder.rglob('*'), folder]:
+        flush(path)
+
+
+def flush(path: Path) -> None:
+    """Waits until a file's bytes, or a folder's names, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_failed_error(path: Path, error: OSError) -> RunError | InputError:
+    """Returns the error, with a message of one line, for a file or folder that could not be written."""
+    kind = RunError if error.errno in (None, *FAULTS) else InputError  # None: NumPy's error for an incomplete write
+    return kind(f'{path}: cannot be written ({error.strerror or error})')
+
+
+@contextlib.contextmanager
+def _one_line_os_errors(path: Path, partial: Path) -> Iterator[None]:
+    """Turns an OSError of this write, or one without a file name, into one line; raises other OSErrors unchanged."""
+    try:
+        yield
+    except OSError as error:
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        if names and not any(name == str(path) or name.startswith(str(partial)) for name in names):
+            raise  # the error concerns another file, which the block was reading
+        raise write_failed_error(path, error) from None
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,21 @@
+"""FAVOR attention in time and memory linear in the length, by sums over its random features."""
+
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.favor.definition import FAVOR, request_features
+from efficient_attention.attention.features.fast_attention import attend_features
+from efficient_attention.attention.features.sequence_parallel import attend_features_shard
+from efficient_attention.attention.mechanism import ensure_kind
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.sequence_parallel.split import SequenceSplit
+
+
+def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
+    """Returns the output of `FAVOR`, causal or not, with segments, cross-attention and grouped heads."""
+    return attend_features(request, request_features(request), ensure_kind(FAVOR, request.mechanism).chunk)
+
+
+def compute_attention_shard(request: Request, split: SequenceSplit) -> tuple[Float[Array, 'B L H K'], None]:
+    """Returns the output of `serve` for one device's shard of the rows."""
+    return attend_features_shard(request, split, request_features(request), ensure_kind(FAVOR, request.mechanism).chunk)

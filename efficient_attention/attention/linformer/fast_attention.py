@@ -1,0 +1,41 @@
+"""Linformer in time and memory linear in the length: keys and values are compressed first."""
+
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.linformer.definition import projection_matrices
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.slot_softmax import PairMasks, attend_slots_by_tokens
+from efficient_attention.attention.weights import dropout_rate, dropout_slot_mask
+from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads
+
+
+def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
+    """Returns the output of `Linformer`, with padding, cross-attention, grouped heads and dropout.
+
+    Dropout acts on the weights of compressed keys.
+    """
+    check_whole_rows(request)
+    heads = request.query.shape[2]
+    keys_BHRK, values_BHRK = (
+        repeat_key_heads(x_BRGK, heads).swapaxes(1, 2) for x_BRGK in compress_keys_values(request)
+    )
+    pairs = PairMasks(None, dropout_slot_mask(request, keys_BHRK.shape[2]))
+    out_BLHK = attend_slots_by_tokens(request.query, keys_BHRK, values_BHRK, pairs, dropout_rate(request))
+    return mask_unread_queries(out_BLHK, request).astype(request.query.dtype), None
+
+
+def compress_keys_values(request: Request) -> tuple[Float[Array, 'B R _ K'], Float[Array, 'B R _ K']]:
+    """Returns the compressed keys and values: see `Implementation.compress_keys`."""
+    of_keys_HRM, of_values_HRM = projection_matrices(request)
+    return project_sequence(of_keys_HRM, request.key), project_sequence(of_values_HRM, request.value)
+
+
+def project_sequence(mixture_HRM: Float[Array, '#H R M'], x_BMGK: Float[Array, 'B M G K']) -> Float[Array, 'B R _ K']:
+    """Returns mixtures of keys or values: per query head if each has its own mixture, else per key head."""
+    dtype, heads = x_BMGK.dtype, mixture_HRM.shape[0]
+    mixture_HRM = mixture_HRM.astype(dtype)
+    if heads == 1:
+        return float32_einsum('RM,BMGK->BRGK', mixture_HRM[0], x_BMGK).astype(dtype)
+    return float32_einsum('HRM,BMHK->BRHK', mixture_HRM, repeat_key_heads(x_BMGK, heads)).astype(dtype)

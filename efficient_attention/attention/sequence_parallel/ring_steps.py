@@ -1,0 +1,70 @@
+"""The steps in which keys travel around the devices: which block each device computes, and which device sends its keys.
+
+Rows are cut into as many equal shares as there are devices. In a step of shift r, each device computes its queries with
+the keys of the device r places before it. A block of a query share and a key share without any allowed pair is neither
+sent nor computed. A step without any block is left out.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable
+
+Block = tuple[int, int]  # indices of a query share and of a key share
+Kind = Callable[[int, int], Hashable | None]  # from a block: equal for blocks that share a program; None: no work
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RingStep:
+    """The work and the key exchange of all devices in one step.
+
+    Args:
+        sends: (from, to) for each device that receives keys.
+        is_relayed: whether devices send the keys that they received in the step before; else their own keys.
+        returns: (reader, owner) of the keys, along which the keys' gradients go back.
+        blocks: one block for each program; devices with blocks of one kind share a program.
+        programs: for each device, the index of its program; len(blocks) means nothing to compute.
+    """
+
+    sends: tuple[tuple[int, int], ...]
+    is_relayed: bool
+    returns: tuple[tuple[int, int], ...]
+    blocks: tuple[Block, ...]
+    programs: tuple[int, ...]
+
+
+def ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
+    """Returns the steps of `count` devices, each with one share of the queries and one share of the keys.
+
+    Keys travel from neighbour to neighbour, half of the way around forwards and the other half backwards. If a device's
+    neighbour did not receive the keys, the owner sends them.
+    """
+    steps: list[RingStep] = []
+    before = 0, frozenset(range(count))  # the previous step's shift, and the devices that received keys in it
+    for shift in [*range(count // 2 + 1), *range(count - 1, count // 2, -1)]:
+        blocks = {query: (query, (query - shift) % count) for query in range(count)}
+        readers = frozenset(query for query, block in blocks.items() if kind(*block) is not None)
+        if not readers:
+            continue
+        way = 1 if shift <= count // 2 else -1
+        is_next = before[0] == (shift - way) % count and abs(shift - way) % count != 0
+        is_relayed = is_next and all((reader - way) % count in before[1] for reader in readers)
+        sends = tuple(((reader - way if is_relayed else reader - shift) % count, reader) for reader in sorted(readers))
+        returns = tuple((reader, (reader - shift) % count) for reader in sorted(readers))
+        steps.append(
+            RingStep(sends if shift else (), is_relayed, returns if shift else (), *group_devices_by_kind(blocks, kind))
+        )
+        before = shift, readers
+    return tuple(steps)
+
+
+def local_step(blocks: dict[int, Block], kind: Kind) -> RingStep:
+    """Returns the only step of devices that already hold all keys that they read; `blocks` is by device."""
+    return RingStep((), False, (), *group_devices_by_kind(blocks, kind))
+
+
+def group_devices_by_kind(blocks: dict[int, Block], kind: Kind) -> tuple[tuple[Block, ...], tuple[int, ...]]:
+    """Returns one representative block per kind, and for each device the index of its kind."""
+    kinds = {device: kind(*block) for device, block in blocks.items()}
+    different = list(dict.fromkeys(one for one in kinds.values() if one is not None))
+    stand_ins = tuple(next(blocks[device] for device in blocks if kinds[device] == one) for one in different)
+    numbers = {one: number for number, one in enumerate(different)}
+    return stand_ins, tuple(len(different) if one is None else numbers[one] for one in kinds.values())

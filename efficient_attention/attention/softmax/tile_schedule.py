@@ -1,0 +1,192 @@
+"""The schedule of a tile table: lists of visited tiles, padded to a few lengths, as arrays for compiled loops.
+
+A tile may visit two tiles of the other side, or a thousand (global tokens). Tiles are sorted into a few classes by the
+length of their lists, so that padding to the longest list of a class wastes little. Each class runs as one loop with a
+few tiles per step. If the tiles of a class visit nearly the same tiles, they share one list, and the visited tiles are
+not gathered for each tile. This holds for full and causal attention and for global tokens.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from efficient_attention.attention.patterns import Pattern
+from efficient_attention.attention.patterns.tile_table import (
+    TileTable,
+    disjoint_passes,
+    full_tile_table,
+    order_by_residue,
+    tile_table,
+)
+
+# Tiles are sorted into the fewest classes whose padding is below this share of the kept tiles; at most CLASSES.
+PADDING = 0.1
+CLASSES = 6
+# Tiles share the union of their lists if it is at most this many times as long as the longest list.
+SPREAD = 1.3
+# At most this many lengths are tried as borders between classes.
+LENGTHS = 512
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TileClass:
+    """n tiles of queries (or of keys) that one loop computes, each from w tiles of keys (or of queries).
+
+    Args:
+        computed_n: indices of the tiles whose results are computed.
+        visited_hnw: indices of the tiles that each of them visits, padded with the index of an empty tile; h is 1 or
+            the number of heads.
+        is_shared: whether all of them visit the same tiles; axis n of `visited_hnw` is then 1.
+        checks_pattern: whether the pattern forbids some pair of positions in these tiles.
+        checks_keys: whether some position of the visited tiles does not exist.
+    """
+
+    computed_n: np.ndarray
+    visited_hnw: np.ndarray
+    is_shared: bool
+    checks_pattern: bool
+    checks_keys: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TilePass:
+    """One of the disjoint patterns that a pattern is split into: the order of its positions, and its tiles."""
+
+    patterns: tuple[Pattern, ...]  # one, or one for each head
+    size: int  # S
+    query_listing_L: np.ndarray  # indices of the queries, in the order in which they are cut into tiles
+    key_listing_M: np.ndarray
+    by_query: tuple[TileClass, ...]  # for the output and dq
+    by_key: tuple[TileClass, ...]  # for dk and dv
+    tiles: int  # number of kept tiles of all heads, or of one head if all heads have the same
+
+
+@functools.lru_cache(maxsize=256)
+def schedule_tiles(
+    patterns: tuple[Pattern, ...],
+    query_positions: bytes | int,
+    key_positions: bytes | int,
+    size: int,
+) -> tuple[TilePass, ...]:
+    """Returns the passes that together visit all tiles that the patterns keep.
+
+    Args:
+        patterns: one, or one for each head; number of keys set.
+        query_positions: int32 positions [L] as bytes, so that the result can be cached; or only L, if positions are
+            known only while the program runs.
+        key_positions: likewise.
+        size: S.
+    """
+    if isinstance(query_positions, int) or isinstance(key_positions, int):
+        queries, keys = (position_count(positions) for positions in (query_positions, key_positions))
+        tables = [full_tile_table(queries, keys, size)]
+        return (make_pass(patterns, np.arange(queries), np.arange(keys), tables, size),)
+    queries_L, keys_M = np.frombuffer(query_positions, np.int32), np.frombuffer(key_positions, np.int32)
+    # Heads differ only in their random samples, never in the order of their passes (see `head_groups`).
+    by_head = [disjoint_passes(pattern) for pattern in patterns]
+    result = []
+    for of_heads in zip(*by_head, strict=True):
+        pass_patterns, order = tuple(pattern for pattern, _ in of_heads), of_heads[0][1]
+        query_listing_L, key_listing_M = order_by_residue(queries_L, order), order_by_residue(keys_M, order)
+        tables = [
+            tile_table(pattern, queries_L[query_listing_L], keys_M[key_listing_M], size, order)
+            for pattern in pass_patterns
+        ]
+        if any(len(table.keys) for table in tables):
+            result.append(make_pass(pass_patterns, query_listing_L, key_listing_M, tables, size))
+    return tuple(result)
+
+
+def position_count(positions: bytes | int) -> int:
+    """Returns how many int32 positions these bytes hold, or the number itself."""
+    return positions if isinstance(positions, int) else len(positions) // 4
+
+
+def make_pass(
+    patterns: tuple[Pattern, ...],
+    query_listing_L: np.ndarray,
+    key_listing_M: np.ndarray,
+    tables: list[TileTable],
+    size: int,
+) -> TilePass:
+    """Returns a pass with the classes of query tiles and of key tiles."""
+    is_ragged = len(key_listing_M) % size != 0
+    return TilePass(
+        patterns=patterns,
+        size=size,
+        query_listing_L=query_listing_L,
+        key_listing_M=key_listing_M,
+        by_query=tile_classes(tables, is_ragged),
+        by_key=tile_classes([table.transposed() for table in tables], is_ragged),
+        tiles=sum(len(table.keys) for table in tables),
+    )
+
+
+def tile_classes(tables: list[TileTable], is_ragged: bool) -> tuple[TileClass, ...]:
+    """Returns the query tiles of equally shaped tables (one per head, or one for all), sorted into classes."""
+    counts_n = np.max([table.key_tile_counts for table in tables], axis=0)
+    classes = []
+    for computed_n in group_by_length(counts_n):
+        width = int(counts_n[computed_n].max())
+        visited_hnw = np.full((len(tables), len(computed_n), width), tables[0].key_tiles)
+        for table, visited_nw in zip(tables, visited_hnw, strict=True):
+            for tile, visited_w in zip(computed_n, visited_nw, strict=True):
+                visited_w[: table.key_tile_counts[tile]] = table.key_tiles_of(int(tile))
+        is_whole = all(
+            table.is_whole[table.offsets[tile] : table.offsets[tile + 1]].all()
+            for table in tables
+            for tile in computed_n
+        )
+        classes.append(share_tile_list(computed_n, visited_hnw, tables[0].key_tiles, not is_whole, is_ragged))
+    return tuple(classes)
+
+
+def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
+    """Returns the indices of tiles with a list, in groups of similar length with little padding, longest first.
+
+    counts_n: how many tiles each tile visits, which is the length of its list.
+    """
+    tiles = np.argsort(-counts_n, kind='stable')[: np.count_nonzero(counts_n)]
+    if not len(tiles):
+        return []
+    lengths = counts_n[tiles]
+    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # where a shorter length begins
+    starts = starts[np.linspace(0, len(starts) - 1, min(len(starts), LENGTHS)).astype(int)]
+    borders = optimal_group_borders(lengths, np.append(starts, len(tiles)))
+    return [np.sort(group) for group in np.split(tiles, borders)]
+
+
+def optimal_group_borders(lengths_n: np.ndarray, places: np.ndarray) -> list[int]:
+    """Returns where to divide lists of falling length into groups, choosing among `places`.
+
+    `places` ascend; the first and the last are the ends. A group costs its number of lists times its longest list.
+    Dynamic programming: best[j] is the cost of all lists before places[j + 1] in the groups made so far, and
+    cuts[-1][j] is the place where the last group begins.
+    """
+    starts, ends = places[:-1, None], places[None, 1:]
+    price = np.where(ends > starts, lengths_n[starts] * (ends - starts), np.inf)
+    best, cuts = price[0], list[np.ndarray]()
+    while best[-1] > (1 + PADDING) * lengths_n.sum() and len(cuts) < CLASSES - 1:
+        totals = best[:-1, None] + price[1:]
+        cuts.append(totals.argmin(0) + 1)
+        best = totals.min(0)
+    borders, last = [], len(places) - 2
+    for cut in reversed(cuts):
+        borders.append(int(places[cut[last]]))
+        last = cut[last] - 1
+    return borders[::-1]
+
+
+def share_tile_list(
+    computed_n: np.ndarray, visited_hnw: np.ndarray, empty: int, checks_pattern: bool, is_ragged: bool
+) -> TileClass:
+    """Returns the class, with one list for all tiles if that list is at most SPREAD times as long as the longest.
+
+    Otherwise each tile keeps its list.
+    """
+    union = np.unique(visited_hnw[visited_hnw < empty])
+    if visited_hnw.shape[1] > 1 and len(union) <= SPREAD * visited_hnw.shape[2]:
+        is_same = bool((visited_hnw == visited_hnw[:1, :1]).all())
+        return TileClass(computed_n, union[None, None], True, checks_pattern or not is_same, is_ragged)
+    return TileClass(computed_n, visited_hnw, False, checks_pattern, is_ragged or bool((visited_hnw == empty).any()))

@@ -1,0 +1,150 @@
+"""Long Range Arena datasets that are read from the original files: IMDB, CIFAR-10, AAN, ListOps and Pathfinder."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from efficient_attention.data.arena.arena_row import ArenaDataset, ArenaRow
+from efficient_attention.data.arena.original_file_readers import (
+    PAIR_LABELS,
+    REVIEW_LABELS,
+    citation_pair_file,
+    citation_pair_rows,
+    class_counts,
+    image_files,
+    image_labels,
+    image_rows,
+    review_files,
+    review_rows,
+)
+from efficient_attention.data.arena.released_file_readers import (
+    listops_file,
+    listops_rows,
+    pathfinder_image_paths,
+    pathfinder_image_rows,
+    pathfinder_metadata_files,
+)
+from efficient_attention.data.sources.text_files import digest_files
+
+
+@dataclasses.dataclass(frozen=True)
+class FileDataset(ArenaDataset):
+    """A dataset whose rows are read from the files of a folder."""
+
+    is_read = True
+    folder: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class ImdbReviews(FileDataset):
+    """IMDB reviews, see `review_rows`."""
+
+    kind = 'imdb'
+    vocabulary = 'bytes'
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Returns the class names neg and pos."""
+        return REVIEW_LABELS
+
+    def digest(self, split: str) -> str:
+        """See `ArenaDataset`."""
+        return digest_files(review_files(self.folder, split))
+
+    def class_file_counts(self, split: str) -> dict[str, int]:
+        """See `ArenaDataset`."""
+        return class_counts(review_files(self.folder, split))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaDataset`."""
+        return review_rows(review_files(self.folder, split), split)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar10Images(FileDataset):
+    """Grey CIFAR-10 images, see `image_rows`."""
+
+    kind = 'cifar10'
+    vocabulary = 'grey'
+
+    @functools.cached_property
+    def _folder_labels(self) -> tuple[str, ...]:
+        return image_labels(self.folder)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Returns the names of the class folders."""
+        return self._folder_labels
+
+    def digest(self, split: str) -> str:
+        """See `ArenaDataset`."""
+        return digest_files(image_files(self.folder, split))
+
+    def class_file_counts(self, split: str) -> dict[str, int]:
+        """See `ArenaDataset`."""
+        return class_counts(image_files(self.folder, split))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaDataset`."""
+        return image_rows(image_files(self.folder, split), split, self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class CitationPairs(FileDataset):
+    """AAN's pairs of papers, see `citation_pair_rows`."""
+
+    kind = 'aan'
+    vocabulary = 'bytes'
+    texts = 2
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Returns the class names 0 and 1."""
+        return PAIR_LABELS
+
+    def digest(self, split: str) -> str:
+        """See `ArenaDataset`."""
+        return digest_files((citation_pair_file(self.folder, split),))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaDataset`."""
+        return citation_pair_rows(citation_pair_file(self.folder, split))
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOpsTables(FileDataset):
+    """The released tables of ListOps, see `table_rows`."""
+
+    kind = 'listops'
+    vocabulary = 'listops'
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Returns the ten digits."""
+        return tuple(map(str, range(10)))
+
+    def digest(self, split: str) -> str:
+        """See `ArenaDataset`."""
+        return digest_files((listops_file(self.folder, split),))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaDataset`."""
+        return listops_rows(listops_file(self.folder, split))
+
+
+@dataclasses.dataclass(frozen=True)
+class PathfinderImages(FileDataset):
+    """The released pictures of Pathfinder, see `pathfinder_image_rows`."""
+
+    kind = 'pathfinder'
+    vocabulary = 'grey'
+
+    def digest(self, split: str) -> str:
+        """See `ArenaDataset`; hashes the lists, which have the labels, and the pictures of the split."""
+        pictures = [picture.path for picture in pathfinder_image_paths(self.folder, split)]
+        return digest_files([*pathfinder_metadata_files(self.folder), *pictures])
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaDataset`."""
+        return pathfinder_image_rows(pathfinder_image_paths(self.folder, split))

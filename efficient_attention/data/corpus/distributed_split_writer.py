@@ -1,0 +1,150 @@
+"""Writes a split of a prepared corpus in parts, on several machines, byte for byte as `SplitWriter` writes it.
+
+Each document is tokenised separately; its place is the number of its file and its number in that file. Record sizes
+decide which records are in a shard, so shards can be written in any order. Index files and digests need one last pass.
+"""
+
+import array
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from array_record.python import array_record_module
+
+from efficient_attention.atomic_files import PARTIAL, atomic_file
+from efficient_attention.data.corpus.encoding import encode_documents
+from efficient_attention.data.corpus.prepared_corpus import shard_path
+from efficient_attention.data.corpus.writer import (
+    SHARD_BYTES,
+    convert_disk_full_error,
+    cut_records,
+    open_shard,
+    save_index,
+    section_digest_bytes,
+    token_dtype,
+)
+
+Place = tuple[int, int]  # of a document: number of its file, its number in that file
+RecordPlace = tuple[int, int, int]  # of a record: place of its document, its number in the document
+COUNTS = 'counts.txt'  # temporary: one line per split with its name, documents, sentences, records, shards
+SECTIONS = 'sections.npy'  # temporary, int64 [sections, 2]: a document's number in the source, sentences
+
+
+class EncodedDocument(NamedTuple):
+    """A tokenised document: sentence lengths per section, and records."""
+
+    sections: list[np.ndarray]  # per section int32 [sentences], tokens of its sentences
+    records: list[bytes]
+
+
+class DocumentSizes(NamedTuple):
+    """The sizes of a document for index files and shards: its place, sentence lengths and record bytes."""
+
+    place: Place
+    sections: list[np.ndarray]  # as in DocumentParts
+    record_bytes: list[int]
+
+
+def encode_document(text: str, tokenizer_file: str, vocabulary_size: int) -> EncodedDocument:
+    """Tokenises a document; a document without sentences has neither sections nor records."""
+    sections, records = [], []
+    for encoded in encode_documents([text], tokenizer_file, processes=1):
+        if len(encoded.lengths):
+            ids = encoded.ids.astype(token_dtype(vocabulary_size))
+            sections.append(encoded.lengths)
+            records += [ids[record.tokens].tobytes() for record in cut_records(encoded.lengths)]
+    return EncodedDocument(sections, records)
+
+
+def shard_starts(documents: Iterable[tuple[Place, list[int]]], shard_bytes: int = SHARD_BYTES) -> list[RecordPlace]:
+    """Returns the first record of each shard, from the record sizes in bytes of all documents in order."""
+    starts: list[RecordPlace] = []
+    filled = shard_bytes
+    for place, sizes in documents:
+        for number, size in enumerate(sizes):
+            if filled >= shard_bytes:
+                starts.append((*place, number))
+                filled = 0
+            filled += size
+    return starts
+
+
+def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes]) -> None:
+    """Writes a shard atomically; a second attempt writes the same file again.
+
+    Raises:
+        RunError, InputError: the shard cannot be written.
+    """
+    with atomic_file(shard_path(folder, split, number)) as partial, convert_disk_full_error():
+        writer = open_shard(partial)
+        for record in records:
+            writer.write(record)
+        writer.close()
+
+
+def write_split_index(
+    folder: Path, documents: Iterable[DocumentSizes], starts: Sequence[RecordPlace], first_of_file: Mapping[int, int]
+) -> dict[str, int]:
+    """Writes the index files of a split and SECTIONS; returns counts for the manifest, without tokens.
+
+    Args:
+        folder: folder of the split.
+        documents: documents with at least one sentence each, in order.
+        starts: `shard_starts` of the documents.
+        first_of_file: file number -> number of its first document in the whole source.
+    """
+    lengths, sections = array.array('i'), array.array('q')
+    document_starts, record_starts, first_records = array.array('q'), array.array('q'), array.array('q')
+    beginnings = set(starts)
+    for document in documents:
+        document_starts.append(len(lengths))
+        number = 0
+        for section in document.sections:
+            sections.extend((first_of_file[document.place[0]] + document.place[1], len(section)))
+            for record in cut_records(section):
+                if (*document.place, number) in beginnings:
+                    first_records.append(len(record_starts))
+                record_starts.append(len(lengths) + record.first_sentence)
+                number += 1
+            lengths.frombytes(np.ascontiguousarray(section, np.intc).tobytes())
+    counts = {'documents': len(document_starts), 'sentences': len(lengths)}
+    counts |= {'records': len(record_starts), 'shards': len(first_records)}
+    document_starts.append(len(lengths))
+    first_records.append(len(record_starts))
+    record_starts.append(len(lengths))
+    named = {'document_starts': document_starts, 'record_starts': record_starts, 'shard_starts': first_records}
+    save_index(folder, lengths, named)
+    np.save(folder / SECTIONS, np.array(sections, np.int64).reshape(-1, 2), allow_pickle=False)
+    return counts
+
+
+def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, np.ndarray]:
+    """Returns the SHA-256 of a written split, as `SplitWriter.digest`, and the count of each id.
+
+    Removes SECTIONS, and partial shards of killed processes on any host.
+    """
+    for path in (folder / split).glob(PARTIAL):
+        path.unlink()
+    lengths = np.load(folder / split / 'sentence_lengths.npy')
+    content, counts = hashlib.sha256(), np.zeros(vocabulary_size, np.int64)
+    records = read_records(folder, split, token_dtype(vocabulary_size))
+    first = 0
+    for document, sentences in np.load(folder / split / SECTIONS):
+        section = lengths[first : first + sentences]
+        ids = np.concatenate([next(records) for _ in cut_records(section)])
+        content.update(section_digest_bytes(document, section, ids))
+        counts += np.bincount(ids, minlength=vocabulary_size)
+        first += sentences
+    (folder / split / SECTIONS).unlink()
+    return content.hexdigest(), counts
+
+
+def read_records(folder: Path, split: str, dtype: str) -> Iterator[np.ndarray]:
+    """Yields the ids of every record of a split, shard by shard."""
+    for number in range(len(np.load(folder / split / 'shard_starts.npy')) - 1):
+        reader = array_record_module.ArrayRecordReader(str(shard_path(folder, split, number)))
+        for record in range(reader.num_records()):
+            yield np.frombuffer(reader.read([record])[0], dtype)
+        reader.close()

@@ -1,0 +1,158 @@
+"""Reads datasets of text pairs: two parallel files, two columns of a table, a TFDS dataset, or a toy problem."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from efficient_attention.data.pairs.toy_problems import parse_toy, toy_pairs
+from efficient_attention.data.sources.tables import TFDS, expand_table_names, read_tables
+from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines
+from efficient_attention.errors import InputError
+
+KINDS: tuple[str, ...] = ('lines:<source file>,<target file>', 'table:<files>#<source column>,<target column>')
+KINDS += ('tfds:<name>:<split>#<source column>,<target column>', 'toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]')
+KINDS += ('joined:<pairs>:<set>',)
+
+
+class TextPair(NamedTuple):
+    """A source, its target, and their place, for messages."""
+
+    source: str
+    target: str
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PairDataset:
+    """A dataset of text pairs.
+
+    Attributes:
+        kind: 'lines', 'table', 'tfds' or 'toy'.
+        place: the files, or the text after 'toy:'.
+        columns: source and target columns of a table; the two files of 'lines'.
+        field: the config field, for messages.
+        text: the dataset's text form in the config.
+        joined: number of consecutive pairs that are joined by spaces into one.
+    """
+
+    kind: str
+    place: str
+    columns: tuple[str, str]
+    field: str
+    text: str
+    joined: int = 1
+
+    def read_pairs(self) -> Iterator[TextPair]:
+        """Returns the pairs in order.
+
+        Raises:
+            InputError: a file cannot be read, the two files have different numbers of lines, a side is empty.
+        """
+        return (
+            concatenate_consecutive_pairs(self.read_single_pairs(), self.joined)
+            if self.joined > 1
+            else self.read_single_pairs()
+        )
+
+    def read_single_pairs(self) -> Iterator[TextPair]:
+        """Returns the pairs before they are joined; raises InputError as `read`."""
+        if self.kind == 'toy':
+            return (TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy(self.place, self.field)))
+        return read_parallel_files(self) if self.kind == 'lines' else read_table_columns(self)
+
+    def digest(self) -> str:
+        """Returns a text that identifies the pairs: a hash of the files, or the text form of a toy problem."""
+        if self.joined > 1:
+            return f'joined:{self.joined}:{dataclasses.replace(self, joined=1).digest()}'
+        if self.kind == 'toy':
+            return f'toy:{self.place}'
+        if self.kind == 'lines':
+            return digest_files([find_single_file(name, self.field) for name in self.columns])
+        files = [name for name in expand_table_names(self.place) if not name.startswith(TFDS)]
+        others = [name for name in expand_table_names(self.place) if name.startswith(TFDS)]
+        return ' '.join([digest_files(find_files(','.join(files))) if files else '', *others, *self.columns])
+
+
+def parse_pair_datasets(text: str, field: str) -> list[PairDataset]:
+    """Returns the datasets in a config's text, which ';' separates; messages name `field`.
+
+    Raises:
+        InputError: a dataset has an unknown form.
+    """
+    return [parse_pair_dataset(part.strip(), field) for part in text.split(';') if part.strip()]
+
+
+def parse_pair_dataset(text: str, field: str, others: tuple[str, ...] = ()) -> PairDataset:
+    """Returns the dataset of a text form such as 'lines:a.de,a.en'; raises InputError as `parse_pair_datasets`.
+
+    `others`: further forms that the caller supports, for the message.
+    """
+    kind, _, rest = text.partition(':')
+    if kind == 'joined':
+        number, _, inner = rest.partition(':')
+        if not number.isdecimal() or int(number) < 1:
+            raise InputError(f'{field} has the set {text!r}; joined:<pairs>:<set> needs a number of at least 1')
+        return dataclasses.replace(parse_pair_dataset(inner, field), text=text, joined=int(number))
+    if kind == 'toy':
+        parse_toy(rest, field)
+        return PairDataset(kind, rest, ('', ''), field, text)
+    place, _, columns = ('', '', rest) if kind == 'lines' else rest.rpartition('#')
+    names = tuple(name.strip() for name in columns.split(','))
+    if kind not in ('lines', 'table', 'tfds') or len(names) != 2 or not all(names) or (kind != 'lines' and not place):
+        raise InputError(f'{field} has the set {text!r}; known: {"; ".join((*KINDS, *others))}')
+    return PairDataset(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field, text)
+
+
+def concatenate_consecutive_pairs(pairs: Iterable[TextPair], size: int) -> Iterator[TextPair]:
+    """Yields every `size` consecutive pairs as one pair; the last one may join fewer."""
+    pairs = iter(pairs)
+    while some := list(itertools.islice(pairs, size)):
+        source, target = (' '.join(text.strip() for text in side) for side in list(zip(*some, strict=True))[:2])
+        yield TextPair(source, target, some[0].where)
+
+
+def find_single_file(pattern: str, field: str) -> Path:
+    """Returns the one file of a name or glob; raises InputError where there is none or several."""
+    try:
+        files = find_files(pattern)
+    except InputError as error:
+        raise InputError(f'{field}: {error}') from None
+    if len(files) > 1:
+        raise InputError(
+            f'{field}: {pattern!r} matches {len(files)} files; each side of parallel lines must be one file'
+        )
+    return files[0]
+
+
+def read_parallel_files(pairs: PairDataset) -> Iterator[TextPair]:
+    """Yields the pairs of two files, line by line."""
+    source, target = (find_single_file(name, pairs.field) for name in pairs.columns)
+    for ours, theirs in itertools.zip_longest(read_lines(source), read_lines(target)):
+        if ours is None or theirs is None:
+            longer, number = (target, theirs[0]) if ours is None else (source, ours[0])
+            shorter = source if ours is None else target
+            raise InputError(f'{longer}: line {number} has no partner; {shorter} has {number - 1} lines')
+        yield check_pair_not_empty(
+            TextPair(ours[1], theirs[1], f'{source}: line {ours[0]}'), (str(source), str(target)), ours[0]
+        )
+
+
+def check_pair_not_empty(pair: TextPair, files: tuple[str, str], number: int) -> TextPair:
+    """Returns the pair; raises InputError where a side is empty."""
+    for text, file in zip(pair[:2], files, strict=True):
+        if not text.strip():
+            raise InputError(f'{file}: line {number} is empty')
+    return pair
+
+
+def read_table_columns(pairs: PairDataset) -> Iterator[TextPair]:
+    """Yields the pairs of two columns of a table."""
+    try:
+        expand_table_names(pairs.place)
+    except InputError as error:
+        raise InputError(f'{pairs.field}: {error}') from None
+    for row in read_tables(pairs.place):
+        source, target = (row.column_text(column) for column in pairs.columns)
+        yield TextPair(source, target, row.file_and_line)

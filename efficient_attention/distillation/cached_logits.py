@@ -1,0 +1,190 @@
+"""Cached teacher logits: a file with the logits of all training rows, computed once.
+
+The file name has two digests, of the teacher's parameters and of the rows. Runs with other seeds, temperatures or
+students use the same file.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+
+from efficient_attention.atomic_files import atomic_file
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.examples.batches import Feature
+from efficient_attention.distillation.teacher import LOGITS, Teacher
+from efficient_attention.errors import InputError
+from efficient_attention.host_memory import host_memory
+from efficient_attention.inference.evaluate import Evaluation, run_ahead, to_host_arrays
+from efficient_attention.models.device_memory import format_bytes
+from efficient_attention.models.fine_tuning import NOWHERE
+from efficient_attention.tasks.fine_tuning import FineTuningTask
+from efficient_attention.tasks.task import HostBatch, Task
+
+FOLDER = 'teachers'  # folder in `distill.cache`
+LARGEST_SHARE = 0.5  # maximum share of the host's memory
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedTeacherLogits:
+    """The teacher logits of all training rows by row number: float32 [rows, ...], padded to the longest row."""
+
+    logits: np.ndarray
+    has_tokens: bool
+    behind: float = 0.0  # padding value after a row's tokens
+
+    def add_teacher_logits(self, batch: HostBatch) -> HostBatch:
+        """Returns the batch with the teacher logits of its rows.
+
+        Filler rows, which have weight 0, get the logits of any row.
+        """
+        rows = self.logits[batch['index']]
+        if self.has_tokens:
+            length = batch['tokens'].shape[-1]
+            missing = max(length - rows.shape[1], 0)  # a run with a shorter data.length may have cached these rows
+            rows = np.pad(rows[:, :length], ((0, 0), (0, missing), (0, 0)), constant_values=self.behind)
+        return batch | {LOGITS: rows}
+
+
+def can_cache_logits(teacher: Teacher, task: Task) -> bool:
+    """Returns whether the run can use cached teacher logits.
+
+    It can if the loss needs only logits and the run reads each training row at least once on average.
+    """
+    distill, train = teacher.config.distill, teacher.config.train
+    if not distill.keep_logits or distill.intermediate_loss_terms or not isinstance(task, FineTuningTask):
+        return False
+    return train.steps * train.batch_size >= len(task.encoded.train_rows)
+
+
+def load_or_compute_logits(
+    teacher: Teacher | None,
+    task: Task,
+    evaluation: Evaluation,
+    say: Callable[[str], None] = lambda _: None,
+    on_batch: Callable[[], None] = lambda: None,
+) -> CachedTeacherLogits | None:
+    """Returns the cached teacher logits, loaded or computed now; None if the run does not cache them.
+
+    Args:
+        teacher: of the run; None if it has none.
+        task: provides the training rows.
+        evaluation: puts their batches on the devices.
+        say: gets a log line before the computation.
+        on_batch: is called before each batch.
+
+    Raises:
+        InputError: the logits need more memory than available, or their file is unreadable.
+        RunError: the disk is full.
+    """
+    if teacher is None or not can_cache_logits(teacher, task):
+        return None
+    assert isinstance(task, FineTuningTask)
+    config, features = teacher.config, task.encoded.train_rows
+    name = f'{teacher.digest[:32]}-{rows_digest(features, config.examples.labels)[:32]}.npy'
+    path = Path(config.distill.cache, FOLDER, name)
+    if not all_processes_have_file(path):
+        say(f'the teacher computes the logits of {len(features):,} training rows once, into {path}')
+        write_logits_per_folder(path, compute_logits(teacher, task, evaluation, on_batch))
+    try:
+        return CachedTeacherLogits(np.load(path, mmap_mode='r'), has_token_logits(config), padding_logit(config))
+    except (OSError, ValueError) as error:
+        raise InputError(f'{path} cannot be read ({error}); delete it to compute it again') from None
+
+
+def write_logits_per_folder(path: Path, logits: np.ndarray) -> None:
+    """Writes the logits file in the first process, and in each process that does not see this file.
+
+    Raises:
+        RunError: the disk is full.
+    """
+    if jax.process_index() == 0:
+        write_logits(path, logits)
+    if not all_processes_have_file(path) and not path.is_file():  # all processes wait here for the first one
+        write_logits(path, logits)
+
+
+def write_logits(path: Path, logits: np.ndarray) -> None:
+    """Writes the logits file; raises RunError if the disk is full."""
+    with atomic_file(path) as partial, partial.open('wb') as file:
+        np.save(file, logits)
+
+
+def compute_logits(
+    teacher: Teacher, task: FineTuningTask, evaluation: Evaluation, on_batch: Callable[[], None]
+) -> np.ndarray:
+    """Returns the teacher logits of all training rows."""
+    features = task.encoded.train_rows
+
+    def results() -> Iterator[tuple[Array, Array]]:
+        for batch in task.batches(features, task.eval_batch_size).evaluation_batches(
+            jax.process_index(), jax.process_count()
+        ):
+            on_batch()
+            rows = evaluation.task_batch(batch)
+            yield teacher.teacher_outputs(rows)[LOGITS], rows['index']
+
+    kept: np.ndarray | None = None
+    for logits, index in map(to_host_arrays, run_ahead(results())):
+        if kept is None:
+            kept = allocate_logits(teacher.config, len(features), logits.shape)
+        places = np.flatnonzero(index >= 0)
+        kept[(index[places], *(slice(size) for size in logits.shape[1:]))] = logits[places]
+    assert kept is not None
+    return kept
+
+
+def allocate_logits(config: RunConfig, rows: int, shape: Sequence[int]) -> np.ndarray:
+    """Returns an array for the logits of `rows` rows, filled with the padding value.
+
+    `shape` is the shape of one batch of logits.
+
+    Raises:
+        InputError: the array needs too much of the host's memory.
+    """
+    row = (config.data.length, *shape[2:]) if has_token_logits(config) else tuple(shape[1:])
+    needed = rows * int(np.prod(row)) * 4
+    if needed > LARGEST_SHARE * host_memory():
+        raise InputError(
+            f'the teacher logits of {rows:,} rows take {format_bytes(needed)}; recompute them in each step with '
+            '--config.distill.keep_logits=False'
+        )
+    # Padded to data.length, because another batch may be longer than this one.
+    return np.full((rows, *row), padding_logit(config), np.float32)
+
+
+def has_token_logits(config: RunConfig) -> bool:
+    """Returns whether the head has logits per token, instead of per row."""
+    return config.head.kind in ('token', 'span')
+
+
+def padding_logit(config: RunConfig) -> float:
+    """Returns the padding value of logits after a row's tokens."""
+    return NOWHERE if config.head.kind == 'span' else 0.0
+
+
+def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
+    """Returns the SHA-256 of the teacher's input of all rows and of the output names, in order."""
+    total = hashlib.sha256(json.dumps(labels).encode())
+    for feature in features:
+        tokens = np.ascontiguousarray(feature['tokens'], np.int32)
+        total.update(f'{tokens.shape}{tokens.dtype}'.encode())
+        total.update(tokens.tobytes())
+        total.update(np.ascontiguousarray(feature['token_types']).tobytes() if 'token_types' in feature else b'')
+        total.update(
+            b'global' + np.ascontiguousarray(feature['is_global']).tobytes() if 'is_global' in feature else b''
+        )
+    return total.hexdigest()
+
+
+def all_processes_have_file(path: Path) -> bool:
+    """Returns whether every process of the run finds this file."""
+    if jax.process_count() == 1:
+        return path.is_file()
+    return bool(multihost_utils.process_allgather(np.array(path.is_file())).all())

@@ -1,0 +1,121 @@
+"""Weights of each word and sentence of a text in the pooled vector from which a classifier decides."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from tokenizers import Encoding
+
+from efficient_attention.data.examples.batches import pad_and_stack_rows
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pipeline import TextPipeline, pipeline
+from efficient_attention.inference.pretrained_models import pretrained_module
+from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.tasks.problems.one_label import OneLabelProblem
+from efficient_attention.tasks.problems.problem import Feature
+from efficient_attention.tasks.problems.sentence_rows import split_into_sentences
+
+BETWEEN, SPECIAL, UNREAD = 'between', 'special', 'unread'
+
+
+class WordWeight(NamedTuple):
+    """A stretch of text and the summed pooling weight of its pieces in the sentence's vector.
+
+    `kind`: '' = a word, `BETWEEN` = the characters between two words, `SPECIAL` = the pieces that the tokenizer adds,
+    `UNREAD` = the truncated end of a sentence.
+    """
+
+    text: str
+    weight: float = 0.0
+    kind: str = ''
+
+
+class SentenceWeight(NamedTuple):
+    """A sentence's words, the text between them, and its weight in the text's vector; 1 if it is the whole text."""
+
+    weight: float
+    words: tuple[WordWeight, ...]
+
+
+class PoolingWeightsOfText(NamedTuple):
+    """A classifier's answer for a text, and its sentences with weights; `left_out` counts unread sentences."""
+
+    answer: dict[str, Any]
+    sentences: tuple[SentenceWeight, ...]
+    left_out: int
+
+
+class PoolingWeightsPipeline:
+    """A classifier that returns its pooling weights with its answer."""
+
+    def __init__(self, path: Path, checkpoint: str = '') -> None:
+        """Loads a workdir or Hugging Face folder; raises InputError as `pipeline`, or if rows are text pairs."""
+        pretrained = open_pretrained(path, checkpoint)
+        self.answers: TextPipeline = pipeline('text-classification', path, checkpoint=checkpoint, overlong='truncate')
+        config, head = pretrained.model, pretrained.head
+        model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
+        graph, state = nnx.split(model)
+        self.params = nnx.to_pure_dict(state)
+        self.weights = jax.jit(lambda params, batch: nnx.merge(graph, params).pooling_weights(batch))
+        problem = self.answers.task(self.answers.examples)
+        assert isinstance(problem, OneLabelProblem)
+        if problem.text_count > 1:
+            raise InputError(f'{path} reads pairs of texts; the weights that are shown are those of one')
+        self.problem, self.encoder = problem, self.answers.encoder
+
+    def __call__(self, text: str) -> PoolingWeightsOfText:
+        """Returns the answer and the weights for one text; raises InputError if the text is empty."""
+        [feature] = self.problem.encode([self.problem.example_from_python(text)])
+        weights = self.weights(self.params, self.single_row_batch(feature))
+        tokens = np.asarray(weights['words'])[0]
+        rows = tokens if self.problem.config.sentences else tokens[None]
+        of_sentences = np.asarray(weights.get('sentences', np.ones((1, 1))))[0]
+        parts = self.split_into_sentences(text)
+        shown = tuple(
+            SentenceWeight(float(weight), tuple(self.word_weights(part, encoding, row)))
+            for (part, encoding), row, weight in zip(parts, rows, of_sentences, strict=False)
+        )
+        return PoolingWeightsOfText(self.answers.answers([text])[0][0], shown, len(parts) - len(shown))
+
+    def single_row_batch(self, feature: Feature) -> dict[str, Any]:
+        """Returns a batch of one row, without padding."""
+        shape = (1, *feature['tokens'].shape)
+        arrays = pad_and_stack_rows([feature], np.zeros(1, np.int32), shape, self.encoder.pad, feature)
+        return {name: jnp.asarray(arrays[name]) for name in ('tokens', 'token_types', 'segments')}
+
+    def split_into_sentences(self, text: str) -> list[tuple[str, Encoding]]:
+        """Returns the sentences that become rows, or the whole text, each with its pieces."""
+        parts = split_into_sentences(text) if self.problem.config.sentences else [text]
+        found = list(zip(parts, self.encoder.encode(parts), strict=True))
+        return [one for one in found if one[1].ids] or found[:1]
+
+    def word_weights(self, text: str, encoding: Encoding, weights: np.ndarray) -> Iterator[WordWeight]:
+        """Yields the words of one part in order; `weights` are the weights of its row, including special pieces."""
+        start = self.problem.templates[1].first_text_start
+        pieces = weights[
+            start : start + min(len(encoding.ids), self.answers.length - self.problem.templates[1].special_token_count)
+        ]
+        place, end = 0, 0
+        for first, last in word_spans(encoding, len(pieces)):
+            begin, stop = encoding.offsets[first][0], encoding.offsets[last - 1][1]
+            if begin > end:
+                yield WordWeight(text[end:begin], kind=BETWEEN)
+            yield WordWeight(text[begin:stop], float(pieces[first:last].sum()))
+            place, end = last, stop
+        if place < len(encoding.ids):
+            yield WordWeight(text[end:], kind=UNREAD)
+        yield WordWeight('special', float(weights.sum() - pieces.sum()), SPECIAL)
+
+
+def word_spans(encoding: Encoding, count: int) -> Iterator[tuple[int, int]]:
+    """Yields, for each word among the first `count` pieces, its first piece and the piece after its last."""
+    first = 0
+    for piece in range(1, count + 1):
+        if piece == count or encoding.word_ids[piece] != encoding.word_ids[first]:
+            yield first, piece
+            first = piece

@@ -1,0 +1,223 @@
+"""Converts this project's configs to a Hugging Face config.json, and refuses models that no family can express."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.patterns import Block, GlobalTokens, Or, RandomTiles, Window
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.config_fields import (
+    ACTIVATIONS,
+    FIELDS,
+    MULTI_LABEL,
+    NUMBERS,
+    OUR_KEY,
+    SHIFTED,
+    custom_key_fields,
+)
+from efficient_attention.interop.config_import import (
+    ARCHITECTURES,
+    DROPOUTS,
+    HEAD_DROPOUTS,
+    default_labels,
+    parse_model_config,
+)
+from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.text_to_text_config import text_to_text_values
+
+# The order in which families are tried for a model without a family. The family with the fewest unsaid fields wins;
+# among equals, the first.
+ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')
+TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # for encoder-decoders
+ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
+ENDINGS['multi_hop'] = ENDINGS['span']
+THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+QUANTIZED = 'quantization_config'  # describes the imported model's tensors, so it must not be copied
+LABEL_KEYS = ('id2label', 'label2id', 'num_labels', 'problem_type')
+Values = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyConfigValues:
+    """A model in the keys of a family's config.json, and the fields that have no key there."""
+
+    values: Values
+    unsaid: Values  # fields without a key, stored under OUR_KEY
+    refused: tuple[str, ...]  # 'field value' of fields that cannot be stored at all; the family does not fit
+    is_possible: bool = True  # the family has models of these sizes
+
+    @property
+    def family_mismatch(self) -> tuple[bool, int, int]:
+        """How far the family is from expressing the model; lower is better."""
+        return not self.is_possible, len(self.refused), len(self.unsaid)
+
+
+def config_values(
+    model: ModelConfig,
+    head: HeadConfig,
+    parts: frozenset[str],
+    *,
+    family: str = '',
+    labels: tuple[str, ...] = (),
+    extra: Mapping[str, Any] | None = None,
+    kept: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Values:
+    """Returns the keys of a config.json.
+
+    Args:
+        model: the model's config.
+        head: the head's config.
+        parts: names of the groups of parameters: 'encoder', 'decoder', 'masked_lm', 'pooler', 'pair', 'detector',
+            'head'.
+        family: the family's `model_type`; '' = the family with the fewest fields under OUR_KEY.
+        labels: names of the outputs.
+        extra: keys of the config.json that the model was imported with, such as special token ids.
+        kept: further groups under OUR_KEY: 'examples', 'thresholds', 'pairs'; empty groups are left out.
+
+    Raises:
+        InputError: no family, or not this one, supports the model or the head; the message names the fields.
+    """
+    extra = dict(extra or {})
+    order = TEXT_TO_TEXT_ORDER if 'decoder' in parts else ORDER
+    choices = {
+        name: fit_to_family(FAMILIES[name], model, head, parts, extra) for name in ([family] if family else order)
+    }
+    name = min(choices, key=lambda family: choices[family].family_mismatch)
+    said, chosen = choices[name], FAMILIES[name]
+    if said.refused:
+        raise InputError(f'no Hugging Face {family or "family"} has {", ".join(said.refused)}')
+    left_out = LABEL_KEYS if head.kind != 'none' else ()
+    values = {key: value for key, value in extra.items() if key not in (OUR_KEY, QUANTIZED, *left_out)}
+    values |= said.values | {'model_type': name, 'architectures': [architecture(chosen, head, parts)]}
+    values |= head_values(chosen, model, head, labels)
+    if head.kind == 'sequence' and extra.get('problem_type') in (MULTI_LABEL, NUMBERS):
+        values['problem_type'] = extra['problem_type']
+    kept_here: Values = {name: dict(group) for name, group in {'model': said.unsaid, **(kept or {})}.items() if group}
+    if head.kind == 'multi_hop':
+        kept_here['problem'] = 'multi_hop'
+    return values | ({OUR_KEY: kept_here} if kept_here else {})
+
+
+def fit_to_family(
+    family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]
+) -> FamilyConfigValues:
+    """Returns the model in the keys of one family, and the fields of model and head without a key."""
+    said = model_in_family_keys(family, model, extra)
+    return dataclasses.replace(said, refused=(*said.refused, *head_misfits(family, model, head, parts)))
+
+
+def model_in_family_keys(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> FamilyConfigValues:
+    """Returns the model in the keys of one family, without its head.
+
+    The keys are read back as a model; fields that differ from the original are fields without a key.
+    """
+    kind = family.model_type
+    values: Values = {}
+    for field, (key, _) in FIELDS[kind].items():
+        values[key] = getattr(model, field)
+    values[FIELDS[kind]['activation'][0]] = THEIR_ACTIVATIONS[model.activation]
+    if kind == 'albert':
+        values['num_hidden_layers'] = model.layers // model.inner_layers
+    if kind in SHIFTED:
+        values['pad_token_id'] = max(model.position_offset - 1, 0)
+    values |= text_to_text_values(kind, model) if family.decoder else attention_values(kind, model, extra)
+    try:
+        read = parse_model_config(values, family)
+    except InputError as error:
+        return FamilyConfigValues(values, {}, (f'such a model ({error})',), is_possible=False)
+    differing = {
+        field.name: getattr(model, field.name)
+        for field in dataclasses.fields(ModelConfig)
+        if getattr(model, field.name) != getattr(read, field.name) and field.name not in family.output_fields
+    }
+    unsaid = {name: value for name, value in differing.items() if name in custom_key_fields(kind)}
+    lost = [name for name in differing if name not in unsaid]
+    # All other families of encoders add a token-type vector to every token.
+    if kind != 'distilbert' and not family.decoder and not model.token_types:
+        lost.append('token_types')
+    if kind == 'longformer' and not model.global_tokens:  # Longformer always has projections for global tokens
+        lost.append('global_tokens')
+    return FamilyConfigValues(values, unsaid, tuple(f'model.{name} {getattr(model, name)!r}' for name in lost))
+
+
+def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:
+    """Returns the attention keys of the families Longformer and BigBird; {} for other families."""
+    patterns = [one.pattern if isinstance(one, Softmax) else None for one in model.mechanisms]
+    if kind == 'longformer':
+        radii = [one.radius if isinstance(one, Window) and one.dilation == 1 else 0 for one in patterns]
+        if not all(radii):  # OUR_KEY stores the pattern; this key keeps its imported or default value
+            return {'attention_window': extra.get('attention_window', 512)}
+        return {'attention_window': [2 * radii[layer % len(radii)] for layer in range(model.layers)]}
+    if kind == 'big_bird':
+        match patterns:
+            case [Or(Or(Block(size=block), GlobalTokens()), RandomTiles(per_row=count))] if model.attention == (
+                f'bigbird({block}, {count})'
+            ):
+                return {'attention_type': 'block_sparse', 'block_size': block, 'num_random_blocks': count}
+        if model.mechanisms == (parse_mechanism('full'),):
+            return {'attention_type': 'original_full'}
+        return {'attention_type': extra.get('attention_type', 'original_full')}
+    return {}
+
+
+def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str:
+    """Returns the name of the transformers class that has these parts."""
+    if head.kind != 'none':
+        return f'{family.stem}{ENDINGS[head.kind]}'
+    if family.decoder:
+        return f'{family.stem}{family.generators[0]}'
+    if 'detector' in parts or {'masked_lm', 'pair'} <= parts:
+        ending = 'ForPreTraining'
+    elif 'pair' in parts:
+        ending = 'ForNextSentencePrediction'
+    else:
+        ending = 'ForMaskedLM' if 'masked_lm' in parts else 'Model'
+    return f'{family.stem}{ending}'
+
+
+def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]) -> Values:
+    """Returns the keys for a head's labels, dropout and activation; {} for an encoder-decoder."""
+    values: Values = {}
+    if family.decoder:
+        return values
+    if head.kind in ('sequence', 'token'):
+        names = labels if len(labels) == head.outputs else default_labels(head.outputs)
+        values['id2label'] = {str(number): name for number, name in enumerate(names)}
+        values['label2id'] = {name: number for number, name in enumerate(names)}
+    if head.kind == 'sequence':
+        values['problem_type'] = 'regression' if head.outputs == 1 else 'single_label_classification'
+    if head.kind != 'none' or head.dropout_rate != model.dropout_rate:
+        keys = DROPOUTS.get(head.kind, ()) if family.model_type == 'distilbert' else ()
+        keys = keys or (HEAD_DROPOUTS[family.model_type == 'albert'],)
+        values |= dict.fromkeys(keys, head.dropout_rate)
+    if family.model_type == 'electra' and head.kind == 'choice':
+        values['summary_use_proj'] = head.transform != 'none'
+        values['summary_activation'] = (THEIR_ACTIVATIONS | {'tanh': 'tanh'}).get(head.transform, 'gelu')
+    return values
+
+
+def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str]) -> list[str]:
+    """Returns the fields, with values, for which the family's heads compute something else than this project's."""
+    misfits = []
+    if bool(family.decoder) != ('decoder' in parts):
+        misfits.append('no decoder' if family.decoder else 'a decoder')
+    if 'masked_lm' in parts and family.is_masked_lm_erf and model.activation != 'gelu_erf':
+        misfits.append(f"model.activation {model.activation!r} where the masked-LM head has 'gelu_erf'")
+    if 'pair' in parts and not family.pair:
+        misfits.append('a head for sentence pairs')
+    if head.kind in ('span', 'multi_hop') and head.feed_forward != ('head/inner' in family.span):
+        misfits.append(f'head.feed_forward {head.feed_forward!r}')
+    for name in ('features', 'pooling', 'sentence_layers'):
+        if getattr(head, name) != getattr(HeadConfig(), name):
+            misfits.append(f'head.{name} {getattr(head, name)!r}')
+    if head.kind == 'towers':
+        misfits.append("head.kind 'towers'")
+    pooled = {'sequence': family.sequence, 'choice': family.choice}.get(head.kind)
+    is_free = family.model_type == 'electra' and head.kind == 'choice'
+    if pooled and not is_free and head.transform != (pooled.activation or model.activation):
+        misfits.append(f'head.transform {head.transform!r}')
+    return misfits

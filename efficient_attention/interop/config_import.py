@@ -1,0 +1,340 @@
+"""Converts a Hugging Face config.json to model, head, labels and problem; refuses unsupported settings."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.model import MOST_LAYERS, ModelConfig
+from efficient_attention.config.nested_dicts import check_integer_not_too_large
+from efficient_attention.config.pairs import PairsConfig
+from efficient_attention.errors import KINDS_IN_WORDS, InputError, require
+from efficient_attention.interop.config_fields import (
+    ACTIVATIONS,
+    FIELDS,
+    FIXED,
+    GLOBAL_TOKENS,
+    INERT,
+    MULTI_LABEL,
+    NUMBERS,
+    OUR_EXAMPLES,
+    OUR_KEY,
+    OUR_PAIRS,
+    SEVERAL_NUMBERS,
+    SHIFTED,
+    SHIFTED_PAD,
+    TEXT_TO_TEXT,
+    custom_key_fields,
+    mechanism_text,
+)
+from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.text_to_text_config import (
+    check_supported_settings,
+    feed_forward_activation,
+    text_to_text_fields,
+    with_default_keys,
+)
+from efficient_attention.workdir.checkpoint_reader import FOLDER as CHECKPOINTS
+from efficient_attention.workdir.config_file import REWRITTEN
+
+CONFIG = 'config.json'
+# Ending of the class name -> kind of head, problem as in `ExamplesConfig`.
+ARCHITECTURES = {
+    'Model': ('none', 'none'),
+    'ForMaskedLM': ('none', 'fill_mask'),
+    'ForPreTraining': ('none', 'fill_mask'),
+    'ForNextSentencePrediction': ('none', 'none'),
+    'ForSequenceClassification': ('sequence', 'classification'),
+    'ForTokenClassification': ('token', 'token_classification'),
+    'ForMultipleChoice': ('choice', 'multiple_choice'),
+    'ForQuestionAnswering': ('span', 'question_answering'),
+}
+DROPOUTS = {  # DistilBERT's dropout keys per kind of head; tried before HEAD_DROPOUTS
+    'sequence': ('seq_classif_dropout',),
+    'choice': ('seq_classif_dropout',),
+    'span': ('qa_dropout',),
+}
+OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')  # groups under OUR_KEY
+HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
+Values = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelDescription:
+    """The model, head, labels and problem of a Hugging Face config.json, as this project's configs."""
+
+    family: Family
+    ending: str  # ending of the class name, a key of ARCHITECTURES
+    model: ModelConfig
+    head: HeadConfig
+    labels: tuple[str, ...]
+    problem: str
+    examples: Mapping[str, Any]  # fields of OUR_EXAMPLES
+    thresholds: Mapping[str, float]
+    pairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_PAIRS
+
+
+def read_config_json(folder: Path) -> dict[str, Any]:
+    """Returns the keys of a folder's config.json; raises InputError if it is missing or not a JSON object."""
+    path = folder / CONFIG
+    try:
+        values = read_json_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if not folder.is_dir():
+            raise InputError(
+                f'{folder} is no folder; names of a hub are not downloaded: download the model, and give its folder'
+            ) from None
+        raise InputError(f'{folder}: no checkpoint there ({CONFIG} is missing)') from None
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+    except ValueError as error:
+        advice = f'; {REWRITTEN}' if (folder / CHECKPOINTS).is_dir() else ''
+        raise InputError(f'{path}: not JSON ({error}){advice}') from None
+    if not isinstance(values, dict):
+        raise InputError(f'{path}: no JSON object')
+    return values
+
+
+def parse_config_json(values: Values) -> ModelDescription:
+    """Returns the model, head, labels and problem that a config.json describes.
+
+    Raises:
+        InputError: an unknown family or architecture, a missing key, or an unsupported setting.
+    """
+    family, ending = family_of(values)
+    if family.decoder:
+        return parse_encoder_decoder(values, family, ending)
+    for key, inert in INERT.items():
+        if key in values and values[key] not in inert and not _is_unused_key(key, values, ending):
+            raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert)) or "without it"}')
+    check_custom_key(values)
+    ours = values.get(OUR_KEY, {})
+    model = parse_model_config(values, family)
+    kind, problem = ARCHITECTURES[ending]
+    if ours.get('problem') == 'multi_hop':
+        kind, problem = 'multi_hop', 'multi_hop'
+    if family.detector and ending == 'ForPreTraining':
+        problem = 'none'  # the model detects replaced tokens
+    labels, count = labels_of(values)
+    if kind == 'sequence':
+        problem = head_problem_type(values.get('problem_type'), count)
+    has_labels = kind in ('sequence', 'token') and problem != 'regression'
+    head = parse_head_config(values, family, model, kind, count)
+    return ModelDescription(
+        family,
+        ending,
+        model,
+        head,
+        labels if has_labels else (),
+        problem,
+        examples=custom_key_group(values, 'examples', ExamplesConfig, OUR_EXAMPLES),
+        thresholds=custom_key_thresholds(values),
+    )
+
+
+def head_problem_type(kind: str | None, count: int) -> str:
+    """Returns the problem of a head with `count` outputs per row, by `problem_type`; default: one of several labels."""
+    if kind == MULTI_LABEL:
+        return MULTI_LABEL
+    if count == 1:
+        return 'regression'
+    return SEVERAL_NUMBERS if kind == NUMBERS else 'classification'
+
+
+def parse_encoder_decoder(values: Values, family: Family, ending: str) -> ModelDescription:
+    """Returns the description of an encoder-decoder; its tensors decide the output layer (`Family.output_fields`)."""
+    check_supported_settings(values, family.model_type)
+    check_custom_key(values)
+    model = parse_model_config(values, family)
+    key, _ = FIELDS[family.model_type]['decoder_layers']
+    require(model.decoder_layers >= 1, key, model.decoder_layers, 'at least 1')
+    pairs = custom_key_group(values, 'pairs', PairsConfig, OUR_PAIRS)
+    return ModelDescription(
+        family, ending, model, HeadConfig(), (), TEXT_TO_TEXT, examples={}, thresholds={}, pairs=pairs
+    )
+
+
+def _is_unused_key(key: str, values: Values, ending: str) -> bool:
+    """Returns whether an unsupported key has no effect on this architecture."""
+    if key == 'tie_word_embeddings':
+        return ending not in ('ForMaskedLM', 'ForPreTraining')
+    if key == 'problem_type':
+        return ending != 'ForSequenceClassification'
+    if key == 'summary_type':
+        return ending != 'ForMultipleChoice'
+    if key == 'attention_dilation':
+        dilation = values[key]
+        return isinstance(dilation, list) and all(one == 1 for one in dilation)
+    return key == 'use_bias' and values.get('model_type') != 'big_bird'
+
+
+def family_of(values: Values) -> tuple[Family, str]:
+    """Returns the family, and the ending of the architecture's name."""
+    names, kind = values.get('architectures') or [''], values.get('model_type')
+    name = names[0] if isinstance(names, list) else None
+    if not isinstance(name, str):
+        raise InputError(f'architectures is {names!r}; it must be a list of texts')
+    families = [one for one in FAMILIES.values() if kind == one.model_type or (not kind and name.startswith(one.stem))]
+    if not families:
+        raise InputError(f'model_type is {kind!r}; read here: {", ".join(FAMILIES)}')
+    family = families[0]
+    if not name:
+        return family, 'Model'
+    ending = name.removeprefix(family.stem)
+    endings = ('Model', *family.generators) if family.decoder else tuple(ARCHITECTURES)
+    if not name.startswith(family.stem) or ending not in endings:
+        known = ', '.join(f'{family.stem}{end}' for end in endings)
+        raise InputError(f'architectures is {name!r}; read here: {known}')
+    return family, ending
+
+
+def parse_model_config(values: Values, family: Family) -> ModelConfig:
+    """Returns the model's config.
+
+    Raises:
+        InputError: a key is missing or has an unsupported value.
+    """
+    kind = family.model_type
+    fields: dict[str, Any] = dict(FIXED[kind])
+    values = with_default_keys(values, kind)
+    for field, (key, default) in FIELDS[kind].items():
+        fields[field] = activation_of(values, key, default) if field == 'activation' else value_of(values, key, default)
+    fields |= text_to_text_fields(values, kind, fields)
+    if kind in SHIFTED:
+        fields['position_offset'] = value_of(values, 'pad_token_id', SHIFTED_PAD) + 1
+    if kind == 'albert':
+        fields['layers'] *= fields['inner_layers']
+        if fields['embedding_width'] == fields['width']:
+            raise InputError(f'embedding_size is {fields["width"]}, as hidden_size is; read here: another for albert')
+    if kind == 'longformer':
+        fields |= {'attention': windows_of(values), 'global_tokens': GLOBAL_TOKENS}
+    if kind == 'big_bird' and value_of(values, 'attention_type', 'block_sparse') == 'block_sparse':
+        block, random = value_of(values, 'block_size', 64), value_of(values, 'num_random_blocks', 3)
+        fields['attention'] = f'bigbird({block}, {random})'
+    return dataclasses.replace(
+        ModelConfig(**fields), **custom_key_group(values, 'model', ModelConfig, custom_key_fields(kind))
+    )
+
+
+def value_of(values: Values, key: str, default: Any) -> Any:
+    """Returns a key's value, which must have its default's type; without a default, a whole number."""
+    value = values.get(key, default)
+    kind = int if default is None else type(default)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        words = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a text'}[kind]
+        what = 'missing' if key not in values else f'{value!r}'
+        raise InputError(f'{key} is {what}; it must be {words}')
+    check_integer_not_too_large(value, key)
+    return value
+
+
+def activation_of(values: Values, key: str, default: str) -> str:
+    """Returns this project's name of an activation."""
+    if key == 'feed_forward_proj':
+        return feed_forward_activation(values)[0]
+    name = value_of(values, key, default)
+    if name not in ACTIVATIONS:
+        raise InputError(f'{key} is {name!r}; read here: {", ".join(ACTIVATIONS)}')
+    return ACTIVATIONS[name]
+
+
+def windows_of(values: Values) -> str:
+    """Returns the text form of a Longformer's windows; the file's widths count both sides."""
+    windows = values.get('attention_window', 512)
+    layers = value_of(values, 'num_hidden_layers', None)
+    require(0 < layers <= MOST_LAYERS, 'num_hidden_layers', layers, f'1 to {MOST_LAYERS}')
+    windows = [windows] * layers if isinstance(windows, int) else windows
+    is_list = isinstance(windows, list) and len(windows) == layers
+    if not is_list or not all(type(width) is int and width > 0 and width % 2 == 0 for width in windows):
+        raise InputError(
+            f'attention_window is {windows!r}; it must be an even number above 0, or one for each of {layers} layers'
+        )
+    return mechanism_text([f'window({width // 2})' for width in windows])
+
+
+def check_custom_key(values: Values) -> None:
+    """Raises InputError if OUR_KEY, or a group under it, is not a JSON object."""
+    ours = values.get(OUR_KEY, {})
+    groups = {f'{OUR_KEY}.{name}': ours.get(name, {}) for name in OUR_GROUPS} if isinstance(ours, dict) else {}
+    for name, value in {OUR_KEY: ours, **groups}.items():
+        if not isinstance(value, dict):
+            raise InputError(f'{name} is {value!r}; it must be a JSON object')
+
+
+def custom_key_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
+    """Returns the dataclass fields in a group under OUR_KEY; raises InputError for fields not in `known`."""
+    fields = dict(values.get(OUR_KEY, {}).get(group, {}))
+    for name, value in fields.items():
+        if name not in known:
+            raise InputError(f'{OUR_KEY}.{group}.{name} is unknown; known: {", ".join(known)}')
+        expected = type(kind.__dataclass_fields__[name].default)  # type: ignore[attr-defined]
+        if expected is tuple and isinstance(value, list) and all(type(one) in (int, str) for one in value):
+            fields[name] = value = tuple(value)
+        if type(value) is not expected:
+            raise InputError(f'{OUR_KEY}.{group}.{name} is {value!r}; it must be {KINDS_IN_WORDS[expected]}')
+        for one in value if isinstance(value, tuple) else (value,):
+            check_integer_not_too_large(one, f'{OUR_KEY}.{group}.{name}')
+    return fields
+
+
+def custom_key_thresholds(values: Values) -> dict[str, float]:
+    """Returns the thresholds under OUR_KEY, which the original run chose on its dev files."""
+    thresholds = values.get(OUR_KEY, {}).get('thresholds', {})
+    for name, value in thresholds.items():
+        if type(value) not in (int, float):
+            raise InputError(f'{OUR_KEY}.thresholds.{name} is {value!r}; it must be a number')
+    return dict(thresholds)
+
+
+def parse_head_config(values: Values, family: Family, model: ModelConfig, kind: str, count: int) -> HeadConfig:
+    """Returns the head's config; for a checkpoint without a head, the form of its family's new heads."""
+    pooled = family.choice if kind == 'choice' else family.sequence
+    transform = pooled.activation or model.activation
+    if kind == 'choice' and family.model_type == 'electra':
+        transform = electra_summary_activation(values)
+    keys = (*DROPOUTS.get(kind, ()), *HEAD_DROPOUTS)
+    rates = [value_of(values, key, 0.0) for key in keys if values.get(key) is not None]
+    return HeadConfig(
+        kind=kind,
+        outputs=count if kind in ('sequence', 'token') else HeadConfig.outputs,
+        transform=transform,
+        feed_forward=len(family.span) > 1 and kind in ('none', 'span', 'multi_hop'),
+        dropout_rate=rates[0] if rates else model.dropout_rate,
+    )
+
+
+def electra_summary_activation(values: Values) -> str:
+    """Returns the activation of ELECTRA's summary of a choice."""
+    if not value_of(values, 'summary_use_proj', True):
+        return 'none'
+    name = values.get('summary_activation', 'gelu')
+    known = {'tanh': 'tanh', **ACTIVATIONS}
+    if name not in known:
+        raise InputError(f'summary_activation is {name!r}; read here: {", ".join(known)}')
+    return known[name]
+
+
+def default_labels(count: int) -> tuple[str, ...]:
+    """Returns the names that transformers gives unnamed outputs."""
+    return tuple(f'LABEL_{number}' for number in range(count))
+
+
+def labels_of(values: Values) -> tuple[tuple[str, ...], int]:
+    """Returns the labels in the order of the outputs, () if they have no names, and the number of outputs."""
+    labels = values.get('id2label')
+    if labels is None:
+        return (), value_of(values, 'num_labels', 2)
+    try:
+        names = {int(number): str(name) for number, name in labels.items()}
+    except (AttributeError, ValueError):
+        raise InputError(f'id2label is {labels!r}; it must give each number its label') from None
+    if sorted(names) != list(range(len(names))):
+        raise InputError(f'id2label has the numbers {sorted(names)}; they must be 0 to {len(names) - 1}')
+    ordered = tuple(names[number] for number in range(len(names)))
+    return (() if all(re.fullmatch(r'LABEL_\d+', name) for name in ordered) else ordered), len(ordered)

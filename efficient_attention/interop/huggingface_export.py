@@ -1,0 +1,138 @@
+"""Exports a trained model as a Hugging Face folder that transformers reads."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.atomic_files import atomic_folder
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.compressed_tensors import (
+    check_compressible,
+    compressed_params,
+    quantization_config,
+    weight_scales,
+)
+from efficient_attention.interop.config_export import QUANTIZED, config_values
+from efficient_attention.interop.config_fields import SHIFTED
+from efficient_attention.interop.config_import import CONFIG
+from efficient_attention.interop.export_checksums import write_export_checksums
+from efficient_attention.interop.factors import multiply_factors
+from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.generation_config import GENERATION, with_token_ids
+from efficient_attention.interop.int8_codes import Flat, flatten_by_path, quantize_params
+from efficient_attention.interop.output_layers import with_duplicate_tensors
+from efficient_attention.interop.parameters import CheckpointHeads, tensors_of, written_tensors
+from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.safetensors_files import write_tensors
+from efficient_attention.interop.target_ids import (
+    pretrained_generation_config,
+    trained_token_ids,
+    trained_tokenizer_json,
+)
+from efficient_attention.interop.tokenizer_files import copy_tokenizer, padding_id
+from efficient_attention.interop.uneven_layers import pad_layers, padded_config
+from efficient_attention.processes.phases import WRITING, note_phase
+
+
+def save_pretrained(
+    folder: Path, pretrained: Pretrained, tokenizer: Path | None = None, *, compresses: bool = False
+) -> None:
+    """Writes config.json, model.safetensors and tokenizer files, as transformers reads them, and checksums.
+
+    The folder appears only once everything is written.
+
+    Args:
+        folder: the output folder; it must be missing or empty.
+        pretrained: a model from `open_pretrained`, or built in memory.
+        tokenizer: the tokenizer file; None = `pretrained.tokenizer`.
+        compresses: write a quantized model's kernels as int8 and its tables as float16, under the names that
+            transformers loads with the package compressed-tensors.
+
+    Raises:
+        InputError: no Hugging Face family supports the model, it has two tokenizers or reverses sources, or the folder
+            is not empty.
+        RunError: the disk is full.
+    """
+    if pretrained.target_tokenizer is not None:
+        raise InputError('pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder holds one')
+    if pretrained.run is not None and pretrained.run.pairs.reverse_source:
+        raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
+    if compresses:
+        check_compressible(pretrained.model, pretrained.head)
+    params = pad_layers(pretrained.model, multiply_factors(pretrained.params()))
+    tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
+    values = config_values(
+        pretrained.model,
+        pretrained.head,
+        frozenset(params),
+        family=pretrained.family,
+        labels=pretrained.labels,
+        extra=pretrained.extra,
+        kept={'examples': pretrained.examples, 'thresholds': pretrained.thresholds(), 'pairs': pretrained.pairs},
+    )
+    family = FAMILIES[values['model_type']]
+    check_padding(family, pretrained.model, tokenizer)
+    generation = pretrained.generation
+    if family.decoder and tokenizer is not None:
+        values = with_token_ids(values, trained_token_ids(pretrained, tokenizer))
+        generation = generation or pretrained_generation_config(pretrained, tokenizer)
+    listed = tensors_of(family, padded_config(pretrained.model), heads_of_pretrained(pretrained, frozenset(params)))
+    is_bare = values['architectures'][0] == f'{family.stem}Model'
+    codes = quantized_params(pretrained) if compresses else {}
+    params = compressed_params(params, codes) if compresses else params
+    tensors = written_tensors(family, listed, params, is_bare=is_bare)
+    if compresses:
+        tensors |= weight_scales(codes, family, listed, is_bare=is_bare)
+        values[QUANTIZED] = quantization_config(codes, family, listed, is_bare=is_bare)
+    tensors = with_duplicate_tensors(family.model_type, pretrained.model, tensors)
+    note_phase(WRITING)
+    with atomic_folder(folder) as partial:
+        write_tensors(partial, tensors, is_stored=compresses)
+        longest = pretrained.model.position_limit or pretrained.model.max_length
+        types = pretrained.model.token_types > 1
+        copy_tokenizer(
+            tokenizer, partial, longest, has_types=types, written=trained_tokenizer_json(pretrained, tokenizer)
+        )
+        write_json(partial / CONFIG, values)
+        if generation:
+            write_json(partial / GENERATION, generation)
+        write_export_checksums(partial)
+
+
+def quantized_params(pretrained: Pretrained) -> Flat:
+    """Returns a quantized model's parameters by path: int8 codes with their scales, and the float parameters."""
+    if pretrained.codes is not None:
+        return flatten_by_path(pretrained.codes())
+    return quantize_params(flatten_by_path(pretrained.params()), pretrained.model, pretrained.head)
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes the keys as a JSON file."""
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
+def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:
+    """Raises InputError if transformers would count positions from another start, given the padding id."""
+    if family.model_type not in SHIFTED or tokenizer is None or tokenizer.suffix != '.json':
+        return
+    pad = padding_id(tokenizer)
+    if pad is not None and pad != model.position_offset - 1:
+        raise InputError(
+            f'model.position_offset is {model.position_offset}; {family.model_type} needs {pad + 1}, as the id of '
+            f'padding in {tokenizer} is {pad}'
+        )
+
+
+def heads_of_pretrained(pretrained: Pretrained, names: frozenset[str]) -> CheckpointHeads:
+    """Returns the parts of a model besides its encoder, by the names of its groups of parameters."""
+    if pretrained.head.kind != 'none':
+        return CheckpointHeads(pretrained.head)
+    return CheckpointHeads(
+        has_masked_lm='masked_lm' in names,
+        has_pooler='pooler' in names,
+        has_pair='pair' in names,
+        has_detector='detector' in names,
+        has_decoder='decoder' in names,
+    )

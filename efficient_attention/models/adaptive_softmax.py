@@ -1,0 +1,182 @@
+"""Adaptive embeddings and adaptive softmax: a large vocabulary in clusters by word frequency.
+
+Ids are in order of falling frequency. `adaptive_cutoffs` splits them into a first cluster and tail clusters. Rarer
+clusters may have narrower vectors. The first cluster's softmax has one extra entry per tail:
+
+    log p(word) = log p(tail | first) + log p(word | tail)
+
+`objectives/adaptive_loss.py` computes the loss without the logits of unused tails.
+
+Sources: Grave et al. 2017, arXiv 1609.04309 (softmax); Baevski and Auli 2019, arXiv 1809.10853 (embeddings, widths);
+Dai et al. 2019, arXiv 1901.02860 (tails in natural order, a separate first projection in the output layer).
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.attention.device_mesh import shard_activations
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.modules.embedding_table import EmbeddingTable, table_logits
+from efficient_attention.modules.parameters import embedding, linear, weight_init
+
+
+class Cluster(NamedTuple):
+    """The parameters for the logits of one cluster of n words: x @ projection @ table^T + bias.
+
+    e is the width of the cluster's vectors, at most E.
+    """
+
+    table_ne: Array
+    projection_Ee: Array | None
+    bias_n: Array | None
+
+    def logits(self, x_BLE: Array) -> Array:
+        """Returns the cluster's float32 logits [B, L, n]."""
+        x_BLe = x_BLE if self.projection_Ee is None else x_BLE @ self.projection_Ee.astype(x_BLE.dtype)
+        table_ne = jnp.asarray(self.table_ne, x_BLe.dtype)
+        logits_BLn = table_logits(x_BLe, table_ne)
+        return logits_BLn if self.bias_n is None else logits_BLn + self.bias_n[None, None]
+
+
+Bounds = tuple[tuple[int, int], ...]  # (first id, end) per cluster; the end is exclusive
+
+
+class TokenTable(Protocol):
+    """The interface of a word embedding table, for embeddings and output layers."""
+
+    def __call__(self, tokens_BL: Array) -> Array:
+        """Returns the words' vectors [B, L, E]."""
+        ...
+
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
+        """Returns each cluster's table [n, e] and its projection [E, e].
+
+        The projection is None if all clusters have the same width.
+        """
+        ...
+
+
+class WholeTable(EmbeddingTable):
+    """One embedding table [V, E] for all words."""
+
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
+        """Returns the clusters' rows of the table; see `TokenTable`."""
+        table_VE = self.table_vectors(self.param_dtype)
+        return [(table_VE[start:stop], None) for start, stop in bounds]
+
+
+class AdaptiveEmbedding(nnx.Module):
+    """A word embedding of width E in clusters: a table [n_i, E / divisor^i] and a projection per cluster i."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.bounds = cluster_bounds(config)
+        widths = cluster_widths(config)
+        sizes = [stop - start for start, stop in self.bounds]
+        self.tables = nnx.List(
+            [embedding(config, *shape, rngs, axes='VE') for shape in zip(sizes, widths, strict=True)]
+        )
+        self.projections = nnx.List(
+            [linear(config, width, config.embedding_width, rngs, use_bias=False) for width in widths]
+        )
+
+    def __call__(self, tokens_BL: Array) -> Array:
+        """Returns the words' vectors [B, L, E].
+
+        Each cluster looks up a vector at every position. The vector counts only where the token is in this cluster.
+        """
+        x_BLE: Array | float = 0.0
+        for (start, stop), table, projection in zip(self.bounds, self.tables, self.projections, strict=True):
+            is_inside_BL = (tokens_BL >= start) & (tokens_BL < stop)
+            x_BLe = shard_activations(table(jnp.clip(tokens_BL - start, 0, stop - start - 1)), 'BLE')
+            x_BLE = x_BLE + shard_activations(projection(jnp.where(is_inside_BL[..., None], x_BLe, 0)), 'BLE')
+        return jnp.asarray(x_BLE)
+
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  set by its tables
+        """Returns the clusters' tables and transposed projections; see `TokenTable`."""
+        pairs = zip(self.tables, self.projections, strict=True)
+        return [(table.table_vectors(table.param_dtype), projection.float32_kernel().T) for table, projection in pairs]
+
+
+class AdaptiveHead(nnx.Module):
+    """An output layer that gives log-probabilities of a vocabulary in clusters.
+
+    With a tied output, it uses the embedding's tables and the tails' projections. Otherwise it has a separate table.
+    The first cluster always has a projection of this head.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        width, narrow = config.embedding_width, cluster_widths(config)[0]
+        self.bounds = cluster_bounds(config)
+        self.projection = linear(config, config.width, width, rngs) if width != config.width else None
+        # The separate table of an untied output. Checkpoints use the name `own`.
+        self.own = None if config.tied_output else token_table(config, rngs)
+        has_first = config.tied_output and config.adaptive_divisor > 1
+        self.first = linear(config, width, narrow, rngs, use_bias=False) if has_first else None
+        self.tails = linear(config, narrow, len(config.adaptive_cutoffs), rngs, use_bias=config.output_bias)
+        self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
+
+    def __call__(self, x_BLD: Array, table: TokenTable) -> Array:
+        """Returns float32 log-probabilities [B, L, V]."""
+        (first, *tails), x_BLE = self.clusters_and_inputs(x_BLD, table)
+        log_p_BLn = jax.nn.log_softmax(first.logits(x_BLE))
+        words = self.bounds[0][1]
+        of_tails = [
+            log_p_BLn[..., words + number, None] + jax.nn.log_softmax(tail.logits(x_BLE))
+            for number, tail in enumerate(tails)
+        ]
+        return jnp.concatenate([log_p_BLn[..., :words], *of_tails], axis=-1)
+
+    def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> tuple[tuple[Cluster, ...], Array]:
+        """Returns the vocabulary's clusters and their input vectors [B, L, E].
+
+        The first cluster has one entry per tail after its words.
+        """
+        return self.clusters(table), x_BLD if self.projection is None else self.projection(x_BLD)
+
+    def clusters(self, table: TokenTable) -> tuple[Cluster, ...]:
+        """Returns the vocabulary's clusters: the first, with one entry per tail after its words, and the tails."""
+        arrays = (table if self.own is None else self.own).clusters(self.bounds)
+        first, *tails = (
+            Cluster(table_ne, projection_Ee, None if self.bias is None else self.bias[...][start:stop])
+            for (table_ne, projection_Ee), (start, stop) in zip(arrays, self.bounds, strict=True)
+        )
+        return (self.with_tails(first), *tails)
+
+    def with_tails(self, first: Cluster) -> Cluster:
+        """Returns the first cluster with the tails' extra softmax entries after its words."""
+        table_ne = jnp.concatenate([first.table_ne, self.tails.float32_kernel().T])
+        projection_Ee = first.projection_Ee if self.first is None else self.first.float32_kernel()
+        tails_bias = self.tails.bias
+        if first.bias_n is None or tails_bias is None:
+            return Cluster(table_ne, projection_Ee, None)
+        return Cluster(table_ne, projection_Ee, jnp.concatenate([first.bias_n, tails_bias[...]]))
+
+
+def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmbedding:
+    """Returns the word embedding: one table, or one table per cluster if their widths differ.
+
+    It maps ids [B, L] to vectors [B, L, E].
+    """
+    if config.adaptive_divisor > 1:
+        return AdaptiveEmbedding(config, rngs=rngs)
+    dtype, draw = config.compute_dtype, weight_init(config)
+    shape = config.vocab_size, config.embedding_width
+    table = WholeTable(*shape, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
+    table.axes = 'VE'
+    return table
+
+
+def cluster_bounds(config: ModelConfig) -> Bounds:
+    """Returns the first id and the exclusive end of each vocabulary cluster."""
+    edges = (0, *config.adaptive_cutoffs, config.vocab_size)
+    return tuple(zip(edges, edges[1:], strict=False))
+
+
+def cluster_widths(config: ModelConfig) -> tuple[int, ...]:
+    """Returns the vector width of each vocabulary cluster, E / divisor^i rounded down."""
+    clusters = len(config.adaptive_cutoffs) + 1
+    return tuple(config.embedding_width // config.adaptive_divisor**number for number in range(clusters))

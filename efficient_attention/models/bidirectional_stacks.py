@@ -1,0 +1,79 @@
+"""Two independent stacks, one per reading direction, for a bidirectional language model (ELMo).
+
+Peters et al. 2018, arXiv 1802.05365, section 3.1. A vector [D] is the concatenation of both directions' halves.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.layer_activations import LayerActivations
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.context import Context, fold_into_key
+from efficient_attention.modules.parameters import make_norm
+
+
+def direction_config(config: ModelConfig) -> ModelConfig:
+    """Returns the config of one direction: half as wide and unidirectional."""
+    width = config.width // 2
+    return dataclasses.replace(
+        config,
+        width=width,
+        embedding_width=width if config.embedding_width == config.width else config.embedding_width,
+        feed_forward_width=config.feed_forward_width // 2,
+        heads=1,
+        head_width=0,
+        bidirectional=False,
+        directions_apart=False,
+    )
+
+
+class DirectionStacks(nnx.Module):
+    """A stack per reading direction, [B, L, D] -> [B, L, D]; each processes its half of the vectors."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.ahead = Stack(direction_config(config), causal=True, rngs=rngs)
+        self.back = Stack(direction_config(config), causal=True, rngs=rngs)
+
+    def __call__(self, x_BLD: Array, context: Context) -> Array:
+        """Returns both stacks' outputs, concatenated; arguments as of `Stack`."""
+        ahead_BLE, back_BLE, turned = split_directions(x_BLD, context)
+        ahead_BLE = self.ahead(ahead_BLE, context._replace(rng=fold_into_key(context.rng, 0)))
+        back_BLE = self.back(back_BLE, turned._replace(rng=fold_into_key(context.rng, 1)))
+        return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1)
+
+    def with_layer_activations(self, x_BLD: Array, context: Context) -> tuple[Array, LayerActivations]:
+        """Returns both stacks' outputs and the outputs of all layers; the directions' halves are concatenated."""
+        ahead_BLE, back_BLE, turned = split_directions(x_BLD, context)
+        ahead_BLE, ahead = self.ahead.with_layer_activations(
+            ahead_BLE, context._replace(rng=fold_into_key(context.rng, 0))
+        )
+        back_BLE, back = self.back.with_layer_activations(back_BLE, turned._replace(rng=fold_into_key(context.rng, 1)))
+        outputs_NBLD = jnp.concatenate([ahead.outputs_NBLD, back.outputs_NBLD[:, :, ::-1]], axis=-1)
+        return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1), LayerActivations(outputs_NBLD, {})
+
+
+def split_directions(x_BLD: Array, context: Context) -> tuple[Array, Array, Context]:
+    """Returns each direction's half of the vectors, and the context of the second direction.
+
+    The second direction's vectors and context have their rows reversed.
+    """
+    ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
+    back_BLE, segments_BL, positions_BL = back_BLE[:, ::-1], context.segments_BL[:, ::-1], context.positions_BL[:, ::-1]
+    return ahead_BLE, back_BLE, context._replace(segments_BL=segments_BL, positions_BL=positions_BL)
+
+
+class DirectionNorms(nnx.Module):
+    """A separate norm for each direction's half of a vector."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.ahead, self.back = (make_norm(config, config.width // 2, rngs) for _ in range(2))
+
+    def __call__(self, x: Float[Array, '... D']) -> Float[Array, '... D']:
+        """Returns the vectors with each half normalised separately."""
+        ahead, back = jnp.split(x, 2, axis=-1)
+        return jnp.concatenate([self.ahead(ahead), self.back(back)], axis=-1)

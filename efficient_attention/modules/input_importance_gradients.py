@@ -1,0 +1,62 @@
+"""Products whose kernel gradient measures how much each input is used, instead of the change of the loss.
+
+The gradient of a kernel is replaced by sums of squares of its inputs, the gradient of a table by counts. So one
+backward pass collects these sums for every kernel, including kernels of layers under a scan. A token counts only if its
+output affects the loss, so padding does not count.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+
+@jax.custom_vjp
+def input_squares_matmul(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
+    """Returns x [..., I] times kernel [I, O].
+
+    The gradient of the kernel [I, O] is each input's sum of squares, repeated in all columns.
+    """
+    return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
+
+
+def _product_forward(x: Float[Array, '... I'], kernel_IO: Array) -> tuple[Array, Any]:
+    return input_squares_matmul(x, kernel_IO), (x, kernel_IO)
+
+
+def _product_backward(saved: Any, gradient: Float[Array, '... O']) -> tuple[Array, Array]:
+    x, kernel_IO = saved
+    to_x = lax.dot_general(gradient, kernel_IO, (((gradient.ndim - 1,), (1,)), ((), ())))
+    counted = jnp.where(is_token_used(gradient), jnp.square(x), jnp.zeros_like(x))
+    squares_I = counted.sum(tuple(range(x.ndim - 1)))
+    return to_x, jnp.broadcast_to(squares_I[:, None], kernel_IO.shape)
+
+
+input_squares_matmul.defvjp(_product_forward, _product_backward)
+
+
+@jax.custom_vjp
+def counted_table_rows(table_VE: Array, numbers: Int[Array, '...']) -> Float[Array, '... E']:
+    """Returns rows of a table [V, E]; the gradient of each table row is the number of its look-ups."""
+    return jnp.take(table_VE, numbers, axis=0)
+
+
+def _rows_forward(table_VE: Array, numbers: Int[Array, '...']) -> tuple[Array, Any]:
+    return counted_table_rows(table_VE, numbers), (table_VE, numbers)
+
+
+def _rows_backward(saved: Any, gradient: Float[Array, '... E']) -> tuple[Array, None]:
+    table_VE, numbers = saved
+    times_V = jnp.zeros(table_VE.shape[0], table_VE.dtype)
+    times_V = times_V.at[numbers.ravel()].add(is_token_used(gradient).ravel().astype(table_VE.dtype))
+    return jnp.broadcast_to(times_V[:, None], table_VE.shape), None
+
+
+counted_table_rows.defvjp(_rows_forward, _rows_backward)
+
+
+def is_token_used(gradient: Float[Array, '... O']) -> Array:
+    """Returns a mask [..., 1] of the tokens that affect the loss."""
+    return (gradient != 0.0).any(axis=-1, keepdims=True)

@@ -1,0 +1,54 @@
+"""The layer activations by which distillation compares a student with its teacher, and their form in a batch."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.objectives.objective import Batch
+
+TEACHER = 'teacher_'  # prefix of the teacher's arrays in a batch
+OPERANDS = {'attention': ('query', 'key'), 'attention_relations': ('query', 'key'), 'value_relations': ('value',)}
+
+
+def compared_states(inside: HiddenStates, terms: Collection[str], layers: Sequence[int]) -> dict[str, Array]:
+    """Returns the layer activations that these distillation terms compare, each [layers, rows, ...].
+
+    Args:
+        inside: activations of the student or of the teacher.
+        terms: of `config.distill.INSIDE`.
+        layers: numbers of the model's compared layers, in this order, counted from 1.
+
+    Returns:
+        'hidden', 'embeddings' and 'cosine' (of the last layer) [N, B, L, D]; 'query', 'key', 'value' [N, B, L, H, K].
+    """
+    numbers = np.asarray(layers, np.int64)
+    states = {'hidden': numbers, 'embeddings': np.array([0]), 'cosine': np.array([-1])}
+    found = {name: inside.states_NBLD[places] for name, places in states.items() if name in terms}
+    for name in sorted({name for term in terms for name in OPERANDS.get(term, ())}):
+        assert inside.attention is not None
+        array = getattr(inside.attention, 'query_BLHK' if name == 'query' else f'{name}_BMHK')
+        found[name] = array[numbers - 1]
+    return found
+
+
+def teacher_states_for_batch(arrays: dict[str, Array], rows: int) -> Batch:
+    """Returns the teacher's arrays under their names in a batch, with the batch rows first.
+
+    An example with choices is several encoder rows, which stay together: [rows, choices, layers, ...].
+    """
+    return {f'{TEACHER}{name}': rows_first(array, rows) for name, array in arrays.items()}
+
+
+def rows_first(array: Float[Array, '...'], rows: int) -> Float[Array, '...']:
+    """Reshapes [layers, encoder rows, ...] to [rows, encoder rows per row, layers, ...]."""
+    array = array.swapaxes(0, 1)
+    return array.reshape(rows, -1, *array.shape[1:])
+
+
+def teacher_state_from_batch(batch: Batch, name: str) -> Array:
+    """Returns a teacher's array from a batch in the shape of `compared`, [layers, encoder rows, ...]."""
+    array = batch[f'{TEACHER}{name}']
+    return array.reshape(-1, *array.shape[2:]).swapaxes(0, 1)

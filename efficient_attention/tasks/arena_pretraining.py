@@ -1,0 +1,120 @@
+"""Masked-LM pretraining on the rows of a long-range task, to initialise a classifier for the same task."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from efficient_attention.atomic_files import write_atomically
+from efficient_attention.config.data import ARENA_SOURCE
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.arena.arena_row import ArenaDataset
+from efficient_attention.data.arena.dataset_registry import open_arena_dataset
+from efficient_attention.data.arena.row_cache import cached_rows, dataset_hash
+from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.corpus.batches import evaluation_batches_of_rows, training_batches_of_rows
+from efficient_attention.data.corpus.masked_texts import MaskedTexts
+from efficient_attention.data.examples.text_encoder import text_encoder
+from efficient_attention.data.tokenizers.fixed_vocabulary import check_fixed_vocabulary
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losses
+from efficient_attention.tasks.task import HostBatch
+
+SPLITS = ('train', 'dev')  # splits of the datasets: training and evaluation
+
+
+class ArenaPretrainingTask(PretrainingTask):
+    """Masked-LM on `data.source` 'arena:<training dataset>;<evaluation dataset>'; each text is one row."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Opens the datasets and checks them; the rows are read at first use and cached in `data.cache`.
+
+        Raises:
+            InputError: the datasets, the tokenizer or the sizes do not fit the config; the message names which.
+        """
+        self.set_up(config)
+        self.sets = parse_train_and_dev_datasets(self.data.source)
+        self.encoder = text_encoder(Path(self.data.tokenizer))
+        for arena_set in self.sets:
+            check_fixed_vocabulary(self.encoder.tokenizer, arena_set.kind, arena_set.vocabulary)
+        if self.encoder.size > self.model.vocab_size:
+            raise InputError(
+                f'the tokenizer has {self.encoder.size} tokens, more than model.vocab_size {self.model.vocab_size}'
+            )
+        self.held_out_metrics = self.metric_names()
+        identities = [dataset_hash(one, split) for one, split in zip(self.sets, SPLITS, strict=True)]
+        self.fingerprint = {'corpus': '-'.join(identity[:32] for identity in identities)}
+
+    @property
+    def notes(self) -> list[str]:
+        """See `Task`."""
+        cut = sum(self.rows.is_cut(index) for index in range(self.rows.count))
+        return [f'{cut} of {self.rows.count} rows have more than data.length {self.data.length} words and were cut'] * (
+            cut > 0
+        )
+
+    def split_rows(self, split: str) -> MaskedTexts:
+        """Returns the rows of 'train' or 'dev'."""
+        arena_set = self.sets[SPLITS.index(split)]
+        rows = cached_rows(arena_set, split, Path(self.data.cache), field='data.cache')
+        texts = [text for row in rows for text in row.texts]
+        vocabulary = vocabulary_of(self.encoder.tokenizer, self.data.tokenizer)
+        return MaskedTexts(texts, vocabulary, self.data, self.seed)
+
+    @functools.cached_property
+    def rows(self) -> MaskedTexts:  # type: ignore[override]  # another row type with the same interface
+        """The rows to train on."""
+        return self.split_rows('train')
+
+    @functools.cached_property
+    def held_out_rows(self) -> MaskedTexts:
+        """The held-out rows."""
+        return self.split_rows('dev')
+
+    @functools.cached_property
+    def unigram_losses_V(self) -> np.ndarray:  # type: ignore[override]  # computed at first use
+        """float32 [V]: the loss of each id, in nats, under a unigram model of the training rows."""
+        counts_V = np.zeros(self.encoder.size, np.int64)
+        for index in range(self.rows.count):
+            counts_V += np.bincount(self.rows.token_ids(index), minlength=self.encoder.size)
+        return unigram_losses(counts_V)
+
+    def prepare_training(self) -> None:
+        """See `Task`."""
+        _ = self.rows
+
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[HostBatch]:
+        """See `Task`."""
+        block, steps = HostBlock(self.batch_size, process_index, process_count), range(start_step, stop_step)
+        return training_batches_of_rows(self.rows, self.data, block, steps)
+
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """See `Task`. Adds the unigram model's loss of each masked token."""
+        block = HostBlock(self.eval_batch_size, process_index, process_count)
+        for batch in evaluation_batches_of_rows(self.held_out_rows, self.data, block):
+            yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The fixed vocabulary of the task."""
+        return self.encoder.tokenizer.get_vocab()
+
+    def save_assets(self, workdir: Path) -> None:
+        """Writes the vocabulary as a tokenizer file."""
+        write_atomically(workdir / 'tokenizer.json', self.encoder.tokenizer.to_str(pretty=True))
+
+
+def parse_train_and_dev_datasets(source: str) -> tuple[ArenaDataset, ArenaDataset]:
+    """Returns the training and the evaluation dataset; a single name means the different splits of one dataset.
+
+    Raises:
+        InputError: as `open_arena_dataset`.
+    """
+    first, _, second = source.removeprefix(ARENA_SOURCE).partition(';')
+    return open_arena_dataset(first.strip(), 'data.source'), open_arena_dataset(
+        (second or first).strip(), 'data.source'
+    )

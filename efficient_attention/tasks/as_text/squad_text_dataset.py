@@ -1,0 +1,59 @@
+"""SQuAD as text-to-text pairs: the source is 'question: ... context: ...', the target is the answer's text.
+
+Generated answers get the scores of SQuAD 1.1 or 2.0.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+from efficient_attention.data.examples.selections import parse_file_selections
+from efficient_attention.data.examples.squad import Question, read_squad
+from efficient_attention.data.pairs.pair_datasets import TextPair
+from efficient_attention.data.sources.text_files import digest_files
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.as_text.scored_text_dataset import ScoredTextDataset, remove_whitespace
+from efficient_attention.tasks.metrics.squad import squad2_scores, squad_scores
+
+UNANSWERABLE = 'unanswerable'  # target of a question without an answer (SQuAD 2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadTextDataset(ScoredTextDataset[Question]):
+    """SQuAD questions as text-to-text pairs; `files` may select a part of a file, see data/examples/selections.py."""
+
+    @property
+    def name(self) -> str:
+        """See `ScoredTextDataset`."""
+        return 'squad'
+
+    @functools.cached_property
+    def examples(self) -> Sequence[Question]:
+        """See `ScoredTextDataset`."""
+        return read_squad(self.files, is_labelled=True)
+
+    def digest(self) -> str:
+        """See `ScoredTextDataset`."""
+        selections = [one.partition('#')[2] for one in self.files.split(',')]
+        digests = [digest_files(paths) for paths, _ in parse_file_selections(self.files)]
+        return ' '.join(['squad', *digests, *selections])
+
+    def to_text_pair(self, example: Question) -> TextPair:
+        """See `ScoredTextDataset`. The context comes last, so truncating a long source only cuts the end of the context."""
+        answer = example.training_answer
+        target = UNANSWERABLE if answer is None else answer.text
+        return TextPair(f'question: {example.question} context: {example.context}', target, example.place)
+
+    def scores(self, examples: Sequence[Question], texts: Sequence[str]) -> dict[str, float]:
+        """See `ScoredTextDataset`. Returns SQuAD 2.0's scores if any question has no answer, otherwise SQuAD 1.1's scores."""
+        golds = [tuple(answer.text for answer in example.answers or ()) for example in examples]
+        if all(golds):
+            return squad_scores(texts, golds)
+        return squad2_scores(['' if remove_whitespace(text) == UNANSWERABLE else text for text in texts], golds)
+
+
+def make_squad_text_dataset(text: str, field: str, rest: str) -> SquadTextDataset:
+    """Returns the dataset of '<files>'; raises InputError if no file is named."""
+    if not rest.strip():
+        raise InputError(f'{field} has the set {text!r}; it is squad:<files>')
+    return SquadTextDataset(text, field, rest)

@@ -1,0 +1,85 @@
+"""Records whether a run ever had checkpoints, so that a lost checkpoint folder does not look like a new run.
+
+A volume that is not mounted leaves an empty folder, or none. The record is a file next to the folder of checkpoints.
+Runs older than this file are recognised by their metrics.
+"""
+
+import json
+from pathlib import Path
+
+from efficient_attention.atomic_files import write_atomically
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.errors import InputError, is_whole_number
+from efficient_attention.workdir.config_file import read_config
+from efficient_attention.workdir.metrics import read_metrics
+
+FILE_NAME = 'last_saved.json'
+STEP = 'step'
+
+
+def write_last_saved_step(workdir: Path, step: int) -> None:
+    """Records that a step is saved; raises RunError or InputError if that cannot be written."""
+    write_atomically(workdir / FILE_NAME, json.dumps({STEP: step}) + '\n')
+
+
+def read_last_saved_step(workdir: Path) -> int | None:
+    """Returns the last recorded step; None if there is none, or the file cannot be read."""
+    try:
+        step = read_json_file(workdir / FILE_NAME)[STEP]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return step if is_whole_number(step) and step >= 0 else None
+
+
+def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
+    """Returns why a folder without checkpoints must have had some; '' if the run may never have saved one.
+
+    Args:
+        workdir: of the run.
+        folder: where its checkpoints should be.
+    """
+    saved, last = read_last_saved_step(workdir), last_logged_step(workdir)
+    if saved is None and not (last and (not folder.is_dir() or is_past_first_save(workdir))):
+        return ''
+    why = f'metrics.jsonl goes to step {last}' if saved is None else f'step {saved} was saved'
+    return f'there is no checkpoint in {folder}, though {why}; restore it (is its volume mounted?)'
+
+
+def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[str]:
+    """Returns a note if a step later than the newest one was saved, but is neither kept nor set aside as damaged.
+
+    Args:
+        workdir: of the run.
+        folder: of its checkpoints.
+        newest: the step from which the run resumes.
+    """
+    saved = read_last_saved_step(workdir)
+    if saved is None or saved <= newest or any((folder / place / str(saved)).exists() for place in ('', 'damaged')):
+        return []
+    return [
+        f'{folder}: step {saved} was saved and is gone; this run goes on from step {newest} and drops later lines of '
+        'metrics.jsonl'
+    ]
+
+
+def last_logged_step(workdir: Path) -> int:
+    """Returns the last step in metrics.jsonl; 0 = none."""
+    return max((line['step'] for line in read_metrics(workdir)), default=0)
+
+
+def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
+    """Whether a run has certainly completed a save; a new save starts only after the previous one is complete.
+
+    Args:
+        workdir: of the run.
+        step: of a save that is written but has no checksums; None = there is none.
+    """
+    if read_last_saved_step(workdir) is not None:
+        return True
+    try:
+        every = read_config(workdir).checkpoint.every_steps
+    except InputError:
+        return False
+    step = every if step is None else step
+    next_due = (step // every + 1) * every  # the metrics of this step are written before its save begins
+    return step > every or last_logged_step(workdir) > next_due
