@@ -132,7 +132,8 @@ def run_on(page: str) -> list[Command]:
 
 def written_by(page: str) -> set[str]:
     """The workdirs that the commands of a page train."""
-    training = [command.words for command in run_on(page) if 'train.py' in command.words]
+    words_of_all = [command.words for command in run_on(page)]
+    training = [words for words in words_of_all if 'train.py' in words and '--help' not in words]
     return {words[words.index('--workdir') + 1] for words in training}
 
 

