@@ -2,7 +2,8 @@
 
 python train.py --config configs/finetune/glue.py:sst2 --workdir runs/sst2 --config.train.start_from=<checkpoint>
 
-File names are the benchmark's own; each can be changed: --config.examples.train=... Results: docs/results/finetuning.md.
+File names are the benchmark's own; each can be changed: --config.examples.train=... Results:
+docs/results/finetuning.md.
 """
 
 from ml_collections import ConfigDict

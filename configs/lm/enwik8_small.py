@@ -13,8 +13,8 @@ enwik8, so bits per byte are only comparable among runs on this excerpt.
 Runs of 2026-11-21, jax 0.10.2, one core of an AMD EPYC each with other load, 6 to 9 minutes (transformer_xl 16).
 Held-out bits per byte: 2.518 (fixed), 2.550 (full), 2.570 (transformer_xl), 2.580 (reformer), 3.330 (favor). Runs of
 2026-11-24, 4 minutes each: 2.348 (gru), 2.402 (lstm), 2.430 (sru). The others were not run to the end. An interpolated
-5-gram model (scripts/ngram_baseline.py) scores 2.597. Protocols, contexts and curves: docs/results/language_modelling.md.
-scripts/convert.py exports only encoders, so none of these models.
+5-gram model (scripts/ngram_baseline.py) scores 2.597. Protocols, contexts and curves:
+docs/results/language_modelling.md. scripts/convert.py exports only encoders, so none of these models.
 """
 
 from ml_collections import ConfigDict

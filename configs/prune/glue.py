@@ -14,7 +14,8 @@ remain, which is a third of the layers' weights (`sst2_third_movement`).
 With a teacher: --config.distill.teacher=runs/sst2.
 
 Six epochs: all weights for the first tenth of the run, the cubic schedule for seven tenths, and the final share for the
-last two tenths. Only evaluations in the last two tenths compete for the best checkpoint. Results: docs/results/compression.md.
+last two tenths. Only evaluations in the last two tenths compete for the best checkpoint. Results:
+docs/results/compression.md.
 """
 
 from ml_collections import ConfigDict

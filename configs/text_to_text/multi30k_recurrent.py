@@ -19,7 +19,8 @@ matrices for the values and the output of attention, one map of the joined annot
 Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC with other load. BLEU on test_2016_flickr (13a, mixed
 case, 5 beams): 36.5 for `bahdanau` in 36 minutes, 16.0 for `no-attention` in 23. Runs of 2026-11-25: 34.9 for `sru` in
 72 minutes (median 0.94 seconds per step), 26.8 for `luong-feeding` in 47, 26.6 for `luong` in 52, 15.8 for
-`no-attention-reversed` in 57. docs/results/recurrent.md has lengths and alignments, docs/taxonomy.md results of `-half`.
+`no-attention-reversed` in 57. docs/results/recurrent.md has lengths and alignments, docs/taxonomy.md results of
+`-half`.
 """
 
 from ml_collections import ConfigDict

@@ -17,12 +17,14 @@ held-out sources of 2 to 20 digits (sinusoidal, learned, t5, rotary):
 - `sort`: 1.000, 1.000, 1.000, 0.994.
 - `sum`: 0.732, 0.652, 0.592, 0.526 (2026-11-25, with other load).
 
-Share of right digits for sources of 31 to 40 digits, in the same order (up to 100 digits: docs/results/text_to_text.md):
+Share of right digits for sources of 31 to 40 digits, in the same order (up to 100 digits:
+docs/results/text_to_text.md):
 - `copy`: 0.550, 0.366, 0.135, 0.152.
 - `reverse`: 0.064, 0.077, 0.208, 0.369.
 - `sort`: 0.113, 0.252, 0.659, 0.335.
 
-Recurrent cells, one to three minutes each (2026-11-25, docs/results/recurrent.md), share of right digits over all cells:
+Recurrent cells, one to three minutes each (2026-11-25, docs/results/recurrent.md), share of right digits over all
+cells:
 - `copy`: 1.000 with attention, 0.81 to 0.92 without.
 - `reverse`: 1.000 and 0.82 to 0.92.
 - `sort`: 0.997 and 0.952 or more.

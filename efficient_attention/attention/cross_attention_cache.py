@@ -46,7 +46,8 @@ class KeySequence(NamedTuple):
 
 
 class CompressedKeys(NamedTuple):
-    """Compressed keys and values that replace all keys of a row's text (segment `text_B`); see `Implementation.compress_keys`."""
+    """Compressed keys and values that replace all keys of a row's text (segment `text_B`); see
+    `Implementation.compress_keys`."""
 
     key_BRGK: Array
     value_BRGK: Array
@@ -138,7 +139,8 @@ def attend_cross_cached(
     if mechanism.requirements.positions:
         options = dataclasses.replace(options, query_positions=positions, key_positions=fixed.positions_BM)
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
-    # Only the queries' padding is zeroed here: `cache_cross_keys` has zeroed the keys' padding once for all decoding steps.
+    # Only the queries' padding is zeroed here: `cache_cross_keys` has zeroed the keys' padding once for all decoding
+    # steps.
     out, lse = attend_with_options(query, key, value, mechanism, options, with_query_padding_zeroed)
     return out.reshape(new.query.shape), lse
 

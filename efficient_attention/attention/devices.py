@@ -1,9 +1,10 @@
 """The kind and number of devices that a program is compiled for, and the tuning constants of each kind.
 
 By default these are the devices of this process. To compile for others, such as an absent TPU, use `using_platform`.
-All step sizes, and all loops and products whose form depends on the device, are set here and read with `device_tuning()`
-at trace time. `using_device_tuning` changes some constants for a block of code, for tuning or tests. Both settings are part of
-the key of every `jax.jit` cache, so a program traced for one kind of device is never used for another.
+All step sizes, and all loops and products whose form depends on the device, are set here and read with
+`device_tuning()` at trace time. `using_device_tuning` changes some constants for a block of code, for tuning or
+tests. Both settings are part of the key of every `jax.jit` cache, so a program traced for one kind of device is never
+used for another.
 """
 
 import contextlib
@@ -177,7 +178,8 @@ def check_tuning_field(name: str, value: object) -> None:
 
 
 def cpu_core_count() -> int:
-    """Returns how many CPU cores dense softmax sizes its steps for: `DeviceTuning.cores`, or all of the process if 0."""
+    """Returns how many CPU cores dense softmax sizes its steps for: `DeviceTuning.cores`, or all of the process if
+    0."""
     return device_tuning().cores or process_cpu_count()
 
 

@@ -329,7 +329,8 @@ class LayerConfig:
         mechanism, text = self.cross_mechanism, self.cross_attention
         if not mechanism.can_cross_attend:
             raise InputError(
-                f'model.cross_attention {text!r} {mechanism.key_access.why_one_row}; use full, window(w), sparsemax(full), '
+                f'model.cross_attention {text!r} {mechanism.key_access.why_one_row}; use full, '
+                'window(w), sparsemax(full), '
                 'favor, linear, linformer(rank, length) or induced, none of them causal'
             )
         mechanism.check_heads(self.heads)

@@ -37,7 +37,8 @@ def teacher_layers_of_student(text: str, students: int, teachers: int) -> dict[i
         if teachers % students:
             raise InputError(
                 f"distill.layers is 'uniform', and the teacher's {teachers} layers do not divide by the student's "
-                f"{students}; name {students} of them, such as '{','.join(map(str, evenly_spaced_layers(students, teachers)))}'"
+                f'{students}; name {students} of them, such as '
+                f"'{','.join(map(str, evenly_spaced_layers(students, teachers)))}'"
             )
         return {number: number * teachers // students for number in range(1, students + 1)}
     numbers = parse_layer_list('distill.layers', text, teachers)

@@ -307,7 +307,8 @@ def check_student(config: RunConfig) -> None:
         raise InputError(f"distill.soft is {distill.soft}; head.kind 'multi_hop' has no soft targets, so it must be 0")
     if distill.intermediate_loss_terms and config.head.sentence_layers:
         raise InputError(
-            f'distill.{distill.intermediate_loss_terms[0]} needs one row per text; head.sentence_layers makes one row per sentence'
+            f'distill.{distill.intermediate_loss_terms[0]} needs one row per text; '
+            'head.sentence_layers makes one row per sentence'
         )
     check_attention_comparable(config, 'the student', model)
 
@@ -378,8 +379,8 @@ def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> Non
         return
     if pretrained.problem != config.examples.problem:
         raise InputError(
-            f'{FIELD} {where} has {describe_head(pretrained)}; examples.problem is {config.examples.problem!r}. Fine-tune it '
-            'for that first, or learn only from its layers with distill.soft=0'
+            f'{FIELD} {where} has {describe_head(pretrained)}; examples.problem is {config.examples.problem!r}. '
+            'Fine-tune it for that first, or learn only from its layers with distill.soft=0'
         )
     if pretrained.head.kind != config.head.kind:
         raise InputError(

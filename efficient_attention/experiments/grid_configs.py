@@ -168,7 +168,8 @@ def check_row_cells_comparable(cells: Cells, *, has_own_sizes: bool = False) -> 
             shared = [field for field in differing if is_shared_in_row(field, has_own_sizes=has_own_sizes)]
             for field in [*different_overrides(before, values), *shared]:
                 raise InputError(
-                    f'{row}: {describe_field(field)} differs between the columns {other} and {column}; all cells of a row have '
+                    f'{row}: {describe_field(field)} differs between the columns {other} and '
+                    f'{column}; all cells of a row have '
                     'the same rows, in the same order, and the same steps, sizes and --config fields'
                 )
 

@@ -24,7 +24,8 @@ TOGETHER = {'penalty': ('alpha',), 'max_tokens': ('extra',), 'ratio': ('extra',)
 
 @dataclasses.dataclass(frozen=True)
 class DecodingOptions:
-    """Options for generating targets: fields of `SearchSettings`, `TokenRules`, `Sampling` and `SourceBatching`, and three more.
+    """Options for generating targets: fields of `SearchSettings`, `TokenRules`, `Sampling` and `SourceBatching`, and
+    three more.
 
     Args:
         ends: ids that end a text; () = the checkpoint's end ids.

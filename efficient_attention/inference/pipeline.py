@@ -98,9 +98,9 @@ def pipeline(
         length: most tokens per row; 0 = the model's position limit, else its training length, else 512. For
             'text2text-generation' the most tokens per source, see `open_translator`.
         options: 'fill-mask' has `top`, 'feature-extraction' has `pooling`. 'text2text-generation' has `prefix`,
-            `alignments` and the fields of `DecodingOptions` (inference/decoding_options.py), such as `beams`, `best` and
-            `alpha`. 'text-generation' has `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and `best`.
-            The others have the fields of a config's `examples` group.
+            `alignments` and the fields of `DecodingOptions` (inference/decoding_options.py), such as `beams`, `best`
+            and `alpha`. 'text-generation' has `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and
+            `best`. The others have the fields of a config's `examples` group.
 
     Raises:
         InputError: the task is unknown, or the checkpoint does not support it.

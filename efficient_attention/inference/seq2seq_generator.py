@@ -59,7 +59,8 @@ class SourceBatching:
     Args:
         rows: most sources that are searched at a time.
         lengths: ascending row lengths to pad to; a longer source is padded to the next power of two.
-        ratio: the most tokens of a target are ratio x tokens of its source + extra, and at most `SearchSettings.max_tokens`;
+        ratio: the most tokens of a target are ratio x tokens of its source + extra, and at most
+            `SearchSettings.max_tokens`;
             Vaswani et al. 2017, section 6.1, use 1 and 50.
         extra: see `ratio`.
 

@@ -124,7 +124,8 @@ def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
 
 
 def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns all ids that end a target if the files name several, else (); arguments as in `with_trained_token_ids`."""
+    """Returns all ids that end a target if the files name several, else (); arguments as in
+    `with_trained_token_ids`."""
     value = next((one[KEYS['end']] for one in (generation, extra) if one.get(KEYS['end']) is not None), None)
     if not isinstance(value, list) or len(value) < 2:
         return ()
@@ -216,7 +217,8 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
 
 
 def length_limits(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the most and fewest tokens; `max_length` and `min_length` count the start symbol, `DecodingOptions` does not."""
+    """Returns the most and fewest tokens; `max_length` and `min_length` count the start symbol, `DecodingOptions`
+    does not."""
     whole = {key: check_setting_type(key, stated[key], WHOLE) for key in LENGTHS if key in stated}
     most, found = whole.get('max_new_tokens'), dict[str, Any]()
     if most is None and 'max_length' in whole:

@@ -62,7 +62,8 @@ def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
     if there_is is not None and total > there_is:
         parts = ', '.join(f'{what} {format_bytes(count)}' for what, count in needed.items())
         raise InputError(
-            f'the run needs at least {format_bytes(total)} on each device ({parts}), but a device has {format_bytes(there_is)}'
+            f'the run needs at least {format_bytes(total)} on each device ({parts}), but a device has '
+            f'{format_bytes(there_is)}'
         )
 
 

@@ -87,7 +87,7 @@ class FineTuningModel(nnx.Module):
         return outputs if kind != 'choice' else {'logits': outputs['logits'].reshape(batch['tokens'].shape[:2])}
 
     @property
-    def token_output_names(self) -> frozenset[str]:
+    def token_outputs(self) -> frozenset[str]:
         """The names of the outputs with a token axis."""
         return token_output_names(self.head.config)
 

@@ -31,9 +31,10 @@ class Dense(nnx.Linear):
     Attributes:
         axes: letters of the kernel's axes, by which it is sharded over a mesh (attention/device_mesh.py).
         quantization: 'none'; 'int8' = inputs and kernel are rounded to int8; 'int8_weights' = only the kernel. The
-            kernel is float32 and rounded in each call, as in training. After `store_int8_codes` it is int8, with scales in
-            `kernel_scale`.
-        weighs_inputs: whether the kernel's gradient measures the use of its inputs (modules/input_importance_gradients.py); only in
+            kernel is float32 and rounded in each call, as in training. After `store_int8_codes` it is int8, with
+            scales in `kernel_scale`.
+        weighs_inputs: whether the kernel's gradient measures the use of its inputs
+            (modules/input_importance_gradients.py); only in
             float32.
         preferred_element_type: dtype of the result; None = `dtype`.
     """

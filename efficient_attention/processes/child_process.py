@@ -1,7 +1,7 @@
 """Runs a program that ends with its parent, even if the parent is killed.
 
-`command_tied_to_parent` puts this file before the program. On Linux the kernel then kills the program when the parent dies. On
-other systems this process stays, and checks once a second whether the parent is still alive.
+`command_tied_to_parent` puts this file before the program. On Linux the kernel then kills the program when the parent
+dies. On other systems this process stays, and checks once a second whether the parent is still alive.
 """
 
 import ctypes

@@ -128,7 +128,8 @@ class StopSignalThread:
         raise StoppedBySignal(stop_message(self.number))
 
     def _handle_unraisable(self, lost: Any) -> None:
-        """Notices a lost `StoppedBySignal`; Python calls this for exceptions that it cannot raise, as in garbage collection."""
+        """Notices a lost `StoppedBySignal`; Python calls this for exceptions that it cannot raise, as in garbage
+        collection."""
         if isinstance(lost.exc_value, StoppedBySignal):
             self._is_lost = True
         else:

@@ -185,7 +185,8 @@ def check_head_output_count(problem: Problem[Any, Any], head: HeadConfig) -> Non
     """Raises InputError if a classification head and the problem have different numbers of classes."""
     if head.kind in (*OF_ROWS, 'token') and head.outputs != problem.head_output_count:
         raise InputError(
-            f'head.outputs is {head.outputs}; the examples have {problem.head_output_count} ({", ".join(problem.labels)})'
+            f'head.outputs is {head.outputs}; the examples have {problem.head_output_count} '
+            f'({", ".join(problem.labels)})'
         )
 
 

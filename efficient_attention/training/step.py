@@ -59,8 +59,8 @@ def make_train_step(
 
     A step is skipped if its loss, its gradient norm, its carry, or an array that a part splits from the gradients is
     not finite. Then parameters and optimizer state stay, the counters advance, and the next step gets a carry of zeros.
-    'cause' is the index in `step_array_names` of the first array that is not finite, -1 if there is none. 'is_spoiled' is
-    true if the next state holds a value that is not finite.
+    'cause' is the index in `step_array_names` of the first array that is not finite, -1 if there is none.
+    'is_spoiled' is true if the next state holds a value that is not finite.
 
     Args:
         graph: of the model.

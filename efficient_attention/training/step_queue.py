@@ -147,7 +147,7 @@ class StepQueue:
 
     def _finish_oldest(self) -> None:
         step, metrics, begun = self.running.popleft()
-        is_late = metrics['loss'].is_ready()  # if so, its end time is unknown
+        is_late = metrics['loss'].is_ready()  # type: ignore[attr-defined]  # if so, its end time is unknown
         values = {name: float(value) for name, value in metrics.items()}
         begun = self._ended if begun is None else begun
         self._ended = None if is_late else self._clock()

@@ -33,8 +33,8 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
     """Writes the complete config into a new workdir, or compares it with the workdir's config.
 
     Without a checkpoint the existing config is overwritten. With a checkpoint the configs must be equal, except for
-    fields that may differ (`changeable_fields`), which get their new values. A larger `train.steps` is thus saved at once. If
-    the run then ends before its first new step, repeat the command with the larger number.
+    fields that may differ (`changeable_fields`), which get their new values. A larger `train.steps` is thus saved at
+    once. If the run then ends before its first new step, repeat the command with the larger number.
 
     Raises:
         InputError: the workdir belongs to a run with another config (names the first field that differs).

@@ -39,7 +39,8 @@ def compare_fingerprints(
     first, rest = different[0], different[1:4]
     more = f' (also different: {", ".join(rest)}{", ..." if len(different) > 4 else ""})' if rest else ''
     raise InputError(
-        f'{where} was made with {first} = {_format_field(old, first)}, now it is {_format_field(new, first)}{more}; {advice}'
+        f'{where} was made with {first} = {_format_field(old, first)}, now it is '
+        f'{_format_field(new, first)}{more}; {advice}'
     )
 
 

@@ -24,7 +24,8 @@ def restore_params(
     wanted: Wanted | AverageChoice,
     lay_out: Callable[[Any], Any],
 ) -> RestoredCheckpoint:
-    """Returns a `RestoredCheckpoint` whose `state` is the parameters of a step, or of a mean of steps, sharded as `abstract`.
+    """Returns a `RestoredCheckpoint` whose `state` is the parameters of a step, or of a mean of steps, sharded as
+    `abstract`.
 
     Args:
         reader: of the run's workdir.

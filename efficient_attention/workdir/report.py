@@ -166,7 +166,8 @@ def _config_tables(config: Mapping[str, Any]) -> str:
     groups = {'': {name: value for name, value in config.items() if not isinstance(value, dict)}}
     groups |= {name: flatten(value) for name, value in config.items() if isinstance(value, dict)}
     tables = [
-        f'<div><h3>{escape(group)}</h3>{_html_table((name, _as_plain_text(value)) for name, value in fields.items())}</div>'
+        f'<div><h3>{escape(group)}</h3>'
+        f'{_html_table((name, _as_plain_text(value)) for name, value in fields.items())}</div>'
         for group, fields in groups.items()
         if fields
     ]

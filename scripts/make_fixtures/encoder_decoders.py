@@ -6,7 +6,8 @@ batch this file has the encoder's vectors, the logits and the cross-attention we
 precision. For other sources it has the tokens of `generate`, greedy and with four beams.
 
 A plain random model repeats one token, whatever the source. So these models are built to copy words of the source
-(`amplify_cross_attention`). Models are sampled until the tokens distinguish a correct search from a wrong one (`is_sensitive_to_settings`).
+(`amplify_cross_attention`). Models are sampled until the tokens distinguish a correct search from a wrong one
+(`is_sensitive_to_settings`).
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers

@@ -55,7 +55,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
     ),
     'albert_2': ('Albert', WIDER | {'embedding_size': 6, 'hidden_act': 'gelu'}, 7, ('ForMaskedLM', TASKS[0])),
     'distilbert_1': ('DistilBert', rename_distilbert_fields(SMALL), 13, ('ForMaskedLM', *TASKS)),
-    'distilbert_2': ('DistilBert', rename_distilbert_fields(WIDER) | {'activation': 'relu'}, 7, ('ForMaskedLM', TASKS[0])),
+    'distilbert_2': (
+        'DistilBert',
+        rename_distilbert_fields(WIDER) | {'activation': 'relu'},
+        7,
+        ('ForMaskedLM', TASKS[0]),
+    ),
     'electra_1': ('Electra', SMALL | {'embedding_size': 8}, 13, ('ForPreTraining', 'ForMaskedLM', *TASKS)),
     'electra_2': ('Electra', WIDER | {'embedding_size': 24}, 7, ('ForPreTraining', TASKS[2])),
     'longformer_1': (

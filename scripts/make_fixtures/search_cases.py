@@ -1,9 +1,9 @@
 """Records the tokens of transformers' `generate` under settings that restrict the next tokens.
 
-Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/search_cases.py. The models
-come from encoder_decoders.py. For each search, `tests/interop/searches.json` has the model, the sources, the settings
-by transformers' names, and the tokens between the start token and the first end token. Settings use tokens that the
-model writes without settings. Settings are sampled again until each setting of a search changes the tokens.
+Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/search_cases.py. The
+models come from encoder_decoders.py. For each search, `tests/interop/searches.json` has the model, the sources, the
+settings by transformers' names, and the tokens between the start token and the first end token. Settings use tokens
+that the model writes without settings. Settings are sampled again until each setting of a search changes the tokens.
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers

@@ -1,4 +1,5 @@
-"""What a implementation provides is called as its fields say; a mechanism that is added to the registry is served at once."""
+"""What a implementation provides is called as its fields say; a mechanism that is added to the registry is served at
+once."""
 
 import dataclasses
 

@@ -143,7 +143,8 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
 
 
 def test_how_far_rows_are_padded_changes_nothing_where_no_mechanism_says_that_it_does():
-    """Of mechanisms whose `is_affected_by_padding` is False, a layer each; evaluations and searches pad them differently."""
+    """Of mechanisms whose `is_affected_by_padding` is False, a layer each; evaluations and searches pad them
+    differently."""
     attention = 'full;block(4);longformer(4, 2);favor(8)'
     causal = 'causal & block(4);sparse_fixed(4, 1);linear(causal=True)'
     config = dataclasses.replace(

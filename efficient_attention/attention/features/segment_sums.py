@@ -68,7 +68,8 @@ def causal_segment_step(
 def reverse_segment_step(
     after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap
 ) -> tuple[SegmentSums, Outputs]:
-    """Returns the results of `causal_segment_step` for queries that read keys after their chunk; the last chunk is first."""
+    """Returns the results of `causal_segment_step` for queries that read keys after their chunk; the last chunk is
+    first."""
     segments_BC, sums = segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)

@@ -6,5 +6,5 @@ from efficient_attention.attention.hard import definition
 from efficient_attention.attention.logits.implementation import make_pattern_implementation
 
 IMPLEMENTATION = dataclasses.replace(
-    make_pattern_implementation(definition.Hard), weights=definition.dense_weights, serve=definition.compute_attention
+    make_pattern_implementation(definition.Hard), weights=definition.dense_weights, compute=definition.compute_attention
 )

@@ -1,4 +1,5 @@
-"""`PatternAttention`, the base class of mechanisms that weigh a pattern's keys by their logits, and their dense weights.
+"""`PatternAttention`, the base class of mechanisms that weigh a pattern's keys by their logits, and their dense
+weights.
 
 Their fast form, a few queries at a time, is in serve.py; softmax has additional backends.
 """

@@ -77,7 +77,8 @@ def compute_device_block(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_ring(ring: RingExchange, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
-    """Returns float32 output [B, L, H, K] and log-sum-exp [B, H, L] over all keys; arguments as in `RingExchange.attend`."""
+    """Returns float32 output [B, L, H, K] and log-sum-exp [B, H, L] over all keys; arguments as in
+    `RingExchange.attend`."""
     query = jax.tree.leaves(standing)[0]
 
     def compute(block: Block, travelled: Any) -> Partial:

@@ -1,7 +1,7 @@
 """The backend `blocked`: softmax attention over only the kept tiles, on any device, in memory linear in the length.
 
-The host turns a pattern into a schedule (`tile_schedule.py`). The device runs loops over its tiles (`tile_pass.py`). This
-file joins the results of heads and merges the results of passes.
+The host turns a pattern into a schedule (`tile_schedule.py`). The device runs loops over its tiles (`tile_pass.py`).
+This file joins the results of heads and merges the results of passes.
 """
 
 import dataclasses

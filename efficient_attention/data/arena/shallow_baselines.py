@@ -67,7 +67,8 @@ def root_operator_baseline(train: Rows) -> Predict:
 
 
 def root_digits_baseline(train: Rows) -> Predict:
-    """Fits a baseline that applies the root operator to the digits under it; without such digits, as `root_operator_baseline`."""
+    """Fits a baseline that applies the root operator to the digits under it; without such digits, as
+    `root_operator_baseline`."""
     otherwise = root_operator_baseline(train)
 
     def predict(rows: Rows) -> np.ndarray:

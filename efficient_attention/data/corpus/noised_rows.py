@@ -101,7 +101,8 @@ class NoisedRows:
         if self.token_count < least:
             change = 'lower' if self._corpus.split == 'train' else 'raise'
             raise InputError(
-                f'the {self._corpus.split} split of the corpus has {self.token_count} tokens, and noise.name needs {least}; '
+                f'the {self._corpus.split} split of the corpus has {self.token_count} tokens, and '
+                f'noise.name needs {least}; '
                 f'add documents or {change} data.held_out'
             )
         return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()

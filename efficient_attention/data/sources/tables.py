@@ -94,7 +94,8 @@ class TableRow:
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise InputError(
-                    f'{self.file_and_line}: field {column!r} is {nonfinite_json_text(value)}, not a text or a finite number'
+                    f'{self.file_and_line}: field {column!r} is {nonfinite_json_text(value)}, not a '
+                    'text or a finite number'
                 )
             return str(int(value) if value.is_integer() else value)
         if value is None or isinstance(value, str | int):

@@ -1,7 +1,8 @@
 """Converts SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), to Hugging Face tokenizers.
 
 Pieces, scores and the precompiled character map are the same, so both libraries give the same pieces. Like
-SentencePiece, a reader of the tokenizer (plain_text_tokenizer.py) treats control symbols such as '</s>' in a text as plain text.
+SentencePiece, a reader of the tokenizer (plain_text_tokenizer.py) treats control symbols such as '</s>' in a text as
+plain text.
 """
 
 import dataclasses

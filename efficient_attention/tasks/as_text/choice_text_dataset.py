@@ -59,7 +59,8 @@ class ChoiceTextDataset(ScoredTextDataset[ChoiceQuestion]):
         return ' '.join(['choices', self.format, digest, *names, *self.columns])
 
     def to_text_pair(self, example: ChoiceQuestion) -> TextPair:
-        """See `ScoredTextDataset`. The context comes last, so truncating a long source only cuts the end of the context."""
+        """See `ScoredTextDataset`. The context comes last, so truncating a long source only cuts the end of the
+        context."""
         question = [f'question: {example.question}'] if example.question else []
         choices = [f'{choice_name(number)}: {choice}' for number, choice in enumerate(example.choices)]
         source = ' '.join([self.name, *question, *choices, f'context: {example.context}'])

@@ -97,7 +97,8 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
         return labels.index(example.label)
 
     def scores(self, examples: Sequence[LabelledText], texts: Sequence[str]) -> dict[str, float]:
-        """See `ScoredTextDataset`. Mismatched and diagnostic files are scored separately, with the subset's name as suffix."""
+        """See `ScoredTextDataset`. Mismatched and diagnostic files are scored separately, with the subset's name as
+        suffix."""
         found: dict[str, float] = {}
         for subset in dict.fromkeys(example.subset for example in examples):
             rows = [row for row, example in enumerate(examples) if example.subset == subset]

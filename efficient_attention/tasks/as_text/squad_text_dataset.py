@@ -39,13 +39,15 @@ class SquadTextDataset(ScoredTextDataset[Question]):
         return ' '.join(['squad', *digests, *selections])
 
     def to_text_pair(self, example: Question) -> TextPair:
-        """See `ScoredTextDataset`. The context comes last, so truncating a long source only cuts the end of the context."""
+        """See `ScoredTextDataset`. The context comes last, so truncating a long source only cuts the end of the
+        context."""
         answer = example.training_answer
         target = UNANSWERABLE if answer is None else answer.text
         return TextPair(f'question: {example.question} context: {example.context}', target, example.place)
 
     def scores(self, examples: Sequence[Question], texts: Sequence[str]) -> dict[str, float]:
-        """See `ScoredTextDataset`. Returns SQuAD 2.0's scores if any question has no answer, otherwise SQuAD 1.1's scores."""
+        """See `ScoredTextDataset`. Returns SQuAD 2.0's scores if any question has no answer, otherwise SQuAD 1.1's
+        scores."""
         golds = [tuple(answer.text for answer in example.answers or ()) for example in examples]
         if all(golds):
             return squad_scores(texts, golds)

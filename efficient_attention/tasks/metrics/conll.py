@@ -54,8 +54,8 @@ def entity_scores(
 ) -> dict[str, float]:
     """Returns entity 'f1', 'precision' and 'recall' over all sentences.
 
-    An entity is right if type, first word and last word match. `scheme` is the pattern from `detect_tag_scheme`. A score whose
-    denominator is 0 is 0.
+    An entity is right if type, first word and last word match. `scheme` is the pattern from `detect_tag_scheme`. A
+    score whose denominator is 0 is 0.
     """
     hits = wanted = guessed = 0
     for right, guess in zip(expected, predicted, strict=True):

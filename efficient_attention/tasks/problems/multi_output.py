@@ -30,7 +30,8 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
     def label_array(self, example: LabelledText) -> np.ndarray:
         """Always raises InputError, because a file cannot give a row several labels."""
         raise InputError(
-            f'{example.file_and_line}: field {self.config.label!r} is {example.label!r}; the model gives a row several numbers '
+            f'{example.file_and_line}: field {self.config.label!r} is {example.label!r}; the model '
+            'gives a row several numbers '
             'or labels, which are not scored: leave the column out'
         )
 

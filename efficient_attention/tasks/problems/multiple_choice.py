@@ -91,7 +91,8 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         context, longest = texts[0][0], max(len(ending) for _, ending in texts)
         if longest > self.room // 2:
             raise InputError(
-                f'{question.file_and_line}: a choice has {longest} tokens with its question; windows of the context need half '
+                f'{question.file_and_line}: a choice has {longest} tokens with its question; windows '
+                'of the context need half '
                 f'of the {self.room} that data.length {self.length} leaves'
             )
         width = self.room - longest
