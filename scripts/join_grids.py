@@ -105,8 +105,8 @@ def check_rows_comparable(path: Path, row: str, columns: dict[str, Any]) -> None
         first = next(iter(values), '')
         for column in (column for column, value in values.items() if value != values[first]):
             raise InputError(
-                f'{path}: {row} has cells that cannot be compared: {describe_field(name)} is {values[first]!r} of {first} '
-                f'and {values[column]!r} of {column}'
+                f'{path}: {row} has cells that cannot be compared: {describe_field(name)} is '
+                f'{values[first]!r} of {first} and {values[column]!r} of {column}'
             )
 
 

@@ -21,7 +21,7 @@ PACKAGE = 'efficient_attention'
 # Each package may import those before it and itself, `data` only FOR_DATA, and none of the models knows `data`.
 ORDER = (
     'errors',
-    'whole_files',
+    'atomic_files',
     'host_memory',
     'attention',
     'recurrence',
@@ -44,7 +44,7 @@ ORDER = (
 )
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
-FOR_DATA = ('errors', 'whole_files', 'config')
+FOR_DATA = ('errors', 'atomic_files', 'config')
 # What a user of the mechanisms alone has to install.
 THIRD_PARTY = {
     'attention': {'jax', 'jaxtyping', 'numpy'},
@@ -59,7 +59,9 @@ REGISTRIES = {
     f'{PACKAGE}.attention.registry': [f'{PACKAGE}.attention.{name}' for name in NAMES],
     f'{PACKAGE}.tasks.registry': [*TASKS.values(), MASKED_ROWS, DENOISING],
     f'{PACKAGE}.tasks.problems.registry': [*PROBLEMS.values()],
-    f'{PACKAGE}.data.arena.arena_set': [f'{PACKAGE}.data.arena.{one}' for one in (*GENERATED.values(), *READ.values())],
+    f'{PACKAGE}.data.arena.dataset_registry': [
+        f'{PACKAGE}.data.arena.{one}' for one in (*GENERATED.values(), *READ.values())
+    ],
 }
 UNSAFE_MODULES = {'cloudpickle', 'dill', 'joblib', 'marshal', 'pickle', 'pickletools', 'shelve', 'torch', 'yaml'}
 UNSAFE_CALLS = {'__import__', 'compile', 'eval', 'exec', 'execfile', 'os.popen', 'os.system', 'runpy.run_path'}
@@ -329,7 +331,7 @@ def test_every_script_has_its_flags_from_one_library():
     assert sorted(path.name for path in scripts) == [
         'encoder_decoders.py',
         'encoders.py',
-        'searches.py',
+        'search_cases.py',
     ]
 
 

@@ -40,20 +40,26 @@ from tests.attention.test_cost import both_counts
 from tests.tolerances import assert_close
 
 ATTENTION = Path(registry.__file__).parent
-SHARED = ('logits.definition', 'logits.serve', 'logits.cache')
+SHARED = ('logits.definition', 'logits.query_chunks', 'logits.cache')
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
-    """Rooms over patterns may take those of logits/; a fast form of one line stands in definition.py."""
+def test_an_implementation_has_the_usual_files_or_shares_them(name: str):
+    """Implementations over patterns may share the files of logits/; a short fast form stands in definition.py."""
     implementation = load_implementation(name)
     made = [implementation.kind, implementation.weights, implementation.compute, implementation.multiply_adds]
     made += [implementation.init_cache, implementation.decode] if has_cache(implementation) else []
     # partial where another implementation is what it is made of
     found = [getattr(one, 'func', one).__module__.removeprefix('efficient_attention.attention.') for one in made]
-    files = ['definition', 'definition', 'serve', 'definition'] + ['cache', 'cache'] * has_cache(implementation)
+    files = ['definition', 'definition', 'fast_attention', 'definition'] + ['cache', 'cache'] * has_cache(
+        implementation
+    )
     if name in ('hard', 'local_p'):
         files[2] = 'definition'
+    elif name == 'softmax':
+        files[2] = 'backend_choice'
+    elif issubclass(implementation.kind, PatternAttention) and name != 'synthesizer':
+        files[2] = 'query_chunks'
     for module, file in zip(found, files, strict=True):
         is_shared = (
             module in SHARED and issubclass(implementation.kind, PatternAttention) and module == f'logits.{file}'
@@ -62,7 +68,9 @@ def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
     assert found[0] == f'{name}.definition' and (implementation.init_cache is raise_no_cache) is (
         implementation.decode is raise_no_cache
     )
-    assert implementation.compress_keys is None or implementation.compress_keys.__module__.endswith(f'.{name}.serve')
+    assert implementation.compress_keys is None or implementation.compress_keys.__module__.endswith(
+        f'.{name}.fast_attention'
+    )
 
 
 def has_cache(implementation: Implementation) -> bool:

@@ -81,7 +81,6 @@ SKIPPED = {
     '* --workdir runs/worth/sst2*': 'as runs/worth/wnut17 with other data; runs/sst2 has these',
     '*scripts/benchmark.py step*': IDLE,
     '*scripts/benchmark.py input*': IDLE,
-    '*scripts/benchmark.py attention': IDLE,
     '*scripts/benchmark.py attention --[ls]*': IDLE,
     '*scripts/benchmark.py memory*': IDLE,
     '*scripts/benchmark.py finetune*': IDLE,
