@@ -143,7 +143,7 @@ class Seq2SeqGenerator:
         size, limit = self.config.decoder.vocab_size, self.config.decoder.position_limit
         if reason := unsearchable_reason(self.config):
             raise InputError(reason)
-        if self.config.decoder_layers and self.config.cross_mechanism.draws.in_training:
+        if self.config.decoder_layers and self.config.cross_mechanism.randomness.in_training:
             logging.getLogger(__name__).warning(
                 'model.cross_attention %r samples keys only in training; a search reads the most probable key',
                 self.config.cross_attention,

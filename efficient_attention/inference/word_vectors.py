@@ -112,7 +112,7 @@ class TokenTableVectors:
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, encoder: Encoder) -> None:
         self.tokenizer, self.reader = tokenizer, make_plain_text_tokenizer(tokenizer)
         self.special = frozenset(vocabulary.special)
-        self.table_VE = np.asarray(encoder.embeddings.token.vectors(np.float32))
+        self.table_VE = np.asarray(encoder.embeddings.token.table_vectors(np.float32))
         tokens, is_word = words_among_tokens(tokenizer, vocabulary)
         ids = np.flatnonzero(is_word)
         self.words = unit_vectors([tokens[id] for id in ids], self.table_VE[ids])

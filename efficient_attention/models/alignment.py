@@ -41,7 +41,7 @@ def cross_weights(
     rng = fold_into_key(mechanism_rng(config, 0), number)
     context = context._replace(mechanism_rng=rng)
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
-    options = operands.beside(cross_options(config.cross_mechanism, context, CallOptions()))
+    options = operands.add_to_options(cross_options(config.cross_mechanism, context, CallOptions()))
     return weights_with_options(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 
 

@@ -291,7 +291,7 @@ def reversible_layer_branch(
     if context.other is not None:
         context = context._replace(other=context.other._replace(states_BMD=read.other_BMD))
     layer = nnx.merge(graph, read.layer if separate is None else separate)
-    return layer.added(sub, x_BLD, context.layer_context(number), mechanism)
+    return layer.reversible_branch(sub, x_BLD, context.layer_context(number), mechanism)
 
 
 def layer_slice(arrays: Any, number: int) -> Any:

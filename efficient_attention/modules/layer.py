@@ -211,14 +211,14 @@ class Layer(nnx.Module):
             if not sub.cache_kind:
                 out_BnD = module(x_BnD)
             elif sub.cache_kind == GROWING:
-                out_BnD, cache, used = module.go_on(x_BnD, context, spec, next(before))
+                out_BnD, cache, used = module.run_with_cache(x_BnD, context, spec, next(before))
                 after.append(cache)
             elif sub.cache_kind == FIXED:
                 fixed = next(before)
-                out_BnD, used = module.go_on(x_BnD, context, fixed)
+                out_BnD, used = module.run_with_cache(x_BnD, context, fixed)
                 after.append(fixed)
             else:
-                out_BnD, state = module.go_on(x_BnD, context, next(before))
+                out_BnD, state = module.run_with_cache(x_BnD, context, next(before))
                 after.append(state)
             streams = self.add_residual(sub, streams, out_BnD)
             operands |= {} if used is None else {sub.name: used}

@@ -128,24 +128,24 @@ def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
 
     def step(later: States, one: tuple) -> tuple[States, tuple[Blocks, Blocks]]:
         products, activated, recurrent, read, gradient, position = one
-        here, total = fixed.at(position), tuple(map(jnp.add, later, gradient))
+        here, total = fixed.at_position(position), tuple(map(jnp.add, later, gradient))
         gates = StepGates(activated, _with_bias(products, learned, first), recurrent)
-        _, pull = jax.vjp(lambda gates, read: gates.after(cell, read), gates, read)
-        of_gates, of_read = pull(here.chosen(tuple(map(jnp.zeros_like, total)), total))
+        _, pull = jax.vjp(lambda gates, read: gates.next_states(cell, read), gates, read)
+        of_gates, of_read = pull(here.select_held_states(tuple(map(jnp.zeros_like, total)), total))
         of_sum: Blocks = ()
         if activated is not None:
             of_sum = (of_gates.activated * (1 - activated * activated) * _scales(cell, read[0].shape[-1]),)
         of_products, of_recurrent = (*of_sum, *of_gates.products), (*of_sum, *of_gates.recurrent)
         if of_recurrent:
             of_state = _transposed_products(cell, learned, turned, of_recurrent, dtype)
-            of_read = (of_read[0] + here.masked(of_state), *of_read[1:])
-        return here.chosen(total, here.read(of_read)), (of_products, of_gates.recurrent)
+            of_read = (of_read[0] + here.apply_state_mask(of_state), *of_read[1:])
+        return here.select_held_states(total, here.states_as_read(of_read)), (of_products, of_gates.recurrent)
 
     zeros = tuple(map(jnp.zeros_like, start))
     positions = (products, activated, recurrent, before, gradients, fixed.scanned())
     of_start, (of_products, of_recurrent) = jax.lax.scan(step, zeros, positions, reverse=True)
     of_recurrent = (*of_products[:first], *of_recurrent)
-    of_learned = _gradients_of_recurrent(cell, learned, fixed.masked(before[0]), of_recurrent, dtype)
+    of_learned = _gradients_of_recurrent(cell, learned, fixed.apply_state_mask(before[0]), of_recurrent, dtype)
     of_learned |= {'bias': tuple(one.sum((0, 1)) for one in of_products)} if 'bias' in learned else {}
     return tuple(one.astype(dtype) for one in of_products), of_learned, of_start, None
 

@@ -54,7 +54,7 @@ class EncodedExamples:
         examples = self.read_examples('test')
         for example in examples:
             if not self.problem.is_labelled(example):
-                where = getattr(example, 'where', 'a row')
+                where = getattr(example, 'file_and_line', 'a row')
                 raise InputError(f'{where}: no label to score by; examples.test needs them with eval.split test')
         return {'test': examples}
 

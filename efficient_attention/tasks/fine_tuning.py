@@ -73,7 +73,9 @@ class FineTuningTask(Task):
         self.split = 'test' if config.eval.split == 'test' else 'dev'
         # Before any rows are prepared, so that missing files are reported at once.
         self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(fields)}
-        self.dev = [feature for features in getattr(self.encoded, self.split).values() for feature in features]
+        self.dev = [
+            feature for features in getattr(self.encoded, f'{self.split}_rows').values() for feature in features
+        ]
         if not self.dev:
             found = getattr(fields, self.split)
             raise InputError(f'examples.{self.split} {found!r} gives no row to evaluate on')
@@ -118,7 +120,7 @@ class FineTuningTask(Task):
         scores: dict[str, float] = {}
         start = 0
         for split, examples in getattr(self.encoded, f'{self.split}_examples').items():
-            features = getattr(self.encoded, self.split)[split]
+            features = getattr(self.encoded, f'{self.split}_rows')[split]
             predictions = self.problem.predict_from_outputs(examples, features, outputs[start : start + len(features)])
             scores |= self.problem.score(examples, predictions, split)
             start += len(features)

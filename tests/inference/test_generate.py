@@ -218,9 +218,9 @@ def test_bad_workdirs_are_named(workdir, tmp_path):
 
 def test_a_beam_search_finds_what_is_at_least_as_probable_as_greedy_text(generator):
     prompt, count = 'The old dog', 6
-    [greedy] = generator.best(prompt, max_tokens=count, beams=1)
+    [greedy] = generator.beam_search(prompt, max_tokens=count, beams=1)
     assert greedy.text == ''.join(generator(prompt, max_tokens=count, sampling=GREEDY))
-    found = generator.best(prompt, max_tokens=count, beams=8, best=3)
+    found = generator.beam_search(prompt, max_tokens=count, beams=8, best=3)
     assert found == sorted(found, key=lambda one: -one.log_prob) and len({one.text for one in found}) == 3
     assert found[0].log_prob >= greedy.log_prob - 1e-5
     ids = np.stack([generator.units.encode(one.text) for one in [greedy, *found]]).astype(np.int32)
@@ -237,6 +237,6 @@ def test_a_beam_search_finds_what_is_at_least_as_probable_as_greedy_text(generat
 
 def test_a_beam_search_says_what_is_out_of_range(generator):
     with pytest.raises(InputError, match='best .*3.* 1 to 2, the beams'):
-        generator.best('The', max_tokens=2, beams=2, best=3)
+        generator.beam_search('The', max_tokens=2, beams=2, best=3)
     with pytest.raises(InputError, match='max_tokens .*0'):
-        generator.best('The', max_tokens=0)
+        generator.beam_search('The', max_tokens=0)

@@ -96,7 +96,7 @@ def test_broken_rows_of_official_files_are_noted(tmp_path: Path):
 )
 def test_labels_that_are_missing_or_unknown_are_named(tmp_path: Path, name: str, content: str, field: str, said: str):
     with pytest.raises(InputError, match=said):
-        list(set_of(tmp_path / 'a.tsv', name, content, field).read())
+        list(set_of(tmp_path / 'a.tsv', name, content, field).read_pairs())
 
 
 @pytest.mark.parametrize('text', ['glue:sst3:a.tsv', 'glue:sst2', 'glue:sst2:'])

@@ -30,11 +30,11 @@ def classification(folder, rows, **options):
 
 def predicted(task, split, seed=0):
     """Examples, and predictions from random logits."""
-    examples = task.read(split)
+    examples = task.read_examples(split)
     features = task.encode(examples)
     rng = np.random.default_rng(seed)
-    outputs = [{'logits': rng.normal(size=task.outputs).astype(np.float32)} for _ in features]
-    return examples, features, outputs, task.decode(examples, features, outputs)
+    outputs = [{'logits': rng.normal(size=task.head_output_count).astype(np.float32)} for _ in features]
+    return examples, features, outputs, task.predict_from_outputs(examples, features, outputs)
 
 
 def test_labels_come_from_the_config_or_the_training_file(tmp_path):
@@ -55,9 +55,9 @@ def test_predictions_are_the_likeliest_label(tmp_path):
     task = classification(tmp_path, ['x', 'y', 'z'])
     examples, features, _, _ = predicted(task, 'dev')
     outputs = [{'logits': np.array(row, np.float32)} for row in ([0, 3, 1], [2, 0, 0], [0, 0, 9])]
-    predictions = task.decode(examples, features, outputs)
+    predictions = task.predict_from_outputs(examples, features, outputs)
     assert [one.label for one in predictions] == ['y', 'x', 'z']
-    answer = task.answer(predictions[0])
+    answer = task.prediction_to_python(predictions[0])
     assert answer['label'] == 'y' and answer['score'] == answer['scores']['y'] == max(answer['scores'].values())
     assert list(answer['scores']) == ['x', 'y', 'z'] and sum(answer['scores'].values()) == pytest.approx(1)
 
@@ -89,25 +89,27 @@ def test_the_order_of_rows_does_not_count(tmp_path):
     task = classification(tmp_path, ['x', 'y', 'z'] * 5)
     examples, features, outputs, predictions = predicted(task, 'dev')
     order = np.random.default_rng(1).permutation(len(features))
-    again = task.decode(examples, [features[place] for place in order], [outputs[place] for place in order])
+    again = task.predict_from_outputs(
+        examples, [features[place] for place in order], [outputs[place] for place in order]
+    )
     assert again == predictions
 
 
 def test_rows_left_out_are_not_scored(tmp_path):
     task = classification(tmp_path, ['x', 'y'] * 7, overlong='skip')  # of seven lengths, three are above four tokens
     examples, _, _, predictions = predicted(task, 'dev')
-    assert sum(one is None for one in predictions) == 6 and task.answer(None) is None
+    assert sum(one is None for one in predictions) == 6 and task.prediction_to_python(None) is None
     kept = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
     expected = np.mean([one.label == guess.label for one, guess in kept])
     assert task.score(examples, predictions, 'dev')['accuracy'] == pytest.approx(expected)
-    [path] = task.write(examples, predictions, 'dev', tmp_path)
+    [path] = task.write_predictions(examples, predictions, 'dev', tmp_path)
     assert len(path.read_text().splitlines()) == 8
 
 
 def test_predictions_of_own_tables(tmp_path):
     task = classification(tmp_path, ['x', 'y', 'x'])
     examples, _, _, predictions = predicted(task, 'dev')
-    [path] = task.write(examples, predictions, 'test', tmp_path / 'out')
+    [path] = task.write_predictions(examples, predictions, 'test', tmp_path / 'out')
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert path.name == 'predictions.jsonl' and [row['id'] for row in rows] == ['0', '1', '2']
     assert [row['label'] for row in rows] == [max(row['probabilities'], key=row['probabilities'].get) for row in rows]
@@ -123,7 +125,7 @@ def glue(folder, name, rows, *, kind=Classification, labels=(), header='sentence
 def test_glue_labels_and_metrics(tmp_path):
     task = glue(tmp_path, 'rte', ['a\tb\tnot_entailment'])
     assert task.labels == ('entailment', 'not_entailment') and task.metric_names == {'accuracy'}
-    [feature] = task.encode(task.read('dev'))
+    [feature] = task.encode(task.read_examples('dev'))
     assert int(feature['label']) == 1
     turned = glue(tmp_path, 'rte', ['a\tb\tnot_entailment'], labels=('not_entailment', 'entailment'))
     assert int(turned.encode(turned.read('dev'))[0]['label']) == 0

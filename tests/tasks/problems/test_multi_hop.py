@@ -67,13 +67,13 @@ def test_rows_to_train_on():
 def test_the_labels_decode_to_the_answers(tmp_path):
     task = make_task()
     features = task.encode(EXAMPLES)
-    predictions = task.decode(EXAMPLES, features, [oracle(feature) for feature in features])
+    predictions = task.predict_from_outputs(EXAMPLES, features, [oracle(feature) for feature in features])
     assert [one.answer for one in predictions] == [example.answers[0] for example in EXAMPLES]
     assert [one.type for one in predictions] == ['span', 'span', 'yes', 'no', 'span']
     scores = task.score(EXAMPLES, predictions, 'dev')
     assert set(scores) == task.metric_names and scores.pop(THRESHOLD) == 0.5
     assert set(scores.values()) == {1.0} and not task.notes
-    (path,) = task.write(EXAMPLES, predictions, 'dev', tmp_path)
+    (path,) = task.write_predictions(EXAMPLES, predictions, 'dev', tmp_path)
     content = json.loads(path.read_text())
     assert content['answer'] == {example.id: example.answers[0] for example in EXAMPLES}
     assert {id: {tuple(one) for one in chosen} for id, chosen in content['sp'].items()} == {
@@ -88,7 +88,7 @@ def test_an_answer_lies_within_one_sentence():
     first = int(np.flatnonzero(features[0]['text'] == 1)[-1])
     outputs[0]['logits'][:] = 0.0
     outputs[0]['logits'][first, 0] = outputs[0]['logits'][first + 2, 1] = 5.0  # from one sentence into the next
-    (prediction,) = task.decode(EXAMPLES[:1], features, outputs)
+    (prediction,) = task.predict_from_outputs(EXAMPLES[:1], features, outputs)
     assert prediction.answer == '.'
 
 
@@ -96,7 +96,7 @@ def test_the_threshold_with_the_best_support_is_chosen_on_dev():
     task = make_task()
     features = task.encode(EXAMPLES)
     outputs = [oracle(feature) | {'support': 2 * feature['support'] - 3} for feature in features]  # 0.27 or 0.05
-    predictions = task.decode(EXAMPLES, features, outputs)
+    predictions = task.predict_from_outputs(EXAMPLES, features, outputs)
     assert task.score(EXAMPLES, predictions, 'test')['sp_f1'] == 0.0
     scores = task.score(EXAMPLES, predictions, 'dev')
     assert scores['sp_f1'] == 1.0 and task.thresholds == {THRESHOLD: 0.25}
@@ -135,7 +135,7 @@ def test_an_answer_that_was_cut_off_has_no_place():
 def test_long_rows_may_be_left_out_or_refused():
     task = make_task(length=30, overlong='skip')
     assert task.encode(EXAMPLES[:2]) == [] and '2 of 2 rows are left out' in task.notes[0]
-    predictions = task.decode(EXAMPLES[:2], [], [])
+    predictions = task.predict_from_outputs(EXAMPLES[:2], [], [])
     assert [one.answer for one in predictions] == ['', '']
     assert task.score(EXAMPLES[:2], predictions, 'dev')['joint_f1'] == 0.0
     with pytest.raises(InputError, match="question 1: 43 tokens, above data.length 30; examples.overlong is 'error'"):
@@ -153,7 +153,7 @@ def test_long_rows_may_be_read_in_windows():
             inside = whole[0][name][5 + 9 * number : -1][:capacity]
             np.testing.assert_array_equal(feature[name][5:-1], inside)
         assert feature['is_global'].sum() == 4 + (feature['tokens'] > 4).sum() - (feature['tokens'] > 6).sum()
-    predictions = task.decode(EXAMPLES, features, [oracle(feature) for feature in features])
+    predictions = task.predict_from_outputs(EXAMPLES, features, [oracle(feature) for feature in features])
     assert [one.answer for one in predictions] == [example.answers[0] for example in EXAMPLES]
     assert task.score(EXAMPLES, predictions, 'dev')['joint_em'] == 1.0
 
@@ -163,7 +163,7 @@ def test_questions_without_paragraphs():
     example = question('ab', ('hill', 0), paragraphs=())
     features = task.encode([example])
     assert len(features[0]['tokens']) == 6 and features[0]['start'] == 0
-    assert task.decode([example], features, [oracle(features[0])])[0].answer == ''
+    assert task.predict_from_outputs([example], features, [oracle(features[0])])[0].answer == ''
 
 
 def test_what_is_refused(tmp_path):
@@ -172,13 +172,13 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(InputError, match='it must be at least 11'):
         make_task(length=10)
     with pytest.raises(InputError, match='examples.train is empty'):
-        make_task().read('train')
+        make_task().read_examples('train')
     row = {'_id': 'a', 'question': 'who', 'answer': 'ab', 'context': [], 'supporting_facts': []}
     path = tmp_path / 'a.json'
     path.write_text(json.dumps([row, row]))
     with pytest.raises(InputError, match="row 1: question 'a': field 'id' is the same as in"):
-        make_task(dev=str(path)).read('dev')
-    assert len(make_task(train=str(path)).read('train')) == 2
+        make_task(dev=str(path)).read_examples('dev')
+    assert len(make_task(train=str(path)).read_examples('train')) == 2
 
 
 # ---- plain Python in and out ----
@@ -187,11 +187,11 @@ def test_what_is_refused(tmp_path):
 def test_plain_python():
     task = make_task()
     context = [[paragraph.title, list(paragraph.sentences)] for paragraph in PARAGRAPHS]
-    example = task.example({'question': 'who', 'context': context})
+    example = task.example_from_python({'question': 'who', 'context': context})
     features = task.encode([example])
     assert 'start' not in features[0]
     wanted = task.encode(EXAMPLES[:1])[0]
-    answer = task.answer(task.decode([example], features, [oracle(wanted)])[0])
+    answer = task.prediction_to_python(task.predict_from_outputs([example], features, [oracle(wanted)])[0])
     assert answer['answer'] == 'ef gh' and answer['type'] == 'span' and 0 < answer['score'] < 1
     assert answer['support'] == [['hill', 1], ['sea', 0]]
 
@@ -208,7 +208,7 @@ def test_plain_python():
 )
 def test_empty_questions_are_refused(value, message):
     with pytest.raises(InputError, match=message):
-        make_task().example(value)
+        make_task().example_from_python(value)
 
 
 @pytest.mark.real
@@ -224,8 +224,8 @@ def test_empty_questions_are_refused(value, message):
 )
 def test_the_labels_of_real_files_decode_to_their_answers(name, exact, support):
     task = make_task(4096, text_encoder(MINILM), dev=str(DATA / name), question_length=64)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
-    predictions = task.decode(examples, features, [oracle(feature) for feature in features])
+    predictions = task.predict_from_outputs(examples, features, [oracle(feature) for feature in features])
     scores = task.score(examples, predictions, 'dev')
     assert (scores['em'], scores['sp_em']) == (pytest.approx(exact), pytest.approx(support))

@@ -38,13 +38,13 @@ def rows_of(feature):
 
 def test_a_row_for_each_choice(tmp_path):
     task = task_of(tmp_path)
-    first, second = task.encode(task.read('train'), is_training=True)
+    first, second = task.encode(task.read_examples('train'), is_training=True)
     assert rows_of(first) == ['<abc|d|', '<abc|ef|', '<abc|g|', '<abc|h|']
     assert (int(first['label']), int(second['label']), int(second['example'])) == (1, 3, 1)
     assert first['tokens'].shape == first['token_types'].shape == (4, 8)
     assert (first['tokens'][0, 7:] == ENCODER.pad).all() and first['tokens'].dtype == np.int32
     np.testing.assert_array_equal(first['token_types'][1], [0, 0, 0, 0, 0, 1, 1, 1])
-    assert task.outputs == 1 and task.labels == () and task.notes == []
+    assert task.head_output_count == 1 and task.labels == () and task.notes == []
 
 
 def test_questions_may_have_different_numbers_of_choices(tmp_path):
@@ -82,21 +82,21 @@ def test_the_pad_is_the_encoders(tmp_path):
 def test_long_contexts(tmp_path):
     long = 'o\tabcdefgh\tij\tk\tl\tm\t0\n'
     task = task_of(tmp_path, long, length=8)
-    [feature] = task.encode(task.read('train'))
+    [feature] = task.encode(task.read_examples('train'))
     assert rows_of(feature) == ['<abc|ij|', '<abcd|k|', '<abcd|l|', '<abcd|m|']
     assert task.notes == [f'{tmp_path}/a.tsv: 1 of 1 rows have more than data.length 8 tokens and were cut']
     task = task_of(tmp_path, long, length=8, overlong='skip')
-    examples = task.read('dev')
-    assert task.encode(examples) == [] and task.decode(examples, [], []) == [None]
-    assert task.notes[0].endswith('and were left out') and task.answer(None) is None
+    examples = task.read_examples('dev')
+    assert task.encode(examples) == [] and task.predict_from_outputs(examples, [], []) == [None]
+    assert task.notes[0].endswith('and were left out') and task.prediction_to_python(None) is None
     task = task_of(tmp_path, long, length=8, overlong='error')
     with pytest.raises(InputError, match="a.tsv: line 1: fields 'context' and 'ending' have 10 tokens"):
-        task.encode(task.read('train'))
+        task.encode(task.read_examples('train'))
 
 
 def test_windows_of_the_context_stand_beside_whole_endings(tmp_path):
     task = task_of(tmp_path, 'o\tabcdefgh\tij\tk\tl\tm\t0\n', length=8, overlong='windows', stride=3)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     assert [rows_of(one)[:2] for one in features] == [
         ['<abc|ij|', '<abc|k|'],
@@ -105,7 +105,7 @@ def test_windows_of_the_context_stand_beside_whole_endings(tmp_path):
     ]
     assert task.notes[0].endswith('and became 3 windows')
     outputs = [{'logits': np.array(row, np.float32)} for row in ([1, 0, 0, 0], [0, 3, 0, 0], [1, 0, 0, 0])]
-    [prediction] = task.decode(examples, features, outputs)
+    [prediction] = task.predict_from_outputs(examples, features, outputs)
     assert prediction.index == 1
     with pytest.raises(InputError, match='a.tsv: line 1: a choice has 4 tokens with its question'):
         short = task_of(tmp_path, 'o\tabcdefgh\tijkl\tk\tl\tm\t0\n', length=8, overlong='windows')
@@ -114,13 +114,13 @@ def test_windows_of_the_context_stand_beside_whole_endings(tmp_path):
 
 def test_accuracy_and_files(tmp_path):
     task = task_of(tmp_path)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     outputs = [{'logits': np.array(row, np.float32)} for row in ([0, 5, 0, 0], [5, 0, 0, 0])]
-    predictions = task.decode(examples, features, outputs)
+    predictions = task.predict_from_outputs(examples, features, outputs)
     assert task.score(examples, predictions, 'dev') == {'accuracy': 0.5}
     assert task.score(examples, [predictions[0], None], 'dev') == {'accuracy': 1.0}
-    [path] = task.write(examples, predictions, 'test', tmp_path)
+    [path] = task.write_predictions(examples, predictions, 'test', tmp_path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert path.name == 'predictions.jsonl' and [(row['id'], row['label']) for row in rows] == [('0', 1), ('1', 0)]
     assert sum(rows[0]['probabilities']) == pytest.approx(1)
@@ -129,9 +129,9 @@ def test_accuracy_and_files(tmp_path):
 def test_questions_without_answers_cannot_be_scored(tmp_path):
     (tmp_path / 'a.csv').write_text('text,choice0,choice1\na,b,c\n')
     task = task_of(tmp_path, format='table', test=str(tmp_path / 'a.csv'))
-    examples = task.read('test')
+    examples = task.read_examples('test')
     features = task.encode(examples)
-    predictions = task.decode(examples, features, [{'logits': np.zeros(2, np.float32)}])
+    predictions = task.predict_from_outputs(examples, features, [{'logits': np.zeros(2, np.float32)}])
     assert 'label' not in features[0]
     with pytest.raises(InputError, match='a.csv: line 2: no answer to compare the prediction with'):
         task.score(examples, predictions, 'test')
@@ -139,11 +139,11 @@ def test_questions_without_answers_cannot_be_scored(tmp_path):
 
 def test_inputs_and_answers_of_a_pipeline(tmp_path):
     task = task_of(tmp_path)
-    question = task.example({'context': 'ab', 'question': 'c _', 'choices': ['d', 'e', 'f']})
+    question = task.example_from_python({'context': 'ab', 'question': 'c _', 'choices': ['d', 'e', 'f']})
     [feature] = task.encode([question])
     assert rows_of(feature) == ['<ab|cd|', '<ab|ce|', '<ab|cf|']
-    [prediction] = task.decode([question], [feature], [{'logits': np.array([0, 0, 9], np.float32)}])
-    answer = task.answer(prediction)
+    [prediction] = task.predict_from_outputs([question], [feature], [{'logits': np.array([0, 0, 9], np.float32)}])
+    answer = task.prediction_to_python(prediction)
     assert (answer['choice'], answer['index']) == ('f', 2) and answer['score'] == max(answer['scores'])
     assert json.loads(json.dumps(answer)) == answer
     bad = [
@@ -157,7 +157,7 @@ def test_inputs_and_answers_of_a_pipeline(tmp_path):
     ]
     for value in bad:
         with pytest.raises(InputError, match='input'):
-            task.example(value)
+            task.example_from_python(value)
 
 
 def test_formats_must_serve(tmp_path):

@@ -41,7 +41,7 @@ def arena_of(folder, text, encoder=None, **options):
 
 def test_rows_of_ids(tmp_path):
     task = arena_of(tmp_path, 'listops:rows=4:length=8-40')
-    examples = task.read('train')
+    examples = task.read_examples('train')
     features = task.encode(examples, is_training=True)
     assert task.labels == tuple('0123456789') and task.metric_names == {'accuracy'} and task.head == 'sequence'
     for index, (example, feature) in enumerate(zip(examples, features, strict=True)):
@@ -49,21 +49,21 @@ def test_rows_of_ids(tmp_path):
         assert (feature['tokens'] == row.texts[0][:24] + FIRST_WORD).all()  # cut at the length of a row
         assert isinstance(feature['tokens'].base, np.memmap)  # and on disk until a batch wants it
         assert (example.label, int(feature['label'])) == (str(row.label), row.label)
-    assert task.encode(task.read('dev'))[0]['tokens'].tolist() != features[0]['tokens'].tolist()
+    assert task.encode(task.read_examples('dev'))[0]['tokens'].tolist() != features[0]['tokens'].tolist()
     assert examples[1].where == 'listops:rows=4:length=8-40: row 1'
 
 
 def test_a_row_of_ids_is_as_its_text(tmp_path):
     task = arena_of(tmp_path, 'listops:rows=1:length=8-20')
-    [feature] = task.encode(task.read('dev'))
+    [feature] = task.encode(task.read_examples('dev'))
     text = task.encoder.tokenizer.decode(feature['tokens'].tolist())
-    [again] = task.encode([task.example(text)])
+    [again] = task.encode([task.example_from_python(text)])
     assert again['tokens'].tolist() == feature['tokens'].tolist()
 
 
 def test_towers_are_rows_of_their_own(tmp_path):
     task = arena_of(tmp_path, 'passages:rows=3:length=30:source=stdlib', towers=True)
-    examples = task.read('train')
+    examples = task.read_examples('train')
     features = task.encode(examples)
     assert task.head == 'towers' and task.labels == ('0', '1')
     for example, feature in zip(examples, features, strict=True):
@@ -79,7 +79,7 @@ def test_towers_are_rows_of_their_own(tmp_path):
 
 def test_towers_of_a_table(tmp_path):
     task = task_of(tmp_path, 'a,b,label\nab c,d,x\nd,e f,y\n', text='a', text_pair='b', towers=True, length=4)
-    first, _ = task.encode(task.read('dev'))
+    first, _ = task.encode(task.read_examples('dev'))
     assert first['lengths'].tolist() == [4, 3] and texts([{'tokens': first['tokens'].ravel()}]).startswith('[CLS]ab')
 
 
@@ -92,12 +92,12 @@ def test_towers_and_sets_that_do_not_serve(tmp_path):
         arena_of(tmp_path, '')
     task = arena_of(tmp_path, 'passages:rows=3:length=30:source=stdlib', towers=True, overlong='windows')
     with pytest.raises(InputError, match="^examples.overlong is 'windows'; with examples.towers a text is one row"):
-        task.encode(task.read('train'))
+        task.encode(task.read_examples('train'))
 
 
 def test_rows_of_texts(tmp_path):
     task = task_of(tmp_path, 'text,label\nab c,x\nd,y\n')
-    features = task.encode(task.read('train'), is_training=True)
+    features = task.encode(task.read_examples('train'), is_training=True)
     assert texts(features) == '[CLS]abc[SEP][CLS]d[SEP]'
     assert [int(feature['label']) for feature in features] == [0, 1]
     assert [int(feature['example']) for feature in features] == [0, 1]
@@ -108,14 +108,14 @@ def test_rows_of_texts(tmp_path):
 @pytest.mark.parametrize('encoder', [letters(), spaced_letters()])
 def test_rows_of_pairs_are_the_tokenizers(tmp_path, encoder):
     task = task_of(tmp_path, 'a,b,label\nab c,d,x\nd,e f,y\n', text='a', text_pair='b', encoder=encoder)
-    for example, feature in zip(task.read('dev'), task.encode(task.read('dev')), strict=True):
+    for example, feature in zip(task.read_examples('dev'), task.encode(task.read_examples('dev')), strict=True):
         expected = encoder.row(*encoder.encode(list(example.texts)))
         assert (feature['tokens'].tolist(), feature['token_types'].tolist()) == (expected.ids, expected.type_ids)
 
 
 def test_a_test_row_has_no_label(tmp_path):
     task = task_of(tmp_path, 'text\nab\n', labels=('x', 'y'))
-    [feature] = task.encode(task.read('test'))
+    [feature] = task.encode(task.read_examples('test'))
     assert 'label' not in feature
 
 
@@ -124,21 +124,21 @@ LONG = 'text,label\nabcdefghij,x\nab,y\n'
 
 def test_long_rows_are_cut_and_counted(tmp_path):
     task = task_of(tmp_path, LONG, length=6)
-    assert texts(task.encode(task.read('train'))) == '[CLS]abcd[SEP][CLS]ab[SEP]'
+    assert texts(task.encode(task.read_examples('train'))) == '[CLS]abcd[SEP][CLS]ab[SEP]'
     assert task.notes == [f'{tmp_path}/a.csv: 1 of 2 rows have more than data.length 6 tokens and were cut']
-    task.encode(task.read('train'))
+    task.encode(task.read_examples('train'))
     assert len(task.notes) == 1  # said once
 
 
 def test_long_rows_are_refused_left_out_or_windows(tmp_path):
     task = task_of(tmp_path, LONG, length=6, overlong='error')
     with pytest.raises(InputError, match=r"a.csv: line 2: field 'text' has 10 tokens; data.length 6 leaves room for 4"):
-        task.encode(task.read('train'))
+        task.encode(task.read_examples('train'))
     task = task_of(tmp_path, LONG, length=6, overlong='skip')
-    assert texts(task.encode(task.read('train'))) == '[CLS]ab[SEP]'
+    assert texts(task.encode(task.read_examples('train'))) == '[CLS]ab[SEP]'
     assert task.notes[0].endswith('and were left out')
     task = task_of(tmp_path, LONG, length=6, overlong='windows', stride=3)
-    features = task.encode(task.read('train'))
+    features = task.encode(task.read_examples('train'))
     assert texts(features) == '[CLS]abcd[SEP][CLS]defg[SEP][CLS]ghij[SEP][CLS]ab[SEP]'
     assert [int(feature['example']) for feature in features] == [0, 0, 0, 1]
     assert task.notes[0].endswith('and became 3 windows')
@@ -147,7 +147,7 @@ def test_long_rows_are_refused_left_out_or_windows(tmp_path):
 def test_labels_must_be_known(tmp_path):
     task = task_of(tmp_path, 'text,label\na,x\nb,z\n', labels=('x', 'y'))
     with pytest.raises(InputError, match=r"a.csv: line 3: field 'label' is 'z'; known labels: x, y"):
-        task.read('dev')
+        task.read_examples('dev')
 
 
 def test_fields_and_formats_must_serve(tmp_path):
@@ -185,16 +185,20 @@ def test_broken_rows_of_glue_are_said(tmp_path):
 def test_inputs_of_a_pipeline(tmp_path):
     single = task_of(tmp_path, LONG)
     pair = task_of(tmp_path, 'text,b,label\na,b,x\nc,d,y\n', text_pair='b')
-    assert single.example('ab').texts == single.example({'text': 'ab'}).texts == ('ab',)
-    assert pair.example(('ab', 'c')).texts == pair.example({'text': 'ab', 'text_pair': 'c'}).texts == ('ab', 'c')
+    assert single.example_from_python('ab').texts == single.example_from_python({'text': 'ab'}).texts == ('ab',)
+    assert (
+        pair.example_from_python(('ab', 'c')).texts
+        == pair.example_from_python({'text': 'ab', 'text_pair': 'c'}).texts
+        == ('ab', 'c')
+    )
     for value in ('', ' ', 5, None, {}, [], ('a', ''), {'other': 'a'}):
         with pytest.raises(InputError, match='an input'):
-            pair.example(value)
+            pair.example_from_python(value)
     with pytest.raises(InputError, match='an input has 2 texts; this task is about 1'):
-        single.example(('a', 'b'))
+        single.example_from_python(('a', 'b'))
     with pytest.raises(InputError, match='an input has 1 texts; this task is about 2'):
-        pair.example('a')
-    [feature] = single.encode([single.example('ab')])
+        pair.example_from_python('a')
+    [feature] = single.encode([single.example_from_python('ab')])
     assert texts([feature]) == '[CLS]ab[SEP]' and 'label' not in feature
 
 
@@ -210,14 +214,14 @@ def test_only_labelled_examples_can_be_scored(tmp_path):
 def test_sentences_are_rows_of_a_text(tmp_path):
     content = 'text,label\nab. Cd e! F,x\nab cdefgh. G,y\n'
     task = task_of(tmp_path, content, length=7, sentences=2)
-    first, second = task.encode(task.read('train'), is_training=True)
+    first, second = task.encode(task.read_examples('train'), is_training=True)
     rows = [texts([{'tokens': ids}]) for ids in first['tokens']]
     assert rows == ['[CLS]ab.[SEP][PAD]', '[CLS]cde![SEP]'] and first['lengths'].tolist() == [5, 6]
     assert second['tokens'].shape == (2, 7) and int(second['label']) == 1
     limit = 'examples.sentences 2 sentences, or data.length 7 tokens in one,'
     assert task.notes == [f'{tmp_path}/a.csv: 2 of 2 rows have more than {limit} and were cut']
     task = task_of(tmp_path, content, length=7, sentences=2, overlong='windows')
-    assert [int(feature['example']) for feature in task.encode(task.read('dev'))] == [0, 0, 1, 1]
+    assert [int(feature['example']) for feature in task.encode(task.read_examples('dev'))] == [0, 0, 1, 1]
 
 
 def test_sentences_of_pairs_or_of_texts_without_borders_are_refused(tmp_path):
@@ -225,5 +229,5 @@ def test_sentences_of_pairs_or_of_texts_without_borders_are_refused(tmp_path):
         task_of(tmp_path, 'a,b,label\nab c,d,x\nd,e f,y\n', text='a', text_pair='b', sentences=2)
     task = task_of(tmp_path, 'text,label\nab,x\nd,y\n', sentences=2)
     with pytest.raises(InputError, match='none of the 2 texts of examples.train has a sentence border'):
-        task.encode(task.read('train'), is_training=True)
-    assert task.encode(task.read('dev'))[0]['tokens'].shape == (1, 4)
+        task.encode(task.read_examples('train'), is_training=True)
+    assert task.encode(task.read_examples('dev'))[0]['tokens'].shape == (1, 4)

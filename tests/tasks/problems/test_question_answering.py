@@ -43,7 +43,7 @@ def oracle(feature, right=10.0):
 
 def oracle_answers(task, examples):
     features = task.encode(examples)
-    return task.decode(examples, features, [oracle(feature) for feature in features])
+    return task.predict_from_outputs(examples, features, [oracle(feature) for feature in features])
 
 
 def test_windows_of_one_question():
@@ -100,7 +100,7 @@ def test_a_tokenizer_without_token_types_and_with_two_separators():
     features = task.encode([question(context, 'cd', 'cd  efg', at=3), question(context, 'h'), question(context, 'efg')])
     assert not any(feature['token_types'].any() for feature in features)
     assert all(feature['tokens'][0] == 0 and (feature['tokens'] == 2).sum() == 3 for feature in features)
-    found = task.decode([question(context)] * 3, features, [oracle(feature) for feature in features])
+    found = task.predict_from_outputs([question(context)] * 3, features, [oracle(feature) for feature in features])
     assert [one.best.text for one in found] == ['cd', 'h', 'efg']
 
 
@@ -145,7 +145,7 @@ def test_the_labels_decode_to_the_answers_through_all_windows(length, stride):
         answer = context[start : start + rng.randint(1, 3)].strip()
         examples.append(Question(str(number), 'who', context, (Answer(answer, start),)))
     features = task.encode(examples)
-    predictions = task.decode(examples, features, [oracle(feature) for feature in features])
+    predictions = task.predict_from_outputs(examples, features, [oracle(feature) for feature in features])
     assert [one.best.text for one in predictions] == [example.answers[0].text for example in examples]
     assert [one.best.start for one in predictions] == [example.answers[0].start for example in examples]
     assert task.score(examples, predictions, 'dev') == {'exact_match': 1.0, 'f1': 1.0}
@@ -158,7 +158,7 @@ def test_an_answer_starts_only_where_its_window_has_the_most_context():
     outputs = [{'logits': np.zeros((len(feature['tokens']), 2), np.float32)} for feature in features]
     for feature, output in zip(features, outputs, strict=True):
         output['logits'][(feature['offset_start'] >= 0) & ~feature['is_allowed'], 0] = 9.0
-    (prediction,) = task.decode(examples, features, outputs)
+    (prediction,) = task.predict_from_outputs(examples, features, outputs)
     assert prediction.best.start_logit == 0.0
 
 
@@ -174,7 +174,9 @@ def test_decoding_does_not_depend_on_the_order_of_rows():
     features = task.encode(examples)
     rng = np.random.default_rng(0)
     outputs = [{'logits': rng.normal(size=(len(one['tokens']), 2)).astype(np.float32)} for one in features]
-    assert task.decode(examples, features, outputs) == task.decode(examples, features[::-1], outputs[::-1])
+    assert task.predict_from_outputs(examples, features, outputs) == task.predict_from_outputs(
+        examples, features[::-1], outputs[::-1]
+    )
 
 
 # ---- questions without answer ----
@@ -187,7 +189,7 @@ def test_null_odds_come_from_the_window_that_is_surest_of_an_answer():
     outputs = [oracle(feature) for feature in features]
     for number, output in enumerate(outputs):
         output['logits'][0] = (number, 2 - 3 * number)
-    (prediction,) = task.decode(examples, features, outputs)
+    (prediction,) = task.predict_from_outputs(examples, features, outputs)
     last = len(outputs) - 1
     assert prediction.null_odds == pytest.approx((2 - 2 * last) - 20.0)
     empty = next(one for one in prediction.candidates if not one.text)
@@ -202,12 +204,12 @@ def test_the_threshold_is_chosen_on_dev_and_kept_for_others():
     for output, null in zip(outputs, (21.0, 23.0, 22.0), strict=True):
         output['logits'][0] = (null, 0.0)
     outputs[1]['logits'][4] = 10.0  # an answer that the question does not have
-    predictions = task.decode(examples, features, outputs)
-    assert [task.answer(one)['answer'] for one in predictions] == ['', '', '']
+    predictions = task.predict_from_outputs(examples, features, outputs)
+    assert [task.prediction_to_python(one)['answer'] for one in predictions] == ['', '', '']
     scores = task.score(examples, predictions, 'dev')
     assert task.thresholds == {THRESHOLD: 2.0} and set(scores) == task.metric_names
     assert scores['f1'] == scores['best_f1'] == scores['NoAns_f1'] == 1.0
-    assert [task.answer(one)['answer'] for one in predictions] == ['b', '', 'c']
+    assert [task.prediction_to_python(one)['answer'] for one in predictions] == ['b', '', 'c']
     assert task.score(examples[1:2], predictions[1:2], 'test')[THRESHOLD] == 2.0
 
 
@@ -218,7 +220,7 @@ def test_a_model_that_finds_nothing_answers_nothing():
     outputs = [{'logits': np.zeros((len(feature['tokens']), 2), np.float32)} for feature in features]
     for output in outputs:
         output['logits'][4] = 5.0  # always the first letter
-    scores = task.score(examples, task.decode(examples, features, outputs), 'dev')
+    scores = task.score(examples, task.predict_from_outputs(examples, features, outputs), 'dev')
     assert scores['f1'] == scores['best_f1'] == pytest.approx(2 / 3) and scores['best_f1_thresh'] == 0.0
 
 
@@ -227,7 +229,7 @@ def test_files_say_what_the_scores_say(tmp_path):
     examples = [question('abc', 'b', id='1'), question('abc', id='2')]
     predictions = oracle_answers(task, examples)
     task.score(examples, predictions, 'dev')
-    names = [path.name for path in task.write(examples, predictions, 'dev', tmp_path)]
+    names = [path.name for path in task.write_predictions(examples, predictions, 'dev', tmp_path)]
     assert names == ['predictions.json', 'nbest_predictions.json', 'null_odds.json']
     assert json.loads((tmp_path / 'predictions.json').read_text()) == {'1': 'b', '2': ''}
     odds = json.loads((tmp_path / 'null_odds.json').read_text())
@@ -251,21 +253,21 @@ def test_reading_splits(tmp_path):
     right, wrong = question('abc', 'b'), question('abc', 'c', id='r', at=0)
     train = squad_file(tmp_path / 'train.json', right, wrong)
     task = make_task(train=train, dev=train)
-    assert [one.id for one in task.read('train')] == ['q'] and len(task.notes) == 1
-    dev = task.read('dev')
+    assert [one.id for one in task.read_examples('train')] == ['q'] and len(task.notes) == 1
+    dev = task.read_examples('dev')
     assert [one.id for one in dev] == ['q', 'r']
     assert ['start' in feature for feature in task.encode(dev)] == [True, False]  # the second answer is not there
     with pytest.raises(InputError, match='examples.test is empty'):
-        task.read('test')
+        task.read_examples('test')
 
 
 def test_what_is_refused(tmp_path):
     path = squad_file(tmp_path / 'a.json', question('abc', id='r'))
     with pytest.raises(InputError, match="question 'r': no answers; questions without one need examples.has_no_answer"):
-        make_task(dev=path).read('dev')
-    assert make_task(dev=path, has_no_answer=True).read('dev')[0].answers == ()
+        make_task(dev=path).read_examples('dev')
+    assert make_task(dev=path, has_no_answer=True).read_examples('dev')[0].answers == ()
     with pytest.raises(InputError, match="field 'id' is the same as in"):
-        make_task(dev=f'{path},{path}', has_no_answer=True).read('dev')
+        make_task(dev=f'{path},{path}', has_no_answer=True).read_examples('dev')
     with pytest.raises(InputError, match="examples.format is 'table'"):
         make_task(format='table')
     with pytest.raises(InputError, match="examples.overlong is 'truncate'"):
@@ -280,11 +282,11 @@ def test_what_is_refused(tmp_path):
 def test_a_long_context_is_read_to_its_end():
     task = make_task(length=14, question_length=2)
     context = 'ab' * 30 + ' yes'
-    example = task.example({'question': 'who', 'context': context})
+    example = task.example_from_python({'question': 'who', 'context': context})
     features = task.encode([example])
     assert 'start' not in features[0]
     outputs = [{'logits': np.where(f['offset_start'] >= 61, 9.0, 0.0)[:, None].repeat(2, 1)} for f in features]
-    answer = task.answer(task.decode([example], features, outputs)[0])
+    answer = task.prediction_to_python(task.predict_from_outputs([example], features, outputs)[0])
     assert (answer['start'], answer['end']) == (61, answer['end']) and answer['answer'] in ('y', 'ye', 'yes')
     assert context[answer['start'] : answer['end']] == answer['answer'] and 0 < answer['score'] <= 1
 
@@ -301,16 +303,16 @@ def test_a_long_context_is_read_to_its_end():
 )
 def test_empty_questions_are_refused(value, message):
     with pytest.raises(InputError, match=message):
-        make_task().example(value)
+        make_task().example_from_python(value)
 
 
 def test_a_context_without_pieces_has_no_answer():
     task = make_task()
-    example = task.example({'question': 'who', 'context': '\x00\x01'})
+    example = task.example_from_python({'question': 'who', 'context': '\x00\x01'})
     features = task.encode([example])
     assert len(features) == 1
     outputs = [{'logits': np.zeros((len(features[0]['tokens']), 2), np.float32)}]
-    assert task.answer(task.decode([example], features, outputs)[0])['answer'] == ''
+    assert task.prediction_to_python(task.predict_from_outputs([example], features, outputs)[0])['answer'] == ''
 
 
 # ---- real data ----
@@ -321,7 +323,7 @@ def test_a_context_without_pieces_has_no_answer():
 def test_the_labels_of_squad_decode_to_its_answers():
     fields = {'dev': str(DATA / 'dev-v1.1.rebuilt.json'), 'stride': 128, 'question_length': 64}
     task = make_task(text_encoder(MINILM), length=384, **fields)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     predictions = oracle_answers(task, examples)
     scores = task.score(examples, predictions, 'dev')
     assert len(examples) == 10_570 and scores['f1'] >= 0.999

@@ -37,8 +37,8 @@ def test_stsb_is_clipped_in_its_submission(tmp_path):
     task = glue(tmp_path, 'stsb', ['0\ta\tb\t5.000', '1\tc\td\t0.500'], kind=Regression, header=header)
     (tmp_path / 'test.tsv').write_text('index\tsentence1\tsentence2\n0\ta\tb\n1\ta\tb\n2\ta\tb')
     assert task.metric_names == {'pearson', 'spearman'} and task.best_metric == 'spearman'
-    assert [float(feature['label']) for feature in task.encode(task.read('dev'))] == [5, 0.5]
-    examples = task.read('test')
-    [path] = task.write(examples, [5.7, -0.1, 2.34567], 'test', tmp_path)
+    assert [float(feature['label']) for feature in task.encode(task.read_examples('dev'))] == [5, 0.5]
+    examples = task.read_examples('test')
+    [path] = task.write_predictions(examples, [5.7, -0.1, 2.34567], 'test', tmp_path)
     assert path.name == 'STS-B.tsv'
     assert path.read_text() == 'index\tprediction\n0\t5.000\n1\t0.000\n2\t2.346\n'

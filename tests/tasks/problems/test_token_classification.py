@@ -35,7 +35,7 @@ def sure(task, features):
 
 def test_a_label_stands_on_a_words_first_token(tmp_path):
     task = task_of(tmp_path)
-    first, second = task.encode(task.read('train'))
+    first, second = task.encode(task.read_examples('train'))
     assert task.labels == ('B-x', 'B-y', 'I-x', 'O')
     np.testing.assert_array_equal(first['labels'], [-1, 0, -1, 2, 3, -1])  # [CLS] a ##b c d [SEP]
     np.testing.assert_array_equal(second['labels'], [-1, 3, 1, -1, -1, -1])
@@ -53,17 +53,17 @@ def test_what_is_predicted_comes_back_to_its_word(tmp_path, length, stride, enco
         f'{word}\t{rng.choice(["O", "B-x", "I-x"])}\n' + '\n' * (index % 9 == 0) for index, word in enumerate(words)
     ]
     task = task_of(tmp_path, ''.join(lines), length=length, stride=stride, encoder=encoder)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     assert max(len(feature['tokens']) for feature in features) <= length
-    predictions = task.decode(examples, features, sure(task, features))
+    predictions = task.predict_from_outputs(examples, features, sure(task, features))
     assert [one.tags for one in predictions] == [one.tags for one in examples]
     assert task.score(examples, predictions, 'dev') == {'f1': 1, 'precision': 1, 'recall': 1, 'accuracy': 1}
 
 
 def test_long_sentences_lose_no_word(tmp_path):
     task = task_of(tmp_path, 'abcdefgh\tO\n' * 4 + 'a\tB-x\n', length=6, stride=2)
-    [sentence] = task.read('train')
+    [sentence] = task.read_examples('train')
     features = task.encode([sentence])
     assert sorted(word for feature in features for word in feature['words'] if word >= 0) == list(range(5))
     assert task.notes == [
@@ -73,38 +73,38 @@ def test_long_sentences_lose_no_word(tmp_path):
     with pytest.raises(
         InputError, match="a.conll: line 1: field 'words' has 4 tokens; data.length 5 leaves room for 3"
     ):
-        task.encode(task.read('train'))
+        task.encode(task.read_examples('train'))
     with pytest.raises(InputError, match="examples.overlong is 'truncate', which loses words"):
         task_of(tmp_path, overlong='truncate')
 
 
 def test_sentences_left_out_are_not_scored(tmp_path):
     task = task_of(tmp_path, 'abcdef\tO\n\na\tB-x\nb\tO\n', length=5, overlong='skip')
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     assert len(features) == 1 and task.notes[0].endswith('and were left out')
-    predictions = task.decode(examples, features, sure(task, features))
-    assert predictions[0] is None and task.answer(None) is None
+    predictions = task.predict_from_outputs(examples, features, sure(task, features))
+    assert predictions[0] is None and task.prediction_to_python(None) is None
     assert task.score(examples, predictions, 'dev')['accuracy'] == 1
-    assert task.write(examples, predictions, 'dev', tmp_path)[0].read_text() == 'a\tB-x\tB-x\nb\tO\tO\n\n'
+    assert task.write_predictions(examples, predictions, 'dev', tmp_path)[0].read_text() == 'a\tB-x\tB-x\nb\tO\tO\n\n'
 
 
 def test_a_word_without_token_gets_no_entity(tmp_path):
     task = task_of(tmp_path, 'a\tB-x\n\u200b\tB-x\nb\tO\n')
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     assert task.notes == [f"{tmp_path}/a.conll: 1 words have no token and get 'O'"]
-    [prediction] = task.decode(examples, features, sure(task, features))
+    [prediction] = task.predict_from_outputs(examples, features, sure(task, features))
     assert prediction.tags == ('B-x', 'O', 'O') and prediction.probabilities[1] == 0
 
 
 def test_scores_of_entities_and_of_other_tags(tmp_path):
     task = task_of(tmp_path)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
     outputs = sure(task, features)
     outputs[0]['logits'][3] = [0, 0, 0, 9]  # the I-x of the first entity becomes O
-    scores = task.score(examples, task.decode(examples, features, outputs), 'dev')
+    scores = task.score(examples, task.predict_from_outputs(examples, features, outputs), 'dev')
     assert scores == {'f1': 0.5, 'precision': 0.5, 'recall': 0.5, 'accuracy': 0.8}
     assert set(scores) == task.metric_names and task.best_metric == 'f1'
     other = task_of(tmp_path, 'a\tNOUN\nb\tVERB\n')
@@ -116,7 +116,7 @@ def test_tags_must_be_known(tmp_path):
     with pytest.raises(
         InputError, match="a.conll: line 6: tag 'B-y' is not known; known .see examples.labels.: O, B-x, I-x"
     ):
-        task.read('dev')
+        task.read_examples('dev')
     with pytest.raises(InputError, match='examples.labels is empty, and examples.train gives no tags'):
         task_of(tmp_path, train='')
     with pytest.raises(InputError, match="examples.format is 'glue'; token classification reads"):
@@ -125,14 +125,14 @@ def test_tags_must_be_known(tmp_path):
 
 def test_files_of_predictions(tmp_path):
     task = task_of(tmp_path)
-    examples = task.read('test')
+    examples = task.read_examples('test')
     features = task.encode(examples)
-    predictions = task.decode(examples, features, sure(task, features))
-    [path] = task.write(examples, predictions, 'test', tmp_path / 'out')
+    predictions = task.predict_from_outputs(examples, features, sure(task, features))
+    [path] = task.write_predictions(examples, predictions, 'test', tmp_path / 'out')
     assert path.name == 'predictions.conll'
     assert path.read_text() == 'ab\tB-x\tB-x\nc\tI-x\tI-x\nd\tO\tO\n\ne\tO\tO\nfgh\tB-y\tB-y\n\n'
     (tmp_path / 'a.conll').write_text('ab\nc\n')
-    unlabelled = task.read('test')
+    unlabelled = task.read_examples('test')
     features = task.encode(unlabelled)
     assert 'labels' not in features[0]
     with pytest.raises(InputError, match='a.conll: line 1: no tags to compare the prediction with'):
@@ -142,7 +142,7 @@ def test_files_of_predictions(tmp_path):
 def test_inputs_and_answers_of_a_pipeline(tmp_path):
     task = task_of(tmp_path)
     text = "ab c, d's  @fgh!"
-    sentence = task.example(text)
+    sentence = task.example_from_python(text)
     assert sentence.words == ('ab', 'c', ',', "d's", '@fgh', '!')
     assert [text[start:end] for start, end in sentence.spans] == list(sentence.words)
     [feature] = task.encode([sentence])
@@ -150,8 +150,8 @@ def test_inputs_and_answers_of_a_pipeline(tmp_path):
     tags = dict(enumerate(['B-x', 'I-x', 'O', 'O', 'B-y', 'O']))
     for place in np.flatnonzero(feature['words'] >= 0):
         logits[place, task.labels.index(tags[int(feature['words'][place])])] = 9
-    [prediction] = task.decode([sentence], [feature], [{'logits': logits}])
-    first, second = task.answer(prediction)
+    [prediction] = task.predict_from_outputs([sentence], [feature], [{'logits': logits}])
+    first, second = task.prediction_to_python(prediction)
     assert (first['word'], first['label'], first['start'], first['end']) == ('ab c', 'x', 0, 4)
     assert (second['word'], second['label'], text[second['start'] : second['end']]) == ('@fgh', 'y', '@fgh')
     assert 0.99 < first['score'] <= 1
@@ -159,17 +159,17 @@ def test_inputs_and_answers_of_a_pipeline(tmp_path):
 
 def test_tags_that_are_no_entities_are_answered_word_by_word(tmp_path):
     task = task_of(tmp_path, 'a\tNOUN\nb\tVERB\n')
-    sentence = task.example(['ab', 'c'])
+    sentence = task.example_from_python(['ab', 'c'])
     [feature] = task.encode([sentence])
-    [prediction] = task.decode([sentence], [feature], [{'logits': np.tile(np.float32([2, 0]), (5, 1))}])
-    answers = task.answer(prediction)
+    [prediction] = task.predict_from_outputs([sentence], [feature], [{'logits': np.tile(np.float32([2, 0]), (5, 1))}])
+    answers = task.prediction_to_python(prediction)
     assert [(one['word'], one['label'], one['start'], one['end']) for one in answers] == [
         ('ab', 'NOUN', 0, 2),
         ('c', 'NOUN', 3, 4),
     ]
     for value in ('', '  ', [], ['a', ''], 5, None):
         with pytest.raises(InputError, match='an input is a text or a list of words'):
-            task.example(value)
+            task.example_from_python(value)
 
 
 @pytest.mark.real
@@ -212,10 +212,10 @@ def test_real_sentences_come_back(folder, train, dev):
 )
 def test_every_form_of_entities_is_scored_and_answered(tmp_path, content, names):
     task = task_of(tmp_path, content)
-    examples = task.read('dev')
+    examples = task.read_examples('dev')
     features = task.encode(examples)
-    predictions = task.decode(examples, features, sure(task, features))
+    predictions = task.predict_from_outputs(examples, features, sure(task, features))
     scores = {'f1': 1.0, 'precision': 1.0, 'recall': 1.0} if names else {}
     assert task.score(examples, predictions, 'dev') == scores | {'accuracy': 1.0}
     assert task.metric_names == scores.keys() | {'accuracy'}
-    assert [one['label'] for one in task.answer(predictions[0])] == (names or ['NOUN', 'VERB'])
+    assert [one['label'] for one in task.prediction_to_python(predictions[0])] == (names or ['NOUN', 'VERB'])
