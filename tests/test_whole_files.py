@@ -103,9 +103,9 @@ def test_a_reader_never_sees_a_part(tmp_path: Path, monkeypatch):
 
 KILLED = """
 import os, pathlib, sys
-from efficient_attention.whole_files import whole_file, whole_folder
+from efficient_attention.atomic_files import atomic_file, atomic_folder
 folder = pathlib.Path(sys.argv[1])
-with whole_file(folder / 'file') as file, whole_folder(folder / 'folder') as partial:
+with atomic_file(folder / 'file') as file, atomic_folder(folder / 'folder') as partial:
     file.write_text('half')
     (partial / 'half').touch()
     os._exit(9)

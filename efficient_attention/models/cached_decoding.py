@@ -188,7 +188,7 @@ class CachedDecoder:
         after: list[Kept] = []
         streams = initial_streams(x_BnD, is_reversible=self.config.stack == 'reversible')
         for layer, spec in zip(self.layers, self.specs, strict=True):
-            streams, kept, operands = layer.go_on(streams, context, spec, before)
+            streams, kept, operands = layer.run_with_cache(streams, context, spec, before)
             after += kept
             each.append((streams, operands))
         return merge_streams(streams, x_BnD.dtype), tuple(after), each

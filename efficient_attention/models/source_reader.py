@@ -227,7 +227,7 @@ class SourceReader(nnx.Module):
         """Returns the attention output for these query inputs, and the log-probability of the sampled keys."""
         assert self.attention is not None and fixed is not None
         context = context._replace(rng=fold_into_key(context.rng, WEIGHTS))
-        out, operands = self.attention.go_on(asked_BnD, context, fixed)
+        out, operands = self.attention.run_with_cache(asked_BnD, context, fixed)
         return out, None if operands is None else operands.drawn_BHL
 
     def position_outputs(

@@ -174,7 +174,7 @@ class Attention(Projections):
         out_BLHK, _ = attend_with_options(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.add_to_options(options))
         return self.merge_and_project_heads(out_BLHK), operands
 
-    def go_on(
+    def run_with_cache(
         self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache
     ) -> tuple[Array, Cache, AttentionOperands]:
         """Returns the results of `run` for new tokens during incremental decoding, and the updated cache.

@@ -73,7 +73,7 @@ class CrossAttention(Projections):
             self.config.cross_mechanism, self.project_source(other), cross_rng(mechanism_rng), learned
         )
 
-    def go_on(
+    def run_with_cache(
         self, x_BnD: Array, context: Context, fixed: CrossAttentionKeys | CrossAttentionSums
     ) -> tuple[Array, AttentionOperands | None]:
         """Returns the results of `run` for new tokens during incremental decoding, from the result of `fixed_keys`.

@@ -189,7 +189,7 @@ class Layer(nnx.Module):
         out_BLD, _ = self.apply(sub, self.read(sub, x_BLD), context, mechanism)
         return self.sub_layer_dropout(sub, out_BLD, context.rng)
 
-    def go_on(
+    def run_with_cache(
         self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]
     ) -> tuple[Streams, list[Kept], dict[str, AttentionOperands]]:
         """Returns the results of `run` for new tokens during incremental decoding, and the new cached values.

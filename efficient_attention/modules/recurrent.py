@@ -88,7 +88,7 @@ class Recurrent(nnx.Module):
         """Returns the recurrent state before the first token."""
         return self.forward.learned().empty_state(rows)
 
-    def go_on(self, x_BnD: Array, context: Context, state: State) -> tuple[Array, State]:
+    def run_with_cache(self, x_BnD: Array, context: Context, state: State) -> tuple[Array, State]:
         """Returns the results of `run` for new tokens during incremental decoding: the output and the new state."""
         out_BnD, states = self.run(x_BnD, context._replace(memory=(state,)))
         return out_BnD, states[0]

@@ -105,12 +105,12 @@ def test_rows_of_unequal_prompts_go_on_as_each_alone(generator):
         tokens[row, : len(ids)], segments[row, : len(ids)] = ids, 1
 
     @functools.partial(jax.jit, static_argnames='sampling')
-    def go_on(params, tokens: jax.Array, segments: jax.Array, *, sampling: Sampling) -> jax.Array:
+    def run_with_cache(params, tokens: jax.Array, segments: jax.Array, *, sampling: Sampling) -> jax.Array:
         cached = CachedDecoder(nnx.merge(generator.graph, params), 32)
         text = read_prompts(cached, tokens, segments)
         return generate_tokens(cached, text, 8, sampling, SamplingInputs(0, generator.may_follow_V))[0]
 
-    both = go_on(generator.params, jnp.asarray(tokens), jnp.asarray(segments), sampling=GREEDY)
+    both = run_with_cache(generator.params, jnp.asarray(tokens), jnp.asarray(segments), sampling=GREEDY)
     for row, ids in enumerate(prompts):
         alone = ''.join(generator(generator.units.decode(ids), max_tokens=8, sampling=GREEDY))
         assert generator.units.decode(np.asarray(both)[row]) == alone[len(ids) :]

@@ -181,4 +181,4 @@ def test_outputs_of_tokens_are_those_with_their_axis():
     for head in (HEADS['sequence'], HEADS['token'], HEADS['multi_hop']):
         shapes = jax.eval_shape(lambda batch, head=head: model_of(head).outputs(batch), batch_of())
         by_shape = {name for name, leaf in shapes.items() if leaf.shape[1] == LENGTH}
-        assert nnx.eval_shape(lambda head=head: model_of(head)).token_output_names == by_shape
+        assert nnx.eval_shape(lambda head=head: model_of(head)).token_outputs == by_shape

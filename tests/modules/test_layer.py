@@ -192,8 +192,8 @@ def test_new_tokens_meet_no_dropout_whatever_keys_the_context_brings(cell: str):
             before = [init_cache(spec, 3, 'float32', rng), layer.cross_attention.fixed_keys(other)]
         else:
             before = [layer.recurrent.empty_state(3)]
-        (plain,), *_ = layer.go_on((x,), context, spec, iter(before))
-        (found,), *_ = layer.go_on((x,), strange, spec, iter(before))
+        (plain,), *_ = layer.run_with_cache((x,), context, spec, iter(before))
+        (found,), *_ = layer.run_with_cache((x,), strange, spec, iter(before))
         return found, plain, layer(x, SEGMENTS, POSITIONS, other=other)
 
     found, plain, expected = jax.device_get(all_ways(X))

@@ -128,7 +128,7 @@ def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
     def cross_ways(x: jax.Array, states: jax.Array) -> tuple[jax.Array, jax.Array]:
         other = EncodedSource(states, jnp.ones((2, 7), jnp.int32))
         at_once, _ = cross.run(x, context._replace(other=other))
-        return at_once, cross.go_on(x, context, cross.fixed_keys(other))[0]
+        return at_once, cross.run_with_cache(x, context, cross.fixed_keys(other))[0]
 
     at_once, fixed = jax.device_get(cross_ways(x, states))
     assert_close(at_once, fixed)

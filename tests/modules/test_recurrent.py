@@ -96,8 +96,8 @@ def test_dropout_of_the_state_is_one_mask_for_all_positions_of_a_row():
     assert_close(*quiet)
 
 
-def go_on(module: Recurrent, x: jax.Array, places: slice, state: Any) -> tuple:
-    return module.go_on(x[:, places], Context(SEGMENTS[:, places], SEGMENTS[:, places]), state)
+def run_with_cache(module: Recurrent, x: jax.Array, places: slice, state: Any) -> tuple:
+    return module.run_with_cache(x[:, places], Context(SEGMENTS[:, places], SEGMENTS[:, places]), state)
 
 
 def test_tokens_go_on_from_a_state():
@@ -105,8 +105,8 @@ def test_tokens_go_on_from_a_state():
 
     @quick
     def both_ways(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out, state = go_on(module, x, slice(0, 4), module.empty_state(2))
-        rest, _ = go_on(module, x, slice(4, 7), state)
+        out, state = run_with_cache(module, x, slice(0, 4), module.empty_state(2))
+        rest, _ = run_with_cache(module, x, slice(4, 7), state)
         return jnp.concatenate([out, rest], axis=1), module(x, SEGMENTS)
 
     assert_close(*both_ways(X))
@@ -117,7 +117,7 @@ def test_a_call_takes_the_fields_of_a_context():
 
     @quick
     def all_ways(x: jax.Array) -> tuple:
-        _, state = go_on(module, x, slice(0, 4), module.empty_state(2))
+        _, state = run_with_cache(module, x, slice(0, 4), module.empty_state(2))
         rest, product = module(x[:, 4:], SEGMENTS[:, 4:], memory=(state,)), module.input_product(x)
         by_product = [module(x, SEGMENTS, product_BLX=factor * product) for factor in (1.0, 2.0)]
         return rest, by_product, module(x, SEGMENTS)

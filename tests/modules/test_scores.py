@@ -77,7 +77,7 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
         out, operands = module.run(X, context)
         options = operands.beside(CallOptions(query_segments=SEGMENTS, key_segments=segments))
         weights = weights_with_options(operands.query_BLHK, operands.key_BMHK, mechanism, options)
-        again = module.go_on(X, Context(SEGMENTS, POSITIONS), module.fixed_keys(OTHER)) if is_cross else None
+        again = module.run_with_cache(X, Context(SEGMENTS, POSITIONS), module.fixed_keys(OTHER)) if is_cross else None
         return out, weights, again
 
     out, weights, again = jax.device_get(all_ways())
@@ -109,7 +109,11 @@ def test_local_p_reads_where_its_parameters_say(score: str):
     def run(params: dict) -> tuple:
         module = nnx.merge(graph, params)
         out, operands = module.run(X, context)
-        return jnp.sin(out).sum(), (out, operands.centres_BLH, module.go_on(X, context, module.fixed_keys(OTHER))[0])
+        return jnp.sin(out).sum(), (
+            out,
+            operands.centres_BLH,
+            module.run_with_cache(X, context, module.fixed_keys(OTHER))[0],
+        )
 
     gradients, (out, centres, from_fixed) = jax.device_get(run(params))
     assert_close(centres, expected)

@@ -120,7 +120,7 @@ def predict(decoder: Decoder, tokens: jax.Array, segments: jax.Array, keys: jax.
     return decoder(tokens, segments, rng=jax.random.wrap_key_data(keys))
 
 
-def go_on(
+def run_with_cache(
     decoder: Decoder, tokens: jax.Array, segments: jax.Array, states: jax.Array
 ) -> tuple[jax.Array, SegmentMemory]:
     return decoder.continue_from_memory(tokens, segments, SegmentMemory(states, jnp.ones(states.shape[::2], jnp.int32)))
@@ -141,7 +141,9 @@ def decoder_case(call: Callable, last: jax.Array, **fields: Any) -> tuple:
 # name -> (what makes the module, how it is called, its arguments: two rows that know nothing of one another)
 CASES: dict[str, tuple] = {
     'decoder': decoder_case(predict, KEYS),
-    'memory and transformer_xl': decoder_case(go_on, STATES, relative='transformer_xl', memory_length=4, **PLACELESS),
+    'memory and transformer_xl': decoder_case(
+        run_with_cache, STATES, relative='transformer_xl', memory_length=4, **PLACELESS
+    ),
     'reversible': stack_case(read_dropped, KEYS, config=CAUSAL, stack='reversible'),
     'lsh': stack_case(read, attention='lsh(2, 2)', shared_qk=True),
     'favor': stack_case(read, attention='favor(4, orthogonal=False)'),

@@ -25,7 +25,7 @@ def test_a_plan_in_lines():
 
 
 def test_a_plan_says_what_it_leaves_out_of_a_student():
-    config = SimpleNamespace(distill=SimpleNamespace(is_on=True))
+    config = SimpleNamespace(distill=SimpleNamespace(is_enabled=True))
     plan: Any = SimpleNamespace(step=SimpleNamespace(run=SimpleNamespace(config=config)))
     assert [line[:24] for line in teacher_lines(plan)] == ['without distill.teacher,']
     assert not list(teacher_lines(plan_of(TOPOLOGY, tiny_step(), 8, None)))

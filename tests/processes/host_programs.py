@@ -61,7 +61,7 @@ SIGNALLED = """
     def next_batch_or_signal(trainer, batches):
         taken.append(trainer)
         if len(taken) == int(os.environ['TURN']) and str(jax.process_index()) in os.environ['VICTIMS'].split(','):
-            trainer.checkpoints.wait()  # for what is being saved
+            trainer.checkpoints.wait_until_saved()  # for what is being saved
             os.kill(os.getpid(), int(os.environ['SIGNAL']))
         time.sleep(0.3 if len(taken) >= int(os.environ['TURN']) else 0.0)
         return next_batch(trainer, batches)

@@ -87,7 +87,7 @@ FAULTS = """
 # The same in threads, one after another, of a process that begins as an entry point does; the most of them.
 FAULTS_OF_THREADS = """
     import sys
-    from efficient_attention.processes.stopping import catch_stop_signals
+    from efficient_attention.processes.signal_thread import catch_stop_signals
     catch_stop_signals(keeps_freed_memory=sys.argv[1] == 'tuned')
     import resource, threading, time
     from efficient_attention.processes.allocator import keep_freed_memory

@@ -276,7 +276,7 @@ def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(
 ):
     watch, stages = StopSignalThread(), []
     watch.enter_stage(StopStage.SAVING)  # in which a stopped run leaves it
-    peers = SimpleNamespace(leave=lambda: stages.append(watch.stage))
+    peers = SimpleNamespace(disconnect=lambda: stages.append(watch.stage))
     monkeypatch.setattr(hosts, 'current_signal_thread', lambda: watch)
     monkeypatch.setattr(jax.distributed, 'shutdown', lambda: stages.append(watch.stage))
     with pytest.raises(RunStopped), hosts.multi_host_run(lambda _: peers, {}):

@@ -24,7 +24,7 @@ next_batch, taken = Trainer.next_batch, []
 def next_batch_or_full(trainer, batches):
     taken.append(trainer)
     if len(taken) == 4:
-        trainer.checkpoints.wait()
+        trainer.checkpoints.wait_until_saved()
         if jax.process_index() == 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     return next_batch(trainer, batches)

@@ -5,10 +5,10 @@ import sys
 
 PROGRAM = """
 import os, sys
-from efficient_attention.processes.hosts import python_alone_prints
+from efficient_attention.processes.hosts import suppress_native_stdout
 before = sys.stdout
 try:
-    with python_alone_prints():
+    with suppress_native_stdout():
         print('one')
         os.write(1, b'[Gloo] Rank 0 is connected')
         print('two')

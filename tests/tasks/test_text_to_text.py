@@ -220,7 +220,7 @@ def test_the_loss_of_packed_rows_is_that_of_the_same_pairs_in_rows_of_their_own(
     sums = nnx.jit(lambda model, batch: tasks[0].objective.sums(model, batch, None, None)[0]['target'])
     found = []
     for task, steps in zip(
-        tasks, (tasks[0].training_data.steps_of(0), tasks[1].training_data.plan.steps_per_epoch), strict=True
+        tasks, (tasks[0].training_data.steps_of(0), tasks[1].training_data.length_buckets.steps_per_epoch), strict=True
     ):
         batches = [with_positions(batch) for batch in task.training_batches(0, steps, 0, 1)]
         found.append(jax.tree.map(lambda *parts: sum(parts), *jax.device_get([sums(model, rows) for rows in batches])))

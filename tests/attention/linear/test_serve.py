@@ -71,12 +71,14 @@ def test_a_model_trains_and_generates_what_it_would_say_after_all_tokens():
         cached = CachedDecoder(nnx.merge(graph, params), 24)
         logits, state = cached(cached.init_state(2), prompt)
 
-        def go_on(carry: tuple, _: None) -> tuple:
+        def run_with_cache(carry: tuple, _: None) -> tuple:
             state, token = carry
             logits, state = cached(state, token[:, None])
             return (state, logits[:, 0].argmax(axis=-1).astype(jnp.int32)), token
 
-        return jax.lax.scan(go_on, (state, logits[:, -1].argmax(axis=-1).astype(jnp.int32)), length=5)[1].swapaxes(0, 1)
+        return jax.lax.scan(run_with_cache, (state, logits[:, -1].argmax(axis=-1).astype(jnp.int32)), length=5)[
+            1
+        ].swapaxes(0, 1)
 
     generated = generate(params, tokens[:, :6])
     row = np.concatenate([tokens[:, :6], generated], axis=1)

@@ -218,7 +218,7 @@ def test_two_preparations_at_the_same_time():
 KILLED = """
 import os, signal, sys
 from efficient_attention.data.corpus import encoding
-from efficient_attention.data.tokenizers import choice as tokenizer_choice
+from efficient_attention.data.tokenizers import config_tokenizer as tokenizer_choice
 from efficient_attention.data.corpus import prepare as module
 module.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 module.prepare_corpus(module.DataConfig(source='text:books/*.txt', vocab_size=120, held_out=0.2))

@@ -39,7 +39,7 @@ def test_a_row_does_not_depend_on_what_came_before(pairs):
 def test_an_epoch_visits_each_row_once(pairs):
     rows = make_rows(pairs=pairs)
     visited = [unmask(rows.training_row(position)).tobytes() for position in range(rows.count)]
-    planned = [unmask(rows.make_row(0, index)).tobytes() for index in range(rows.count)]
+    planned = [unmask(rows.row(0, index)).tobytes() for index in range(rows.count)]
     assert collections.Counter(visited) == collections.Counter(planned)
     assert visited != planned
 
@@ -56,7 +56,7 @@ def test_epochs_of_another_size_fit_the_first_one_s():
 @pytest.mark.parametrize('pairs', PAIRS)
 def test_dynamic_epochs_differ_in_pairs_and_masks(pairs):
     rows = make_rows(pairs=pairs)
-    first, second = ([rows.make_row(epoch, index) for index in range(rows.count)] for epoch in (0, 1))
+    first, second = ([rows.row(epoch, index) for index in range(rows.count)] for epoch in (0, 1))
     assert not any(equal(one, other) for one, other in zip(first, second, strict=False))
 
 
@@ -64,8 +64,8 @@ def test_dynamic_epochs_differ_in_pairs_and_masks(pairs):
 def test_static_copies_repeat_rows_in_another_order(pairs):
     rows = make_rows(pairs=pairs, static_copies=2)
     count = rows.count
-    assert all(equal(rows.make_row(1, index), rows.make_row(3, index)) for index in range(len(rows.epoch_plan(1))))
-    assert not equal(rows.make_row(0, 0), rows.make_row(1, 0))
+    assert all(equal(rows.row(1, index), rows.row(3, index)) for index in range(len(rows.epoch_plan(1))))
+    assert not equal(rows.row(0, 0), rows.row(1, 0))
     first, third = (
         [rows.training_row(epoch * count + turn)['tokens'].tobytes() for turn in range(count)] for epoch in (0, 2)
     )
@@ -81,7 +81,7 @@ def test_seeds_differ():
 @pytest.mark.parametrize('pairs', PAIRS)
 def test_padding_has_the_arrays_of_a_row_and_no_weight(pairs):
     rows = make_rows(pairs=pairs)
-    padding, row = rows.padding_row(), rows.make_row(0, 0)
+    padding, row = rows.padding_row(), rows.row(0, 0)
     assert {n: (a.shape, a.dtype) for n, a in padding.items()} == {n: (a.shape, a.dtype) for n, a in row.items()}
     assert not padding['segments'].any() and not padding['masked_weights'].any()
     assert not padding.get('pair_weights', np.zeros(())).any()
@@ -115,14 +115,14 @@ class Damaged(MemoryCorpus):
 def test_an_error_names_documents_and_split(pairs):
     rows = make_rows(Damaged([10] * 30, [0, 10, 20, 30]), pairs=pairs)
     with pytest.raises(InputError, match=r'^train documents \[.*1.*\], epoch 0, row \d+: shard-00000: damaged$'):
-        [rows.make_row(0, index) for index in range(rows.count)]
+        [rows.row(0, index) for index in range(rows.count)]
 
 
 def test_a_fault_of_ours_stays_one(monkeypatch):
     monkeypatch.setattr(Damaged, 'error', KeyError('x'))
     rows = make_rows(Damaged([10] * 30, [0, 10, 20, 30]))
     with pytest.raises(RuntimeError, match=r'train documents \[.*1.*\]'):
-        [rows.make_row(0, index) for index in range(rows.count)]
+        [rows.row(0, index) for index in range(rows.count)]
 
 
 @pytest.mark.parametrize('wrong', [-1, 10_000])
@@ -131,4 +131,4 @@ def test_an_id_outside_the_vocabulary_is_refused(wrong):
     corpus.tokens = np.full_like(corpus.tokens, wrong)
     rows = CorpusRows(corpus, memory_vocabulary(10_000), DataConfig(), 0)
     with pytest.raises(InputError, match=f'token id {wrong} is not in the vocabulary'):
-        rows.make_row(0, 0)
+        rows.row(0, 0)

@@ -58,9 +58,9 @@ def test_a_finding_is_shown_with_the_smallest_input(monkeypatch):
 def test_the_guard_ends_what_hangs_or_takes_memory_and_refuses_what_runs_code():
     program = (
         'import os, sys, time\nfrom pathlib import Path\nfrom scripts.stress import fuzz_readers as f\n'
-        'f.SECONDS = 1\nf.guard()\n'
+        'f.SECONDS = 1\nf.install_fuzz_guards()\n'
         'for read in (lambda t: time.sleep(9), lambda t: bytes(2**34), lambda t: os.system("exit")):\n'
-        '    try:\n        f.check(f.Reader("", read, ()), b"", Path("."))\n'
+        '    try:\n        f.check_reader(f.FuzzedReader("", read, ()), b"", Path("."))\n'
         '    except f.Finding as finding:\n        print(finding)\n'
     )
     started = time.monotonic()
