@@ -48,7 +48,7 @@ LONGEST = (
     'test_recorded_numbers.py',
     'test_attend.py',
     'test_documents.py',
-    'test_serve.py',
+    'test_fast_attention.py',
     'test_entry_points.py',
 )
 MOST_BYTES = 1_500_000_000

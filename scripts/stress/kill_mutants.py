@@ -96,8 +96,8 @@ MUTANTS = (
     Mutant('models/position_bias.py', 'where(differences > 0, buckets, 0)', 'where(differences >= 0, buckets, 0)'),
     Mutant(
         'models/segment_memory.py',
-        "jax.lax.stop_gradient(spread(states[:, :, start:], 'BNMD'))",
-        "spread(states[:, :, start:], 'BNMD')",
+        "jax.lax.stop_gradient(shard_activations(states[:, :, start:], 'BNMD'))",
+        "shard_activations(states[:, :, start:], 'BNMD')",
     ),
     Mutant('models/reversible.py', 'd_second = d_second, d_first + d_input', 'd_second = d_second, d_first'),
     Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),
@@ -110,16 +110,24 @@ MUTANTS = (
     Mutant('training/schedules.py', 'max(total_steps - config.warmup_steps, 1)', 'max(total_steps, 1)'),
     Mutant(
         'attention/linformer/definition.py',
-        "of_keys_HRM if is_tied else request.operand('values')[..., :keys]",
+        "of_keys_HRM if is_tied else request.learned_operand('values')[..., :keys]",
         'of_keys_HRM',
     ),
-    Mutant('attention/induced/definition.py', "request.operand('points') * scale", "request.operand('points')"),
+    Mutant(
+        'attention/induced/definition.py',
+        "request.learned_operand('points') * scale",
+        "request.learned_operand('points')",
+    ),
     Mutant(
         'attention/synthesizer/definition.py',
         'jax.nn.relu(request.query.astype(jnp.float32))',
         'request.query.astype(jnp.float32)',
     ),
-    Mutant('attention/routing/centroids.py', 'statistics(queries) + statistics(keys)', 'statistics(queries)'),
+    Mutant(
+        'attention/routing/centroids.py',
+        'centroid_statistics(queries) + centroid_statistics(keys)',
+        'centroid_statistics(queries)',
+    ),
     Mutant(
         'experiments/grid.py',
         "known.get('seeds', {}).keys() >= set(grid.seeds)",

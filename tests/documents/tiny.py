@@ -74,7 +74,7 @@ SKIPPED = {
     '* --output checkpoints/long *': 'needs the checkpoint of the line before; the same with other names is run',
     '* --workdir runs/third*': 'tests/interop/test_shrink.py prunes, shrinks and trains on; runs/pruned is run',
     '*scripts/convert.py --model runs/third *': 'needs a run that is skipped',
-    '* --workdir runs/sst2_int8 *': 'tests/interop/test_save_small.py trains with such integers and goes on from them',
+    '* --workdir runs/sst2_int8 *': 'tests/interop/test_compact_export.py trains on with such integers',
     '* --workdir runs/worth/wnut17_drawn *': 'as runs/worth/wnut17, from drawn parameters',
     '* --workdir runs/worth/ud_english*': 'as runs/worth/wnut17 with other data',
     '* --workdir runs/worth/stsb*': 'as runs/worth/wnut17 with other data',

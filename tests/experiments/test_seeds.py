@@ -20,7 +20,7 @@ from efficient_attention.experiments.seeds import check_no_seed_override, mean_a
 from efficient_attention.processes import signal_thread
 from efficient_attention.processes.signal_thread import StopSignalThread
 from efficient_attention.processes.stop_signal import StopSignal
-from tests.processes.test_stopping import Left, left, watch  # noqa: F401  fixtures among them
+from tests.processes.test_signal_thread import Left, left, watch  # noqa: F401  fixtures among them
 
 
 def test_mean_and_deviation():

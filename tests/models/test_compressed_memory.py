@@ -14,7 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.segment_memory import SegmentMemory, empty_slots
 from tests.models.drawn import drawn
-from tests.models.test_memory import SMALL, WEIGHTS, XL, no_memory
+from tests.models.test_segment_memory import SMALL, WEIGHTS, XL, no_memory
 from tests.tolerances import assert_close
 
 VOCABULARY, LENGTH, SEGMENTS = 20, 12, 4

@@ -16,7 +16,8 @@ from efficient_attention.processes.child_process import command_tied_to_parent
 PARENT = """
 import subprocess, sys
 from efficient_attention.processes.child_process import command_tied_to_parent
-command = command_tied_to_parent([sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'])
+program = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'
+command = command_tied_to_parent([sys.executable, '-c', program])
 if sys.argv[1] == 'followed':
     program = 'import sys; sys.platform = "darwin"; import runpy; sys.argv = sys.argv[1:]; '
     command = [sys.executable, '-c', program + 'runpy.run_path(sys.argv[0], run_name="__main__")', *command[2:]]

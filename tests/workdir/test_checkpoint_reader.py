@@ -26,7 +26,7 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Rest
 from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import write_report
-from tests.workdir.test_agreement import Processes, processes  # noqa: F401  a fixture among them
+from tests.workdir.test_process_agreement import Processes, processes  # noqa: F401  a fixture among them
 
 FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
 

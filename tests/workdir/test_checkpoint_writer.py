@@ -23,7 +23,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_reader import UNSEALED
 from efficient_attention.workdir.checkpoint_writer import CheckpointWriter, SaveError
-from tests.workdir.test_seal import add, delete, flip, swap, truncate, zero
+from tests.workdir.test_checksums import add, delete, flip, swap, truncate, zero
 
 BEST = CheckpointConfig(keep=2, keep_best=1, best_metric='loss')
 

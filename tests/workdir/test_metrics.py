@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError, RunError
 from efficient_attention.workdir.checkpoint_writer import CheckpointWriter, SaveError
 from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, read_metrics, unreadable_lines_note
 from tests.workdir.test_checkpoint_writer import make_state
-from tests.workdir.test_events import HalfWritten
+from tests.workdir.test_tensorboard_events import HalfWritten
 
 
 def write(workdir, steps, *, start_step: int = 0, split: str = 'train') -> None:

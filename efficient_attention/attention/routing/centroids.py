@@ -99,9 +99,8 @@ def attach_centroid_statistics(
 def _forward(
     out: Float[Array, '...'], centroids_HCX: Array, queries: CentroidScores, keys: CentroidScores
 ) -> tuple[Array, Array]:
-    return attach_centroid_statistics(out, centroids_HCX, queries, keys), centroid_statistics(
-        queries
-    ) + centroid_statistics(keys)
+    statistics_HCX = centroid_statistics(queries) + centroid_statistics(keys)
+    return attach_centroid_statistics(out, centroids_HCX, queries, keys), statistics_HCX
 
 
 def _backward(statistics_HCX: Array, gradient: Float[Array, '...']) -> tuple[Any, ...]:

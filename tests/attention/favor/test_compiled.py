@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.attention.favor import fast_attention as favor
 from efficient_attention.attention.favor.definition import FAVOR
-from tests.attention.favor.test_serve import RNG, drawn_once, jit  # noqa: F401  a fixture among them
+from tests.attention.favor.test_fast_attention import RNG, drawn_once, jit  # noqa: F401  a fixture among them
 from tests.attention.requests import make_request
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from tests.models.drawn import drawn
-from tests.models.test_directions import CONFIG, SEGMENTS, TOKENS
+from tests.models.test_bidirectional_stacks import CONFIG, SEGMENTS, TOKENS
 from tests.tolerances import assert_close
 
 

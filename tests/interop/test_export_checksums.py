@@ -17,7 +17,7 @@ from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.workdir.checksums import has_any_checksums
 from tests.interop.folders import FIXTURES
-from tests.workdir.test_seal import delete, flip, swap, truncate, zero
+from tests.workdir.test_checksums import delete, flip, swap, truncate, zero
 
 SEAL = 'seal-0-of-1.sha256'
 
