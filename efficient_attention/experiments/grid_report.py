@@ -18,7 +18,7 @@ MIB = 2**20
 STEPS = 'steps/s, share of full'
 HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', 'minutes', 'rate')
 LEGEND = (
-    '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
+    '± is the standard deviation over seeds. `<` marks a cell below its best baseline, `+` one with more than 1.1 '
     'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
     'Temporary memory is what the compiler gives a training step with rows of full length; a cell whose batches are '
     'divided, or whose layers are recomputed, otherwise than those of full attention has no share.'
@@ -73,7 +73,7 @@ def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, fl
     for key, what in (('failed_seed', 'a further seed failed'), ('error', 'failed')):
         bad = {name: cell[key].replace('|', '/') for name, cell in columns.items() if key in cell}
         lines += [[name, f'{what}: {error}', *empty] for name, error in bad.items()]
-    lines += [[f'*yardstick: {name}*', f'{100 * value:.1f}', *empty] for name, value in yardsticks.items()]
+    lines += [[f'*baseline: {name}*', f'{100 * value:.1f}', *empty] for name, value in yardsticks.items()]
     shown = [place for place, name in enumerate(HEAD) if with_speed or name != STEPS]
     table = [_table_line([line[place] for place in shown]) for line in lines]
     return '\n'.join([f'### {row}', '', *table, '', *_notes(good)])
@@ -210,6 +210,6 @@ def _draw_row(axes: Any, row: str, columns: Mapping[str, Any], yardsticks: Mappi
         dashes = (0, (5 - number % 4, 1 + number % 4))
         axes.axvline(100 * value, color='#334155', linestyle=dashes, linewidth=1, label=f'{name} {100 * value:.1f}')
     if unit and yardsticks:
-        axes.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1), title='yardsticks', title_fontsize=7)
+        axes.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1), title='baselines', title_fontsize=7)
     axes.set_title(f'{row}: {metric} on the test rows{unit}', fontsize=9)
     axes.tick_params(labelsize=8)

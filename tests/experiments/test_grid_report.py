@@ -38,7 +38,7 @@ def test_the_table_marks_what_a_reader_has_to_know():
     assert lines[4] == '| full | 40.0 | 41.0 | 2.00, 1.00 | 4, 1.00 | 100 | 2.0 | 0.001 |'
     assert lines[5] == '| linear | 31.0 ± 2.0 < | 32.0 | 5.00, 2.50 | 4, 1.00 | 120 + | 2.0 | 0.001 |'
     assert lines[6] == '| lsh | failed: no room | | | | | | |'
-    assert lines[7:9] == ['| *yardstick: majority* | 17.1 | | | | | | |', '| *yardstick: root* | 36.0 | | | | | | |']
+    assert lines[7:9] == ['| *baseline: majority* | 17.1 | | | | | | |', '| *baseline: root* | 36.0 | | | | | | |']
     assert {line.count('|') for line in lines[2:9]} == {9}
 
 
@@ -92,7 +92,7 @@ def test_a_table_without_speed():
         '| mechanism | accuracy | validation | temporary MiB, share of full | parameters | minutes | rate |\n' in table
     )
     assert '|---|---|---|---|---|---|---|\n| full | 40.0 | 41.0 | 4, 1.00 | 100 | 2.0 | 0.001 |\n' in table
-    assert '| lsh | failed: no room | | | | | |\n| *yardstick: majority* | 17.1 | | | | | |\n' in table
+    assert '| lsh | failed: no room | | | | | |\n| *baseline: majority* | 17.1 | | | | | |\n' in table
     assert 'Steps a second' not in table and 'Minutes are those' in table
 
 
