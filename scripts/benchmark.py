@@ -110,7 +110,7 @@ def main() -> None:
     """Runs the chosen measurement, prints a table and writes the figures to `--output`."""
     command, benchmark, options = read_command_line()
     if command == 'attention' and options.from_json:
-        benchmark.show(benchmark.load(options.from_json), options.plot)
+        benchmark.show_saved_report(benchmark.load_saved_figures(options.from_json), options.plot)
     else:
         measure(command, benchmark, options)
 

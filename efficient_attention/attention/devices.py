@@ -171,7 +171,7 @@ def check_tuning_field(name: str, value: object) -> None:
     """Raises an InputError unless `name` is a field of `DeviceTuning` that can have this value."""
     current = getattr(CPU, name, None)
     if current is None:
-        raise InputError(f'unknown device constant {name}; see the fields of DeviceForms')
+        raise InputError(f'unknown device constant {name}; see the fields of DeviceTuning')
     kind = 'True or False' if isinstance(current, bool) else 'a whole number of at least 0'
     if type(value) is not type(current) or cast(int, value) < 0:
         raise InputError(f'device constant {name} is {value!r}; it must be {kind}')

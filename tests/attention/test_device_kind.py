@@ -97,7 +97,7 @@ def askers(name: str, folder: Path) -> set[str]:
 def test_nothing_else_asks_for_the_devices_of_this_process():
     """But for the environment that a run notes down."""
     assert askers('default_backend', ATTENTION.parent) == {'attention/devices.py', 'workdir/environment.py'}
-    assert askers('device_count', ATTENTION) == {'devices.py', 'softmax/serve.py', 'synthesizer/table_loop.py'}
+    assert askers('device_count', ATTENTION) == {'devices.py', 'softmax/backend_choice.py', 'synthesizer/table_loop.py'}
 
 
 def test_nothing_but_the_table_of_forms_asks_for_the_kind():

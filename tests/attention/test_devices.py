@@ -76,7 +76,7 @@ def test_cores_are_those_of_this_process_unless_said_otherwise():
 @pytest.mark.parametrize(
     'changes, line',
     [
-        ({'chunk_bytes': 1}, '^unknown device constant chunk_bytes; see the fields of DeviceForms$'),
+        ({'chunk_bytes': 1}, '^unknown device constant chunk_bytes; see the fields of DeviceTuning$'),
         ({'cores': -1}, 'device constant cores is -1; it must be a whole number of at least 0'),
         (
             {'feature_key_block': 2.0},

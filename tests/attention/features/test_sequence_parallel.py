@@ -20,7 +20,7 @@ RNG = jax.random.key(5)
 
 @pytest.mark.parametrize('mechanism', [FAVOR(8, chunk=4), Linear(causal=True, chunk=2)], ids=['favor', 'causal linear'])
 def test_rows_of_one_text(mechanism):
-    options = {'rng': RNG} if mechanism.draws.always else {}
+    options = {'rng': RNG} if mechanism.randomness.always else {}
     assert_split_equals_whole(MeshConfig(1, sequence=4), mechanism, vectors(16, groups=1), **options)
 
 
@@ -35,7 +35,7 @@ def test_rows_of_several_texts():
 def test_causal_rows_with_segments(mechanism, several: bool):
     segments_BL = packed(16) if several else (packed(16) > 0).astype(jnp.int32)
     options = {'query_segments': segments_BL, 'key_segments': segments_BL}
-    options |= {'rng': RNG} if mechanism.draws.always else {}
+    options |= {'rng': RNG} if mechanism.randomness.always else {}
     assert_split_equals_whole(MeshConfig(1, sequence=4), mechanism, vectors(16), **options)
 
 

@@ -11,5 +11,5 @@ from tests.attention.requests import make_request
 
 def test_another_mechanism_has_no_pattern():
     q = jnp.ones((1, 4, 1, 8))
-    with pytest.raises(NotImplementedError, match='logits computes OverPattern, not LSH'):
+    with pytest.raises(NotImplementedError, match='logits computes PatternAttention, not LSH'):
         request_pattern(make_request(q, q, q, LSH(), rng=jax.random.key(0)))

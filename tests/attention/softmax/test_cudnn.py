@@ -54,9 +54,9 @@ def test_forward_and_backward_lower_to_cudnn_without_a_mask(text: str):
 @pytest.mark.parametrize(
     'text, changes, line',
     [
-        ('window(3)', {}, 'serves Softmax over full, causal and causal & window, not'),
-        ('causal & window(3, 2)', {}, 'serves Softmax over'),
-        ('favor(16)', {'rng': jax.random.key(0)}, 'computes OverPattern, not FAVOR'),
+        ('window(3)', {}, 'supports Softmax over full, causal and causal & window, not'),
+        ('causal & window(3, 2)', {}, 'supports Softmax over'),
+        ('favor(16)', {'rng': jax.random.key(0)}, 'computes PatternAttention, not FAVOR'),
         ('full', {'bias': jnp.ones((L, L))}, 'no additive bias'),
         ('full', {'query_segments': IDS, 'key_segments': IDS}, 'no segments'),
         ('full', {'dropout_rate': 0.1, 'rng': jax.random.key(0)}, 'no attention dropout'),

@@ -199,7 +199,7 @@ def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, m
 
 def test_refuses_what_is_no_softmax():
     (q, k, v), _ = inputs(20)
-    with pytest.raises(NotImplementedError, match='logits computes OverPattern, not LSH'):
+    with pytest.raises(NotImplementedError, match='logits computes PatternAttention, not LSH'):
         dense_loop.attend_by_rows(make_request(q, q, v, LSH(8, 2), rng=jax.random.key(0)))
 
 

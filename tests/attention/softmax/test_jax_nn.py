@@ -12,7 +12,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 @pytest.mark.parametrize(
     'mechanism, extra, message',
     [
-        (Softmax(Causal() & Full()), {}, 'serves Softmax over full and causal'),
+        (Softmax(Causal() & Full()), {}, 'supports Softmax over full and causal'),
         (Softmax(), {'dropout_rate': 0.1, 'rng': jax.random.key(0)}, 'no attention dropout'),
         (Softmax(), {'return_lse': True}, 'log-sum-exp'),
     ],
