@@ -39,14 +39,14 @@ def cells_near(bar, margin):
 def test_margins_of_bars_that_are_no_neighbours_share_no_cell(size, bars):
     for seed in range(5):
         shapes, board, chains, others = grown(size, bars, seed)
-        near = [[cells_near(bar, shapes.margin) for bar in shapes.points(chain)] for chain in (*chains, *others)]
+        near = [[cells_near(bar, shapes.margin) for bar in shapes.cell_coordinates(chain)] for chain in (*chains, *others)]
         places = [(snake, bar) for snake, bars_of in enumerate(near) for bar in range(len(bars_of))]
         for (snake, bar), (other, another) in itertools.combinations(places, 2):
             if snake != other or abs(bar - another) > 1:
                 assert not near[snake][bar] & near[other][another]
         taken = set().union(*(cells for bars_of in near for cells in bars_of))
         assert {
-            tuple(cell) for cell in shapes.points(np.array([*marked(board) - marked(shapes.empty)])).tolist()
+            tuple(cell) for cell in shapes.cell_coordinates(np.array([*marked(board) - marked(shapes.empty)])).tolist()
         } == taken
 
 
@@ -61,7 +61,7 @@ def test_bars_stay_out_of_the_border_and_heads_a_margin_away_from_it(size, bars)
     for seed in range(5):
         shapes, _, chains, others = grown(size, bars, seed)
         for number, chain in enumerate([*chains, *others]):
-            points = shapes.points(chain)
+            points = shapes.cell_coordinates(chain)
             assert (padding <= points).all() and (points < size - padding).all()
             edge = padding + shapes.margin
             heads = points[1:, 1] if number > 1 else points[:, 1]  # the first head of a distractor is not drawn
@@ -71,7 +71,7 @@ def test_bars_stay_out_of_the_border_and_heads_a_margin_away_from_it(size, bars)
 def test_the_second_snake_starts_at_a_distance_from_the_first():
     for size, seed in itertools.product((32, 128), range(5)):
         shapes, _, chains, _ = grown(size, 4, seed)
-        first, second = shapes.points(chains[:, 0, 0])
+        first, second = shapes.cell_coordinates(chains[:, 0, 0])
         distance = SETTINGS[size].seed_distance
         assert abs(np.linalg.norm(first - second) - distance) < 1
         assert (2 * distance <= first).all() and (first < size - 2 * distance).all()

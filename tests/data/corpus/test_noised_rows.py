@@ -45,7 +45,7 @@ def test_a_row_is_a_function_of_seed_epoch_and_index(noise: str):
     one, other = make_rows(NOISES[noise]), pickle.loads(pickle.dumps(make_rows(NOISES[noise])))
     for position in range(3 * one.count):
         one.training_row(position)
-    assert all(equal(one.training_row(n), other.row_at(n)) for n in reversed(range(2 * one.count)))
+    assert all(equal(one.training_row(n), other.training_row(n)) for n in reversed(range(2 * one.count)))
     assert not equal(one.row(0, 3), one.row(1, 3))
     assert not equal(one.row(0, 3), make_rows(NOISES[noise], seed=1).row(0, 3))
     assert sorted(int(one.training_row(n)['index']) for n in range(one.count)) == list(range(one.count))

@@ -86,4 +86,4 @@ def test_another_epoch_shares_rows_otherwise():
 
 def test_documents_of_a_row():
     corpus = MemoryCorpus([10, 10], [0, 1, 1, 2])
-    assert make_plan(corpus).documents(0) == [0, 2]
+    assert make_plan(corpus).documents_of_row(0) == [0, 2]

@@ -32,7 +32,7 @@ def test_swag_columns(tmp_path):
     [question] = read(tmp_path / 'a.csv', SWAG, 'swag')
     assert (question.context, question.question, question.answer) == ('A b.', 'C', 2)
     assert question.endings == ('C d, e', 'C f', 'C g', 'C h')
-    assert question.where == f'{tmp_path}/a.csv: line 2'
+    assert question.file_and_line == f'{tmp_path}/a.csv: line 2'
 
 
 def test_swag_rows_and_codah(tmp_path):

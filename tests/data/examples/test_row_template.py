@@ -21,7 +21,7 @@ def test_a_row_is_the_tokenizers_own(texts, make):
     for name in row:
         np.testing.assert_array_equal(row[name], expected[name])
         assert row[name].dtype == np.int32
-    assert template.special_token_count == encoder.added(is_pair=len(texts) == 2)
+    assert template.special_token_count == encoder.special_token_count(is_pair=len(texts) == 2)
     np.testing.assert_array_equal(row['tokens'][template.first_text_start :][: len(encodings[0])], encodings[0].ids)
 
 

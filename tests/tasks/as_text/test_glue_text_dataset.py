@@ -38,7 +38,7 @@ def set_of(path: Path, name: str, content: str, field: str = 'pairs.held_out'):
 @pytest.mark.parametrize('name', HEADERS)
 def test_sources_and_targets(tmp_path: Path, name: str):
     one = set_of(tmp_path / 'dev.tsv', name, table(name, GLUE[name].labels or ('0.000', '4.750')))
-    pairs = list(one.read())
+    pairs = list(one.read_pairs())
     source, words = EXPECTED[name]
     assert [pair.source for pair in pairs] == [source] * len(pairs)
     assert [pair.target for pair in pairs] == words.split() and f'{tmp_path}/dev.tsv' in pairs[0].where
@@ -82,7 +82,7 @@ def test_numbers_are_multiples_of_a_fifth():
 def test_broken_rows_of_official_files_are_noted(tmp_path: Path):
     header = 'id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate'
     one = set_of(tmp_path / 'train.tsv', 'qqp', f'{header}\n0\t1\t2\ta\tb\t1\n1\t2', 'pairs.train')
-    assert len(list(one.read())) == 1
+    assert len(list(one.read_pairs())) == 1
     assert one.notes[0].startswith('pairs.train: 1 broken rows were left out, the first: ')
 
 

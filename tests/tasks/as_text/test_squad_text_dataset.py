@@ -29,7 +29,7 @@ def set_of(folder: Path, count: int, selection: str = ''):
 
 
 def test_sources_and_targets(tmp_path: Path):
-    pairs = list(set_of(tmp_path, 3).read())
+    pairs = list(set_of(tmp_path, 3).read_pairs())
     assert pairs[0].source == 'question: what 0? context: a cat sat on the mat'
     assert [pair.target for pair in pairs] == ['mat', 'a cat', 'unanswerable']  # the most frequent answer
 
@@ -50,7 +50,7 @@ def test_questions_without_an_answer_are_scored_as_version_2(tmp_path: Path):
 
 def test_selections_are_part_of_the_digest(tmp_path: Path):
     first = set_of(tmp_path, 3, '#first:1')
-    assert len(list(first.read())) == 1 and first.digest() != set_of(tmp_path, 3).digest()
+    assert len(list(first.read_pairs())) == 1 and first.digest() != set_of(tmp_path, 3).digest()
     assert first.digest() == set_of(tmp_path, 3, '#first:1').digest() != set_of(tmp_path, 2, '#first:1').digest()
 
 

@@ -40,7 +40,7 @@ def predicted(task, split, seed=0):
 def test_labels_come_from_the_config_or_the_training_file(tmp_path):
     assert classification(tmp_path, ['y', 'x', 'y']).labels == ('x', 'y')
     assert classification(tmp_path, ['y', 'x'], labels=('y', 'z', 'x')).labels == ('y', 'z', 'x')
-    assert classification(tmp_path, ['y'], train='', labels=('x', 'y')).outputs == 2
+    assert classification(tmp_path, ['y'], train='', labels=('x', 'y')).head_output_count == 2
     with pytest.raises(InputError, match='examples.labels is empty, and examples.train names no file'):
         classification(tmp_path, ['y'], train='')
     with pytest.raises(InputError, match="^examples.train '.*' has only the label 'y'; a classification needs two"):
@@ -128,7 +128,7 @@ def test_glue_labels_and_metrics(tmp_path):
     [feature] = task.encode(task.read_examples('dev'))
     assert int(feature['label']) == 1
     turned = glue(tmp_path, 'rte', ['a\tb\tnot_entailment'], labels=('not_entailment', 'entailment'))
-    assert int(turned.encode(turned.read('dev'))[0]['label']) == 0
+    assert int(turned.encode(turned.read_examples('dev'))[0]['label']) == 0
     with pytest.raises(InputError, match='RTE has entailment, not_entailment, in any order'):
         glue(tmp_path, 'rte', [], labels=('0', '1'))
     with pytest.raises(InputError, match="examples.name 'rte' has classes; examples.problem is 'classification'"):

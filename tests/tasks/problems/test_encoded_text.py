@@ -19,7 +19,7 @@ def test_rows_equal_the_tokenizer_s_own(encoder):
     first, second = (encoded_texts(encoder, [text])[0] for text in ('who is it', 'a cat'))
     row = template.row(first.ids, second.ids)
     expected = encoding_to_arrays(encoder.tokenizer.encode('who is it', 'a cat'))
-    assert template.special_token_count == encoder.added(is_pair=True)
+    assert template.special_token_count == encoder.special_token_count(is_pair=True)
     for name, array in expected.items():
         np.testing.assert_array_equal(row[name], array)
         assert row[name].dtype == np.int32

@@ -75,7 +75,7 @@ def test_questions_may_have_different_numbers_of_choices(tmp_path):
 
 def test_the_pad_is_the_encoders(tmp_path):
     encoder = spaced_letters()
-    first, _ = task_of(tmp_path, encoder=encoder).encode(task_of(tmp_path, encoder=encoder).read('dev'))
+    first, _ = task_of(tmp_path, encoder=encoder).encode(task_of(tmp_path, encoder=encoder).read_examples('dev'))
     assert encoder.pad == 1 and first['tokens'][0, first['lengths'][0] :].tolist() == [1]
 
 
@@ -109,7 +109,7 @@ def test_windows_of_the_context_stand_beside_whole_endings(tmp_path):
     assert prediction.index == 1
     with pytest.raises(InputError, match='a.tsv: line 1: a choice has 4 tokens with its question'):
         short = task_of(tmp_path, 'o\tabcdefgh\tijkl\tk\tl\tm\t0\n', length=8, overlong='windows')
-        short.encode(short.read('train'))
+        short.encode(short.read_examples('train'))
 
 
 def test_accuracy_and_files(tmp_path):

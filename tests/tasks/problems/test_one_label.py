@@ -50,7 +50,7 @@ def test_rows_of_ids(tmp_path):
         assert isinstance(feature['tokens'].base, np.memmap)  # and on disk until a batch wants it
         assert (example.label, int(feature['label'])) == (str(row.label), row.label)
     assert task.encode(task.read_examples('dev'))[0]['tokens'].tolist() != features[0]['tokens'].tolist()
-    assert examples[1].where == 'listops:rows=4:length=8-40: row 1'
+    assert examples[1].file_and_line == 'listops:rows=4:length=8-40: row 1'
 
 
 def test_a_row_of_ids_is_as_its_text(tmp_path):
@@ -73,7 +73,7 @@ def test_towers_are_rows_of_their_own(tmp_path):
         'passages:rows=3:length=30:source=stdlib: 3 of 3 rows have more than data.length 24 tokens and were cut'
     ]
     joined = arena_of(tmp_path, 'passages:rows=3:length=30:source=stdlib')
-    [first, *_] = joined.encode(joined.read('train'))
+    [first, *_] = joined.encode(joined.read_examples('train'))
     assert joined.head == 'sequence' and first['tokens'].shape == (24,) and joined.encoder.sep in first['tokens']
 
 

@@ -86,7 +86,7 @@ def test_a_row_is_never_too_long_and_the_question_is_cut():
     assert max(len(feature['tokens']) for feature in features) == 20
     assert all(feature['tokens'][5] == task.encoder.sep for feature in features)
     line = '1 of 1 questions have more than examples.question_length 4 tokens and were cut, the first: question q'
-    assert task.notes == task.losses == [line]
+    assert task.notes == task.dropped_data_notes == [line]
 
 
 def test_global_tokens_are_the_first_and_the_question():
@@ -101,7 +101,7 @@ def test_a_tokenizer_without_token_types_and_with_two_separators():
     assert not any(feature['token_types'].any() for feature in features)
     assert all(feature['tokens'][0] == 0 and (feature['tokens'] == 2).sum() == 3 for feature in features)
     found = task.predict_from_outputs([question(context)] * 3, features, [oracle(feature) for feature in features])
-    assert [one.best.text for one in found] == ['cd', 'h', 'efg']
+    assert [one.best_answer.text for one in found] == ['cd', 'h', 'efg']
 
 
 # ---- the answer is exactly the context's text ----
@@ -125,13 +125,13 @@ AWKWARD = {
 @pytest.mark.parametrize('context, answer', AWKWARD.values(), ids=AWKWARD)
 def test_awkward_texts(context, answer):
     (prediction,) = oracle_answers(make_task(length=60), [question(context, answer)])
-    best = prediction.best
+    best = prediction.best_answer
     assert best.text == answer == context[best.start : best.end]
 
 
 def test_an_answer_inside_a_piece_becomes_the_piece():
     context = 'it is made in Xé\u0301∑ today'
-    assert oracle_answers(make_task(length=60), [question(context, '∑')])[0].best.text == 'Xé\u0301∑'
+    assert oracle_answers(make_task(length=60), [question(context, '∑')])[0].best_answer.text == 'Xé\u0301∑'
 
 
 @pytest.mark.parametrize('length, stride', [(16, 3), (24, 5), (33, 9), (200, 128)])
@@ -146,8 +146,8 @@ def test_the_labels_decode_to_the_answers_through_all_windows(length, stride):
         examples.append(Question(str(number), 'who', context, (Answer(answer, start),)))
     features = task.encode(examples)
     predictions = task.predict_from_outputs(examples, features, [oracle(feature) for feature in features])
-    assert [one.best.text for one in predictions] == [example.answers[0].text for example in examples]
-    assert [one.best.start for one in predictions] == [example.answers[0].start for example in examples]
+    assert [one.best_answer.text for one in predictions] == [example.answers[0].text for example in examples]
+    assert [one.best_answer.start for one in predictions] == [example.answers[0].start for example in examples]
     assert task.score(examples, predictions, 'dev') == {'exact_match': 1.0, 'f1': 1.0}
 
 
@@ -159,13 +159,13 @@ def test_an_answer_starts_only_where_its_window_has_the_most_context():
     for feature, output in zip(features, outputs, strict=True):
         output['logits'][(feature['offset_start'] >= 0) & ~feature['is_allowed'], 0] = 9.0
     (prediction,) = task.predict_from_outputs(examples, features, outputs)
-    assert prediction.best.start_logit == 0.0
+    assert prediction.best_answer.start_logit == 0.0
 
 
 def test_an_answer_has_at_most_so_many_pieces():
     examples = [question('abcdefghijklmnop', 'bcdefg')]
-    assert oracle_answers(make_task(answer_length=6), examples)[0].best.text == 'bcdefg'
-    assert len(oracle_answers(make_task(answer_length=5), examples)[0].best.text) <= 5
+    assert oracle_answers(make_task(answer_length=6), examples)[0].best_answer.text == 'bcdefg'
+    assert len(oracle_answers(make_task(answer_length=5), examples)[0].best_answer.text) <= 5
 
 
 def test_decoding_does_not_depend_on_the_order_of_rows():
