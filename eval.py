@@ -7,7 +7,7 @@ so that the losses are not lost if the search is interrupted.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take long
+    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
 
 import json
 import sys
@@ -31,7 +31,7 @@ define_checkpoint('last')
 BATCH_SIZE = define_batch_size(
     None, ', over all devices; with memory, the streams of the text; default: as in the config'
 )
-PROTOCOL = {  # of a language model; default: as in the config
+PROTOCOL = {  # Flags of language-model evaluation; an unset flag takes the config's value.
     'split': define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.'),
     'context': flags.DEFINE_integer('context', None, 'Tokens that the model sees at once.'),
     'stride': flags.DEFINE_integer('stride', None, 'Tokens by which the window moves; the context = no overlap.'),
@@ -40,7 +40,7 @@ PROTOCOL = {  # of a language model; default: as in the config
     'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Larger distances count as this one; 0 = no limit.'),
     'same_length': flags.DEFINE_bool('same_length', None, 'Let each token attend to memory_length keys.'),
 }
-SEARCH = {  # of text-to-text models; default: as in the config
+SEARCH = {  # Flags of the beam search of text-to-text models; an unset flag takes the config's value.
     'beams': flags.DEFINE_integer('beams', None, 'Beams of the search; 1 = greedy.', lower_bound=1),
     'penalty': flags.DEFINE_enum('penalty', None, ('gnmt', 'length'), 'Length penalty of the search.'),
     'alpha': flags.DEFINE_float('alpha', None, 'Exponent of the length penalty.'),

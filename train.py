@@ -3,7 +3,7 @@
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # before the imports, which take long
+    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
 
 import sys
 
@@ -37,7 +37,7 @@ def main() -> None:
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
-    if CONFIG.value is None:  # after --verify --noverify
+    if CONFIG.value is None:  # The flags --verify --noverify together allow a missing config.
         raise InputError('--config is missing')
     check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)

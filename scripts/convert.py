@@ -13,7 +13,7 @@ which holds the same numbers in fewer bytes. `--quantize int8` stores kernels an
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # first, so that a stop during the slow imports is handled
+    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
 
 import dataclasses
 import sys

@@ -11,7 +11,7 @@ efficient_attention/data/arena/original_format_writer.py. The last line of outpu
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # first, so that a stop during the slow imports is handled
+    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
 
 import json
 import sys

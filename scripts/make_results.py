@@ -14,6 +14,11 @@ A subject's JSON has a `title`, a sentence `about` it, the `guide` that it belon
 `caption`, `tables` and `pictures` may be left out. Benchmarks write their JSON into `docs/results/data/`.
 """
 
+from efficient_attention.processes.signal_thread import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+
 import re
 import sys
 from collections.abc import Iterator, Mapping

@@ -11,7 +11,7 @@ Prints one JSON object: the edges, the pairs per group, and each model's score p
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
+    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
 
 import itertools
 import json

@@ -46,7 +46,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     adam = {'beta2': 0.98, 'eps': 1e-9, 'weight_decay': 0.0, 'bias_correction': True}
     set_fields(config.optimizer, recipe | adam)
     config.train.steps = SIZES[size]
-    config.train.batch_size = 196  # rows of 128: 25,088 tokens per side
+    config.train.batch_size = 196  # rows of 128 source and 128 target tokens, 25,088 of each per batch
     config.train.label_smoothing = 0.1
     config.train.log_every_steps = 100
     config.eval.every_steps = 5_000

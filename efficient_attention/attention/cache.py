@@ -109,7 +109,7 @@ def expand_to_beams(cache: Cache, count: int) -> Cache:
 
 
 def reorder_beams(cache: Cache, parents_BK: Array) -> Cache:
-    """Returns the cache of `with_hypotheses` after each of a row's K beams continues the beam numbered in `parents_BK`.
+    """Returns the cache of `expand_to_beams` after each of a row's K beams continues the beam numbered in `parents_BK`.
 
     A cache that beams share has a method for this, which does not move its keys.
     """

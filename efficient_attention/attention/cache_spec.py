@@ -54,7 +54,7 @@ class NewTokens(NamedTuple):
     segments: Array
 
 
-Bias = Callable[[Any, Any], Any]  # of query positions and key positions
+Bias = Callable[[Any, Any], Any]  # arguments: query positions and key positions
 
 
 class LogitTerms(NamedTuple):

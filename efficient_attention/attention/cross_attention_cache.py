@@ -80,7 +80,7 @@ class NewQueries(NamedTuple):
 def cache_cross_keys(
     mechanism: Mechanism, keys: KeySequence, rng: Array | None = None, learned: Mapping[str, Array] | None = None
 ) -> CrossAttentionKeys | CrossAttentionSums:
-    """Returns the cached form of fixed keys: sums over them if there is a feature map, else the keys themselves.
+    """Returns cached cross-attention keys: sums over the keys if there is a feature map, else the keys themselves.
 
     The keys come with compressed keys if the mechanism makes any. Sums and compressed keys are for one segment per row;
     a row with several segments gives NaN. `rng` is for mechanisms that sample, `learned` has the mechanism's learned

@@ -1,4 +1,4 @@
-"""How arrays are sharded over the devices of a mesh, given by the letters of their axes.
+"""How arrays are sharded over the devices of a mesh, given by the dimension letters of their axes.
 
 Code that compiles a program for a mesh enters `using_mesh`. Inside it, modules name the axes of their results, as in
 `spread(x, 'BLD')`. The tables below map each axis to an axis of the mesh. Without a mesh, or on one device, no sharding
@@ -52,24 +52,27 @@ def has_fsdp_axis() -> bool:
 
 
 def is_axis_sharded(letter: str) -> bool:
-    """Returns whether the mesh shards the activations' axis of this letter over several devices."""
+    """Returns whether the mesh shards the activations' axis with this dimension letter over several devices."""
     return shard_count(letter) > 1
 
 
 def shard_count(letter: str) -> int:
-    """Returns how many devices the mesh shards the activations' axis of this letter over; 1 without a mesh."""
+    """Returns how many devices share the activations' axis with this dimension letter; 1 without a mesh."""
     mesh = device_mesh()
     return 1 if mesh is None else math.prod(mesh.shape[name] for name in mesh_axes_of_letter(letter, mesh, ACTIVATIONS))
 
 
 def mesh_axes_of_letter(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:
-    """Returns the axes of the mesh that shard an axis with this letter; axes that the mesh lacks are left out."""
+    """Returns the mesh axes that shard the array axis with this dimension letter, such as 'B', according to `table`.
+
+    Axes that the mesh lacks are left out.
+    """
     axes = table.get(letter)
     return tuple(name for name in ((axes,) if isinstance(axes, str) else axes or ()) if name in mesh.shape)
 
 
 def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) -> PartitionSpec:
-    """Returns how an array whose trailing axes have these letters is sharded.
+    """Returns how an array whose trailing axes have these dimension letters is sharded.
 
     Axes before those with letters are not sharded. Neither is an axis whose size the mesh does not divide, or one that
     needs an axis of the mesh that an earlier axis already uses.

@@ -133,7 +133,7 @@ def _parse(text: str) -> ast.expr:
         raise InputError(f"attention is {text!r}; it must be a text such as 'causal & window(128)'")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore', SyntaxWarning)  # for texts such as '8lsh', which raise an error below
+            warnings.simplefilter('ignore', SyntaxWarning)  # texts such as '8lsh' cause a warning, and an error below
             return ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError) as error:
         raise InputError(f'attention {text!r}{_syntax_error_message(text, getattr(error, "offset", None))}') from None

@@ -11,7 +11,7 @@ Partial = tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]
 
 
 def merge_partial_softmax(parts: list[Partial]) -> Partial:
-    """Returns (output, log-sum-exp) over the union of the parts' keys; the outputs are summed in float32.
+    """Returns (output, log-sum-exp) over the keys of all partial results; outputs are summed in float32.
 
     A query without a key in any part has log-sum-exp MASKED in each part and gets zeros. Differentiable in outputs and
     log-sum-exps.

@@ -110,6 +110,6 @@ def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '
 def table_row_by_distance(
     relative: Relative, query_positions: Int[Array, '#b L'], key_positions: Int[Array, '#b M']
 ) -> Int[Array, '#b L M']:
-    """Returns the table row of each pair: the row of its distance, or the nearest row that the table has."""
+    """Returns the table row of each query-key pair: the row of its distance, or the nearest existing row."""
     distances_bLM = query_positions[:, :, None] - key_positions[:, None, :]
     return jnp.clip(distances_bLM - relative.first, 0, relative.table.shape[0] - 1)

@@ -84,7 +84,10 @@ def has_result_or_run(folder: Path) -> bool:
 
 
 def read_row_values(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
-    """Returns the values of all cells of some rows that the folder has, from any command."""
+    """Returns the saved configs of all started cells in these rows of the grid, by (row, column).
+
+    They include cells that earlier commands started in the same folder.
+    """
     paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
     begun = [path for path in paths if has_result_or_run(path.parent)]
     return {(path.parent.parent.name, path.parent.name): read_object(path) for path in begun}

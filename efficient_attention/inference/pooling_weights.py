@@ -62,7 +62,7 @@ class PoolingWeightsPipeline:
         graph, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
         self.weights = jax.jit(lambda params, batch: nnx.merge(graph, params).pooling_weights(batch))
-        problem = self.answers.task(self.answers.examples)
+        problem = self.answers.make_task(self.answers.examples)
         assert isinstance(problem, OneLabelProblem)
         if problem.text_count > 1:
             raise InputError(f'{path} reads pairs of texts; the weights that are shown are those of one')

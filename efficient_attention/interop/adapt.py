@@ -52,7 +52,7 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
 
 
 def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str, Any]:
-    """Returns the parameters with only these layers of the stack."""
+    """Returns the parameters with only the layers numbered `numbers`, counted from 1."""
     encoder, places = params['encoder'], np.asarray(numbers) - 1
     stack = encoder['stack']
     layers = jax.tree.map(lambda array: array[places], stack['layers'])
@@ -118,7 +118,8 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
         table_LE = embeddings['position']['embedding']
         longer_LE = tile_position_table(table_LE, before.position_offset, after.max_length)
         embeddings = embeddings | {'position': {'embedding': longer_LE}}
-    # Layers of different sizes always return here: they cannot have global tokens.
+    # A model with layers of different sizes always returns here, because it cannot have global tokens. The code below
+    # assumes layers of equal size.
     if bool(after.global_tokens) == bool(before.global_tokens):
         return params | {'encoder': encoder | {'embeddings': embeddings}}
     attention = dict(stack['layers']['attention'])
@@ -131,7 +132,10 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
 
 
 def tile_position_table(table_LE: np.ndarray, offset: int, rows: int) -> np.ndarray:
-    """Returns `rows` rows: the first `offset` rows, then repeated copies of the others; the last copy may be cut."""
+    """Returns a position table with `rows` rows: the first `offset` rows, then repeated copies of the other rows.
+
+    The last copy may be cut.
+    """
     own_LE = table_LE[offset:]
     copies = -(-(rows - offset) // len(own_LE))
     return np.concatenate([table_LE[:offset], np.tile(own_LE, (copies, 1))])[:rows]

@@ -107,7 +107,7 @@ def read_float_params(path: Path, shapes: Mapping[str, list[int]], model: ModelC
 
 
 def heads_by_parameter_names(names: frozenset[str], head: HeadConfig) -> CheckpointHeads:
-    """Returns the parts of an encoder model besides the encoder, by the names of its groups of parameters."""
+    """Returns the heads of an encoder model, recognised by the names of its parameter groups."""
     if head.kind != 'none':
         return CheckpointHeads(head)
     return CheckpointHeads(

@@ -165,7 +165,7 @@ def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) ->
 
 
 def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str:
-    """Returns the name of the transformers class that has these parts."""
+    """Returns the name of the transformers class for a model with this head, or with these pretraining heads."""
     if head.kind != 'none':
         return f'{family.stem}{ENDINGS[head.kind]}'
     if family.decoder:

@@ -59,7 +59,7 @@ def factor_matrix(
 
 
 def row_scale(weights: np.ndarray) -> np.ndarray:
-    """Returns the factor for each row of a matrix, [..., I, 1]; the least important rows still count a little."""
+    """Returns the factor for each matrix row, [..., I, 1]; the least important matrix rows still count a little."""
     means = weights.mean(axis=-1, keepdims=True)
     shares = weights / np.where(means > 0.0, means, 1.0)
     return np.sqrt(shares + LEAST_WEIGHT)[..., None].astype(np.float32)

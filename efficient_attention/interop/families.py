@@ -15,7 +15,7 @@ class PooledHeadNames:
     """A head on the first token's vector: names of 'pooler/dense' and 'head/out', and the activation between them."""
 
     names: Names
-    activation: str  # as `HeadConfig.transform`; '' = the model's activation
+    activation: str  # a value of `HeadConfig.transform`; '' = the model's activation
 
 
 NO_HEAD = PooledHeadNames({}, '')
@@ -27,7 +27,7 @@ class Family:
 
     model_type: str
     stem: str  # start of class names: 'Bert' of 'BertForMaskedLM'
-    prefix: str  # of the names of the base model's tensors in a model with a head
+    prefix: str  # prefix of the base model's tensor names in a model with a head
     encoder: Names
     masked_lm: Names = dataclasses.field(default_factory=dict)
     sequence: PooledHeadNames = NO_HEAD

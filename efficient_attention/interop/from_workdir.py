@@ -48,7 +48,7 @@ def encoder_run(workdir: Path) -> RunConfig:
 
 
 def heads_of_run(config: RunConfig) -> CheckpointHeads:
-    """Returns the parts of the run's model besides its encoder."""
+    """Returns the heads of the run's model, and whether its encoder belongs to a larger model."""
     if config.task == 'fine_tuning':
         return CheckpointHeads(config.head)
     if config.task == 'text_to_text':

@@ -126,7 +126,7 @@ def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) ->
 
 
 def heads_of_pretrained(pretrained: Pretrained, names: frozenset[str]) -> CheckpointHeads:
-    """Returns the parts of a model besides its encoder, by the names of its groups of parameters."""
+    """Returns the heads of a model, recognised by the names of its parameter groups."""
     if pretrained.head.kind != 'none':
         return CheckpointHeads(pretrained.head)
     return CheckpointHeads(

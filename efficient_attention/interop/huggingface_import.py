@@ -90,7 +90,7 @@ def _read_compressed(path: Path, known: ModelDescription) -> dict[Any, Any]:
 
 
 def find_heads_in_file(known: ModelDescription, found: Mapping[str, str]) -> CheckpointHeads:
-    """Returns the parts besides the encoder: those that the architecture requires, and pretraining heads found."""
+    """Returns the model's heads: heads that its architecture requires, and pretraining heads found in the file."""
     family, ending = known.family, known.ending
     if family.decoder:
         return CheckpointHeads(has_decoder=True)

@@ -27,7 +27,7 @@ from efficient_attention.modules.pooling import Pooler
 LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'table': 'weight', 'bias': 'bias'}
 OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # normalisation parameters in the oldest released files
 LAYERS = ('encoder/stack/layers/', 'decoder/stack/layers/')
-OUTPUT_BIAS = 'decoder/head/bias'  # of an encoder-decoder; stored as [1, n] under a name without '.bias'
+OUTPUT_BIAS = 'decoder/head/bias'  # path in an encoder-decoder; its tensor is [1, n], under a name without '.bias'
 # Released files also contain these: buffers that can be computed, and poolers of models that use none.
 HARMLESS = ('*.position_ids', '*.token_type_ids', 'position_ids', 'pooler.*', '*.pooler.*')
 MOST_NAMED = 12  # tensors listed in a message
@@ -39,8 +39,8 @@ class ParameterTensors:
     """A parameter, `path`, and the tensors it consists of: one per layer, or one in all."""
 
     path: str
-    names: tuple[str, ...]  # without the prefix; '.' in front = inside the base model
-    shape: tuple[int, ...]  # of each tensor
+    names: tuple[str, ...]  # tensor names without the prefix; '.' in front = inside the base model
+    shape: tuple[int, ...]  # shape of each tensor
     is_stacked: bool
     is_transposed: bool
     is_row: bool = False  # stored as [1, n]
@@ -48,7 +48,7 @@ class ParameterTensors:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointHeads:
-    """The parts of a checkpoint besides its encoder."""
+    """The heads of a checkpoint, and whether its encoder belongs to a larger model."""
 
     head: HeadConfig = HeadConfig()
     has_masked_lm: bool = False
@@ -77,7 +77,7 @@ def tensors_of(family: Family, model: ModelConfig, parts: CheckpointHeads) -> li
 
 
 def module_names(family: Family, parts: CheckpointHeads) -> dict[str, str]:
-    """Returns the Hugging Face name of each module that these parts may have."""
+    """Returns the Hugging Face name of each module that a model with these heads may have."""
     if parts.has_decoder:
         return dict(family.encoder) | dict(family.decoder)
     kind = parts.head.kind

@@ -19,8 +19,8 @@ class Pretrained:
 
     model: ModelConfig
     head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
-    labels: tuple[str, ...]  # in the order of the outputs; () = unnamed
-    # as `ExamplesConfig.problem`; also 'fill_mask', 'none' for a bare encoder, 'text_to_text', or one of `SEVERAL`
+    labels: tuple[str, ...]  # label names in the order of the outputs; () = unnamed
+    # a value of `ExamplesConfig.problem`, 'fill_mask', 'none' for a bare encoder, 'text_to_text', or one of `SEVERAL`
     problem: str
     family: str  # a `model_type` of `FAMILIES`; '' for a workdir
     tokenizer: Path | None  # the tokenizer's file

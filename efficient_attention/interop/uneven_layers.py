@@ -97,7 +97,7 @@ def constant_to_sub_layer(config: ModelConfig, sub: str, constant: Layer) -> Lay
 
 
 def resize_dense(name: str, dense: Layer, wide: int) -> Layer:
-    """Returns a dense layer resized to `wide` columns or rows of heads or units: padded with zeros, or cut."""
+    """Returns a dense layer with `wide` kernel columns or rows for heads or units: padded with zeros, or cut."""
     axes = {'kernel': -1, 'bias': -1} if name in COLUMNS else {'kernel': -2} if name in ROWS else {}
     return {leaf: pad_or_cut_axis(array, axes[leaf], wide) if leaf in axes else array for leaf, array in dense.items()}
 

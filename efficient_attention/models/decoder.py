@@ -102,7 +102,7 @@ class Decoder(nnx.Module):
         step: Array | int = 0,
         other: EncodedSource | None = None,
     ) -> tuple[Array, Context]:
-        """Returns the embedded tokens, and the context that the stack reads besides them.
+        """Returns the embedded tokens, and the context that the stack reads besides these vectors.
 
         Args:
             tokens_BL: ids below V.
@@ -158,7 +158,7 @@ class Decoder(nnx.Module):
         return self.normed(x_BLD, rng), memory, told
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """Returns float32 logits [B, L, V] from hidden states, or from a part of their positions.
+        """Returns float32 logits [B, L, V] from hidden states of all or of some positions.
 
         With `adaptive_cutoffs` the result is log-probabilities.
         """

@@ -59,7 +59,7 @@ class Encoder(nnx.Module):
         step: Array | int = 0,
         is_global_BL: Array | None = None,
     ) -> tuple[Array, Context]:
-        """Returns the embedded tokens, and the context that the stack reads besides them.
+        """Returns the embedded tokens, and the context that the stack reads besides these vectors.
 
         Args:
             tokens_BL: ids below V.

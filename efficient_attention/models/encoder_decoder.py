@@ -138,7 +138,7 @@ class EncoderDecoder(nnx.Module):
         return EncodedSource(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """Returns float32 logits [B, L, V] from hidden states, or from a part of their positions."""
+        """Returns float32 logits [B, L, V] from hidden states of all or of some positions."""
         return self.decoder.logits(hidden_BLD)
 
 

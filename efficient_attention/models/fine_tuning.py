@@ -20,7 +20,7 @@ from efficient_attention.modules.pooling import Pooler, Pooling
 
 OF_SEVERAL = ('towers', 'choice')  # head kinds whose examples are several encoder rows each
 JOINED = 4  # vectors that the head reads per pair of rows
-ANSWER_TYPES = 3  # of 'multi_hop': a text span, yes, no
+ANSWER_TYPES = 3  # answer types of 'multi_hop': a text span, yes, no
 READ = ('tokens', 'segments', 'token_types', 'is_global')  # arrays of a batch that the encoder reads
 NOWHERE = -1e9  # logit of padded positions and choices
 TOKEN_OUTPUTS = {
@@ -31,7 +31,7 @@ TOKEN_OUTPUTS = {
 
 
 class FineTuningModel(nnx.Module):
-    """An encoder with a head and, for head kinds that read rows, a pooling and an optional pooler.
+    """An encoder with an output head; heads on one vector per row also have a pooling and an optional pooler.
 
     The pooler is the dense layer that pretraining may have trained. With `sentence_layers`, a row is a list of
     sentences. The encoder and the pooling make one vector per sentence, and a second level combines them

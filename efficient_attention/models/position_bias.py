@@ -177,7 +177,7 @@ def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, ca
     query. In a causal stack the full table is for earlier keys, and later keys, which are masked, get bucket 0. Source:
     Raffel et al. 2019, arXiv 1910.10683, section 2.1, and its released code.
     """
-    buckets = count if causal else count // 2  # per direction
+    buckets = count if causal else count // 2  # number of buckets for each direction
     exact = buckets // 2
     distances = np.maximum(-differences, 0) if causal else abs(differences)
     steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (buckets - exact)

@@ -21,7 +21,7 @@ def quantized_layers(module: nnx.Module) -> list[tuple[str, Layer]]:
 
 
 def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> None:
-    """Sets the config's quantization in all dense layers and tables of a part of a model.
+    """Sets the config's quantization in all dense layers and embedding tables of a sub-module.
 
     Layers with float32 results, such as the last layer of a head, are not quantized.
 

@@ -41,7 +41,7 @@ class SegmentMemory:
         return self.states_BNMD.swapaxes(0, 1)
 
     def layer_memory(self, states_BMD: Array) -> LayerMemory:
-        """Returns the memory of one layer from its part of `by_layer`."""
+        """Returns the memory of one layer from that layer's entry of `by_layer`."""
         return LayerMemory(states_BMD, self.segments_BM)
 
     def next_memory(self, kept: tuple[Array, None], segments_BL: Array) -> 'SegmentMemory':
@@ -75,7 +75,7 @@ class CompressedMemory:
         return self.compressed.per_layer_arrays(), self.recent.per_layer_arrays()
 
     def layer_memory(self, states: tuple[Array, Array]) -> CompressedLayerMemory:
-        """Returns the memory of one layer from its part of `by_layer`."""
+        """Returns the memory of one layer from that layer's entry of `by_layer`."""
         compressed_BMD, recent_BMD = states
         return CompressedLayerMemory(self.compressed.layer_memory(compressed_BMD), self.recent.layer_memory(recent_BMD))
 
@@ -110,7 +110,7 @@ class StateMemory:
         return jax.tree.map(lambda x_BNU: x_BNU.swapaxes(0, 1), self.vectors_BNU)
 
     def layer_memory(self, vectors_BU: tuple[States, ...]) -> tuple[State, ...]:
-        """Returns the states of one layer, one per direction, from its part of `by_layer`."""
+        """Returns the states of one layer, one per direction, from that layer's entry of `by_layer`."""
         return tuple(State(vectors, self.segments_B) for vectors in vectors_BU)
 
     def next_memory(self, states: tuple[State, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  as `Memory`

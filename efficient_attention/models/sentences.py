@@ -51,7 +51,7 @@ class SentenceLevel(nnx.Module):
 
 
 def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
-    """Returns the config of the second level's layers: the encoder's cell and sizes, with full attention.
+    """Returns the config of the sentence-level layers: the encoder's cell and sizes, with full attention.
 
     The layers share parameters if the encoder's layers do. Both directions of a recurrent cell read the outputs of
     both.

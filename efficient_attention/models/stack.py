@@ -295,7 +295,7 @@ def reversible_layer_branch(
 
 
 def layer_slice(arrays: Any, number: int) -> Any:
-    """Returns one layer's part of arrays with a leading layer axis."""
+    """Returns one layer's slice of arrays with a leading layer axis."""
     return jax.tree.map(lambda leaf: leaf[number], arrays)
 
 

@@ -1,4 +1,4 @@
-"""Self-attention: projections, one call of `attend`, the output projection. Cross-attention shares these parts."""
+"""Self-attention: projections, one call of `attend`, the output projection. Cross-attention shares these modules."""
 
 import dataclasses
 import math
@@ -40,11 +40,11 @@ class AttentionOperands(NamedTuple):
     centres_BLH: Array | None = None
     # In training: log-probabilities of the keys sampled by queries.
     drawn_BHL: Array | None = None
-    value_BMHK: Array | None = None  # for self-attention; weights do not depend on it
-    learned: dict[str, Array] | None = None  # by name
+    value_BMHK: Array | None = None  # only set in self-attention; the weights do not depend on values
+    learned: dict[str, Array] | None = None  # learned arrays of the mechanism, by name
 
     def add_to_options(self, options: CallOptions) -> CallOptions:
-        """Returns `options` with these operands' relative term, additive vector, centres and learned arrays."""
+        """Returns `options` with these operands' relative term, score vector, window centres and learned arrays."""
         return dataclasses.replace(
             options,
             relative=self.relative,
@@ -55,7 +55,7 @@ class AttentionOperands(NamedTuple):
 
 
 class Projections(nnx.Module):
-    """The learned parts of an attention: the abstract base of `Attention` and `CrossAttention`."""
+    """The learned projections of an attention: the abstract base of `Attention` and `CrossAttention`."""
 
     config: LayerConfig
     learned: LearnedOperands | None

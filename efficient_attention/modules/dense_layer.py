@@ -1,9 +1,9 @@
-"""A dense layer whose bfloat16 products, forward and backward, take the form that is fast on a CPU.
+"""A dense layer that sums bfloat16 products in float32, forward and backward, because this is fast on a CPU.
 
 For float32 results of bfloat16 matrices, XLA uses the CPU's bfloat16 instructions (AMX, AVX512-BF16). For bfloat16
-results, it first converts all operands to float32, which is slower than computing in float32 throughout. So here sums
-are float32 and rounded afterwards. The backward pass does the same, where JAX's default rule would multiply a float32
-gradient with bfloat16 weights. Parameter gradients stay float32.
+results, it first converts all operands to float32, which is slower than computing in float32 throughout. So this layer
+requests float32 results and rounds them to bfloat16 afterwards. The backward pass does the same, where JAX's
+default rule would multiply a float32 gradient with bfloat16 weights. Parameter gradients stay float32.
 
 The layer equals Flax's layer in float32. It also does on GPUs and TPUs if the result is bfloat16.
 """
@@ -86,7 +86,10 @@ class Dense(nnx.Linear):
         self.kernel, self.kernel_scale = nnx.Param(quantize_to_int8(kernel, scale)), nnx.Param(scale)
 
     def float32_kernel(self) -> Array:
-        """Returns the float32 kernel that products use, gathered and rounded if necessary."""
+        """Returns the float32 kernel that the layer multiplies with.
+
+        A kernel that 'fsdp' shards is gathered first. With quantization, its values are multiples of an int8 scale.
+        """
         if self.kernel_scale is not None:
             return dequantize_int8(self.kernel[...], self.kernel_scale[...])
         kernel_IO = gather_parameter(jnp.asarray(self.kernel[...]), self.axes)

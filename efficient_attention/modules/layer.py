@@ -234,7 +234,7 @@ class Layer(nnx.Module):
     def memory_and_aux_losses(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[tuple[Array, Array | None], Told]:
-        """Returns the layer's part of the new memory, and its auxiliary losses.
+        """Returns the layer's entries of the new memory, and its auxiliary losses.
 
         The new memory gets the layer's input and the compressed evicted tokens [B, L / c, D], which are None without
         compression. The auxiliary loss 'reconstruction' trains a learned compressor, see `reconstruction_error`. Its

@@ -4,7 +4,8 @@ Sums add up over devices, micro-batches and evaluation batches; means do not. So
 training or evaluation loop divides after adding all sums.
 
 This file also names the arrays that the optimizer updates (`Trained`): a model's parameters, an objective's extra
-arrays (`BESIDE`) and the scores of pruning (`SCORES`). `joined` makes one tree of them, `separate` splits it.
+arrays (`BESIDE`) and the scores of pruning (`SCORES`). `combine_trainable_parts` makes one tree of them,
+`split_trainable_parts` splits it.
 """
 
 import abc
@@ -26,7 +27,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns each term's float32 sum of weights over the batch; needs no model."""
+        """Returns each loss term's sum of example weights, the denominator of its mean, in float32; needs no model."""
 
     @abc.abstractmethod
     def sums(self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0) -> tuple[Sums, Any]:
@@ -109,9 +110,9 @@ def is_top_prediction(logits: Float[Array, '*b C'], labels: Int[Array, '*b']) ->
 class TrainableParts(NamedTuple):
     """The trees of arrays that the optimizer updates; None for missing ones."""
 
-    params: Any  # of the model
+    params: Any  # model parameters
     beside: Any = None  # extra arrays of an objective, such as projections between two widths
-    scores: Any = None  # of pruning
+    scores: Any = None  # pruning scores
 
 
 def combine_trainable_parts(params: Any, beside: Any = None, scores: Any = None) -> Any:
@@ -122,7 +123,7 @@ def combine_trainable_parts(params: Any, beside: Any = None, scores: Any = None)
 
 
 def split_trainable_parts(trained: Any) -> TrainableParts:
-    """Returns the parts of a tree made by `joined`."""
+    """Returns the parts of a tree made by `combine_trainable_parts`."""
     if not isinstance(trained, dict) or not {BESIDE, SCORES} & set(trained):
         return TrainableParts(trained)
     params = {name: group for name, group in trained.items() if name not in (BESIDE, SCORES)}

@@ -31,8 +31,8 @@ from efficient_attention.processes.rendezvous import (
 )
 from efficient_attention.processes.signal_thread import SIGNALS, StopStage, current_signal_thread
 
-# Seconds without a sign of life after which JAX ends a process with a stack dump. The watch of `peers.py` is faster and
-# ignores time in which the machine stood still. JAX counts that time, so this limit is longer than such a pause.
+# JAX ends a process with a stack dump after this many seconds without a heartbeat. The checks in `peers.py` react
+# faster, and they ignore time in which the machine stood still. JAX counts that time, so its limit must exceed it.
 HEARTBEAT_SECONDS = 600
 ADDRESS_BYTES = 256
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')

@@ -1,4 +1,4 @@
-"""The scan of a recurrent cell over positions, with a gradient that uses one product per sum over positions.
+"""The scan of a recurrent cell over positions; one matrix product computes each recurrent matrix's gradient.
 
 JAX's automatic gradient adds an outer product to the recurrent matrix's gradient at every position. It reads and writes
 this matrix every time. Here the backward scan stores the gradients of all recurrent products. One product then computes

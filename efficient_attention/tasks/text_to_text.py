@@ -218,7 +218,7 @@ class TextToTextTask(EncoderDecoderTask):
         ]
         read = [one for split in SPLITS for one in self.sets[split] if one in self.found]
         notes += [note for one in read if isinstance(one, ScoredTextDataset) for note in one.notes]
-        training = self.training_data if 'training' in self.__dict__ else None
+        training = self.training_data if 'training_data' in self.__dict__ else None
         notes += [note] if (note := self.filler_pieces_note()) else []
         notes += [self.mixture_note(training.mixture)] if training and training.mixture else []
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])

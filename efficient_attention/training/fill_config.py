@@ -30,7 +30,7 @@ from efficient_attention.tasks.encoded_examples import EncodedExamples, load_exa
 from efficient_attention.training.initial_params import check_layer_count, open_start_checkpoint
 
 Values = dict[str, Any]
-# Fields of a compressed teacher; its student gets the defaults.
+# A compressed teacher sets these model fields. Its student does not copy them: it gets their defaults.
 OF_SMALL = ('layer_heads', 'layer_units', 'quantization', 'float_layers', 'ranks')
 # Fields whose defaults follow from the width and the number of heads.
 OF_WIDTH = ('head_width', 'feed_forward_width', 'embedding_width', 'state_width')
@@ -40,7 +40,7 @@ class FilledConfig(NamedTuple):
     """A complete config, with the examples and the checkpoint that were read to complete it."""
 
     config: RunConfig
-    examples: EncodedExamples | None = None  # only for a fine-tuning run
+    examples: EncodedExamples | None = None  # None unless the run fine-tunes
     pretrained: Pretrained | None = None  # the opened checkpoint of `train.start_from`
 
 

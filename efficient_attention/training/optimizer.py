@@ -43,7 +43,7 @@ SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, trained with the 
 def make_optimizer(
     config: OptimizerConfig, total_steps: int, *, stacked: str | None, scores_rate: float = 0.0
 ) -> optax.GradientTransformation:
-    """Returns the update rule: clipping by global norm, moments, decay, trust ratio (LAMB only), learning rate.
+    """Returns the update rule: clipping by global norm, moment estimates, decay, trust ratio (LAMB), learning rate.
 
     The scores of pruning are clipped together with the parameters. Scores have a separate eps and neither weight decay
     nor trust ratio. Extra arrays that an objective trains are never frozen. Running means have a separate rule

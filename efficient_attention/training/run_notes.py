@@ -73,7 +73,7 @@ def quantization_note(config: RunConfig) -> list[str]:
 
 
 def batch_note(run: Run) -> list[str]:
-    """Returns a note if a batch has more rows than the training data, so that it repeats rows or is partly empty."""
+    """Returns a note if a batch has more rows than the training data; such batches repeat rows or are partly empty."""
     size, rows = run.config.train.batch_size, run.task.rows_per_epoch()
     if rows is None or size <= rows:
         return []

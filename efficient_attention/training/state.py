@@ -80,13 +80,16 @@ class StepArraysForNanCheck(NamedTuple):
     """The arrays of a skipped step, in the order of the search: an earlier array can spoil a later one."""
 
     batch: Any
-    carry: Any  # as passed on by the step before
+    carry: Any  # the carry that the previous step returned
     new_carry: Any
     gradient: Any
 
 
 class StateArraysForNanCheck(NamedTuple):
-    """The arrays kept from step to step, in the order of the search: a bad moment spoils its parameter."""
+    """The arrays that training keeps from step to step, in the order in which they are searched for NaN or infinity.
+
+    The optimizer is searched first, because a non-finite optimizer moment makes its parameter non-finite.
+    """
 
     optimizer: Any
     params: Any

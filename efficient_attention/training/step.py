@@ -67,7 +67,7 @@ def make_train_step(
         objective: computes the loss.
         optimizer: computes updates from gradients.
         micro_batches: parts of the batch whose gradients are computed one after another.
-        parts: the optional parts of the step, as `parts_of` returns them; a plain run has none.
+        parts: the optional parts of the step, as `build_step_extensions` returns them; a plain run has none.
 
     While it is traced, the returned function raises ValueError if the state holds arrays that no part handles.
     """
@@ -159,7 +159,7 @@ def accumulate_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
 
 
 def split_into_micro_batches(x: Array, parts: int) -> Array:
-    """Returns [B, ...] as [parts, B / parts, ...]; part i takes rows i, i + parts, ...
+    """Returns [B, ...] as micro-batches [parts, B / parts, ...]; micro-batch i takes rows i, i + parts, ...
 
     This order keeps the rows on their devices.
     """
@@ -167,7 +167,7 @@ def split_into_micro_batches(x: Array, parts: int) -> Array:
 
 
 def merge_micro_batches(x: Array) -> Array:
-    """Returns [parts, B / parts, ...] as [B, ...], the inverse of `split_rows`."""
+    """Returns [parts, B / parts, ...] as [B, ...], the inverse of `split_into_micro_batches`."""
     return jax.lax.collapse(x.swapaxes(0, 1), 0, 2)
 
 

@@ -21,10 +21,13 @@ GATES_STREAM = 0x67617465  # folded into a step's key to sample pruning gates; r
 
 
 class StepExtension:
-    """The base class of a part of a training step; by default every method leaves the plain step unchanged."""
+    """The base class of an optional part of the training step; by default its methods change nothing."""
 
     def begin_step(self, state: TrainState, key: Array) -> Any:
-        """Returns the part's choice for this step, such as a mask; shared by all micro-batches, without gradient."""
+        """Returns the extension's choice for this step, such as a mask.
+
+        All micro-batches share the choice. No gradient flows through it.
+        """
         del state, key
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
@@ -33,7 +36,7 @@ class StepExtension:
         return trained, objective
 
     def add_auxiliary_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """Returns loss and gradients of the whole batch plus this part's own loss and gradients, and its metrics."""
+        """Returns loss and gradients of the whole batch plus this extension's loss and gradients, and its metrics."""
         del state
         return loss, gradients, {}
 
@@ -119,13 +122,15 @@ def build_step_extensions(
 
 
 def check_extensions_cover_state(state: TrainState, parts: Sequence[StepExtension]) -> None:
-    """Raises ValueError if the state holds arrays that no part of the step handles."""
+    """Raises ValueError if the state holds arrays that no step extension handles."""
     needed: list[type[StepExtension]] = [ObjectiveParams] if state.beside is not None else []
     needed += [PruningMasks] if state.scores is not None else []
     needed += [RunningMeans] if has_running_means(state.params) else []
     missing = [kind.__name__ for kind in needed if not any(isinstance(part, kind) for part in parts)]
     if missing:
-        raise ValueError(f'the state needs parts of the step that are missing: {", ".join(missing)}; call parts_of')
+        raise ValueError(
+            f'the state needs parts of the step that are missing: {", ".join(missing)}; call build_step_extensions'
+        )
 
 
 def without_group(trained: Mapping[str, Any], name: str) -> dict[str, Any]:

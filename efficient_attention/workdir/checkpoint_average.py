@@ -21,16 +21,16 @@ LOG = logging.getLogger(__name__)
 
 
 class AverageChoice(NamedTuple):
-    """A request for the mean of this many of the last checkpoints."""
+    """A user's choice of the mean of this many of the last checkpoints."""
 
     checkpoints: int
 
 
 def parse_checkpoint_choice(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | AverageChoice:
-    """Returns the request for a user's checkpoint choice: a mean for 'average-5', otherwise as `reader.wanted`.
+    """Returns a user's parsed checkpoint choice: a mean for 'average-5', otherwise as `reader.parse_choice`.
 
     Raises:
-        InputError: as `reader.wanted`, or the run keeps fewer checkpoints.
+        InputError: as `reader.parse_choice`, or the run keeps fewer checkpoints.
     """
     found = CHOICE.fullmatch(choice)
     if found is None:

@@ -73,7 +73,7 @@ class UnreadCheckpoint(NamedTuple):
 
 
 class BestChoice(NamedTuple):
-    """A request for the best checkpoint by a metric of its record."""
+    """A user's choice of the best checkpoint by a metric in the checkpoint records."""
 
     metric: str
     mode: str  # 'min' or 'max': whether the smallest or largest value is best

@@ -12,10 +12,10 @@ from efficient_attention.workdir.config_file import CONFIG, check_config_not_for
 from efficient_attention.workdir.last_saved_step import FILE_NAME as LAST_SAVED
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 
-VALUES = 'values.json'  # in a grid's cell, written before training
+VALUES = 'values.json'  # file in the folder of a grid's cell, written before training
 GRID_SUMMARY = 'grid.json'
 SEEDS_SUMMARY = 'seeds.json'
-YARDSTICKS = 'yardsticks.json'  # in a grid's folder, may be written before any cell is trained
+YARDSTICKS = 'yardsticks.json'  # file in a grid's folder, may be written before any cell is trained
 RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
 DEPTH = 3  # folder levels from a grid down to its runs: <row>/<column>/seed_<n>
 # Kind of folder -> files of which it has at least one; inner kinds come first, so that a run placed by mistake in a

@@ -46,7 +46,9 @@ def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
 
 
 def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[str]:
-    """Returns a note if a step later than the newest one was saved, but is neither kept nor set aside as damaged.
+    """Returns a note if the last recorded save is later than step `newest` and its files are gone; else [].
+
+    A checkpoint that was moved to the folder 'damaged' is not gone.
 
     Args:
         workdir: of the run.

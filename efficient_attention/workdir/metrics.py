@@ -31,7 +31,7 @@ EVENTS_FOLDER = 'tensorboard'
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
 LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above the values of any run; charts fail on larger numbers
-WEIGHTS_KEPT = 'weights_kept'  # of a run that prunes: the share of prunable weights that are left
+WEIGHTS_KEPT = 'weights_kept'  # metric of a pruning run: the share of prunable weights that are left
 STILL_PRUNING = 'still_pruning'  # 1 while that share is not final; such an evaluation is never the best
 NOT_FINITE = ('nan', 'inf', '-inf')
 
@@ -153,7 +153,7 @@ class MetricsLog:
 class ParsedMetricsLog(NamedTuple):
     """The content of a run's `metrics.jsonl`, split into usable and unusable lines."""
 
-    lines: list[dict[str, Any]]  # with step, split and numbers
+    lines: list[dict[str, Any]]  # lines of metrics.jsonl: step, split and numbers
     dropped: list[str]  # unusable lines, each with its number and the reason
 
 

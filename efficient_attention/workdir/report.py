@@ -9,7 +9,7 @@ any time, even during the run.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # before the imports, which take long
+    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
 
 import json
 import logging

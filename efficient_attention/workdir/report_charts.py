@@ -18,7 +18,7 @@ EXACT = ('learning_rate',)  # metrics without noise are never smoothed
 COLOURS = ('#2563eb', '#ea580c', '#059669', '#7c3aed', '#db2777', '#ca8a04', '#0891b2', '#57534e')
 MOST_LETTERS = 44  # most characters of all labels in one line above the curves
 BASELINE_COLOUR = '#64748b'
-MOST_POINTS = 600  # per curve; more are averaged in groups, which keeps the page small
+MOST_POINTS = 600  # points per curve; more points are averaged in groups, which keeps the page small
 SMOOTHED_FROM = 60  # points; shorter curves are not smoothed
 TEXT_COLOUR, TEXT_SIZE = '#334155', 9
 

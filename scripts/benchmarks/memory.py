@@ -138,10 +138,10 @@ COMPRESSION = MemoryTable(
     small=(64,),
 )
 PARTS = {'depth': DEPTH, 'patterns': PATTERNS, 'output': OUTPUT, 'compression': COMPRESSION}
-# flag that sets the sizes of a part
+# Benchmark part -> the command-line flag that sets its sizes; other parts have fixed sizes.
 SIZES = {'depth': 'layers', 'patterns': 'lengths', 'compression': 'segments'}
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # side, size, result of `summary`
+Figures = dict[str, dict[int, dict[str, Any]]]  # compared model (side) -> size -> result of `summary`
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its figures
 CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
 

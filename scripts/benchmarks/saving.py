@@ -12,7 +12,7 @@ end of its first step, with the quickstart's config and a prepared corpus.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # first, so that a stop during the slow imports is handled
+    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
 
 import json
 import os

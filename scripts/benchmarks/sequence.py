@@ -8,7 +8,7 @@ many tokens before it, with Transformer-XL's distance vectors. Nothing is run.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # first, so that a stop during the slow imports is handled
+    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
 
 import dataclasses
 import functools

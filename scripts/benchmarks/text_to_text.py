@@ -163,7 +163,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     """Runs the measurement that `shape['program']` names in `PROGRAMS`, and returns its figures."""
     import jax
 
-    for name in ('inference.translator', 'interop.folder_out', 'objectives.text_to_text', 'training.step'):
+    for name in ('inference.translator', 'interop.huggingface_export', 'objectives.text_to_text', 'training.step'):
         importlib.import_module(f'efficient_attention.{name}')  # so that the baseline includes the loaded program
     jax.devices()
     baseline = peak_bytes()

@@ -13,7 +13,7 @@ metrics.jsonl up to it. Losses inside a disk, of data that it has confirmed, are
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # first, so that a stop during the slow imports is handled
+    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
 
 import contextlib
 import dataclasses
@@ -106,7 +106,9 @@ def run_trials(ages: Sequence[float], number: int) -> list[tuple[PowerCutTrial, 
     """Runs one trial per age at the same time; returns each with its fault after the cut ('' = none)."""
     with tempfile.TemporaryDirectory(prefix='power-cuts-') as name, contextlib.ExitStack() as mounts:
         trials = [PowerCutTrial(Path(name) / f'{age:g}', age, 1000 * number + place) for place, age in enumerate(ages)]
-        for trial in sorted(trials, key=lambda trial: -trial.age):  # the last trial saved is the first one cut
+        for trial in sorted(
+            trials, key=lambda trial: -trial.age
+        ):  # Saves the trial with the longest wait first, because it is cut last.
             save_checkpoints(trial, mounts)
         for trial in sorted(trials, key=lambda trial: trial.reported + trial.age):
             simulate_power_cut(trial)

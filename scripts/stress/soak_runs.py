@@ -26,8 +26,8 @@ ROWS = ['train.batch_size=8', 'eval.batch_size=8', 'optimizer.warmup_steps=5']
 class SoakRun(NamedTuple):
     """A small run: a function that writes its input files, and the command that trains it in `workdir`."""
 
-    write_files: Callable[[Path], None]  # argument: the folder
-    command: Callable[[Path, Path], list[str]]  # arguments: the folder and the workdir
+    write_files: Callable[[Path], None]  # writes the input files to the given folder
+    command: Callable[[Path, Path], list[str]]  # returns the command, from the input folder and the workdir
     goes_on: bool = True  # whether the command resumes an existing workdir; else existing output must be complete
 
 

@@ -40,10 +40,10 @@ class Walk(NamedTuple):
     row_b: jax.Array
     hash_b: jax.Array
 
-    def with_hypotheses(self, count: int) -> 'Walk':
+    def expand_to_beams(self, count: int) -> 'Walk':
         return Walk(jnp.repeat(self.row_b, count), jnp.repeat(self.hash_b, count))
 
-    def go_on_from(self, parents_BK: jax.Array) -> 'Walk':
+    def reorder_beams(self, parents_BK: jax.Array) -> 'Walk':
         rows_b = beam_row_indices(parents_BK)
         return Walk(self.row_b[rows_b], self.hash_b[rows_b])
 

@@ -93,7 +93,7 @@ def test_labels_without_names(tmp_path: Path):
     scores = predict_files(path, tmp_path / 'dev', split='dev', dev=files, labels=names, **options)['metrics']
     assert 'accuracy' in scores
     glue = ExamplesConfig(problem='classification', format='glue', name='mnli')
-    task = pipeline('text-classification', path).task(glue)
+    task = pipeline('text-classification', path).make_task(glue)
     assert task.labels == ('entailment', 'neutral', 'contradiction')
 
 

@@ -28,7 +28,7 @@ class Shouting:
         self.asked, self.fails_at, self.unended, self.places = [], fails_at, 0, []
         self.unknown = self
 
-    def take(self) -> str:
+    def summarize_and_reset(self) -> str:
         """What is said of unknown words, once for each text with an f since the last time."""
         found, self.named = [text for text in self.asked[self.named :] if 'f' in text], len(self.asked)
         return f'{len(found)} unknown' if found else ''

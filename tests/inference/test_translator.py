@@ -63,7 +63,7 @@ def tokenizer() -> Tokenizer:
 class Reversing:
     """A transducer that gives each source backwards, without its end."""
 
-    def each(self, sources: list[np.ndarray], *, alignments: bool = False, **_):
+    def iterate_targets(self, sources: list[np.ndarray], *, alignments: bool = False, **_):
         for number, ids in reversed(list(enumerate(sources))):
             weights = np.eye(len(ids))[::-1][1:] if alignments else None
             yield number, [GeneratedTarget(ids[:-1][::-1], -1.0, -2.0, True, weights)]

@@ -141,7 +141,7 @@ def test_what_was_trained_with_rounding_keeps_what_it_rounds(tmp_path: Path):
     assert quantize(trained, 'int8_weights', ('down$', 'embeddings')) is trained
     for mode, layers in (('int8', ()), ('int8_weights', ('up$',))):
         with pytest.raises(
-            InputError, match=r"it was trained with model.quantization 'int8_weights' and .* down\$, emb"
+            InputError, match=r"the model was trained with model.quantization 'int8_weights' and .* down\$, emb"
         ):
             quantize(trained, mode, layers)
     save_compact(tmp_path / 'int8', trained)

@@ -112,8 +112,8 @@ def no_space_in_the_library(*_: object, **__: object) -> None:
     ('module', 'name', 'failure'),
     [
         (safetensors_files, 'save_file', no_space_in_the_library),
-        (huggingface_export, 'carry_tokenizer', no_space),
-        (huggingface_export, 'seal_export', no_space),
+        (huggingface_export, 'copy_tokenizer', no_space),
+        (huggingface_export, 'write_export_checksums', no_space),
     ],
 )
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch, module, name: str, failure: Callable):

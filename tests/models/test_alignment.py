@@ -35,10 +35,10 @@ def test_the_weights_are_those_that_the_layer_sums_values_by(text: str):
         first, last = decoder.stack.parameter_layers()
         context = Context(ONES, context.positions_BL, mechanism_rng=mechanism_rng(decoder.config, 0), other=other)
         streams, _ = first.run((x,), context.layer_context(0))
-        x = streams[0] + last.added(last.sub_layers[0], streams[0], context.layer_context(1))
+        x = streams[0] + last.reversible_branch(last.sub_layers[0], streams[0], context.layer_context(1))
         cross = last.cross_attention
         expected, _ = cross.run(last.cross_attention_norm(x), context.layer_context(1))
-        summed = jnp.einsum('BHLM,BMHK->BLHK', weights, cross.keys(other).value)
+        summed = jnp.einsum('BHLM,BMHK->BLHK', weights, cross.project_source(other).value)
         return weights, cross.merge_and_project_heads(summed), expected
 
     weights, found, expected = map(np.asarray, both())

@@ -156,7 +156,7 @@ def test_cross_attention_reads_keys_that_are_computed_once():
         return nnx.merge(graph, params)(*arrays, other=other), cached_of(graph, params).init_state(2, other=other)
 
     expected, state = begin(params, other, TOKENS[:, :8], ONES[:, :8])
-    assert [type(cache).__name__ for cache in state.caches] == ['KeyCache', 'FixedKeys'] * 2
+    assert [type(cache).__name__ for cache in state.caches] == ['KeyCache', 'CrossAttentionKeys'] * 2
     first, state = read_piece(graph, params, state, TOKENS[:, :5], ONES[:, :5])
     rest, after = by_token(graph, params, state, TOKENS[:, 5:8])
     assert_close(np.concatenate([first, rest], axis=1), expected, gradient=True)

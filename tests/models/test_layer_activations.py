@@ -122,7 +122,7 @@ def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_seque
     @jax.jit
     def run() -> tuple[LayerActivations, list[jax.Array], list[jax.Array]]:
         _, taps = stack.with_layer_activations(X, Context(SEGMENTS, POSITIONS, other=OTHER))
-        keys = [layer.cross_attention.keys(OTHER).key for layer in stack.parameter_layers()]
+        keys = [layer.cross_attention.project_source(OTHER).key for layer in stack.parameter_layers()]
         return taps, keys, cross_queries(stack)
 
     taps, keys, queries = run()

@@ -220,7 +220,7 @@ def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
     def both_ways(x: jax.Array) -> tuple:
         out, (query, key, *_) = module.run(x, READER)
         weights = weights_with_options(query, key, config.cross_mechanism, options)
-        mixed = jnp.einsum('BHLM,BMHK->BLHK', weights, module.keys(OTHER).value)
+        mixed = jnp.einsum('BHLM,BMHK->BLHK', weights, module.project_source(OTHER).value)
         return weights, out, module.merge_and_project_heads(mixed)
 
     weights, out, expected = jax.device_get(both_ways(X))

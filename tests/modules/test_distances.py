@@ -57,7 +57,7 @@ def four_terms(layer: Attention, x_BLD: jax.Array, positions: jax.Array, biases:
 
 def test_shared_biases_are_asked_for():
     term = nnx.merge(*drawn(lambda: DistanceTerm(make(), rngs=nnx.Rngs(0))))
-    with pytest.raises(ValueError, match='needs them as `distance_biases`'):
+    with pytest.raises(ValueError, match='needs the argument `distance_biases`'):
         term(jnp.zeros((1, 3, 2, 8)), 3, None)
 
 

@@ -33,6 +33,6 @@ def test_a_table_is_narrow_vectors_times_a_matrix():
         return LowRankTable(CONFIG, embedding(CONFIG, 50, 8, rngs, axes='VE'), 2, rngs=rngs)
 
     table, ids = nnx.merge(*drawn(make)), np.array([[3, 0, 49]])
-    whole, found = jax.device_get(quick(lambda ids: (table.vectors(jnp.float32), table(ids)))(ids))
+    whole, found = jax.device_get(quick(lambda ids: (table.table_vectors(jnp.float32), table(ids)))(ids))
     assert whole.shape == (50, 8) and np.linalg.matrix_rank(whole) == 2
     assert_close(found, whole[ids])

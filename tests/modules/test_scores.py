@@ -75,7 +75,7 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
     @quick
     def all_ways() -> tuple:
         out, operands = module.run(X, context)
-        options = operands.beside(CallOptions(query_segments=SEGMENTS, key_segments=segments))
+        options = operands.add_to_options(CallOptions(query_segments=SEGMENTS, key_segments=segments))
         weights = weights_with_options(operands.query_BLHK, operands.key_BMHK, mechanism, options)
         again = module.run_with_cache(X, Context(SEGMENTS, POSITIONS), module.fixed_keys(OTHER)) if is_cross else None
         return out, weights, again

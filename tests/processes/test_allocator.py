@@ -239,7 +239,7 @@ def test_memory_outside_of_the_allocator_has_free_memory_given_back_once(monkeyp
 FRAGMENTS = """
     import ctypes
     from efficient_attention.processes import allocator
-    from efficient_attention.processes.allocator import KeptMemory, MallInfo, keep_freed_memory, resident_bytes
+    from efficient_attention.processes.allocator import FreedMemoryLimiter, MallInfo, keep_freed_memory, resident_bytes
     allocator.RESERVE = 1.0
     assert 'without a limit' in keep_freed_memory()
     library = ctypes.CDLL(None)
@@ -253,14 +253,14 @@ FRAGMENTS = """
             ctypes.memset(block, 1, 2**20)
         return blocks
 
-    kept = KeptMemory(library, slack=2**26)
+    kept = FreedMemoryLimiter(library, slack=2**26)
     blocks = take(256)
-    kept.look(0.0)
+    kept.trim_excess_memory(0.0)
     for block in blocks[::2]:
         library.free(block)
     start = resident_bytes()
-    within = kept.look(1.0), resident_bytes() - start
-    beyond = kept.look(100.0), resident_bytes() - start
+    within = kept.trim_excess_memory(1.0), resident_bytes() - start
+    beyond = kept.trim_excess_memory(100.0), resident_bytes() - start
     print(*within, *beyond)
 """
 

@@ -115,7 +115,7 @@ HANGS = """
     workdir = pathlib.Path(sys.argv[1])
     print('not flushed')
     with WorkdirLock(workdir), Watchdog(0.5, workdir) as watchdog:
-        watchdog.note(7, DEVICE)
+        watchdog.note_progress(7, DEVICE)
         wait_for_ever()
 """
 

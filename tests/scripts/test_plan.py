@@ -52,7 +52,7 @@ def test_plans_without_data(plan, tmp_path):
 
 def test_figures_that_cannot_be_written_are_one_line(plan, monkeypatch, tmp_path):
     (tmp_path / 'file').touch()
-    for name, value in {'plan.make_plan': None, 'report.report': 'a plan', 'plan.as_dict': {}}.items():
+    for name, value in {'plan.make_plan': None, 'report.format_plan': 'a plan', 'plan.as_dict': {}}.items():
         monkeypatch.setattr(f'efficient_attention.planning.{name}', lambda *_, value=value, **__: value)
     code, printed, errors = plan(*TINY, '--topology', 'cpu:2', '--output', str(tmp_path / 'file' / 'plan.json'))
     assert (code, printed) == (2, 'a plan\n')

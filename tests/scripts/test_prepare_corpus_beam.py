@@ -48,7 +48,7 @@ def test_a_source_of_several_files_is_one_for_each(tmp_path):
     assert file_sources(f'jsonl:{tmp_path}/*.jsonl#text') == [
         f'jsonl:{tmp_path}/{file}.jsonl#text' for file in range(3)
     ]
-    with pytest.raises(InputError, match="data.source is 'stdlib'; it must be files here: dump:<glob>, "):
+    with pytest.raises(InputError, match="data.source is 'stdlib'; it must be made of files: dump:<glob>, "):
         file_sources('stdlib')
     (tmp_path / 'a,b.jsonl').touch()
     with pytest.raises(InputError, match=r"a file of data.source is '.*/a,b.jsonl'; it must be without"):

@@ -194,7 +194,7 @@ def test_documents_are_cut_in_training_and_evaluation_where_asked(folder):
 
 def test_the_protocol_is_named(task):
     expected = {'split': 'held_out', 'protocol': 'no_context', 'context': 32, 'stride': 32, 'cut_at_documents': False}
-    assert task.protocol == expected
+    assert task.evaluation_protocol == expected
 
 
 def make_evaluated(config: RunConfig, **fields) -> LanguageModellingTask:

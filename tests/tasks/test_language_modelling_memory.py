@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, wor
     config = config_of(folder)
     with monkeypatch.context() as patch:
         steps = itertools.count(1)
-        patch.setattr('efficient_attention.training.guarded_run.StopSignal.is_due', lambda _: next(steps) == 3)
+        patch.setattr('efficient_attention.training.guarded_run.StopSignal.is_stop_due', lambda _: next(steps) == 3)
         with pytest.raises(RunStopped):
             train(config, folder / 'stopped')
     saved = state_of(config, folder / 'stopped', 3).carry

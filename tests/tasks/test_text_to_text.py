@@ -150,10 +150,10 @@ class Copies:
     def unknown(self) -> 'Copies':
         return self
 
-    def take(self) -> str:
+    def summarize_and_reset(self) -> str:
         return ''
 
-    def each(self, texts: list[str]) -> Iterator[tuple[int, list[Translation]]]:
+    def iterate_targets(self, texts: list[str]) -> Iterator[tuple[int, list[Translation]]]:
         for number in reversed(range(len(texts))):
             yield number, [Translation(texts[number], 0.0, (), ())]
 

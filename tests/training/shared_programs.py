@@ -38,7 +38,7 @@ class Programs:
         """As `build_run`; first state, teacher and evaluation are compiled with those of the runs before."""
         run = self.build_run(*arguments, **options)
         evaluation_step = run.evaluation.step
-        shared = {'drawn_state': lambda: self.once('state', run, lambda: jitted_state(run))()}
+        shared = {'init_random_state': lambda: self.once('state', run, lambda: jitted_state(run))()}
         if run.pruner is not None:
             shared |= {name: self.once(name, run, lambda name=name: getattr(run, name)) for name in OF_PRUNING}
         for name, value in shared.items():
@@ -53,7 +53,7 @@ class Programs:
         return self.once('step', run, lambda: self.jit_train_step(run))
 
 
-OF_PRUNING = ('evaluated', 'weights_kept')
+OF_PRUNING = ('evaluation_params_fn', 'kept_weight_share_fn')
 # Fields by group, () = all, that no program reads: when a run does what, and where its files are; what is in these, the
 # fingerprint tells.
 HOST_ONLY = {

@@ -72,11 +72,11 @@ class Saved:
     def __init__(self) -> None:
         self.steps: list[int] = []
 
-    def check(self) -> None:
+    def raise_if_save_failed(self) -> None:
         """No save is under way that could fail."""
 
-    def wait(self) -> None:
-        """As `check`."""
+    def wait_until_saved(self) -> None:
+        """As `raise_if_save_failed`."""
 
     def save(self, step: int, state: TrainState, **_: Any) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(state)))
@@ -99,17 +99,17 @@ class Lines(SilentProgress):
     def digest(self) -> str:
         return ''
 
-    def write(self, _step: int, _split: str, metrics: dict[str, Any]) -> None:
+    def write_metrics(self, _step: int, _split: str, metrics: dict[str, Any]) -> None:
         self.skipped += [metrics['skipped']] if 'skipped' in metrics else []
 
 
 class Endless:
     """A stop signal that does not come."""
 
-    def expect(self) -> None:
+    def enable_graceful_stop(self) -> None:
         """Nothing is to be asked of other processes."""
 
-    def is_due(self) -> bool:
+    def is_stop_due(self) -> bool:
         return False
 
 

@@ -203,15 +203,15 @@ KILLED = """
     from efficient_attention.training import loop
     from tests.training.tiny_run import tiny_config
 
-    log_interval = loop.Trainer.log_interval
+    log_mean_metrics = loop.Trainer.log_mean_metrics
 
     def log_and_die(trainer, step):
-        log_interval(trainer, step)
+        log_mean_metrics(trainer, step)
         if step == 16:
-            trainer.checkpoints.wait()
+            trainer.checkpoints.wait_until_saved()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    loop.Trainer.log_interval = log_and_die
+    loop.Trainer.log_mean_metrics = log_and_die
     folder, workdir = map(pathlib.Path, sys.argv[1:])
     loop.train(tiny_config(folder, **{'mesh.fsdp': 2, 'mesh.tensor': 2}), workdir)
 """
@@ -331,7 +331,7 @@ def test_a_source_that_hangs_is_found_and_named(folder, monkeypatch):
         for step, batch in enumerate(original(*arguments), 1):
             while step == 14:
                 WatchdogOfTests.newest.now += 1
-                WatchdogOfTests.newest.look()
+                WatchdogOfTests.newest.check_progress()
             yield batch
 
     monkeypatch.setattr(PretrainingTask, 'training_batches', training_batches)

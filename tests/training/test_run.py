@@ -28,7 +28,7 @@ def test_the_drawn_state_is_laid_out_as_promised(on_mesh):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (abstract.shape, abstract.dtype, abstract.sharding)
     assert int(state.step) == 0
     assert run.parameter_count() == sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    assert run.describe() == f'{run.parameter_count():,} parameters on 8 cpu device(s) (data 2 x fsdp 2 x tensor 2)'
+    assert run.describe_run() == f'{run.parameter_count():,} parameters on 8 cpu device(s) (data 2 x fsdp 2 x tensor 2)'
 
 
 def test_initial_parameters_follow_the_seed_and_not_the_mesh(folder, on_mesh):

@@ -41,8 +41,8 @@ def test_each_kind_joins_in_its_order():
 @pytest.mark.parametrize(
     'state, part',
     [
-        (state_of(PLAIN, beside={'kernel': jnp.ones(2)}), 'ExtraArrays'),
-        (state_of(PLAIN, scores=PLAIN), 'Pruning'),
+        (state_of(PLAIN, beside={'kernel': jnp.ones(2)}), 'ObjectiveParams'),
+        (state_of(PLAIN, scores=PLAIN), 'PruningMasks'),
         (state_of(WITH_MEANS), 'RunningMeans'),
     ],
     ids=['beside', 'scores', 'running means'],
@@ -51,7 +51,7 @@ def test_arrays_that_no_part_handles_are_refused(state: TrainState, part: str):
     pruner: Any = object()
     with pytest.raises(ValueError, match=f'missing: {part};'):
         check_extensions_cover_state(state, [FrozenParams(('encoder',))])
-    check_extensions_cover_state(state, build_step_extensions(state, pruner=pruner if part == 'Pruning' else None))
+    check_extensions_cover_state(state, build_step_extensions(state, pruner=pruner if part == 'PruningMasks' else None))
     check_extensions_cover_state(state_of(PLAIN), [])
 
 

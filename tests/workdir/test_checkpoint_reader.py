@@ -353,14 +353,14 @@ TRAINER = """
     import itertools, pathlib, sys
     import jax.numpy as jnp
     from efficient_attention.config.checkpoint import CheckpointConfig
-    from efficient_attention.workdir.checkpoint_writer import Checkpoints
+    from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
     from efficient_attention.workdir.metrics import MetricsLog
     workdir = pathlib.Path(sys.argv[1])
     config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss')
-    with Checkpoints(workdir, config) as checkpoints, MetricsLog(workdir) as log:
+    with CheckpointWriter(workdir, config) as checkpoints, MetricsLog(workdir) as log:
         for step in itertools.count(1):
             metrics = {'loss': 1 / step}
-            log.write(step, 'held_out', metrics)
+            log.write_metrics(step, 'held_out', metrics)
             state = {'kernel': jnp.full(1000, step, jnp.float32)}
             checkpoints.save(step, state, record={}, metrics=metrics)
 """

@@ -323,10 +323,10 @@ KILLED = """
     import os, pathlib, signal, sys
     import jax.numpy as jnp
     from efficient_attention.config.checkpoint import CheckpointConfig
-    from efficient_attention.workdir.checkpoint_writer import Checkpoints
-    checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), CheckpointConfig())
+    from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
+    checkpoints = CheckpointWriter(pathlib.Path(sys.argv[1]), CheckpointConfig())
     checkpoints.save(1, {'step': jnp.int32(1)}, record={})
-    checkpoints.wait()
+    checkpoints.wait_until_saved()
     checkpoints.save(2, {'step': jnp.zeros(2**22)}, record={})
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -60,7 +60,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     """Three of them."""
     three = Processes(3)
     for module in (process_agreement, checkpoint_reader):
-        monkeypatch.setattr(module, 'place_among_peers', three.place)
+        monkeypatch.setattr(module, 'process_index_and_count', three.place)
         monkeypatch.setattr(module, 'gather_from_peers', three.gather)
     yield three
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, UInt32
 
 from efficient_attention.attention.weights import MASKED, masked_softmax
 
-DRAWN_BITS = 23  # bits of a uniform number; float32 then represents the midpoint of every step exactly
+DRAWN_BITS = 23  # random bits n per uniform number u = (n + 0.5) / 2^23; float32 represents each u exactly
 
 
 def hardmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:

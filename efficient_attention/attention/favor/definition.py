@@ -52,12 +52,12 @@ class FAVOR(FeatureAttention):
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the implicit weights of the features that are sampled with the request's key."""
+    """Returns the implicit attention weights of FAVOR's features, which are sampled with the request's PRNG key."""
     return feature_weights(request, request_features(request))
 
 
 def request_features(request: Request) -> FeatureMap:
-    """Returns the feature map that is sampled with the request's key."""
+    """Returns the feature map that is sampled with the attention request's PRNG key."""
     return ensure_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
 
 

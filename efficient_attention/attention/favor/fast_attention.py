@@ -17,5 +17,5 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def compute_attention_shard(request: Request, split: SequenceSplit) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `serve` for one device's shard of the rows."""
+    """Returns the output of `compute_attention` for one device's shard of the rows."""
     return attend_features_shard(request, split, request_features(request), ensure_kind(FAVOR, request.mechanism).chunk)

@@ -47,7 +47,7 @@ def make_log_cosine_features(length: int) -> Callable[[Array, Any], Array]:
 
 
 def append_request_positions(request: Request) -> Request:
-    """Returns the float32 request with positions appended to queries and keys, and zeros appended to values."""
+    """Returns the attention request in float32, with positions appended to queries and keys, zeros to values."""
     query_bL, key_bM = request.full_row_positions
     query, key = append_positions(request.query, query_bL), append_positions(request.key, key_bM)
     return dataclasses.replace(

@@ -29,7 +29,11 @@ class SegmentSums(NamedTuple):
 
 
 def combine_sums(left: SegmentSums, right: SegmentSums) -> SegmentSums:
-    """Returns the sums after `left` and then `right`: those of the last segment, over both if it began in `left`."""
+    """Returns the sums over the last segment of two adjacent ranges of positions, `left` before `right`.
+
+    If the last segment began in `left`, its sums in both ranges are added. This is so if `right` holds no other segment
+    and `left` ends with the same segment. Otherwise the sums of `left` are dropped.
+    """
     joins_B = right.is_alone_B & (left.segment_B == right.segment_B)
     sums = key_sums.combine_sums(keep_rows(left.sums, joins_B), right.sums)
     return SegmentSums(sums, right.segment_B, left.is_alone_B & joins_B)
@@ -91,9 +95,10 @@ def segments_of(chunk: PositionChunk) -> Array:
 def level_segments(
     sums: KeySums, key_logs_BGCR: Array, segments_BC: Array, open_BC: Array
 ) -> tuple[KeySums, Array, Array]:
-    """Returns sums and log features relative to the largest log feature of their segment, and that level [B, G, C].
+    """Returns sums and log features minus the largest log feature of their segment, and these maxima [B, G, C].
 
-    Without levels, the segment with the largest features would push its neighbours in a chunk below float32's range.
+    The code calls such a maximum a level. Without levels, the segment with the largest features would push its
+    neighbours in a chunk below float32's range.
     """
     peaks_BGC = jax.lax.stop_gradient(key_logs_BGCR.max(axis=-1))
     same_B1CC = (segments_BC[:, :, None] == segments_BC[:, None, :])[:, None]

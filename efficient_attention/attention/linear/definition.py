@@ -56,12 +56,12 @@ class Linear(FeatureAttention):
 
     @functools.cached_property
     def capabilities(self) -> Capabilities:
-        """The form of every feature map, except that only 'elu' can be sequence parallel."""
+        """Supports neither dropout nor, except for 'elu', sequence parallel attention."""
         return Capabilities(has_dropout=False, splits_tokens=self.kind == 'elu')
 
     @functools.cached_property
     def key_access(self) -> KeyAccess:
-        """Reads keys of another sequence unless causal; for 'cos', positions count in each sequence."""
+        """Only the noncausal form reads another sequence's keys; 'cos' counts positions in each sequence separately."""
         return KeyAccess(other_sequence=not self.causal)
 
 

@@ -24,7 +24,7 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def compute_attention_shard(request: Request, split: SequenceSplit) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `serve` for one device's shard of the rows; only for 'elu'."""
+    """Returns the output of `compute_attention` for one device's shard of the rows; only for 'elu'."""
     mechanism = ensure_kind(Linear, request.mechanism)
     raise_unsupported(
         'linear', {"implementation of 'cos' for rows sharded over a sequence axis": mechanism.kind == 'cos'}

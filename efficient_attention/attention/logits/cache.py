@@ -48,7 +48,7 @@ class KeyCache(NamedTuple):
     segments_BM: Array
 
     def expand_to_beams(self, count: int) -> 'BeamKeyCache':
-        """Returns the cache of `count` equal beams per row; see `attention.cache.with_hypotheses`."""
+        """Returns the cache of `count` equal beams per row; see `attention.cache.expand_to_beams`."""
         rows, slots = self.positions_BM.shape
         size = max(LEAST_PART, -(-slots // MOST_PARTS))
         parts = tuple(self.beam_cache_part(count, slice(start, start + size)) for start in range(0, slots, size))
@@ -174,13 +174,13 @@ def decode_beams(
 
 
 def cache_part_slices(cache: BeamKeyCache) -> list[slice]:
-    """Returns the slots of each part."""
+    """Returns the range of slots of each part of a beam cache."""
     ends = list(itertools.accumulate((part.positions_BM.shape[1] for part in cache.parts), initial=0))
     return [slice(*pair) for pair in itertools.pairwise(ends)]
 
 
 def slots_within_part(places_Bn: Array, part: slice) -> Array:
-    """Returns the indices of slots within a part, or an index beyond its end for slots of other parts."""
+    """Returns slot indices within one cache part, or an index beyond its end for slots of other parts."""
     is_there_Bn = (places_Bn >= part.start) & (places_Bn < part.stop)
     return jnp.where(is_there_Bn, places_Bn - part.start, part.stop - part.start)
 
@@ -320,7 +320,7 @@ def put_in_slots(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
 
 
 def put_in_beam_slots(places_B1: Array, part: BeamCachePart, new: BeamCachePart) -> BeamCachePart:
-    """Returns slots that beams share, with new keys in these slots, like `put`."""
+    """Returns slots that beams share, with new keys in these slots, like `put_in_slots`."""
     return BeamCachePart(
         scatter_last_axis(part.key_BGKwM, places_B1, new.key_BGKwM),
         scatter_rows(part.value_BGwMK, places_B1, new.value_BGwMK),

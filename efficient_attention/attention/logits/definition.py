@@ -1,7 +1,7 @@
-"""`PatternAttention`, the base class of mechanisms that weigh a pattern's keys by their logits, and their dense
-weights.
+"""`PatternAttention`, the base class of mechanisms that turn the logits of a pattern's keys into attention weights.
 
-Their fast form, a few queries at a time, is in serve.py; softmax has additional backends.
+This file also computes these weights densely, as one array [B, H, L, M]. query_chunks.py computes them for a few
+queries at a time; softmax has additional backends.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from efficient_attention.errors import require
 
 FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 Weights = tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]
-Weigh = Callable[[Request, Any, Any], Weights]  # of a request, the dtype of products and their precision
+Weigh = Callable[[Request, Any, Any], Weights]  # arguments: request, dtype and precision of products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class PatternAttention(Mechanism):
 
 
 def request_pattern(request: Request) -> Pattern:
-    """Returns the pattern of the request's mechanism, for its number of keys."""
+    """Returns the pattern of the mechanism of an attention request, with the request's number of keys set."""
     return ensure_kind(PatternAttention, request.mechanism).pattern.for_key_count(request.full_row_key_count)
 
 
@@ -114,7 +114,7 @@ def dense_weights(
 def attend_dense(
     request: Request, weigh: Weigh = dense_weights
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """Returns output in the query's dtype and float32 log-sum-exp, with every option of a request, for short rows.
+    """Returns output in the query's dtype and float32 log-sum-exp, for short rows; supports every request option.
 
     Products are in the input's dtype, statistics in float32. All scores [B, H, L, M] are in memory together.
     """

@@ -26,7 +26,7 @@ PART_BYTES = 64 * 2**20
 
 
 def map_query_chunks(request: Request, compute: Callable[[Request], Result]) -> Result:
-    """Returns `compute(request)`, computed in parts of its queries if all queries have too many scores."""
+    """Returns `compute(request)`, a few queries at a time if the scores of all queries need too much memory."""
     queries, size = request.query.shape[1], query_chunk_size(request)
     if size >= queries:
         return compute(request)
@@ -50,7 +50,7 @@ def query_chunk_size(request: Request) -> int:
 
 
 def query_arrays(request: Request) -> dict[str, tuple[Any, int]]:
-    """Returns the arrays of a request that have a query axis, by name, each with that axis."""
+    """Returns the arrays of an attention request that have a query axis, by name, each with that axis."""
     found: dict[str, tuple[Any, int]] = {'query': (request.query, 1), 'positions': (request.positions.query, 1)}
     if request.segments is not None:
         found['segments'] = request.segments.query, 1
@@ -64,7 +64,7 @@ def query_arrays(request: Request) -> dict[str, tuple[Any, int]]:
 
 
 def split_into_chunks(x: Any, axis: int, parts: int, size: int) -> Shaped[Array, '...']:
-    """Returns the array in parts of `size` along an axis, [parts, ...]; copies of the last entry fill the last part."""
+    """Returns the array cut into chunks of `size` along an axis, [parts, ...]; its last entry fills the last chunk."""
     x = jnp.asarray(x)
     missing = parts * size - x.shape[axis]
     x = jnp.pad(x, [(0, missing if number == axis else 0) for number in range(x.ndim)], mode='edge')
@@ -72,7 +72,7 @@ def split_into_chunks(x: Any, axis: int, parts: int, size: int) -> Shaped[Array,
 
 
 def merge_chunks(parts: Shaped[Array, '...'], axis: int, queries: int) -> Shaped[Array, '...']:
-    """Returns the parts [parts, ...] joined along an axis, without the entries that fill the last part."""
+    """Returns the chunks [parts, ...] joined along an axis, without the entries that fill the last chunk."""
     x = jax.lax.collapse(jnp.moveaxis(parts, 0, axis), axis, axis + 2)
     return jax.lax.slice_in_dim(x, 0, queries, axis=axis)
 

@@ -92,7 +92,7 @@ class LSH(Mechanism):
 
 
 def layout_from_request(request: Request) -> LSHLayout:
-    """Returns the static options and sizes of an LSH request.
+    """Returns the static options and sizes of an attention request for LSH.
 
     Raises:
         NotImplementedError: another mechanism, a bias, grouped heads, or keys whose length, positions or segments

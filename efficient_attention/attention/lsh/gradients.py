@@ -54,7 +54,7 @@ class SlotGradients(NamedTuple):
 def all_gradients(
     layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
 ) -> Gradients:
-    """Returns the gradients summed over all rounds.
+    """Returns the gradients summed over all hash rounds.
 
     The gradient of the unit-vector keys is separate; the caller passes it on to the queries.
     """
@@ -71,7 +71,7 @@ def all_gradients(
 def round_gradients(
     layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
 ) -> Gradients:
-    """Returns the gradients summed over the given rounds."""
+    """Returns the gradients summed over the given hash rounds."""
 
     def step(window: ChunkWindow, buffers: SlotGradients) -> SlotGradients:
         dq_BHTgSK, dk_BHTgmK, dv_BHTgmK = window_gradients(rows, by_query, window, layout)

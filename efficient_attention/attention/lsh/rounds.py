@@ -22,7 +22,7 @@ NO_RUN = -1  # the run number of slots without a token
 
 @dataclasses.dataclass(frozen=True)
 class LSHLayout:
-    """The static part of a call: the options of its `LSH` (documented there) and the sizes that follow from the length.
+    """The static values of an LSH call: the options of `LSH`, and the sizes that follow from the length.
 
     Args:
         length: L, positions of a row.
@@ -45,7 +45,7 @@ class LSHLayout:
 
     @property
     def chunk_count(self) -> int:
-        """The number of chunks of a round, n."""
+        """The number of chunks of a hash round, n."""
         return -(-self.length // self.size)
 
     @property
@@ -55,7 +55,10 @@ class LSHLayout:
 
 
 class Rounds(NamedTuple):
-    """The sorted order of some rounds. Slots after the last position repeat it and belong to no run."""
+    """The sorted order of positions in some hash rounds.
+
+    Slots after the last position repeat this position and belong to no run.
+    """
 
     numbers_T: Array
     order_BHTs: Array  # the position in each slot
@@ -64,7 +67,7 @@ class Rounds(NamedTuple):
 
 
 def make_rounds(request: Request, layout: LSHLayout) -> tuple[Rounds, Int[Array, 'B H T L']]:
-    """Returns the order of all rounds, and the buckets; rotations are sampled from `request.rng`."""
+    """Returns the sorted order of all hash rounds, and the buckets; rotations are sampled from `request.rng`."""
     assert request.rng is not None
     _, _, heads, width = request.query.shape
     segments_BL = None if request.segments is None else request.segments.query

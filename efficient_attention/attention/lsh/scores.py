@@ -66,7 +66,7 @@ def forbidden_pairs(window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H 
 
 
 def is_found_in_earlier_round(number: int, window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H T g S m']:
-    """Returns which pairs of rounds after round `number` that round holds as well."""
+    """Returns which pairs of later hash rounds were already found in round `number`."""
     assert window.queries.chunks is not None and window.keys.chunks is not None
     query_chunks_BHTgS, key_chunks_BHTgm = window.queries.chunks[..., number], window.keys.chunks[..., number]
     is_later_T11 = (number < window.numbers_T)[:, None, None]

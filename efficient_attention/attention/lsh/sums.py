@@ -33,7 +33,7 @@ class Sums(NamedTuple):
 
 
 def all_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
-    """Returns the sums over all rounds, by position: [B, H, L, K] and [B, H, L]."""
+    """Returns the softmax sums over all hash rounds, by position: [B, H, L, K] and [B, H, L]."""
     shape_BHL = rows.q_BHLK.shape[:3]
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
     start = Sums(zeros(rows.v_BHLK.shape), jnp.full(shape_BHL, MASKED, jnp.float32), zeros(shape_BHL))
@@ -47,7 +47,7 @@ def all_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: L
 
 
 def round_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
-    """Returns the sums over the given rounds, by position."""
+    """Returns the softmax sums over the given hash rounds, by position."""
 
     def step(window: ChunkWindow, buffers: Sums) -> Sums:
         vectors = window_vectors(rows, window, layout)
@@ -81,7 +81,7 @@ def order_by_position(
 
 
 def round_indices(rounds: Rounds) -> range:
-    """Returns the indices of the rounds along axis T.
+    """Returns the indices of the hash rounds along axis T.
 
     Sums over T are written term by term over these indices, so that XLA fuses the gathers into the sums.
     """
@@ -89,7 +89,7 @@ def round_indices(rounds: Rounds) -> range:
 
 
 def merge_sums(parts: list[Sums]) -> Sums:
-    """Returns the sums over the keys of all parts, relative to the largest of their maxima."""
+    """Returns the softmax sums over the keys of all `parts`, relative to their largest maximum."""
     maximum_BHL = functools.reduce(jnp.maximum, [part.maximum for part in parts])
     shares_BHL = [jnp.exp(part.maximum - maximum_BHL) for part in parts]
     terms = [

@@ -65,8 +65,8 @@ class ChunkWindow(NamedTuple):
 
     start: tuple[Array, Array]  # round and chunk
     order_BHTcS: Array
-    queries: WindowTokens  # in slots [B, H, T, g, S]
-    keys: WindowTokens  # in slots [B, H, T, g, m]
+    queries: WindowTokens  # arrays over the query slots [B, H, T, g, S]
+    keys: WindowTokens  # arrays over the key slots [B, H, T, g, m]
     numbers_T: Array
     seeds_BH: Array | None
 

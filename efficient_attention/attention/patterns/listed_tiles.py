@@ -9,7 +9,7 @@ import numpy as np
 from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
-MOST_TILES = 2**13  # per side of a `ListedTiles`: its table has one byte per pair of tiles
+MOST_TILES = 2**13  # most query or key tiles of a `ListedTiles`; its table has one byte per pair of tiles
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Pattern:
         return ()
 
     def map_parts(self, change: Callable[['Pattern'], 'Pattern']) -> 'Pattern':
-        """Returns this pattern with `change` applied to each of its parts."""
+        """Returns this pattern with `change` applied to each pattern that it combines."""
         return self if not self.parts() else type(self)(*(change(part) for part in self.parts()))
 
     def for_key_count(self, length: int) -> 'Pattern':
@@ -106,7 +106,7 @@ class Pattern:
 
     @property
     def is_distance_based(self) -> bool:
-        """Whether the pattern depends only on query position - key position, as far as its parts show."""
+        """Whether the pattern depends only on query position - key position, judged by the patterns it combines."""
         return bool(self.parts()) and all(part.is_distance_based for part in self.parts())
 
     @property

@@ -40,7 +40,7 @@ class TileTable:
         return self.keys[self.offsets[query_tile] : self.offsets[query_tile + 1]]
 
     def transposed(self) -> 'TileTable':
-        """Returns the table with both sides exchanged: for each key tile, the query tiles that visit it."""
+        """Returns the table with queries and keys exchanged: for each key tile, the query tiles that visit the tile."""
         queries = np.repeat(np.arange(self.query_tiles), self.key_tile_counts)
         by_key = np.argsort(self.keys, kind='stable')
         offsets = np.concatenate([[0], np.cumsum(np.bincount(self.keys, minlength=self.key_tiles))])

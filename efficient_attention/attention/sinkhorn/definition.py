@@ -109,7 +109,7 @@ class Sinkhorn(Mechanism):
 
 
 class BlockSort(NamedTuple):
-    """The shares of blocks at each place of the sorted row, and which of its slots hold tokens.
+    """The shares of blocks at each block index of the sorted row, and which of its token slots hold tokens.
 
     Args:
         shares_BHij: float32; share of block j at place i, summing to 1 over the row's blocks, or to 0.

@@ -36,7 +36,7 @@ def compute_attention(request: Request) -> tuple[Array, None]:
 
 
 def check_supported(request: Request) -> None:
-    """Raises NotImplementedError that names each feature of this request that cuDNN or this machine lacks."""
+    """Raises NotImplementedError that names each feature of this attention request that cuDNN or this machine lacks."""
     pattern = request_pattern(request)
     if not is_supported(pattern):
         raise NotImplementedError(

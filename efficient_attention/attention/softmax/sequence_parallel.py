@@ -173,5 +173,5 @@ def split_float_leaves(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def merge_float_leaves(floats: list[Any], others: list[Any]) -> list[Any]:
-    """Returns the leaves that `separate` took apart, as one list."""
+    """Returns one list of the leaves that `split_float_leaves` separated."""
     return [right if left is None else left for left, right in zip(floats, others, strict=True)]

@@ -28,11 +28,11 @@ class ArrayBias(LogitTerm):
 
     @property
     def splits_by_head(self) -> bool:
-        """True: axis 1 is the key heads, or 1 for all of them."""
+        """True: axis 1 has one entry per key head, or one entry for all key heads."""
         return True
 
     def select_for_chunk(self, chosen: ChosenTiles) -> 'ArrayBias':
-        """Returns the bias of these query tiles; all of it if the tiles share one bias."""
+        """Returns the bias of these query tiles, or the whole bias if all query tiles share it."""
         if not self.has_tile_gradient:
             return self
         return ArrayBias(jnp.take(self.array_bghnSnS, chosen.computed_t, axis=3))

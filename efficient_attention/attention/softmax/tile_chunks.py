@@ -1,6 +1,6 @@
-"""Arrays cut into tiles, and the tiles that one chunk of a loop reads.
+"""Cuts arrays into tiles, and selects the tiles that one step of a loop reads.
 
-A chunk is the work of one step of a loop: the results of a few tiles of one side, each from a list of tiles of the
+The work of one loop step is called a chunk: the results of a few tiles of one side, each from a list of tiles of the
 other side. The former are the computed tiles: of queries, or of keys for the gradients of keys and values. The latter
 are the visited tiles.
 
@@ -19,7 +19,7 @@ from jaxtyping import Shaped
 
 
 class SideMaskInputs(NamedTuple):
-    """Arrays of queries or of keys that the mask and dropout read; the last tile is empty."""
+    """Arrays of queries, or of keys, that the mask and dropout read; as in `TileOperands`, the last tile is empty."""
 
     positions_b1nS: Array
     segments_B1nS: Array | None
@@ -27,7 +27,7 @@ class SideMaskInputs(NamedTuple):
 
 
 class TileMaskInputs(NamedTuple):
-    """The arrays of a pass that have no gradient."""
+    """The arrays of one tile pass that have no gradient."""
 
     queries: SideMaskInputs
     keys: SideMaskInputs

@@ -24,7 +24,10 @@ from efficient_attention.attention.weights import MASKED
 
 
 class TileOperands(NamedTuple):
-    """Arrays of a pass, in tiles; the last tile of each is empty."""
+    """Queries, keys, values and logit terms of one tile pass, cut into tiles.
+
+    Each array ends with an empty tile: lists of visited tiles are padded with its index to equal length.
+    """
 
     q_BGnhSK: Array  # scaled by 1 / sqrt(K)
     k_BGnSK: Array
@@ -34,7 +37,7 @@ class TileOperands(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TileOptions:
-    """The static options of a pass."""
+    """The static options of one tile pass."""
 
     tile_pass: TilePass
     dropout_rate: float
@@ -42,7 +45,7 @@ class TileOptions:
 
 
 def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:
-    """Returns the chunk of these tiles of a class.
+    """Returns the chunk of these tiles of one tile class.
 
     By key, missing keys are not masked, because their results are dropped.
     """

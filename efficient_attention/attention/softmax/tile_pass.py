@@ -1,4 +1,4 @@
-"""Computes one pass of a schedule: cuts the request's arrays into tiles, runs the loops, restores the order."""
+"""Computes one tile pass of a schedule: cuts the request's arrays into tiles, runs the loops, restores the order."""
 
 import math
 
@@ -21,7 +21,7 @@ from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
 def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[Array, Array]:
-    """Returns the output [B, L, H, K] and log-sum-exp [B, H, L] of one pass, for the heads with indices `heads_H`."""
+    """Returns the output [B, L, H, K] and log-sum-exp [B, H, L] of one tile pass, for the heads `heads_H`."""
     batch, queries, _, width = request.query.shape
     options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)

@@ -52,7 +52,7 @@ class RelativeChunk(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RelativeBias(LogitTerm):
-    """The relative term of a pass: its queries, and its table of distances in tiles."""
+    """The relative term of a tile pass: its queries, and its table of distances in tiles."""
 
     q_BGnhSK: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
     table_1GhnSK: Any  # distances in falling order; float32, so that its gradient is summed in float32

@@ -57,8 +57,8 @@ class TilePass:
     size: int  # S
     query_listing_L: np.ndarray  # indices of the queries, in the order in which they are cut into tiles
     key_listing_M: np.ndarray
-    by_query: tuple[TileClass, ...]  # for the output and dq
-    by_key: tuple[TileClass, ...]  # for dk and dv
+    by_query: tuple[TileClass, ...]  # query tiles: the loop that computes the output and dq
+    by_key: tuple[TileClass, ...]  # key tiles: the loop that computes dk and dv
     tiles: int  # number of kept tiles of all heads, or of one head if all heads have the same
 
 
@@ -69,7 +69,7 @@ def schedule_tiles(
     key_positions: bytes | int,
     size: int,
 ) -> tuple[TilePass, ...]:
-    """Returns the passes that together visit all tiles that the patterns keep.
+    """Returns the tile passes that together visit all tiles that the patterns keep.
 
     Args:
         patterns: one, or one for each head; number of keys set.
@@ -110,7 +110,7 @@ def make_pass(
     tables: list[TileTable],
     size: int,
 ) -> TilePass:
-    """Returns a pass with the classes of query tiles and of key tiles."""
+    """Returns a tile pass with the classes of query tiles and of key tiles."""
     is_ragged = len(key_listing_M) % size != 0
     return TilePass(
         patterns=patterns,

@@ -37,7 +37,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loop:
-    """Returns the loop over the query tiles of a pass, or over its key tiles."""
+    """Returns the loop over the query tiles of a tile pass, or over its key tiles."""
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return Loop(
         options.tile_pass.by_key if by_key else options.tile_pass.by_query,

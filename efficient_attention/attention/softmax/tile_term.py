@@ -10,7 +10,7 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileC
 
 @runtime_checkable
 class LogitTermRead(Protocol):
-    """The part of a term that a chunk of query tiles reads; a tree of arrays, through which its gradient flows."""
+    """The slice of a logit term that a chunk of query tiles reads: a tree of arrays with a gradient."""
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns float32 values over the pairs of the chunk that reads this part.
@@ -45,7 +45,7 @@ class LogitTerm(abc.ABC):
 
     @abc.abstractmethod
     def select_for_chunk(self, chosen: ChosenTiles) -> LogitTermRead:
-        """Returns the part of the term that a chunk of these query tiles reads."""
+        """Returns the slice of the logit term that a chunk of these query tiles reads."""
 
     @abc.abstractmethod
     def zero_gradient(self) -> Any:

@@ -82,7 +82,10 @@ def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
 
 
 def static_positions(positions_bL: Numbers, is_irrelevant: bool) -> bytes | int:
-    """Returns int32 positions as bytes if they are known at trace time and equal in all rows; else their number."""
+    """Returns int32 positions as bytes, or only their number.
+
+    The result is bytes if the positions are known at trace time and equal in all rows, or if they are irrelevant.
+    """
     if is_irrelevant:
         return np.arange(positions_bL.shape[1], dtype=np.int32).tobytes()
     if isinstance(positions_bL, np.ndarray) and positions_bL.shape[0] == 1:

@@ -75,7 +75,7 @@ class LengthBucketedBatches:
                 yield group[start : start + self.batch_size]
 
     def epoch_plan(self, epoch: int) -> list[np.ndarray]:
-        """Returns the rows of each batch of an epoch."""
+        """Returns the dataset row numbers of each batch of an epoch."""
         return self.plans.get(epoch, self._make_epoch_plan)
 
     def _make_epoch_plan(self, epoch: int) -> list[np.ndarray]:

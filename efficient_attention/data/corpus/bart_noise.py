@@ -15,7 +15,7 @@ import numpy as np
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.data.corpus.noise import Noise, TextToNoise
 
-MASKED = -1  # in an array of token positions: a mask
+MASKED = -1  # marks a mask token in an array of token positions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def random_span_starts(lengths_S: np.ndarray, words: int, rng: np.random.Generat
 
 
 def choose_token_positions(places: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns random indices in `places` for a rounded share of the tokens that are no masks."""
+    """Returns random indices into `places`: a rounded share of the tokens that are not masks."""
     if not share:
         return np.zeros(0, np.int64)
     tokens = np.flatnonzero(places != MASKED)

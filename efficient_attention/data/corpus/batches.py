@@ -36,7 +36,7 @@ _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
 
 class RowSource(Protocol):
-    """An interface to the rows of a split."""
+    """The interface to the training rows of a split of a corpus."""
 
     count: int  # rows of an epoch
 

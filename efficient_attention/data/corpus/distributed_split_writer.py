@@ -26,8 +26,8 @@ from efficient_attention.data.corpus.writer import (
     token_dtype,
 )
 
-Place = tuple[int, int]  # of a document: number of its file, its number in that file
-RecordPlace = tuple[int, int, int]  # of a record: place of its document, its number in the document
+Place = tuple[int, int]  # location of a document: file number, number of the document in the file
+RecordPlace = tuple[int, int, int]  # location of a record: its document's `Place`, number in the document
 COUNTS = 'counts.txt'  # temporary: one line per split with its name, documents, sentences, records, shards
 SECTIONS = 'sections.npy'  # temporary, int64 [sections, 2]: a document's number in the source, sentences
 
@@ -40,7 +40,7 @@ class EncodedDocument(NamedTuple):
 
 
 class DocumentSizes(NamedTuple):
-    """The sizes of a document for index files and shards: its place, sentence lengths and record bytes."""
+    """The sizes of a document for index files and shards: its location, sentence lengths and record bytes."""
 
     place: Place
     sections: list[np.ndarray]  # as in DocumentParts

@@ -51,7 +51,7 @@ class MaskedTexts:
         return self._texts[index][: self._length]
 
     def is_cut(self, index: int) -> bool:
-        """Whether row `index` is only a part of its text."""
+        """Whether the text of row `index` is too long, so that the row holds only a piece of the text."""
         return len(self._texts[index]) > self._length
 
     def padding_row(self) -> Row:

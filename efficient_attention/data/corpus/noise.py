@@ -1,4 +1,4 @@
-"""The interface of all kinds of noise: they turn a text of documents into a source and a target."""
+"""The interface of all kinds of noise, which turn a text from a corpus into a noised source and its target."""
 
 import abc
 from typing import NamedTuple

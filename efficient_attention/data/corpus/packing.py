@@ -22,7 +22,7 @@ EXCERPT_SPECIALS = 2  # [CLS] excerpt [SEP]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackingPlan:
-    """The rows of one pass over a split.
+    """The packed rows of one epoch of a split.
 
     Attributes:
         excerpts: int64 [excerpts, 5], row by row: document, first and end sentence (counted within the document),

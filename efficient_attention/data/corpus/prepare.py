@@ -176,12 +176,12 @@ def describe_counts(counts: dict[str, dict[str, int]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _SourceStatistics:
-    """The results of a first pass over a source."""
+    """The statistics that a first reading of a text source collects."""
 
     characters: int
-    hashes: array.array  # of every document, in order
+    hashes: array.array  # one hash per document, in order
     threshold: int  # documents with a smaller hash are held out
-    documents: Callable[[], Iterable[str]]  # from memory if the source is small
+    documents: Callable[[], Iterable[str]]  # yields all documents, from memory if the source is small
 
     def training_documents(self) -> Iterator[str]:
         hashed = zip(self.documents(), self.hashes, strict=True)

@@ -21,7 +21,7 @@ Plan = PairPlan | PackingPlan
 
 
 class CorpusRows:
-    """The masked rows of one split; picklable, but each process recomputes the plans.
+    """The masked rows of one split; picklable, but each process recomputes the row plans of epochs.
 
     Attributes:
         count: rows of epoch 0; every training epoch has this many rows.
@@ -44,7 +44,7 @@ class CorpusRows:
         self.count = len(self.epoch_plan(0))
 
     def epoch_plan(self, epoch: int) -> Plan:
-        """Returns the plan of an epoch."""
+        """Returns the plan of an epoch, which lists the sentences of every row."""
         return self._plans.get(self._static_copy_epoch(epoch), self._make_epoch_plan)
 
     def training_row(self, position: int) -> dict[str, np.ndarray]:
@@ -88,7 +88,9 @@ class CorpusRows:
         return pair_row(plan, index, self._corpus, self._vocabulary, length, rng)
 
     def _check_ids(self, tokens: np.ndarray) -> None:
-        if tokens.view(np.uint32).max() >= self._vocabulary.size:  # also finds negative ids
+        if (
+            tokens.view(np.uint32).max() >= self._vocabulary.size
+        ):  # Viewed as uint32, a negative id is too large as well.
             wrong = tokens[tokens.view(np.uint32) >= self._vocabulary.size][0]
             raise InputError(f'token id {wrong} is not in the vocabulary (0 to {self._vocabulary.size - 1})')
 

@@ -29,7 +29,7 @@ SHORTEST_TARGET = 2  # tokens, as in BERT
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairPlan:
-    """The pairs of one pass over a split, in the order of their documents.
+    """The sentence pairs of one epoch of a split, in the order of their documents.
 
     Attributes:
         spans: int64 [pairs, 2, 3]; for A, then B: document, first sentence, end sentence, counted within the document.

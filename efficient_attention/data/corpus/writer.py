@@ -79,7 +79,7 @@ class SplitWriter:
         self._shard_starts = array.array('q')
         self._document = -1
         self._record_tokens, self._most_shard_bytes = record_tokens, shard_bytes
-        self._shard_bytes = shard_bytes  # of the open shard; full, so that the first record opens a shard
+        self._shard_bytes = shard_bytes  # bytes in the open shard; starts full, so that the first record opens a shard
         self._writer: Any = None
         (folder / split).mkdir()
 

@@ -44,7 +44,7 @@ class FeatureBatches:
 
     @functools.cached_property
     def length_buckets(self) -> LengthBucketedBatches:
-        """Returns the plan that decides which rows share a batch."""
+        """Returns the length buckets, which decide which dataset rows share a batch."""
         axis, most = (0, self.sentences) if self.sentences else (-1, self.length)
         lengths = np.array([feature['tokens'].shape[axis] for feature in self.features], np.int64)
         return LengthBucketedBatches(lengths, self.buckets, most, self.batch_size, self.seed)

@@ -56,7 +56,7 @@ class LabelledText:
 
     @property
     def file_and_line(self) -> str:
-        """Returns file and place, for messages."""
+        """Returns file and line of the example, for error messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
 

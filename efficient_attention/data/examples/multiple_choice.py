@@ -41,7 +41,7 @@ class ChoiceQuestion:
 
     @property
     def file_and_line(self) -> str:
-        """Returns file and place, for messages."""
+        """Returns file and line of the example, for error messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
     @property

@@ -46,7 +46,10 @@ def parse_file_selections(text: str) -> Iterator[tuple[tuple[Path, ...], Selecti
 
 
 def share_of_articles(articles: Sequence[str], first: int, last: int, shares: int) -> set[str]:
-    """Returns the titles in the shares numbered `first` to `last` of `shares`."""
+    """Returns the article titles in the shares `first` to `last` of `shares` equal shares.
+
+    Titles are sorted by their hash and assigned to the shares in turn.
+    """
     order = sorted(set(articles), key=lambda title: (document_hash(title), title))
     return {title for turn, title in enumerate(order) if first <= turn % shares <= last}
 

@@ -98,7 +98,7 @@ def _read_questions(path: Path, is_labelled: bool) -> Iterator[Question]:
 
 
 def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """Yields (question, its paragraph with the title, place) of every question in SQuAD's layout."""
+    """Yields (question, its paragraph with the title, its location for error messages) per question of a SQuAD file."""
     articles = typed_json_field(read_json(path), 'data', list, str(path))
     for a, article in enumerate(articles):
         where = f'{path}: article {a}'
@@ -110,7 +110,10 @@ def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], st
 
 
 def _parse_question(row: Any, paragraph: Any, places: tuple[str, str], is_labelled: bool) -> Question:
-    """Reads a question; `places`: its place for messages until its id is known, and the prefix of the id after that."""
+    """Returns the parsed question.
+
+    `places` holds two locations for error messages: one until the id is known, and the prefix of the id after that.
+    """
     id = typed_json_field(row, 'id', str, places[0])
     where = f'{places[1]}: question {id!r}'
     question, context = (

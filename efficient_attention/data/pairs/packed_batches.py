@@ -63,7 +63,7 @@ class PackedBatches:
         return self.lengths
 
     def tokens_per_step(self) -> float:
-        """Returns the tokens of a training batch, both sides with padding."""
+        """Returns the tokens of a training batch: source and target tokens, with padding."""
         return float(self.batch_size * sum(self.lengths))
 
     def padding_share(self) -> float:
@@ -141,7 +141,7 @@ def concatenate_into_rows(
 def first_fit_packing(
     numbers: Sequence[int], sizes: Sequence[tuple[int, int]], lengths: tuple[int, int]
 ) -> list[list[int]]:
-    """Packs numbers into rows: each goes into the first open row with enough free tokens on both sides, or a new row.
+    """Packs pair numbers into rows: each goes into the first open row where source and target fit, or a new row.
 
     Args:
         numbers: the numbers in packing order.

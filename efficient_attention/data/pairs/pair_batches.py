@@ -46,7 +46,7 @@ class PairBatches:
 
     @functools.cached_property
     def length_buckets(self) -> LengthBucketedBatches:
-        """Returns the plan that decides which pairs share a batch, by the length of the longer side."""
+        """Returns the length buckets, which decide by the longer of source and target which pairs share a batch."""
         longer = np.array([max(len(pair.source), len(pair.target)) for pair in self.pairs], np.int64)
         return LengthBucketedBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed, self.mixture)
 
@@ -65,7 +65,7 @@ class PairBatches:
         return int(source), int(target)
 
     def tokens_per_step(self) -> float:
-        """Returns the mean tokens of a training batch, both sides with padding."""
+        """Returns the mean tokens of a training batch: source and target tokens, with padding."""
         plan = self.length_buckets.epoch_plan(0)
         return self.batch_size * float(np.mean([sum(self.padded_lengths(rows)) for rows in plan]))
 

@@ -17,7 +17,7 @@ KINDS += ('joined:<pairs>:<set>',)
 
 
 class TextPair(NamedTuple):
-    """A source, its target, and their place, for messages."""
+    """A source text, its target text, and their location in the files, for error messages."""
 
     source: str
     target: str
@@ -140,7 +140,7 @@ def read_parallel_files(pairs: PairDataset) -> Iterator[TextPair]:
 
 
 def check_pair_not_empty(pair: TextPair, files: tuple[str, str], number: int) -> TextPair:
-    """Returns the pair; raises InputError where a side is empty."""
+    """Returns the text pair; raises InputError where the source or the target is empty."""
     for text, file in zip(pair[:2], files, strict=True):
         if not text.strip():
             raise InputError(f'{file}: line {number} is empty')

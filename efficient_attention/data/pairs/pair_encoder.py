@@ -20,7 +20,7 @@ ENCODED_AT_ONCE = 4096  # pairs encoded at a time
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPair:
-    """A source and a target, int32 [M] and [L], with end symbols; their place `where`, and number in the dataset."""
+    """A source and a target, int32 [M] and [L], with end symbols, their location `where`, and their dataset number."""
 
     source: np.ndarray
     target: np.ndarray
@@ -30,7 +30,7 @@ class EncodedPair:
 
 @dataclasses.dataclass
 class OverlongPairs:
-    """Pairs above a length limit: their count, and the place of the first one."""
+    """Pairs above a length limit: their count, and the location of the first one in the files."""
 
     count: int = 0
     first: str = ''
@@ -94,7 +94,7 @@ class SideEncoder:
         return [self.symbols.add_special_ids(one.ids) for one in encoded]
 
     def truncate_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the first tokens of a text and its end symbol, in the order in which the model reads them."""
+        """Returns the token ids, cut to the length limit with an end symbol, in the model's reading order."""
         ids = ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
         return ids[self.reversed_positions(len(ids))]
 
@@ -132,7 +132,7 @@ class PairEncoder:
 
     @property
     def limits(self) -> str:
-        """Returns the length limits of both sides, in words."""
+        """Returns the length limits of sources and targets, as text for messages."""
         return f'data.length {self.source.length} and pairs.target_length {self.target.length}'
 
     def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: OverlongPairs) -> Iterator[EncodedPair]:

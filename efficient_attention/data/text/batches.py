@@ -96,7 +96,7 @@ def _check_targets(rows: TextRows) -> None:
 
 def _contiguous_stream_rows(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
     stretch = rows.target_count // rows.row_start_multiple // batch_size * rows.row_start_multiple
-    steps = stretch // rows.length  # per pass over the part
+    steps = stretch // rows.length  # steps in which a stream reads its stretch of the text once
     if not steps:
         raise InputError(_text_too_short_message(rows, batch_size))
     return lambda step, row: rows.row(row * stretch + step % steps * rows.length, reading=step // steps)

@@ -80,7 +80,10 @@ def _countable_text(text: Text, config: DataConfig) -> Text:
 
 
 def _cut_position(text: Text, place: int, config: DataConfig) -> int:
-    """Returns where to cut a document near `place`: words at a line end; images before or after, as their middle is."""
+    """Returns where to cut a document near the position `place`.
+
+    Texts of words are cut at a line end. Images are not cut: the result is the end of the image that is nearer.
+    """
     place = min(max(place, 0), len(text))
     if config.units == 'pixels':
         return len(text) if 2 * place >= len(text) else 0

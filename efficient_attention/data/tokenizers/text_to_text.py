@@ -37,7 +37,7 @@ class TextToTextIds:
     name: str  # the tokenizer's file, for messages
     size: int
     pad: int
-    start: int  # first input of the decoder
+    start: int  # id of the first decoder input
     end: int
     unknown: int | None  # None = every text has pieces
     mask: int | None

@@ -39,7 +39,9 @@ def cells_near(bar, margin):
 def test_margins_of_bars_that_are_no_neighbours_share_no_cell(size, bars):
     for seed in range(5):
         shapes, board, chains, others = grown(size, bars, seed)
-        near = [[cells_near(bar, shapes.margin) for bar in shapes.cell_coordinates(chain)] for chain in (*chains, *others)]
+        near = [
+            [cells_near(bar, shapes.margin) for bar in shapes.cell_coordinates(chain)] for chain in (*chains, *others)
+        ]
         places = [(snake, bar) for snake, bars_of in enumerate(near) for bar in range(len(bars_of))]
         for (snake, bar), (other, another) in itertools.combinations(places, 2):
             if snake != other or abs(bar - another) > 1:

@@ -59,8 +59,8 @@ def test_an_incomplete_folder_in_the_way_is_named(tmp_path):
 def test_what_a_killed_process_left_is_removed_and_a_living_one_is_not_disturbed(tmp_path):
     program = (
         'import pathlib, time\n'
-        'from efficient_attention.data.preparation.cache_folder import new_folder\n'
-        f'with new_folder(pathlib.Path({str(tmp_path)!r}) / "corpus") as partial:\n'
+        'from efficient_attention.data.preparation.cache_folder import new_cache_folder\n'
+        f'with new_cache_folder(pathlib.Path({str(tmp_path)!r}) / "corpus") as partial:\n'
         '    (partial / "half").touch()\n'
         '    time.sleep(60)\n'
     )
