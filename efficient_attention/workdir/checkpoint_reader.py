@@ -2,9 +2,8 @@
 
 `checkpoints/<step>/` holds `state`, a pytree of arrays, and `record`, a JSON object. The record holds the step, the
 run's fingerprint, the metrics known at that time and other entries of the writer. A step gets this name once all its
-files are written. It counts as a checkpoint once it has checksums (`seal.py`). Steps older than this feature count
-without
-checksums: their record does not announce any.
+files are written. It counts as a checkpoint once it has checksums (`checksums.py`). Steps older than this feature count
+without checksums: their record does not announce any.
 
 A trainer may remove a step while it is being read. A request for the newest or the best step then looks again, because
 there is always another one.

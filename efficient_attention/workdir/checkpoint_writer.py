@@ -1,9 +1,9 @@
 """Saves checkpoints of a run's whole state with Orbax, asynchronous and sharded.
 
 A step is first written under a temporary name. A thread waits until Orbax renames it, flushes it to disk and writes its
-checksums (`seal.py`). Only then the step counts as saved, and only then superseded steps are removed. A superseded step
-is first renamed into `checkpoints/trash/` and then deleted. A process killed in between thus leaves no half-deleted
-step behind.
+checksums (`checksums.py`). Only then the step counts as saved, and only then superseded steps are removed. A superseded
+step is first renamed into `checkpoints/trash/` and then deleted. A process killed in between thus leaves no
+half-deleted step behind.
 
 If a save fails, the thread logs the failure at once and removes the written files. Training continues with the last
 good checkpoint until the next save, or stops (`checkpoint.when_save_fails`). If the newest save of a run failed, the
