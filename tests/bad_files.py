@@ -100,7 +100,7 @@ def questions(**changed: Any) -> str:
 
 
 def unsealed(folder: Path) -> None:
-    """Makes a run's checkpoint one from before there were seals."""
+    """Makes a run's checkpoint one from before there were checksums."""
     (folder / 'checkpoints' / '0' / 'seal-0-of-1.sha256').unlink()
     record = json.loads((folder / RECORD).read_text())
     del record['has_seal']

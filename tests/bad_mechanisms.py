@@ -1,4 +1,4 @@
-"""Arguments of mechanisms with rooms of their own that are refused, as tests/bad_inputs.py has others."""
+"""Arguments of mechanisms that are refused; tests/bad_inputs.py has all other bad inputs."""
 
 from tests.bad_inputs import BadInput, train
 

@@ -41,7 +41,7 @@ def base(tmp_path_factory) -> Path:
     write_files(folder / 'table')
     write_checkpoint(folder / 'hf', 'classification').rename(folder / 'model')
     for seal in (folder / 'model').glob('seal-*'):
-        seal.unlink()  # as folders of others are, in which what is bad is not found by its hash
+        seal.unlink()  # folders of others have no checksums, so their faults are not found by a hash
     return folder
 
 

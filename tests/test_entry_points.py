@@ -188,7 +188,7 @@ def test_evaluation_of_the_mean_of_the_last_checkpoints(call_here, trained):
 
 
 @pytest.mark.parametrize('script', ['train.py', 'eval.py'])
-def test_checkpoints_are_compared_with_their_seals(call_here, trained, tmp_path, script: str):
+def test_checkpoints_are_compared_with_their_checksums(call_here, trained, tmp_path, script: str):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     code, out, err = call_here(script, f'--workdir={tmp_path}', '--verify')
     assert (code, err) == (0, '')

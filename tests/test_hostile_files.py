@@ -86,7 +86,7 @@ def pickle_of(here: Path) -> bytes:
 
 
 def old_checkpoint(*plants: Callable[[Path], object]) -> Callable[[Path], object]:
-    """A checkpoint from before there were seals, which nothing compares, with something in it."""
+    """A checkpoint from before there were checksums, which nothing compares, with something in it."""
     return lambda here: [unsealed(here / 'run'), *(plant(here) for plant in plants)]
 
 

@@ -193,23 +193,23 @@ def test_kinds_of_rows_share_only_what_lies_above_them():
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_a_room_imports_no_other_room(name: str):
-    """What mechanisms share lies beside their rooms: on top of attention/, in features/ and patterns/."""
-    rooms = {f'{PACKAGE}.attention.{other}' for other in NAMES if other != name}
+def test_an_attention_folder_imports_no_other_attention_folder(name: str):
+    """Code that mechanisms share lies outside their folders: on top of attention/, in features/ and patterns/."""
+    folders = {f'{PACKAGE}.attention.{other}' for other in NAMES if other != name}
     for path in (ROOT / PACKAGE / 'attention' / name).glob('*.py'):
         targets = {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))}
-        assert not targets & rooms, path
+        assert not targets & folders, path
 
 
-def test_what_rooms_share_imports_no_room():
+def test_what_attention_folders_share_imports_none_of_them():
     shared = [
         path
         for folder in ('distributions', 'features', 'logits', 'patterns')
         for path in (ROOT / PACKAGE / 'attention' / folder).glob('*.py')
     ]
-    rooms = {f'{PACKAGE}.attention.{name}' for name in NAMES}
+    folders = {f'{PACKAGE}.attention.{name}' for name in NAMES}
     for path in shared:
-        assert not {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))} & rooms, path
+        assert not {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))} & folders, path
 
 
 def test_no_file_imports_itself_through_others():

@@ -279,7 +279,7 @@ class CheckpointReader:
         steps = self.written_steps()
         if len(steps) > 1 or any(is_past_first_save(self.folder.parent, step) for step in steps):
             raise InputError(
-                f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; kept '
+                f'no checkpoint in {self.folder} has checksums, which a kill in the first save does not explain; kept '
                 f'steps: {_format_steps(steps)}; restore their files seal-*.sha256, or name a new --workdir'
             )
 
@@ -333,7 +333,7 @@ class CheckpointReader:
                     and time.time() - folder.stat().st_mtime >= seconds
                     and not self._is_complete_step(newer)
                 ):
-                    line = 'checkpoint %s is skipped: it is not sealed: %s, %s'
+                    line = 'checkpoint %s is skipped: it lacks checksums: %s, %s'
                     LOG.warning(line, folder, missing_checksums(folder), UNSEALED)
 
     def _check_undamaged(self, step: int) -> None:

@@ -244,7 +244,7 @@ class CheckpointWriter:
         latest = time.monotonic() + SEALS_SECONDS
         while jax.process_index() == 0 and not has_all_checksums(folder):
             if time.monotonic() > latest:
-                raise TimeoutError('another process has not sealed its files')
+                raise TimeoutError('another process has not written its checksums')
             time.sleep(POLL_SECONDS)
 
     def _handle_save_failure(self, step: int, size: int, error: Exception) -> None:

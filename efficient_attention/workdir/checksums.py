@@ -119,13 +119,13 @@ def find_checksum_mismatch(
     try:
         sealed = _read_checksums(folder, may_be_links=may_be_added is not None)
         if sealed.label != label:
-            return f'its seal belongs to {sealed.label}'
+            return f'its checksums belong to {sealed.label}'
         found = (
             _files(folder) if may_be_added is None else _checked_file_names(folder, may_be_added, sealed.hashes.keys())
         )
         names = {name for name in found if not SEAL.fullmatch(name)}
         for name in sorted(names ^ sealed.hashes.keys()):
-            return f'{name} is {"not in its seal" if name in names else "missing"}'
+            return f'{name} is {"not in its checksums" if name in names else "missing"}'
         if changed := _first_changed_file(folder, sealed.hashes, share):
             return f'{changed} is not what was written'
     except _UnreadableChecksums as error:
@@ -155,9 +155,9 @@ def _read_checksums(folder: Path, *, may_be_links: bool) -> ChecksumManifest:
         labels.add(first.removeprefix('# '))
         hashes |= {match[2]: match[1] for line in lines if (match := LINE.fullmatch(line))}
     if fault := missing_checksums(folder):
-        raise _UnreadableChecksums(f'it is not sealed: {fault}')
+        raise _UnreadableChecksums(f'it lacks checksums: {fault}')
     if len(labels) != 1:
-        raise _UnreadableChecksums('its seals are of different folders')
+        raise _UnreadableChecksums('its checksum files are of different folders')
     return ChecksumManifest(labels.pop(), hashes)
 
 

@@ -12,7 +12,7 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.parsing import parse_mechanism
 from tests.attention import contract, contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
-from tests.attention.room_checks import check_bfloat16, check_definition, largest_array, temporary_bytes
+from tests.attention.implementation_checks import check_bfloat16, check_definition, largest_array, temporary_bytes
 
 # A token, below a block of 64 and below 40 landmarks, a block, one above, several and one above. Linear attention has
 # chunks of 128 where it is causal, and none otherwise; of synthesizers two kinds show the blocks that all have.

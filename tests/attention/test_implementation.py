@@ -34,7 +34,7 @@ def serve(request: Request) -> tuple:
     return jnp.broadcast_to(request.value.mean(axis=1, keepdims=True), request.query.shape), None
 
 
-def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
+def test_a_mechanism_has_the_capabilities_of_its_implementation(monkeypatch: pytest.MonkeyPatch):
     implementation = Implementation(Mean, weights, serve, lambda *sizes: len(sizes))
     monkeypatch.setattr(registry, 'NAMES', ('mean',))
     monkeypatch.setattr(registry, 'load_implementation', {'mean': implementation}.__getitem__)
@@ -47,7 +47,7 @@ def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize('function', ['init_cache', 'decode'])
-def test_a_room_without_a_cache_refuses_in_one_line(function: str):
+def test_an_implementation_without_a_cache_refuses_in_one_line(function: str):
     implementation = Implementation(Linear, weights, serve, lambda *sizes: len(sizes))
     with pytest.raises(NotImplementedError, match='^linear has no cache$'):
         getattr(implementation, function)(CacheSpec(Linear(causal=True), 4, 2, 8, 16), 2, 'float32', None)

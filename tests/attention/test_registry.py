@@ -77,7 +77,7 @@ def has_cache(implementation: Implementation) -> bool:
     return implementation.decode is not raise_no_cache
 
 
-def test_a_room_is_found_by_the_class():
+def test_an_implementation_is_found_by_the_class():
     assert all(
         get_implementation(implementation.kind()) is implementation
         for implementation in map(load_implementation, NAMES)
@@ -85,7 +85,7 @@ def test_a_room_is_found_by_the_class():
     assert get_implementation(Softmax()) is load_implementation('softmax')
 
 
-def test_every_room_is_registered_under_the_name_of_its_folder():
+def test_every_implementation_is_registered_under_the_name_of_its_folder():
     is_implementation = re.compile('^(IMPLEMENTATION = |def make_implementation)', re.MULTILINE)
     folders = [
         path.parent.name for path in ATTENTION.glob('*/__init__.py') if is_implementation.search(path.read_text())
@@ -102,7 +102,7 @@ def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
     assert all(getattr(ea, kind.__name__) is kind for kind in kinds.values())
 
 
-def test_a_mechanism_without_a_room_is_named():
+def test_a_mechanism_without_an_implementation_is_named():
     with pytest.raises(NotImplementedError, match='^Mechanism has no implementation in attention/registry.py$'):
         get_implementation(Mechanism())
 

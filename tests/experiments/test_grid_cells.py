@@ -1,4 +1,4 @@
-"""Cells out of a config file, rates out of words, yardsticks of rows."""
+"""Cells out of a config file, rates out of words, baselines of rows."""
 
 import json
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_rates():
             parse_learning_rates(words)
 
 
-def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
+def test_baselines_are_kept_in_the_folder(tmp_path: Path):
     fields = {f'examples.{split}': 'listops:rows=40:length=8-30' for split in ('train', 'dev', 'test')}
     cells = make_cells(
         FILE, fields | {'examples.cache': str(tmp_path / 'cache')}, ['listops_short'], ['full', 'linear']
@@ -112,9 +112,9 @@ def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
     assert scores == found['listops_short']
     (tmp_path / 'yardsticks.json').write_text(json.dumps({identity: {'known': 0.5}}))
     assert compute_baselines(cells, tmp_path) == {'listops_short': {'known': 0.5}}
-    cells['listops_short', 'full']['data']['length'] = 4  # of which yardsticks read no more either
+    cells['listops_short', 'full']['data']['length'] = 4  # baselines read no more either
     assert compute_baselines(cells, tmp_path)['listops_short'] != found['listops_short']
-    cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'  # other rows, other yardsticks
+    cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'  # other rows, other baselines
     assert list(compute_baselines(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']
 
 

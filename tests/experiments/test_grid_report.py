@@ -138,7 +138,7 @@ def test_a_rate_that_was_chosen_from_others_is_marked():
     assert [line.split('|')[1].strip() for line in lines if line.endswith(' * |')] == ['other_2', 'other_1', 'other_0']
 
 
-def test_yardsticks_of_a_folder_are_read_again(tmp_path: Path):
+def test_baselines_of_a_folder_are_read_again(tmp_path: Path):
     assert read_known_baselines(tmp_path) == {}
     write_grid(CELLS, YARDSTICKS, tmp_path)
     assert read_known_baselines(tmp_path) == YARDSTICKS

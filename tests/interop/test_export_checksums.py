@@ -1,4 +1,4 @@
-"""Exported models: whole or not there, sealed, and compared with the seal when they are opened."""
+"""Exported models are whole or absent, have checksums, and are compared with them when they are opened."""
 
 import errno
 import random
@@ -29,7 +29,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_usual_program_reads_the_seal(exported: Path):
+def test_sha256sum_reads_the_checksums(exported: Path):
     names = {line.split('  ')[1] for line in (exported / SEAL).read_text().splitlines() if not line.startswith('#')}
     assert names == {path.name for path in exported.iterdir()} - {SEAL} == {'config.json', 'model.safetensors'}
     if shutil.which('sha256sum'):
@@ -79,7 +79,7 @@ def test_what_nobody_reads_may_be_added(exported: Path, tmp_path: Path, name: st
 def test_what_would_be_read_may_not(exported: Path, tmp_path: Path, name: str):
     shutil.copytree(exported, tmp_path / 'x')
     (tmp_path / 'x' / name).write_text('added')
-    with pytest.raises(InputError, match=f'x is damaged: {name} is not in its seal'):
+    with pytest.raises(InputError, match=f'x is damaged: {name} is not in its checksums'):
         verify_export_checksums(tmp_path / 'x')
 
 

@@ -1,4 +1,4 @@
-"""What a run needs at least, from shapes alone, and the refusal of what no device has room for."""
+"""The least memory of a run, from shapes only, and the refusal of runs that fit on no device."""
 
 from types import SimpleNamespace
 

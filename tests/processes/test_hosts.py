@@ -205,7 +205,7 @@ def test_four_go_on_a_killed_one_is_named_and_one_goes_on_to_the_unbroken_end(
 
 
 def assert_each_process_has_sealed(workdir: Path, processes: int) -> None:
-    """The last checkpoint has a seal of each, is whole, and a change in any sealed file is found."""
+    """The last checkpoint has checksums of each process, is whole, and a change in any listed file is found."""
     reader = CheckpointReader(workdir)
     step = reader.latest_step()
     folder = reader.folder / str(step)

@@ -177,7 +177,7 @@ def test_the_guide_says_what_its_columns_are():
         assert [line for line in lines if line.startswith(f'| `{column}` | `{text}` |')], column
 
 
-def test_the_page_shows_the_yardsticks_of_its_file():
+def test_the_page_shows_the_baselines_of_its_file():
     lines = (ROOT / 'docs/results/arena.md').read_text(encoding='utf-8').splitlines()
     for row, found in merge_grids([ROOT / 'docs/results/data/arena.json'])[1].items():
         most, *others = (f'{100 * value:.1f}' for value in found.values())

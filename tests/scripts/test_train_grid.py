@@ -89,7 +89,7 @@ def test_cells_seeds_rates_and_files(train_grid: Run, asked: dict[str, Any], tmp
 
 
 @pytest.mark.usefixtures('asked')
-def test_a_table_is_written_though_a_row_has_no_yardsticks(train_grid: Run, tmp_path: Path):
+def test_a_table_is_written_though_a_row_has_no_baselines(train_grid: Run, tmp_path: Path):
     where = tmp_path / 'nowhere'
     code, _, errors = train_grid('--columns=full', f'--config.examples.test=imdb:folder={where}')
     assert code == 1 and errors.endswith('error: no baselines for listops_short\n') and str(where) in errors
@@ -98,7 +98,7 @@ def test_a_table_is_written_though_a_row_has_no_yardsticks(train_grid: Run, tmp_
 
 
 @pytest.mark.usefixtures('asked')
-def test_a_later_command_on_other_rows_keeps_failures_and_yardsticks(train_grid: Run, tmp_path: Path):
+def test_a_later_command_on_other_rows_keeps_failures_and_baselines(train_grid: Run, tmp_path: Path):
     assert train_grid()[0] == 1
     rows = [f'--config.examples.{split}=recall:rows=20:length=20:pairs=4' for split in ('train', 'dev', 'test')]
     assert train_grid('--rows=recall', '--columns=full', *rows)[0] == 0
@@ -114,7 +114,7 @@ def test_a_later_command_on_other_rows_keeps_failures_and_yardsticks(train_grid:
 
 
 @pytest.mark.usefixtures('asked')
-def test_a_damaged_file_of_yardsticks_is_one_line(train_grid: Run, tmp_path: Path):
+def test_a_damaged_file_of_baselines_is_one_line(train_grid: Run, tmp_path: Path):
     (tmp_path / 'grid').mkdir()
     (tmp_path / 'grid' / 'yardsticks.json').write_text('{')
     code, _, errors = train_grid('--columns=full')
@@ -122,7 +122,7 @@ def test_a_damaged_file_of_yardsticks_is_one_line(train_grid: Run, tmp_path: Pat
     assert list(json.loads((tmp_path / 'grid' / 'grid.json').read_text())['cells']) == ['listops_short']
 
 
-def test_yardsticks_alone(train_grid: Run, asked: dict[str, Any]):
+def test_baselines_without_any_run(train_grid: Run, asked: dict[str, Any]):
     code, printed, errors = train_grid('--yardsticks')
     assert code == 0, errors
     assert list(json.loads(printed)['listops_short']) == ['majority', 'root', 'root_digits'] and not asked

@@ -249,7 +249,7 @@ def test_where_all_are_damaged_nothing_begins_anew(small):
         CheckpointReader(workdir).newest_checkpoint()
 
 
-def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
+def test_a_run_does_not_start_anew_where_every_step_lost_its_checksums(small):
     workdir, _ = small
     for path in workdir.rglob('seal-*.sha256'):
         path.unlink()
@@ -258,7 +258,7 @@ def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
 
 
 @pytest.mark.parametrize(('every', 'last_line', 'begins_anew'), [(5, 10, True), (5, 11, False), (4, 5, False)])
-def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small, every, last_line, begins_anew):
+def test_one_step_without_checksums_is_the_first_save_or_the_run_has_gone_on(small, every, last_line, begins_anew):
     workdir, _ = small
     shutil.rmtree(workdir / 'checkpoints' / '2')
     (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
@@ -269,11 +269,11 @@ def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small,
     if begins_anew:
         assert CheckpointReader(workdir).newest_checkpoint() is None
     else:
-        with pytest.raises(InputError, match=r'is sealed, which .*; kept steps: 5; restore their'):
+        with pytest.raises(InputError, match=r'has checksums, which .*; kept steps: 5; restore their'):
             CheckpointReader(workdir).newest_checkpoint()
 
 
-def test_a_step_without_its_seal_does_not_count_unless_it_is_from_before_there_were_seals(small):
+def test_a_step_without_checksums_counts_only_in_a_workdir_from_before_checksums(small):
     workdir, layout = small
     (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
     reader = CheckpointReader(workdir)

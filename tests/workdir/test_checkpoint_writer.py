@@ -118,7 +118,7 @@ def test_a_best_metric_that_the_evaluation_does_not_give_is_refused(tmp_path):
             checkpoints.save(1, make_state(1), record={}, metrics={'accuracy': 0.5})
 
 
-def test_a_step_that_was_not_sealed_or_was_damaged_is_set_aside_and_saved_anew(tmp_path, caplog):
+def test_a_step_without_checksums_or_with_damage_is_set_aside_and_saved_anew(tmp_path, caplog):
     save_all(tmp_path, CheckpointConfig(), {1: None, 2: None, 3: None})
     folder = tmp_path / 'checkpoints'
     (folder / '3' / 'seal-0-of-1.sha256').unlink()
@@ -129,7 +129,7 @@ def test_a_step_that_was_not_sealed_or_was_damaged_is_set_aside_and_saved_anew(t
         checkpoints.save(3, make_state(7), record={})
     assert caplog.messages == [
         f'checkpoint {folder}/2 is skipped: state/_METADATA is not what was written',
-        f'checkpoint {folder}/3 is skipped: it is not sealed: seal-0-of-*.sha256 is missing, {UNSEALED}',
+        f'checkpoint {folder}/3 is skipped: it lacks checksums: seal-0-of-*.sha256 is missing, {UNSEALED}',
     ]
     assert checkpoints.reader.complete_steps() == [1, 3]
     assert checkpoints.reader.restore(abstract(make_state(1))).state['step'] == 7
@@ -148,11 +148,11 @@ def test_every_damage_of_a_checkpoint_is_named_with_step_and_file_before_a_step_
             assert checkpoints.newest and checkpoints.newest.step == 1 and checkpoints.reader.written_steps() == [1]
         (line,) = caplog.messages
         is_unsealed = kind is delete and name.startswith('seal-')
-        fault = 'it is not sealed: seal-0-of-*.sha256 is missing' if is_unsealed else f'{name} is '
+        fault = 'it lacks checksums: seal-0-of-*.sha256 is missing' if is_unsealed else f'{name} is '
         assert line.startswith(f'checkpoint {folder} is skipped: {fault}')
 
 
-def test_a_seal_that_cannot_be_written_is_a_failed_save(tmp_path, failing_seal):
+def test_checksums_that_cannot_be_written_are_a_failed_save(tmp_path, failing_seal):
     failing_seal()
     with pytest.raises(SaveError, match=r'^checkpoint step 1 not saved in .*: No space left on device'):
         save_all(tmp_path, CheckpointConfig(), {1: None})
@@ -199,7 +199,7 @@ def test_a_failed_save_is_one_line_with_step_and_reason_and_the_old_step_stays(t
 
 @pytest.fixture
 def failing_seal(monkeypatch):
-    """From the first call on writing a seal fails, until the second."""
+    """Writing checksums fails from the first call on, until the second."""
     real = checkpoint_writer.write_checksums
 
     def fail(*_: object, **__: object) -> None:
@@ -251,7 +251,7 @@ def test_a_failed_save_stops_the_run_where_it_shall(tmp_path, failing_seal, capl
     assert list(checkpoints.reader.folder.iterdir()) == []
 
 
-def test_the_old_step_goes_after_the_new_one_is_sealed(tmp_path, failing_seal):
+def test_the_old_step_is_deleted_after_the_new_one_has_checksums(tmp_path, failing_seal):
     with pytest.raises(SaveError, match='the last good one is step 1$'):
         with CheckpointWriter(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
             checkpoints.save(1, make_state(1), record={})

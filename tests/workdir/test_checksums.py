@@ -1,4 +1,4 @@
-"""Seals: any damage to a sealed folder is found and named, and nothing else is."""
+"""Checksums: any damage to a folder is found and named, and nothing else is."""
 
 import itertools
 import random
@@ -22,7 +22,7 @@ LABEL = 'step 30'
 
 
 def make(folder: Path, seed: int = 0) -> Path:
-    """A folder with files of 1 to 3,000 bytes, two levels deep, sealed."""
+    """A folder with files of 1 to 3,000 bytes, two levels deep, with checksums."""
     draw = random.Random(seed)
     for name in ('a', 'state/b', 'state/d/c', 'state/d/e', 'record/metadata'):
         path = folder / name
@@ -78,7 +78,7 @@ def add(folder: Path, draw: random.Random) -> Path:
 
 @pytest.fixture(scope='module')
 def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a saved and sealed step with several arrays, on eight devices."""
+    """The folder of a saved step with checksums with several arrays, on eight devices."""
     sharding = NamedSharding(jax.make_mesh((8,), ('data',)), PartitionSpec('data'))
     draw = np.random.default_rng(0).standard_normal
     shapes = {'embedding': (64, 16), 'kernel': (16, 48), 'bias': (48,), 'moments': (8, 2, 96)}
@@ -118,7 +118,7 @@ def few_damages(whole: dict[str, bytes]) -> Iterator[Damage]:
         yield changed(name, bytes(len(content)))
         is_seal = name.startswith('seal-')
         yield Damage(
-            {name: None}, 'it is not sealed: seal-0-of-*.sha256 is missing' if is_seal else f'{name} is missing'
+            {name: None}, 'it lacks checksums: seal-0-of-*.sha256 is missing' if is_seal else f'{name} is missing'
         )
     for one, other in itertools.combinations(whole, 2):
         if whole[one] != whole[other]:
@@ -127,7 +127,7 @@ def few_damages(whole: dict[str, bytes]) -> Iterator[Damage]:
     folders = sorted({name.rpartition('/')[0] for name in whole})
     for folder, name in itertools.product(folders, ('extra', 'seal.tmp', 'manifest.ocdbt.1', '0' * 32)):
         path = f'{folder}/{name}'.lstrip('/')
-        yield Damage({path: b'more'}, f'{path} is not in its seal')
+        yield Damage({path: b'more'}, f'{path} is not in its checksums')
 
 
 def many_damages(whole: dict[str, bytes], draw: random.Random) -> Iterator[Damage]:
@@ -173,17 +173,17 @@ def test_the_file_is_named(tmp_path: Path):
 
 
 def test_another_folder_in_its_place_is_found(tmp_path: Path):
-    assert find_checksum_mismatch(make(tmp_path / 'x'), 'step 40') == 'its seal belongs to step 30'
+    assert find_checksum_mismatch(make(tmp_path / 'x'), 'step 40') == 'its checksums belong to step 30'
 
 
-def test_each_process_seals_what_it_wrote(tmp_path: Path):
+def test_each_process_writes_checksums_of_its_own_files(tmp_path: Path):
     for name in ('state/ocdbt.process_0/d/a', 'state/ocdbt.process_1/d/b', 'state/array_metadatas/process_1', 'c'):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     write_checksums(tmp_path, LABEL, process=1, processes=2)
     assert not has_all_checksums(tmp_path)
-    assert find_checksum_mismatch(tmp_path, LABEL) == 'it is not sealed: seal-0-of-2.sha256 is missing'
+    assert find_checksum_mismatch(tmp_path, LABEL) == 'it lacks checksums: seal-0-of-2.sha256 is missing'
     write_checksums(tmp_path, LABEL, process=0, processes=2)
     assert has_all_checksums(tmp_path) and not find_checksum_mismatch(tmp_path, LABEL)
     assert 'process_1' not in (tmp_path / 'seal-0-of-2.sha256').read_text()
@@ -191,22 +191,22 @@ def test_each_process_seals_what_it_wrote(tmp_path: Path):
     assert find_checksum_mismatch(tmp_path, LABEL) == 'state/ocdbt.process_1/d/b is not what was written'
 
 
-def test_a_seal_that_promises_a_billion_others_is_no_seal(tmp_path: Path):
+def test_a_checksum_file_that_names_a_billion_others_is_invalid(tmp_path: Path):
     folder = make(tmp_path / 'x')
     (folder / 'seal-0-of-1.sha256').rename(folder / 'seal-0-of-100000000000000.sha256')
     assert not has_all_checksums(folder)
-    assert find_checksum_mismatch(folder, LABEL) == f'it is not sealed: seal-1-of-{10**14}.sha256 is missing'
+    assert find_checksum_mismatch(folder, LABEL) == f'it lacks checksums: seal-1-of-{10**14}.sha256 is missing'
 
 
-def test_the_usual_program_reads_a_seal(tmp_path: Path):
+def test_sha256sum_reads_a_checksum_file(tmp_path: Path):
     if not shutil.which('sha256sum'):
         pytest.skip('sha256sum is not there')
     make(tmp_path / 'x')
     subprocess.run(['sha256sum', '--check', '--strict', 'seal-0-of-1.sha256'], cwd=tmp_path / 'x', check=True)
 
 
-def test_processes_that_seal_at_the_same_moment_do_not_see_one_another_s_half_seals(tmp_path: Path):
-    """A name that has gone when it is looked at stands for the seal that another process has just renamed."""
+def test_processes_do_not_read_half_written_checksum_files_of_others(tmp_path: Path):
+    """A name that has gone when it is looked at is a checksum file that another process has just renamed."""
     folder = make(tmp_path)
     (folder / 'seal-0-of-1.sha256').unlink()
     (folder / 'seal-1-of-2.tmp').symlink_to('gone')

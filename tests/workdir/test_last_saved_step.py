@@ -102,10 +102,10 @@ def test_a_workdir_in_which_nothing_was_trained_begins(tmp_path: Path):
     CheckpointReader(tmp_path).check_checkpoints_not_lost()
 
 
-def test_steps_without_their_seals_are_not_those_of_a_first_save(saved: Path):
+def test_several_steps_without_checksums_are_no_first_save(saved: Path):
     shutil.rmtree(saved / 'checkpoints' / '7')
     (saved / 'checkpoints' / '3' / 'seal-0-of-1.sha256').unlink()
-    with pytest.raises(InputError, match='is sealed, which a kill in the first save does not explain'):
+    with pytest.raises(InputError, match='has checksums, which a kill in the first save does not explain'):
         CheckpointReader(saved).newest_checkpoint()
     (saved / FILE_NAME).unlink()
     write_lines(saved, 5)

@@ -142,7 +142,7 @@ def test_lines_that_cannot_be_written_are_kept_for_the_next_try(tmp_path, caplog
     assert caplog.messages == [line]
 
 
-def test_a_step_is_not_sealed_while_its_lines_are_unwritten(tmp_path):
+def test_a_step_gets_no_checksums_while_its_metrics_are_unwritten(tmp_path):
     with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints, MetricsLog(tmp_path) as log:
         checkpoints.before_seal = log.check_written
         whole = log._file

@@ -26,14 +26,14 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
     (folder / '3' / 'seal-0-of-1.sha256').unlink()
     os.utime(folder / '3', (0, 0))
     record = folder / '1' / 'record' / 'metadata'
-    record.write_text(json.dumps({'step': 1}))  # as before there were seals
+    record.write_text(json.dumps({'step': 1}))  # as before there were checksums
     (folder / '1' / 'seal-0-of-1.sha256').unlink()
     with pytest.raises(RunError, match=': 1 of 3 checkpoints damaged: step 3$'):
         verify_checkpoints(tmp_path)
     assert capsys.readouterr().out.splitlines() == [
         'checkpoint step 1: written before checksums existed, nothing to compare',
         'checkpoint step 2: every file is as it was written',
-        'checkpoint step 3: damaged: it is not sealed: seal-0-of-*.sha256 is missing',
+        'checkpoint step 3: damaged: it lacks checksums: seal-0-of-*.sha256 is missing',
     ]
 
 

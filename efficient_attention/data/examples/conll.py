@@ -113,7 +113,9 @@ def _read_field(path: Path, line: Line, index: int, field: str) -> str:
     number, columns = line
     place = _nonnegative_index(columns, index)
     if not 0 <= place < len(columns):
-        raise InputError(f'{path}: line {number}: {len(columns)} columns; {field} is column {index + 1}')
+        raise InputError(
+            f'{path}: line {number}: {len(columns)} columns; {field} is column {index + 1 if index >= 0 else index}'
+        )
     if not columns[place]:
         raise InputError(f'{path}: line {number}: column {place + 1} is empty')
     return columns[place]

@@ -1,11 +1,11 @@
-"""Rooms of distributions share all but their class."""
+"""Implementations of distributions differ only in their class."""
 
 from efficient_attention.attention.logits import cache, query_chunks
 from efficient_attention.attention.logits.implementation import make_pattern_implementation
 from efficient_attention.attention.sparsemax.definition import Sparsemax
 
 
-def test_a_room_has_the_shared_forms_and_no_split_one():
+def test_an_implementation_has_the_shared_forms_and_no_sequence_parallel_one():
     implementation = make_pattern_implementation(Sparsemax)
     assert (implementation.kind, implementation.compute, implementation.decode) == (
         Sparsemax,

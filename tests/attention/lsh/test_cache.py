@@ -1,4 +1,4 @@
-"""LSH attention cannot be decoded: `CacheSpec` refuses it, and so does what its room has for a cache."""
+"""LSH attention cannot be decoded: `CacheSpec` and the cache functions of its implementation refuse it."""
 
 import pytest
 

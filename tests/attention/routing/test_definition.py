@@ -18,7 +18,7 @@ from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention import contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
-from tests.attention.room_checks import check_bfloat16, check_dropout, check_slopes
+from tests.attention.implementation_checks import check_bfloat16, check_dropout, check_slopes
 from tests.tolerances import assert_close
 
 FORMS = ('routing(7, 40)', 'routing(26, 40, causal=True)', 'routing(26, 40, local_heads=1, window=30)')

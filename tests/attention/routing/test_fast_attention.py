@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.routing.fast_attention import average_over_clusters, gather_tokens
-from tests.attention.room_checks import largest_array
+from tests.attention.implementation_checks import largest_array
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def arrays(queries: int, keys: int, batch: int = 1) -> tuple[jax.Array, ...]:
     )
 
 
-def test_a_room_splits_what_its_mechanism_says():
+def test_an_implementation_shards_what_its_mechanism_says():
     assert all(
         (implementation.compute_shard is not None) == implementation.kind().capabilities.splits_tokens
         for implementation in map(load_implementation, NAMES)

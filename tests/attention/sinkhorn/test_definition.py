@@ -17,7 +17,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from tests.attention import contract, contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
-from tests.attention.room_checks import check_bfloat16, check_definition, check_dropout, largest_array
+from tests.attention.implementation_checks import check_bfloat16, check_definition, check_dropout, largest_array
 from tests.tolerances import assert_close
 
 FORMS = ('sinkhorn(40, 9)', 'sinkhorn(40, 9, cut=2)', 'sinkhorn(40, 9, causal=True)')

@@ -1,4 +1,4 @@
-"""Pathfinder's snakes: no two bars share a cell of their margins but neighbours; what finds no room ends in time."""
+"""Pathfinder's snakes: only neighbouring bars share a cell of their margins; a search without space ends in time."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Yardsticks: what little they read, and that they learn what is there."""
+"""Baselines: the little that they read, and that they learn what is there."""
 
 import numpy as np
 import pytest

@@ -111,8 +111,9 @@ def test_a_fault_is_named_by_file_and_line(tmp_path, name, content, fault):
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match='a: line 1: 2 columns; examples.label is column 4'):
-        read(tmp_path / 'a', 'x A\n', label='4')
+    for column in ('4', '-3'):
+        with pytest.raises(InputError, match=f'a: line 1: 2 columns; examples.label is column {column}$'):
+            read(tmp_path / 'a', 'x A\n', label=column)
 
 
 def test_no_file_no_sentences():

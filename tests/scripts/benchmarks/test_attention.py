@@ -86,7 +86,7 @@ def test_every_package_that_peers_import_is_pinned():
 
 def test_every_mechanism_is_measured_and_its_causal_form_beside_it():
     mechanisms = {side.name: parse_mechanism(side.mechanism.format(length=64, root=8)) for side in benchmark.OURS}
-    itself = {room.kind for room in map(load_implementation, NAMES) if room.kind().key_access.own_row}
+    itself = {found.kind for found in map(load_implementation, NAMES) if found.kind().key_access.own_row}
     assert {type(mechanism) for mechanism in mechanisms.values()} == itself
     for name in ('favor', 'linear'):
         assert not mechanisms[name].is_causal and mechanisms[f'{name}_causal'].is_causal

@@ -94,7 +94,7 @@ def test_sides_take_turns():
     assert asked[:3] == asked[3:][::-1] and len(set(asked)) == 3
 
 
-def test_every_row_is_a_model_and_differs_from_the_yardstick_in_its_choice_alone():
+def test_every_row_is_a_model_and_differs_from_the_baseline_only_in_its_choice():
     for part in benchmark.PARTS.values():
         shapes = {side: part.benchmark_shape(side, part.sizes[0], 1) for side in part.sides}
         models = [ModelConfig(**shape['model']) for shape in shapes.values()]

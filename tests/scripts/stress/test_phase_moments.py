@@ -46,7 +46,7 @@ def write(path: Path, *noted: tuple[float, str]) -> None:
 NAMED_HERE = sorted({span.phase for span in SPANS} & set(NAMED))
 
 
-def test_a_save_counts_until_its_seal_whatever_goes_on_beside_it():
+def test_a_save_lasts_until_its_checksums_are_written():
     assert phase_spans(EVENTS, 0.5, 20.0) == SPANS
     assert [phase_at(EVENTS, moment) for moment in (0.9, 5.5, 8.5, 9.5, 12.5, 30)] == [
         *['start', 'step', 'save', 'sealing', 'evaluation', 'end'],

@@ -92,7 +92,7 @@ def test_seconds_count_from_the_end_of_what_was_under_way():
     assert IN_A_STEP._replace(events=EVENTS[:-1]).overtime_seconds == 5.5  # nothing came after
 
 
-def test_only_sealed_steps_are_saved(workdir):
+def test_only_steps_with_checksums_are_saved(workdir):
     assert newest_saved(workdir) == 7 and newest_saved(workdir / 'none') is None
     (workdir / 'checkpoints' / '9.orbax-checkpoint-tmp-3').mkdir()
     assert newest_saved(workdir) == 7

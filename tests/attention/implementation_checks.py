@@ -1,4 +1,4 @@
-"""What the tests of several rooms check in the same way: the definition, size of arrays, 16 bits, dropout."""
+"""Checks that tests of several mechanisms share: the definition, size of arrays, 16 bits, dropout."""
 
 import functools
 from collections.abc import Callable, Sequence
