@@ -1,1 +1,3 @@
-"""Attention mechanisms as pure functions on arrays: `attend`, a folder per mechanism, patterns, caches for decoding."""
+"""Attention mechanisms as pure functions on arrays: `attend` computes any mechanism;
+each mechanism has a folder here.
+"""

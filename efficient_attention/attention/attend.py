@@ -1,4 +1,5 @@
-"""`attend` computes attention by any mechanism; `attention_weights` returns the dense weights.
+"""Defines `attend`, which computes attention by any mechanism, and `attention_weights`,
+which returns the weights of all query-key pairs.
 
 Both check and complete their arguments, then call the mechanism's implementation.
 """
@@ -41,9 +42,9 @@ from efficient_attention.attention.request import (
 from efficient_attention.attention.sequence_parallel.sharded_attention import attend_sharded, has_sequence_axis
 from efficient_attention.attention.softmax.backend_choice import BACKENDS as SOFTMAX_BACKENDS
 
-# Values of `backend` besides 'auto': the dense definition, and the ways to execute a `Softmax`.
+# `backend` of `attend` is 'auto', 'reference' (the dense definition), or a way to execute softmax attention.
 BACKENDS = ('reference', *SOFTMAX_BACKENDS)
-DROPOUT_STREAM = 0x64726F70  # folded into `rng` where the mechanism samples from `rng` too
+DROPOUT_STREAM = 0x64726F70  # folded into `rng` for dropout, if the mechanism also samples from `rng`
 
 
 @overload
@@ -109,7 +110,7 @@ def attend(
             (Bahdanau et al. 2014, arXiv 1409.0473).
         centres: for `LocalP`, the centre of each query's window: a fraction in [0, 1] of the keys of its segment.
         learned: the mechanism's learned arrays by name (`Mechanism.learned_operands`). For a running mean, the returned
-            gradient is the sums from which the mean is updated, not a derivative (see `Operand`).
+            gradient is the sums from which the mean is updated, not a derivative (see `LearnedOperand`).
         query_segments: a query reads only keys of its own segment. Give both segment arguments or neither.
             Segment 0 is padding: its queries give zeros. Its queries, keys and values, even NaN, change no output and
             no gradient of other segments. Numbers are in [0, 2**31). Numbers outside this range are rejected in NumPy
@@ -163,10 +164,10 @@ def attend_with_options(
     options: CallOptions,
     keep_out: Callable[[Request], Request] = with_padding_zeroed,
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """Returns the output of `attend`, and its log-sum-exp or None; the keyword arguments come in one object.
+    """Computes `attend` with its keyword arguments in one object, and returns the output and the log-sum-exp or None.
 
     The backend 'reference' computes the mechanism's definition, every other backend its fast form. `keep_out` replaces
-    padding by zeros.
+    the vectors of padding tokens by zeros.
     """
     request, backend = make_request(query, key, value, mechanism, options), options.backend
     if backend not in ('auto', 'reference', *SOFTMAX_BACKENDS):
@@ -193,9 +194,11 @@ def attend_with_options(
 
 
 def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, options: CallOptions) -> Request:
-    """Returns the checked `Request` of a call to `attend_with`; raises the errors of `attend`.
+    """Returns the checked arguments of an attention call as a `Request`,
+    or raises the ValueErrors that `attend` documents.
 
-    Missing positions are filled in. Segments are given for both sides or are None. Dropout is None at rate 0.
+    Missing positions are filled in. Segments are given for both queries and keys, or are None. Dropout is None at rate
+    0.
     """
     check_mechanism(mechanism)
     check_vectors(query, key, value, mechanism)
@@ -207,7 +210,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_centres(query, mechanism, options.centres)
     check_learned(query, mechanism, options.learned)
     check_rng_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
-    is_one = options.key_segments is options.query_segments  # LSH requires that both stay the same object
+    is_one = options.key_segments is options.query_segments  # LSH requires that query and key segments stay one object
     query_segments_BL = as_int32(options.query_segments)
     segments = QueryKeyPair(query_segments_BL, query_segments_BL if is_one else as_int32(options.key_segments))
     positions = QueryKeyPair(
@@ -237,24 +240,30 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
 
 
 def as_int32(segments: Any) -> Any:
-    """Returns checked segments; NumPy arrays become int32, because JAX would warn when it narrows wider integers."""
+    """Returns segments as a JAX array; NumPy segments become int32,
+    because JAX would warn when it narrows wider integers.
+    """
     return jnp.asarray(segments.astype(np.int32)) if isinstance(segments, np.ndarray) else segments
 
 
 def expand_bias_to_4d(bias: Any) -> Any:
-    """Returns an array of bias as [1 or B, 1 or H, 1 or L, 1 or M]; a function or None is returned unchanged."""
+    """Returns a bias array with four axes, [1 or B, 1 or H, 1 or L, 1 or M], by adding leading axes of size 1;
+    returns a function or None unchanged.
+    """
     return bias if bias is None or callable(bias) else bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | None) -> Array | None:
-    """Returns the dropout key: `dropout_rng`, else `rng`, or one derived from `rng` if the mechanism samples."""
+    """Returns the random key for attention dropout: `dropout_rng` if given, else `rng`, or a key derived from `rng` if
+    the mechanism itself samples from `rng`.
+    """
     if dropout_rng is not None or rng is None:
         return dropout_rng
     return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.randomness.always else rng
 
 
 def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
-    """Returns the given positions, or 0, 1, ... as [1, length].
+    """Returns the given positions; None gives the positions 0, 1, ... as an array [1, length].
 
     If NumPy positions are equal in all rows, they are returned as one row.
     """
@@ -271,14 +280,14 @@ def attention_weights(
     mechanism: Mechanism,
     **keywords: Unpack[AttendKeywords],
 ) -> Float[Array, 'B H L M']:
-    """Returns the weights by which each query sums the values, for any mechanism.
+    """Returns the attention weights [B, H, L, M] by which each query sums the values, for any mechanism.
 
     Rows sum to 1, or to 0 for a query without keys. Exceptions: rows of `LocalP` sum to at most 1; weights of
-    `Linformer` and `Nystrom` may be negative and their rows may have other sums. For FAVOR this is the matrix that its
-    features imply; for LSH it is the union over rounds.
+    `Linformer` and `Nystrom` may be negative and their rows may have other sums. For FAVOR the weights are those that
+    its random features imply; for LSH they cover the pairs of all hash rounds.
 
-    Needs memory for all pairs, so it is meant for pictures and tests. Takes the keyword arguments of `attend` except
-    those listed below, and raises the same errors.
+    The function needs memory for all pairs, so it is meant for pictures and tests. Takes the keyword arguments of
+    `attend` except those listed below, and raises the same errors.
 
     Raises:
         TypeError: `backend`, `return_lse`, `dropout_rate` or `dropout_rng` was given; none of them changes the weights.
@@ -292,5 +301,5 @@ def attention_weights(
 def weights_with_options(
     query: Array, key: Array, mechanism: Mechanism, options: CallOptions
 ) -> Float[Array, 'B H L M']:
-    """Returns the weights of `attention_weights`; the keyword arguments come in one object."""
+    """Computes `attention_weights` with its keyword arguments in one object."""
     return reference.weights(with_padding_zeroed(make_request(query, key, key, mechanism, options)))[0]

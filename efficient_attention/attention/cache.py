@@ -1,4 +1,4 @@
-"""Decoding caches: new tokens attend to all earlier tokens without recomputing them.
+"""Caches for decoding: new tokens attend to all earlier tokens without recomputing the earlier tokens' keys and values.
 
 Each mechanism has a cache type, in cache.py of its folder.
 """
@@ -32,33 +32,37 @@ __all__ = [
     'expand_to_beams',
 ]
 
-# Largest number of beams per row that share one cache. Each beam multiplies the keys of all beams, so with more beams
-# separate copies are faster.
+# Largest number of beams per row that share one cache; with more beams, separate copies of the cache are faster.
+# In a shared cache each beam multiplies the keys of all beams, so the cost grows with their number.
 MOST_SHARED = 16
 
-Cache = Any  # a tree of arrays whose type depends on the mechanism
+Cache = Any  # a decoding cache: a tree of arrays, of a different type for each mechanism
 
 
 @runtime_checkable
 class SupportsBeams(Protocol):
-    """A cache that the beams of one row can share."""
+    """A decoding cache that the beams of one row can share, instead of one copy per beam."""
 
     def expand_to_beams(self, count: int) -> 'BeamCache':
-        """Returns a cache that `count` beams of each row share; called by the function of this name."""
+        """Returns a decoding cache that the `count` beams of each row share;
+        the function `expand_to_beams` calls this method.
+        """
         ...
 
 
 @runtime_checkable
 class BeamCache(Protocol):
-    """A cache that beams share."""
+    """A decoding cache that all beams of a row share."""
 
     def reorder_beams(self, parents_BK: Array) -> 'BeamCache':
-        """Returns the cache in which each beam continues its parent; called by the function of this name."""
+        """Returns the decoding cache in which each beam continues its parent beam;
+        the function `reorder_beams` calls this method.
+        """
         ...
 
 
 def init_cache(spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None = None) -> Cache:
-    """Returns the cache before any token; `rng` is required by mechanisms that sample at every call."""
+    """Returns the empty decoding cache, before any token; mechanisms that sample at every call require `rng`."""
     if spec.mechanism.randomness.always and rng is None:
         raise ValueError(f'{spec.mechanism} samples at random and needs rng, one key')
     return get_implementation(spec.mechanism).init_cache(spec, batch, dtype, rng)
@@ -74,10 +78,11 @@ def decode(
     additive: Float[Array, 'H K'] | None = None,
     learned: Mapping[str, Array] | None = None,
 ) -> tuple[Float[Array, 'B n H K'], Cache]:
-    """Returns the outputs of new tokens, which read themselves and all earlier ones, and the cache that includes them.
+    """Returns the attention outputs of new tokens, which read themselves and all earlier tokens,
+    and the updated decoding cache.
 
     Args:
-        spec: the one that the cache was created for.
+        spec: the spec that the cache was created for.
         cache: of all earlier tokens.
         new: queries are scaled by 1 / sqrt(K) inside. Keys and values are cached as given. Padding is not cached and
             gives zeros. Mechanisms that keep sums read only the latest run of equal segments.
@@ -102,14 +107,17 @@ def decode(
 
 
 def expand_to_beams(cache: Cache, count: int) -> Cache:
-    """Returns the cache of `count` equal beams per row, next to each other: [B, ...] becomes [B count, ...]."""
+    """Returns the decoding cache of `count` equal beams per row; the beams of a row are neighbours:
+    [B, ...] becomes [B count, ...].
+    """
     if isinstance(cache, SupportsBeams) and count <= MOST_SHARED:
         return cache.expand_to_beams(count)
     return take_rows(cache, jnp.repeat(jnp.arange(cache_batch_size(cache)), count))
 
 
 def reorder_beams(cache: Cache, parents_BK: Array) -> Cache:
-    """Returns the cache of `expand_to_beams` after each of a row's K beams continues the beam numbered in `parents_BK`.
+    """Returns the decoding cache after each of a row's K beams continues the parent beam whose number is in
+    `parents_BK`.
 
     A cache that beams share has a method for this, which does not move its keys.
     """
@@ -119,26 +127,27 @@ def reorder_beams(cache: Cache, parents_BK: Array) -> Cache:
 
 
 def beam_row_indices(parents_BK: Array) -> Array:
-    """Returns the row indices [B K] of beams that are given by their numbers among the K beams of a row."""
+    """Converts beam numbers within each row, [B, K], to row indices [B K] in the batch of all beams."""
     rows, count = parents_BK.shape
     return (jnp.arange(rows, dtype=parents_BK.dtype)[:, None] * count + parents_BK).reshape(-1)
 
 
 def cache_batch_size(cache: Cache) -> int:
-    """Returns the number of rows B of a cache, from its first array that is not part of a `FeatureMap`."""
+    """Returns the number of batch rows in a decoding cache."""
     leaves = jax.tree.leaves(cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))
     return len(next(leaf for leaf in leaves if not isinstance(leaf, FeatureMap)))
 
 
 def take_rows(cache: Cache, rows_b: Array) -> Cache:
-    """Returns the cache of these rows in this order; rows may repeat, and all indices must exist.
+    """Returns the decoding cache with only the batch rows of these indices, in this order;
+    rows may repeat, and all indices must exist.
 
     The first axis of every array of a cache is the rows. Arrays of a `FeatureMap` are the exception: all rows share
     them.
     """
 
     def take(leaf: Any) -> Any:
-        # Without 'promise_in_bounds', which skips the check of indices, this took four times as long on a CPU.
+        # 'promise_in_bounds' skips the check of indices, which makes this gather four times as fast on a CPU.
         return leaf if isinstance(leaf, FeatureMap) else leaf.at[rows_b].get(mode='promise_in_bounds')
 
     return jax.tree.map(take, cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))

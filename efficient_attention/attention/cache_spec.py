@@ -1,4 +1,4 @@
-"""The arguments of decoding: `CacheSpec` (a mechanism and its sizes), `NewTokens` and `LogitTerms`."""
+"""Defines the arguments of decoding: `CacheSpec` (a mechanism and its sizes), `NewTokens` and `LogitTerms`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -13,7 +13,8 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class CacheSpec:
-    """The static arguments of decoding, equal in all calls for one cache.
+    """The static arguments of decoding: a mechanism, its head counts and the largest length;
+    all calls for one cache share them.
 
     Args:
         mechanism: causal, for one layer.
@@ -41,7 +42,8 @@ class CacheSpec:
 
 
 class NewTokens(NamedTuple):
-    """n >= 1 new tokens of each row: query [B, n, H, K], key and value [B, n, G, K], positions and segments int [B, n].
+    """The n >= 1 new tokens of each row in a decoding step: query [B, n, H, K], key and value [B, n, G, K],
+    positions and segments int [B, n].
 
     Positions are positions in the row, as the pattern compares them. They rise within and between calls, except at
     padding, whose segment is 0.
@@ -54,16 +56,17 @@ class NewTokens(NamedTuple):
     segments: Array
 
 
-Bias = Callable[[Any, Any], Any]  # arguments: query positions and key positions
+Bias = Callable[[Any, Any], Any]  # a bias as a function of query positions and key positions
 
 
 class LogitTerms(NamedTuple):
-    """Terms of the logits of new tokens besides q k / sqrt(K); each may be None.
+    """Optional terms of the attention logits of new tokens besides q k / sqrt(K):
+    bias, relative term, additive scores, learned arrays.
 
     Args:
-        bias: added: a function of query and key positions, as in `attend`.
-        relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
-        additive: the vector of additive scores, which replace the products.
+        bias: added to the logits: a function of query and key positions, as in `attend`.
+        relative: also added to the logits, by distance: the queries of the new tokens, and the table, as in `attend`.
+        additive: the vector of additive scores, which replace the products q k / sqrt(K).
         learned: the arrays that the mechanism learns, as in `attend`.
     """
 

@@ -1,4 +1,6 @@
-"""Checks of a call's arguments; each raises a one-line ValueError that names the argument and the allowed values."""
+"""Checks the arguments of an attention call; each function raises a one-line ValueError
+that names the argument and the allowed values.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +16,9 @@ from efficient_attention.attention.request import Numbers
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Raises a ValueError unless `mechanism` is a `Mechanism` instance; a pattern, a text and a class are not."""
+    """Raises a ValueError unless `mechanism` is an instance of `Mechanism`;
+    a pattern, a string or a class is rejected.
+    """
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
             f"mechanism is {mechanism!r}; pass an instance such as Softmax(Causal()) or parse_mechanism('causal')"
@@ -22,7 +26,8 @@ def check_mechanism(mechanism: object) -> None:
 
 
 def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) -> None:
-    """Raises unless query is [B, L, H, K], and key and value [B, M, G, K], of one floating dtype, G divides H.
+    """Raises a ValueError unless query is [B, L, H, K], key and value are [B, M, G, K], and G divides H;
+    all need one floating-point dtype.
 
     No axis may be empty. If the mechanism derives keys from queries, query and key must be one array.
     """
@@ -47,7 +52,9 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
 
 
 def check_segments(query: Array, key: Array, query_segments: Numbers | None, key_segments: Numbers | None) -> None:
-    """Raises unless segments are both None, or integers [B, L] and [B, M] in the range of `check_range`."""
+    """Raises a ValueError unless both segment arguments are None, or are integers [B, L]
+    and [B, M] from 0 to 2**31 - 1.
+    """
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
     for name, x, vectors in (('query_segments', query_segments, query), ('key_segments', key_segments, key)):
@@ -57,7 +64,8 @@ def check_segments(query: Array, key: Array, query_segments: Numbers | None, key
 
 
 def check_range(name: str, segments: Any) -> None:
-    """Raises if a segment lies outside [0, 2**31); checks only values known at trace time in the CPU's memory.
+    """Raises a ValueError if a segment lies outside [0, 2**31); only values known at trace time in the CPU's memory are
+    checked.
 
     Arrays on another device are not checked, because each call would then wait for that device.
     """
@@ -72,7 +80,7 @@ def check_range(name: str, segments: Any) -> None:
 def check_positions(
     query: Array, key: Array, mechanism: Mechanism, query_positions: Numbers | None, key_positions: Numbers | None
 ) -> None:
-    """Raises unless positions are integers [1 or B, L] and [1 or B, M].
+    """Raises a ValueError unless query and key positions are integers [1 or B, L] and [1 or B, M], or None.
 
     If the mechanism compares positions and L differs from M, at least one of the two must be given.
     """
@@ -87,7 +95,7 @@ def check_positions(
 
 
 def check_integers(name: str, x: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
-    """Raises unless `x` is an array of integers with one of the given shapes."""
+    """Raises a ValueError unless `x` is an array of integers with one of the given shapes."""
     if not hasattr(x, 'dtype') or not jnp.issubdtype(x.dtype, jnp.integer):
         raise ValueError(f'{name} is of type {getattr(x, "dtype", type(x).__name__)}; it must be an array of integers')
     if x.shape not in shapes:
@@ -95,7 +103,9 @@ def check_integers(name: str, x: Any, shapes: tuple[tuple[int, ...], ...]) -> No
 
 
 def check_bias(query: Array, key: Array, bias: Any) -> None:
-    """Raises unless the bias is None, a function, or a floating-point array that broadcasts to [B, H, L, M]."""
+    """Raises a ValueError unless the bias is None, a function, or a floating-point array
+    that broadcasts to [B, H, L, M].
+    """
     if bias is None or callable(bias):
         return
     if not hasattr(bias, 'dtype') or not jnp.issubdtype(bias.dtype, jnp.floating):
@@ -108,7 +118,8 @@ def check_bias(query: Array, key: Array, bias: Any) -> None:
 
 
 def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
-    """Raises unless `relative` is None, or a `Relative` of matching shapes and dtype for a mechanism with logits.
+    """Raises a ValueError unless `relative` is None, or a `Relative` of matching shapes
+    and dtype, and the mechanism has logits.
 
     Its query has the shape of `query`, its table is [P, H, K].
     """
@@ -132,7 +143,9 @@ def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
 
 
 def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
-    """Raises unless `additive` is None, or a floating-point vector [H, K] for a mechanism with logits."""
+    """Raises a ValueError unless `additive` is None, or a floating-point vector [H, K], and the mechanism has
+    logits.
+    """
     if additive is None:
         return
     if not mechanism.capabilities.has_logits:
@@ -145,7 +158,9 @@ def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
 
 
 def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
-    """Raises unless `centres` are floating-point [B, L, H] for a mechanism that requires them, and None for others."""
+    """Raises a ValueError unless `centres` is floating-point [B, L, H] for a mechanism
+    that requires window centres, and None for all others.
+    """
     if not mechanism.requirements.centres:
         if centres is not None:
             raise ValueError(f'{mechanism} takes no centres; only LocalP does')
@@ -158,7 +173,9 @@ def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
 
 
 def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
-    """Raises unless `learned` has exactly the arrays that the mechanism declares, each with the declared shape."""
+    """Raises a ValueError unless `learned` has exactly the learned arrays
+    that the mechanism declares, with the declared shapes.
+    """
     declared = mechanism.learned_operands(*query.shape[2:])
     if learned is not None and not isinstance(learned, Mapping):
         raise ValueError(f'learned is of type {type(learned).__name__}; it must be a dict of arrays by name')
@@ -177,10 +194,10 @@ def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
 
 
 def check_rng_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:
-    """Raises unless the dropout rate and the random keys fit the mechanism.
+    """Raises a ValueError for an invalid dropout rate, a missing random key, or keys of the wrong type or shape.
 
-    A mechanism that always samples requires one typed key. Dropout takes one key, or one per row. So does `rng` of a
-    mechanism that samples or adds noise in training.
+    A mechanism that always samples requires one typed key. Dropout takes one key, or one per batch row. A
+    mechanism that samples or adds noise only in training also takes `rng` in these two forms.
     """
     if not 0.0 <= dropout_rate < 1.0:
         raise ValueError(f'dropout_rate is {dropout_rate}; it must be at least 0 and below 1')
@@ -205,7 +222,7 @@ def check_rng_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: A
 
 
 def is_rng_key(x: Any) -> bool:
-    """Returns whether `x` is an array of typed keys."""
+    """Returns whether `x` is an array of typed PRNG keys, as `jax.random.key` makes them."""
     return hasattr(x, 'dtype') and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
@@ -215,12 +232,12 @@ def has_equal_values(left: Any, right: Any) -> bool:
 
 
 def is_concrete(x: Any) -> bool:
-    """Returns whether this process can read the array's values now."""
+    """Returns whether this process can read the array's values now; False for tracers and for arrays on other hosts."""
     return isinstance(x, np.ndarray) or not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
 
 
 def is_on_cpu(x: Any) -> bool:
-    """Returns whether a known array's values can be read without a copy from an accelerator.
+    """Returns whether an array's values can be read without a copy from an accelerator.
 
     True for NumPy arrays and for JAX arrays on CPUs.
     """

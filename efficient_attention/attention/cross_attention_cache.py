@@ -1,6 +1,7 @@
-"""Cross-attention keys and values that stay the same for all queries: computed once, then read at every decoding step.
+"""Caches cross-attention keys and values, which are computed once per source text and then read at every decoding step.
 
-Several neighbouring rows of queries, such as the beams of one source, may share one row of keys without a copy.
+Several neighbouring batch rows of queries, such as the beams of one source, may share one batch row of keys without a
+copy.
 """
 
 import dataclasses
@@ -34,7 +35,8 @@ NO_OPTIONS = CallOptions()
 
 
 class KeySequence(NamedTuple):
-    """Keys and values [B, M, G, K] with int segments [B, M] and positions [B, M]; positions None means 0, 1, ...
+    """The keys and values [B, M, G, K] of a source sequence, with int segments [B, M] and int positions [B, M];
+    positions None means 0, 1, ...
 
     Segment 0 is padding.
     """
@@ -46,17 +48,20 @@ class KeySequence(NamedTuple):
 
 
 class CompressedKeys(NamedTuple):
-    """Compressed keys and values that replace all keys of a row's text (segment `text_B`); see
-    `Implementation.compress_keys`."""
+    """Compressed keys and values that replace all keys of a row's source text;
+    `text_B` is the segment number of that text.
+    """
 
     key_BRGK: Array
     value_BRGK: Array
     text_B: Array
-    is_one_B: Array  # whether the row holds only this text
+    is_one_B: Array  # whether the batch row holds only one text
 
 
 class CrossAttentionKeys(NamedTuple):
-    """A `KeySequence` with the head axis first, as matrix products read it, and the compressed keys or None."""
+    """Cached source keys and values with the head axis first, as matrix products read them;
+    also the compressed keys, or None.
+    """
 
     key_BGMK: Array
     value_BGMK: Array
@@ -66,7 +71,8 @@ class CrossAttentionKeys(NamedTuple):
 
 
 class NewQueries(NamedTuple):
-    """Queries [n B, L, H, K] for keys of B rows, with int segments and positions [n B, L].
+    """Queries [n B, L, H, K] that read the cached source keys of B batch rows,
+    with int segments and positions [n B, L].
 
     `centres_BLH` [n B, L, H] is for mechanisms that require centres.
     """
@@ -80,11 +86,12 @@ class NewQueries(NamedTuple):
 def cache_cross_keys(
     mechanism: Mechanism, keys: KeySequence, rng: Array | None = None, learned: Mapping[str, Array] | None = None
 ) -> CrossAttentionKeys | CrossAttentionSums:
-    """Returns cached cross-attention keys: sums over the keys if there is a feature map, else the keys themselves.
+    """Returns the cache of a source sequence for cross-attention: sums over its keys if the mechanism has a feature
+    map, else its keys and values.
 
-    The keys come with compressed keys if the mechanism makes any. Sums and compressed keys are for one segment per row;
-    a row with several segments gives NaN. `rng` is for mechanisms that sample, `learned` has the mechanism's learned
-    arrays.
+    The cached keys come with compressed keys if the mechanism compresses keys. Sums and compressed keys are for one
+    segment per row; a row with several segments gives NaN. `rng` is for mechanisms that sample, `learned` has the
+    mechanism's learned arrays.
     """
     if mechanism.randomness.always and rng is None:
         raise ValueError(f'{mechanism} samples at random and needs rng, one key')
@@ -94,7 +101,7 @@ def cache_cross_keys(
     feature_map = None if make is None else make(mechanism, rng, keys.key.shape[3])
     if feature_map is not None:
         return sum_cross_keys(keys.key, keys.value, keys.segments, feature_map)
-    # Without the barrier XLA swaps the axes at every step of a loop that reads the keys.
+    # The barrier prevents XLA from swapping the axes again at every step of a loop that reads the keys.
     key_BGMK, value_BGMK = jax.lax.optimization_barrier((keys.key.swapaxes(1, 2), keys.value.swapaxes(1, 2)))
     return CrossAttentionKeys(
         key_BGMK, value_BGMK, keys.segments, keys.positions, compress_keys(mechanism, keys, learned)
@@ -104,7 +111,7 @@ def cache_cross_keys(
 def compress_keys(
     mechanism: Mechanism, keys: KeySequence, learned: Mapping[str, Array] | None
 ) -> CompressedKeys | None:
-    """Returns the compressed keys of a sequence; None if the mechanism makes none."""
+    """Returns the compressed keys and values of a source sequence; None if the mechanism does not compress keys."""
     make, both, unknown = (
         get_implementation(mechanism).compress_keys,
         QueryKeyPair(keys.segments, keys.segments),
@@ -123,7 +130,7 @@ def attend_cross_cached(
     new: NewQueries,
     options: CallOptions = NO_OPTIONS,
 ) -> tuple[Array, Array | None]:
-    """Returns the output of `attend` for queries over the fixed keys of their segment, and the log-sum-exp or None.
+    """Returns cross-attention of queries over the cached source keys of their segment, and the log-sum-exp or None.
 
     Segments, positions and centres come from `new` and `fixed`, not from `options`. If keys are sampled in training
     (`rng`, `return_lse`), each row of keys must have one row of queries.
@@ -139,8 +146,7 @@ def attend_cross_cached(
     if mechanism.requirements.positions:
         options = dataclasses.replace(options, query_positions=positions, key_positions=fixed.positions_BM)
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
-    # Only the queries' padding is zeroed here: `cache_cross_keys` has zeroed the keys' padding once for all decoding
-    # steps.
+    # Only padding queries are zeroed here, because `cache_cross_keys` has already zeroed the padding keys.
     out, lse = attend_with_options(query, key, value, mechanism, options, with_query_padding_zeroed)
     return out.reshape(new.query.shape), lse
 
@@ -148,7 +154,9 @@ def attend_cross_cached(
 def attend_compressed_keys(
     mechanism: Mechanism, slots: CompressedKeys, query_BLHK: Array, segments_BL: Array, options: CallOptions
 ) -> Float[Array, 'B L H K']:
-    """Returns softmax attention over compressed keys, with dropout; zeros for padding and queries of other segments."""
+    """Returns softmax attention over compressed keys, with dropout;
+    zeros for padding and for queries whose segment is not the source text's.
+    """
     raise_unsupported(
         mechanism.name, {'dropout on weights': options.dropout_rate > 0.0 and not mechanism.capabilities.drops_slots}
     )
@@ -160,5 +168,7 @@ def attend_compressed_keys(
 
 
 def merge_beam_rows(x: Shaped[Array, '_ L *rest'], rows: int) -> Shaped[Array, 'B _ *rest']:
-    """Returns `x` with the queries of all rows that share a row of keys joined into one row."""
+    """Returns `x` [n B, L, ...] as [B, n L, ...]: the queries of the n rows that share one row
+    of source keys become one row.
+    """
     return x.reshape(rows, -1, *x.shape[2:])

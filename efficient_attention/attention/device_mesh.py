@@ -1,9 +1,9 @@
-"""How arrays are sharded over the devices of a mesh, given by the dimension letters of their axes.
+"""Decides how arrays are sharded over the devices of a mesh, from the dimension letters of their axes, such as 'BLD'.
 
-Code that compiles a program for a mesh enters `using_mesh`. Inside it, modules name the axes of their results, as in
-`spread(x, 'BLD')`. The tables below map each axis to an axis of the mesh. Without a mesh, or on one device, no sharding
-is added and programs are unchanged. The mesh is part of the key of every `jax.jit` cache, as the kind of device is
-(devices.py).
+Code that compiles a program for a mesh enters `using_mesh`. Inside this context, modules name the axes of their
+results, as in `shard_activations(x, 'BLD')`. The tables below map each axis to an axis of the mesh. Without a mesh, or
+on one device, no sharding is added and programs are unchanged. The mesh is part of the key of every `jax.jit` cache, as
+the kind of device is (devices.py).
 """
 
 import contextlib
@@ -19,14 +19,15 @@ from jaxtyping import Shaped
 from efficient_attention.attention.devices import using_platform
 
 MeshAxes = str | tuple[str, ...] | None
-Table = dict[str, MeshAxes]  # axis letter -> axes of the mesh; axes with other letters are not sharded
+Table = dict[str, MeshAxes]  # dimension letter -> axes of the mesh; array axes with other letters are not sharded
 
-# I is the joined width of all heads, H x K. If two letters of an array name one axis of the mesh, only the first of
-# them is sharded.
+# The letter I is the joined width of all heads, H x K.
+# If two letters of one array have the same mesh axis, only the first letter's axis is sharded.
 ACTIVATIONS: Table = {'B': ('data', 'fsdp'), 'H': 'tensor', 'G': 'tensor', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
 ACTIVATIONS |= {'L': 'sequence', 'M': 'sequence'}
 PARAMETERS: Table = {'D': 'fsdp', 'E': 'fsdp', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
-# GATHERED: parameters as products read them. LOOKED_UP: embedding vectors looked up in a table whose width is sharded.
+# GATHERED is the sharding of parameters after the gather over 'fsdp', as matrix products read them.
+# LOOKED_UP is the sharding of embedding vectors that were looked up in a table whose width is sharded.
 GATHERED: Table = {letter: axes for letter, axes in PARAMETERS.items() if axes != 'fsdp'}
 LOOKED_UP: Table = ACTIVATIONS | {'B': 'data', 'E': 'fsdp'}
 
@@ -35,35 +36,40 @@ _mesh = jax.make_user_context(None)
 
 @contextlib.contextmanager
 def using_mesh(mesh: Mesh) -> Iterator[None]:
-    """Traces programs for arrays on the devices of this mesh, as a context manager or a function decorator."""
+    """Traces programs for the devices of this mesh; usable as a context manager or a function decorator."""
     with using_platform(mesh.devices.flat[0].platform, mesh.size), _mesh(mesh if mesh.size > 1 else None):
         yield
 
 
 def device_mesh() -> Mesh | None:
-    """Returns the mesh that a program is traced for; None on one device or outside `using_mesh`."""
+    """Returns the device mesh that the current program is traced for; None on one device or outside `using_mesh`."""
     return _mesh.value
 
 
 def has_fsdp_axis() -> bool:
-    """Returns whether the mesh shards parameters over 'fsdp', so that products must gather them first."""
+    """Returns whether the mesh shards parameters over its axis 'fsdp',
+    so that they must be gathered before matrix products.
+    """
     mesh = device_mesh()
     return mesh is not None and mesh.shape.get('fsdp', 1) > 1
 
 
 def is_axis_sharded(letter: str) -> bool:
-    """Returns whether the mesh shards the activations' axis with this dimension letter over several devices."""
+    """Returns whether the mesh shards the axis of activations with this dimension letter over several devices."""
     return shard_count(letter) > 1
 
 
 def shard_count(letter: str) -> int:
-    """Returns how many devices share the activations' axis with this dimension letter; 1 without a mesh."""
+    """Returns over how many devices the mesh shards the axis of activations
+    with this dimension letter; 1 without a mesh.
+    """
     mesh = device_mesh()
     return 1 if mesh is None else math.prod(mesh.shape[name] for name in mesh_axes_of_letter(letter, mesh, ACTIVATIONS))
 
 
 def mesh_axes_of_letter(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:
-    """Returns the mesh axes that shard the array axis with this dimension letter, such as 'B', according to `table`.
+    """Returns the mesh axes over which the array axis with this dimension letter, such as 'B',
+    is sharded according to `table`.
 
     Axes that the mesh lacks are left out.
     """
@@ -72,10 +78,10 @@ def mesh_axes_of_letter(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...
 
 
 def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) -> PartitionSpec:
-    """Returns how an array whose trailing axes have these dimension letters is sharded.
+    """Returns the `PartitionSpec` of an array whose trailing axes have these dimension letters.
 
-    Axes before those with letters are not sharded. Neither is an axis whose size the mesh does not divide, or one that
-    needs an axis of the mesh that an earlier axis already uses.
+    Axes before those with letters are not sharded. Neither is an axis whose size the mesh does not divide, or an axis
+    whose mesh axis already shards an earlier axis of the array.
     """
     spec: list[MeshAxes] = [None] * (len(shape) - len(letters))
     used: set[str] = set()
@@ -88,7 +94,9 @@ def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) ->
 
 
 def constrain_sharding(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '...']:
-    """Returns `x` placed over the mesh as the table says; `x` itself without a mesh."""
+    """Returns `x` sharded over the mesh as the table says for its dimension letters;
+    returns `x` itself without a mesh.
+    """
     mesh = device_mesh()
     if mesh is None:
         return x
@@ -96,7 +104,8 @@ def constrain_sharding(x: Shaped[Array, '...'], letters: str, table: Table) -> S
 
 
 def shard_activations(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
-    """Returns activations with these letters, sharded by rows, tokens and heads over the mesh, other axes whole.
+    """Returns activations sharded over the mesh by rows, tokens and heads,
+    according to their dimension letters; other axes are not sharded.
 
     Without this constraint the compiler may shard activations like the parameters they are multiplied with, and then
     gather them again.
@@ -105,7 +114,8 @@ def shard_activations(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '.
 
 
 def map_over_shards(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L M']) -> Shaped[Array, 'B H L *']:
-    """Returns `function` of `x_BHLM`, computed on each device for its rows and heads; `function` must keep B, H and L.
+    """Returns `function(x_BHLM)`, which each device computes for its own rows and heads;
+    `function` must keep the axes B, H and L.
 
     If the compiler has no rule to shard an operation, it gathers the arrays of all devices. A loop that stops when no
     row needs another iteration would also synchronise all devices in every iteration.
@@ -113,12 +123,13 @@ def map_over_shards(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B
     mesh = device_mesh()
     if mesh is None:
         return function(x_BHLM)
-    spec = partition('BHKK', x_BHLM.shape, mesh, ACTIVATIONS)  # neither L nor M is sharded
+    # The letter K has no mesh axis, so neither L nor M is sharded.
+    spec = partition('BHKK', x_BHLM.shape, mesh, ACTIVATIONS)
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHLM)
 
 
 def gather_parameter(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
-    """Returns a parameter with these letters, gathered along axes that 'fsdp' shards; its gradient is sharded again."""
+    """Returns a parameter gathered along the axes that the mesh axis 'fsdp' shards; its gradient is sharded again."""
     return x if device_mesh() is None else _gather_parameter(x, letters)
 
 

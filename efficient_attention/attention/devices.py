@@ -1,4 +1,5 @@
-"""The kind and number of devices that a program is compiled for, and the tuning constants of each kind.
+"""Decides which kind and number of devices a program is compiled for,
+and which tuning constants each kind of device has.
 
 By default these are the devices of this process. To compile for others, such as an absent TPU, use `using_platform`.
 All step sizes, and all loops and products whose form depends on the device, are set here and read with
@@ -19,7 +20,7 @@ import jax
 
 from efficient_attention.errors import InputError
 
-KINDS = {'cpu': 'cpu', 'gpu': 'gpu', 'cuda': 'gpu', 'rocm': 'gpu', 'tpu': 'tpu'}  # platform name -> kind of device
+KINDS = {'cpu': 'cpu', 'gpu': 'gpu', 'cuda': 'gpu', 'rocm': 'gpu', 'tpu': 'tpu'}  # kind of device by platform name
 _platform = jax.make_user_context(None)
 _devices = jax.make_user_context(None)
 _changes = jax.make_user_context(())
@@ -27,20 +28,24 @@ MIB = 2**20  # bytes
 
 
 def device_kind() -> str:
-    """Returns 'cpu', 'gpu' or 'tpu': the kind set by `using_platform`, else the kind of JAX's default device."""
+    """Returns the kind of device that programs are compiled for: 'cpu', 'gpu' or 'tpu',
+    as set by `using_platform`, else of JAX's default device.
+    """
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     platform = _platform.value or getattr(device, 'platform', device) or jax.default_backend()
     return KINDS.get(platform, platform)
 
 
 def device_count() -> int:
-    """Returns how many devices a program's arrays may be sharded over: set by `using_platform`, else all of JAX's."""
+    """Returns over how many devices a program's arrays may be sharded:
+    the number set by `using_platform`, else the number of JAX's devices.
+    """
     return _devices.value or jax.device_count()
 
 
 @contextlib.contextmanager
 def using_platform(platform: str, devices: int | None = None) -> Iterator[None]:
-    """Traces programs for devices of this platform, as a context manager or a function decorator.
+    """Traces programs for devices of this platform; usable as a context manager or a function decorator.
 
     Args:
         platform: a name as in `jax.Device.platform` and `lowering_platforms`: 'cpu', 'gpu', 'cuda', 'rocm' or 'tpu'.
@@ -60,24 +65,24 @@ def using_platform(platform: str, devices: int | None = None) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceTuning:
-    """The sizes of steps and the forms of loops and products on one kind of device.
+    """Tuning constants for one kind of device: sizes of loop steps, and which forms loops and matrix products take.
 
     A step's size is the bytes of the float32 scores that it computes. On a CPU the scores of a step should fit in a
     core's cache. On other devices a step should be large enough to keep the whole device busy.
 
     Args:
-        tile_step_bytes: of a step of softmax over tiles, if each tile visits its own list of tiles.
-        shared_tile_step_bytes: of a step of softmax over tiles, if all tiles visit the same ones. Such a step is one
-            large product, which gains from more tiles, so its best size on a CPU is larger.
+        tile_step_bytes: size of a step of softmax over tiles, if each tile visits its own list of tiles.
+        shared_tile_step_bytes: size of a step of softmax over tiles, if all tiles visit the same list. Such a step is
+            one large product, which gains from more tiles, so its best size on a CPU is larger.
         takes_turns_by_head: whether softmax over tiles computes one key head after another if one tile of all heads
             exceeds a step. On devices with large steps, heads may be sharded over devices, and a loop over heads would
             undo this.
-        dense_step_bytes: of a step of dense softmax's loop over rows and heads, per core; 0 = no loop, all scores at
-            once. Of 2^18 to 2^22 bytes, 2^20 was fastest at 32 to 512 positions, 12 heads of 32 (one and two cores of
-            an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10).
+        dense_step_bytes: size of a step of dense softmax's loop over rows and heads, per core; 0 = no loop, all scores
+            at once. Of 2^18 to 2^22 bytes, 2^20 was fastest at 32 to 512 positions, 12 heads of 32 (one and two cores
+            of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10).
         cores: number of cores for which dense softmax sizes its steps; 0 = all that this process may use.
         has_cudnn: whether the backend `cudnn` can run.
-        lsh_step_bytes: of a step of LSH attention.
+        lsh_step_bytes: size of a step of LSH attention.
         feature_key_block: positions whose features are computed at once if all queries read all keys; 0 = all of them.
             On a CPU, as many as fit in its cache.
         feature_prefix_sums: whether causal sums over features are computed for all chunks at once and joined by a
@@ -109,7 +114,7 @@ class DeviceTuning:
 
 
 def has_bfloat16_instructions(cpuinfo: Path = Path('/proc/cpuinfo')) -> bool:
-    """Returns whether the processor has bfloat16 instructions; False if /proc/cpuinfo does not exist."""
+    """Returns whether the CPU has bfloat16 instructions; False if /proc/cpuinfo does not exist."""
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     words = next((line.split() for line in lines if line.startswith('flags')), [])
     return not {'avx512_bf16', 'amx_bf16'}.isdisjoint(words)
@@ -147,14 +152,16 @@ FORMS = {'cpu': CPU, 'gpu': dataclasses.replace(TPU, has_cudnn=True), 'tpu': TPU
 
 
 def device_tuning() -> DeviceTuning:
-    """Returns the tuning constants for the target devices; unknown accelerators get the TPU's constants."""
+    """Returns the tuning constants of the kind of device that programs are compiled for;
+    unknown accelerators get the TPU's constants.
+    """
     forms = FORMS.get(device_kind(), TPU)
     return dataclasses.replace(forms, **dict(_changes.value)) if _changes.value else forms
 
 
 @contextlib.contextmanager
 def using_device_tuning(**changes: Any) -> Iterator[None]:
-    """Traces programs with these fields of `DeviceTuning` changed, as a context manager or a function decorator.
+    """Traces programs with some fields of `DeviceTuning` changed; usable as a context manager or a function decorator.
 
     The changes apply to all kinds of devices. They are part of the key of every `jax.jit` cache, as the device is.
 
@@ -168,7 +175,7 @@ def using_device_tuning(**changes: Any) -> Iterator[None]:
 
 
 def check_tuning_field(name: str, value: object) -> None:
-    """Raises an InputError unless `name` is a field of `DeviceTuning` that can have this value."""
+    """Raises an InputError unless `name` is a field of `DeviceTuning` and `value` is allowed for this field."""
     current = getattr(CPU, name, None)
     if current is None:
         raise InputError(f'unknown device constant {name}; see the fields of DeviceTuning')
@@ -178,8 +185,9 @@ def check_tuning_field(name: str, value: object) -> None:
 
 
 def cpu_core_count() -> int:
-    """Returns how many CPU cores dense softmax sizes its steps for: `DeviceTuning.cores`, or all of the process if
-    0."""
+    """Returns the number of CPU cores for which dense softmax sizes its steps:
+    `DeviceTuning.cores`, or all cores of the process if that is 0.
+    """
     return device_tuning().cores or process_cpu_count()
 
 

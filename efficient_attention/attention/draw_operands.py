@@ -1,4 +1,6 @@
-"""`draw_operands` initialises a mechanism's learned arrays, for calls of `attend` without a layer."""
+"""Defines `draw_operands`, which initialises a mechanism's learned arrays for calls
+of `attend` outside of any layer.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,8 @@ from efficient_attention.attention.mechanism import Mechanism
 
 
 def draw_operands(mechanism: Mechanism, heads: int, width: int, rng: Array) -> dict[str, Array]:
-    """Returns freshly initialised learned arrays by name, as `attend(..., learned=...)` takes them.
+    """Returns newly initialised values of a mechanism's learned arrays, by name,
+    for the argument `learned` of `attend`.
 
     The arrays are those that the mechanism declares for `heads` heads of `width`. Running means are points on the unit
     sphere with a last column of zeros. Other arrays are normal with the declared standard deviation.

@@ -1,5 +1,6 @@
-"""`Implementation`, the record of one mechanism's implementation: its class, dense weights, cost, fast form and
-cache."""
+"""Defines `Implementation`, the record of all functions that compute one mechanism:
+dense weights, cost, fast form and decoding cache.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +19,7 @@ Result = tuple[Array, Array | None]
 
 
 def raise_no_cache(spec: CacheSpec, *_: Any) -> NoReturn:
-    """Raises NotImplementedError with the mechanism's name."""
+    """Raises a NotImplementedError that says that this mechanism has no decoding cache."""
     raise unsupported_error(spec.mechanism.name, 'cache')
 
 
@@ -32,12 +33,11 @@ class Implementation:
     Args:
         kind: the mechanism's class, in definition.py.
         weights: in definition.py; returns the dense float32 weights [B, H, L, M] before dropout (after dropout if
-            `form.drops_slots`) and the log-sum-exp [B, H, L] or None. Rows sum to 1 or 0 unless the definition says
-            otherwise.
+            `capabilities.drops_slots`) and the log-sum-exp [B, H, L] or None. Rows sum to 1 or 0 unless the definition
+            says otherwise.
         compute: the fast form, in fast_attention.py, or in definition.py if it is short. Returns the output [B, L, H,
-            K] in the
-            query's dtype and the log-sum-exp or None. Every option of the request is either computed or rejected with
-            `mechanism.lack`.
+            K] in the query's dtype and the log-sum-exp or None. Every option of the request is either computed or
+            rejected with `mechanism.raise_unsupported`.
         multiply_adds: in definition.py; returns the multiply-adds of the forward matrix products of one row, given its
             positions, heads and width.
         init_cache: in cache.py; returns the cache before any token, given the number of rows, a dtype and a key. A
@@ -45,16 +45,15 @@ class Implementation:
         decode: in cache.py; returns the float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes
             them. All logit terms are None unless the mechanism has logits.
         compute_shard: in sequence_parallel.py or fast_attention.py; like `compute`, for one device's shard of a
-            request, inside
-            `jax.shard_map`. Positions are positions in the whole rows. None if the mechanism cannot be sequence
-            parallel.
+            request, inside `jax.shard_map`. Positions are positions in the whole rows. None if the mechanism cannot be
+            sequence parallel.
         feature_map: returns the feature map for a mechanism, a PRNG key (None if nothing is sampled) and a head width.
             With a feature map, only sums over the keys of another sequence are cached. If the field is None or the
             function returns None, the keys are cached.
         compress_keys: in fast_attention.py; returns compressed keys and values, [B, R, G or H, K] each, that replace
-            all keys of a
-            request. It reads only keys, values, segments and learned arrays. Queries attend to them by plain softmax,
-            so with fixed keys only the compressed keys are cached. None if the mechanism does not compress keys.
+            all keys of a request. It reads only keys, values, segments and learned arrays. Queries attend to them by
+            plain softmax, so with fixed keys only the compressed keys are cached. None if the mechanism does not
+            compress keys.
     """
 
     kind: type[Mechanism]

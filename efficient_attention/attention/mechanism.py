@@ -1,4 +1,4 @@
-"""`Mechanism`, the base class of attention mechanisms, and the records that describe a mechanism's properties.
+"""Defines `Mechanism`, the base class of attention mechanisms, and the records that describe a mechanism's properties.
 
 implementation.py defines how a mechanism's implementation is declared.
 """
@@ -15,22 +15,22 @@ CAUSAL_OPTION = 'causal=True among its arguments'
 
 @dataclasses.dataclass(frozen=True)
 class LearnedOperand:
-    """An array that a mechanism learns besides the projections of queries, keys and values.
+    """The declaration of an array that a mechanism learns besides the projections of queries, keys and values.
 
     A running mean [..., K + 1] is not learned by a loss. Its first K columns are points on the unit sphere; the last
     column stays 0. In place of a gradient, the mechanism returns the sum of the vectors assigned to each point and, in
     the last column, their number. `training/optimizer.py` then updates the mean.
     """
 
-    shape: tuple[int, ...]  # the first axis is the heads, or 1 if all heads share the array
-    deviation: float  # standard deviation of the normal distribution around 0 that initialises the array
-    is_shared: bool = False  # one array for all layers of a stack; else one per layer
+    shape: tuple[int, ...]  # the first axis is the heads; size 1 if all heads share the array
+    deviation: float  # standard deviation of the normal initialisation, whose mean is 0
+    is_shared: bool = False  # whether all layers of a stack share one array
     is_running_mean: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Requirements:
-    """A mechanism's requirements on the call and on the rows.
+    """What a mechanism requires of a call, such as positions, and of the rows, such as a single text.
 
     Args:
         positions: the mechanism compares query and key positions.
@@ -49,16 +49,16 @@ class Requirements:
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """How a mechanism is computed, which decides which options of a call it supports.
+    """Which options of a call a mechanism supports, such as a bias or dropout, and how it can be computed.
 
     Args:
         has_logits: the mechanism has logits, so it supports a bias, a relative term and additive scores.
         has_dropout: the mechanism has weights that dropout can act on.
-        drops_slots: its weights already include dropout, which acts on compressed keys instead of keys.
-        has_backends: `backend` chooses how it is executed; other mechanisms have one fast form.
+        drops_slots: the mechanism's weights already include dropout, which acts on compressed keys instead of keys.
+        has_backends: the argument `backend` chooses how the mechanism is executed; other mechanisms have one fast form.
         merges: results over disjoint parts of the keys can be merged, through a log-sum-exp.
-        splits_tokens: it can be computed sequence parallel: the tokens of each row are sharded over devices.
-        why_no_decoding: for an error message, why its causal form cannot decode token by token; '' if it can.
+        splits_tokens: the mechanism can be computed sequence parallel: the tokens of each row are sharded over devices.
+        why_no_decoding: for an error message, why the causal form cannot decode token by token; '' if it can.
     """
 
     has_logits: bool = False
@@ -72,7 +72,7 @@ class Capabilities:
 
 @dataclasses.dataclass(frozen=True)
 class KeyAccess:
-    """Which keys a query reads, and which inputs decide this.
+    """Which keys a query of a mechanism may read, and which inputs decide this.
 
     Args:
         by_distance: which pairs are allowed depends only on query position - key position.
@@ -100,7 +100,7 @@ class KeyAccess:
 
 @dataclasses.dataclass(frozen=True)
 class Randomness:
-    """What a mechanism samples at random, from the key `rng` of a call.
+    """What a mechanism samples at random from the key `rng` of a call.
 
     Args:
         always: the mechanism samples at every call, so `attend` requires a key.
@@ -121,8 +121,9 @@ class Randomness:
 class Mechanism:
     """A way to compute attention; frozen and hashable, so it can be a static argument.
 
-    A subclass overrides `needs`, `form`, `reads` and `draws` where it differs from the defaults: with class attributes,
-    or with cached properties if its fields decide. A mechanism with a field `causal` is causal if that field is True.
+    A subclass overrides `requirements`, `capabilities`, `key_access` and `randomness` where it differs from the
+    defaults: with class attributes, or with cached properties if its fields decide. A mechanism with a field `causal`
+    is causal if that field is True.
     """
 
     name: ClassVar[str] = 'mechanism'
@@ -130,74 +131,86 @@ class Mechanism:
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """The mechanism's requirements on a call."""
+        """The requirements of the mechanism on the arguments of a call and on the rows."""
         return Requirements()
 
     @functools.cached_property
     def capabilities(self) -> Capabilities:
-        """How the mechanism is computed."""
+        """The options that the mechanism supports, and the ways in which it can be computed."""
         return Capabilities()
 
     @functools.cached_property
     def key_access(self) -> KeyAccess:
-        """Which keys a query reads."""
+        """Which keys a query of the mechanism may read."""
         return KeyAccess()
 
     @functools.cached_property
     def randomness(self) -> Randomness:
-        """What the mechanism samples at random."""
+        """What the mechanism samples at random in a call."""
         return Randomness()
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:  # noqa: ARG002  most learn nothing
-        """Returns the learned arrays by name, for `heads` query heads of `width` each: `learned` of `attend`."""
+        """Returns the declarations of the mechanism's learned arrays by name,
+        for `heads` query heads of `width` each.
+        """
         return {}
 
     @property
     def has_causal_option(self) -> bool:
-        """Whether the mechanism takes an argument `causal=True` that makes it causal."""
+        """Whether the mechanism has an argument `causal`, which makes it causal if True."""
         return hasattr(self, 'causal')
 
     @property
     def is_causal(self) -> bool:
-        """Whether no query reads a later key, for any length."""
+        """Whether no query of the mechanism reads a later key, for any length."""
         return getattr(self, 'causal', False)
 
     @property
     def can_cross_attend(self) -> bool:
-        """Whether queries may read keys of another sequence."""
+        """Whether queries of the mechanism may read keys of another sequence (cross-attention)."""
         if self.key_access.other_sequence is not None:
             return self.key_access.other_sequence
         return not self.is_causal and (self.key_access.by_distance or not self.requirements.positions)
 
     def differs_by_head(self, heads: int) -> bool:
-        """Returns whether heads differ in which keys they read or in a learned array, with `heads` heads in total."""
+        """Returns whether any of `heads` heads differs from the others in the keys
+        that it reads or in a learned array.
+        """
         return any(operand.shape[0] > 1 for operand in self.learned_operands(heads, 1).values())
 
     def causal_window_size(self, length: int) -> int:
-        """Returns the largest number of the last `length` positions that a causal query reads, itself included."""
+        """Returns how many of the last `length` positions a causal query reads at most, itself included."""
         return length
 
     def restrict_to_pattern(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
-        """Returns the mechanism restricted to the pairs that the pattern allows; most raise NotImplementedError."""
+        """Returns the mechanism restricted to the query-key pairs that the pattern allows;
+        most mechanisms raise NotImplementedError.
+        """
         raise unsupported_error(self.name, 'pattern')
 
     def without_pattern(self) -> 'Mechanism':
-        """Returns the mechanism over all pairs; raises NotImplementedError if it is not defined over pairs."""
+        """Returns the mechanism over all query-key pairs; most mechanisms raise NotImplementedError."""
         raise unsupported_error(self.name, 'form over all pairs')
 
     def for_layer(self, layer: int) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer
-        """Returns the mechanism of layer number `layer`."""
+        """Returns the mechanism as layer number `layer` uses it; only mechanisms
+        with random patterns differ by layer.
+        """
         return self
 
     def causal_text(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
-        """Returns advice for error messages: what to write instead of the mechanism's text to make it causal."""
+        """Returns advice for error messages: what to write in place of the mechanism's config text to make the
+        mechanism causal.
+        """
         return CAUSAL_OPTION if self.has_causal_option else f'another mechanism, as {self.name} has no causal form'
 
     def check_heads(self, heads: int) -> None:  # noqa: B027  most support any number
-        """Raises an InputError if the mechanism does not support this number of heads."""
+        """Raises an InputError if the mechanism does not support this number of heads; does nothing by default."""
 
     def check_decoding(self) -> None:
-        """Raises an InputError if the mechanism cannot decode token by token."""
+        """Raises an InputError if the mechanism cannot decode token by token,
+        such as a mechanism that is not causal.
+        """
         if self.capabilities.why_no_decoding:
             raise InputError(f'{self.name} attention cannot decode token by token: {self.capabilities.why_no_decoding}')
         if not self.is_causal:
@@ -208,19 +221,23 @@ Kind = TypeVar('Kind', bound=Mechanism)
 
 
 def ensure_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
-    """Returns the mechanism unchanged; raises NotImplementedError if it is not of class `kind`."""
+    """Returns the mechanism, typed as the class `kind`; raises a NotImplementedError if it is not of this class."""
     if not isinstance(mechanism, kind):
         raise NotImplementedError(f'{kind.name} computes {kind.__name__}, not {type(mechanism).__name__}')
     return mechanism
 
 
 def unsupported_error(who: str, *missing: str) -> NotImplementedError:
-    """Returns the error for features that a mechanism or backend lacks: 'lsh has no bias, no grouped heads'."""
+    """Returns the NotImplementedError for features that a mechanism or backend lacks,
+    such as 'lsh has no bias, no grouped heads'.
+    """
     return NotImplementedError(f'{who} has no {", no ".join(missing)}')
 
 
 def raise_unsupported(who: str, lacks: dict[str, bool]) -> None:
-    """Raises the error of `lack` that names every requested feature in `lacks`; does nothing if none is requested."""
+    """Raises a NotImplementedError that names every feature in `lacks` that a call requests;
+    does nothing if no feature is requested.
+    """
     missing = [name for name, is_asked in lacks.items() if is_asked]
     if missing:
         raise unsupported_error(who, *missing)

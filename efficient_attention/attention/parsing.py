@@ -1,6 +1,7 @@
-"""Parses the text form of patterns and mechanisms, for configs and the command line.
+"""Parses the text form of patterns and mechanisms, such as 'causal & window(128)', for configs and the command line.
 
-'causal & (window(128) | global_tokens(2))' is a pattern; as a mechanism it means softmax attention over that pattern.
+'causal & (window(128) | global_tokens(2))' is a pattern; as a mechanism this text means softmax attention over that
+pattern.
 'sparsemax(causal & window(64))' is another distribution over a pattern's keys. 'lsh(bucket_size=64, rounds=4)' and
 'favor(features=256, causal=True)' are mechanisms without patterns. Arguments are whole numbers, except where the
 default is a float: 'sinkhorn(64, 32, temperature=0.5)'. Texts are parsed into a syntax tree and matched against known
@@ -36,7 +37,7 @@ from efficient_attention.attention.registry import NAMES, load_implementation
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 
-# `Softmax` is not listed: a config text names it by its pattern.
+# `Softmax` is not among these mechanisms, because its config text is only a pattern.
 MECHANISMS = tuple(name for name in NAMES if name != Softmax.name)
 PATTERNS: dict[str, Callable[..., Pattern]] = {
     'full': Full,
@@ -65,7 +66,9 @@ _KINDS = {
 
 
 def model_needs(mechanism: Mechanism) -> str:
-    """Returns the settings that a mechanism requires in a model's config, as text; '' if it requires none."""
+    """Returns as text which settings of a model's config a mechanism requires,
+    such as 'model.shared_qk=True'; '' if none.
+    """
     needs = ['model.shared_qk=True'] if mechanism.requirements.shared_qk else []
     needs += [] if mechanism.capabilities.has_dropout else ['model.attention_dropout_rate=0.0']
     if mechanism.has_causal_option and not mechanism.is_causal:
@@ -74,7 +77,8 @@ def model_needs(mechanism: Mechanism) -> str:
 
 
 def parse_pattern(text: str) -> Pattern:
-    """Returns the pattern of a text such as 'causal & window(128)'; `&`, `|` and `-` combine patterns.
+    """Returns the attention pattern that a text such as 'causal & window(128)' describes;
+    `&`, `|` and `-` combine patterns.
 
     Raises:
         InputError: the text is not an expression of known pattern names, `&`, `|`, `-` and whole numbers.
@@ -83,7 +87,8 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def parse_mechanism(text: str) -> Mechanism:
-    """Returns the mechanism of a config's text; a pattern's text means softmax attention over that pattern.
+    """Returns the mechanism that a config text describes; the text
+    of a pattern means softmax attention over that pattern.
 
     Raises:
         InputError: the text has an unknown name (the message lists the known ones) or cannot be parsed.
@@ -92,15 +97,17 @@ def parse_mechanism(text: str) -> Mechanism:
 
 
 def _parse_and_build(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
-    """Returns `build` applied to the text's syntax tree; raises an InputError if the text is nested too deeply."""
+    """Parses a text and returns what `build` makes of its syntax tree;
+    raises an InputError if the text is nested too deeply.
+    """
     try:
         return build(_parse(text), text)
-    except (RecursionError, MemoryError):  # Python's parser and `build` raise these
+    except (RecursionError, MemoryError):  # raised by Python's parser and by `build` for deep nesting
         raise InputError(f'attention {text[:40]!r}...: nested too deeply') from None
 
 
 def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
-    """Returns the mechanism of a syntax tree: a mechanism called by its name, or `Softmax` over a pattern."""
+    """Returns the mechanism that a syntax tree describes: a call of a mechanism's name, or `Softmax` over a pattern."""
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
     if name not in MECHANISMS:
         return Softmax(_build_pattern(node, text))
@@ -118,12 +125,14 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
 
 
 def _is_same_type(value: Any, default: Any) -> bool:
-    """Returns whether a value has the default's type; a whole number is also accepted for a float."""
+    """Returns whether a value has the same type as an option's default; a whole number is also accepted for a float."""
     return type(value) is type(default) or (type(value) is int and type(default) is float)
 
 
 def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Returns the options given by name that are fields of the class, each with its value."""
+    """Returns, for each option given by name, the field of the mechanism's class
+    with this name and the option's value.
+    """
     return [(field, options[field.name]) for field in dataclasses.fields(make) if field.name in options]
 
 
@@ -133,16 +142,17 @@ def _parse(text: str) -> ast.expr:
         raise InputError(f"attention is {text!r}; it must be a text such as 'causal & window(128)'")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore', SyntaxWarning)  # texts such as '8lsh' cause a warning, and an error below
+            warnings.simplefilter('ignore', SyntaxWarning)  # a text such as '8lsh' causes a warning, then an error
             return ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError) as error:
         raise InputError(f'attention {text!r}{_syntax_error_message(text, getattr(error, "offset", None))}') from None
 
 
 def _syntax_error_message(text: str, offset: int | None) -> str:
-    """Returns why a text cannot be parsed: an unmatched bracket, or the column at which Python's parser stopped.
+    """Returns a message why a text cannot be parsed: an unmatched bracket,
+    or the column at which Python's parser stopped.
 
-    `offset` is that column, counted from 1 in the text without surrounding spaces.
+    `offset` is the column of the error, counted from 1 in the text without surrounding spaces.
     """
     open_brackets: list[int] = []
     for place, letter in enumerate(text, start=1):
@@ -163,7 +173,9 @@ def _syntax_error_message(text: str, offset: int | None) -> str:
 
 
 def _build_pattern(node: ast.expr, text: str) -> Pattern:
-    """Returns the pattern of a syntax tree: a name, a call, or two patterns with an operator between them."""
+    """Returns the pattern that a syntax tree describes: a pattern's name, a call,
+    or two patterns with an operator between them.
+    """
     match node:
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
             return _build_pattern(left, text) & _build_pattern(right, text)
@@ -181,7 +193,7 @@ def _build_pattern(node: ast.expr, text: str) -> Pattern:
 
 
 def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
-    """Returns the function that makes the pattern of this name; raises an InputError for any other name."""
+    """Returns the function that makes the pattern of this name; raises an InputError if no pattern has this name."""
     if name in MECHANISMS:
         make, whole = load_implementation(name).kind, _parse(text)
         if name == ast.unparse(whole.func if isinstance(whole, ast.Call) else whole):
@@ -203,7 +215,9 @@ def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
 
 
 def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) -> tuple[list, dict[str, Any]]:
-    """Returns a call's positional arguments and its named arguments, read by `read`; raises if a name occurs twice."""
+    """Returns the positional and the named arguments of a call, converted by `read`;
+    raises an InputError if a name occurs twice.
+    """
     names = [option.arg or '**' for option in node.keywords]
     for name in names:
         if names.count(name) > 1:
@@ -213,12 +227,14 @@ def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) 
 
 
 def _call_maker(name: str, make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
-    """Returns the pattern or mechanism that `make` builds from these arguments; its error messages include the text."""
+    """Returns the pattern or mechanism that `make` builds from these arguments;
+    adds the whole text to its error messages.
+    """
     try:
         inspect.signature(make).bind(*arguments, **options)
     except TypeError:
         asked = name in MECHANISMS and 'causal' in options and 'causal' not in inspect.signature(make).parameters
-        if asked:  # report errors in the other arguments first
+        if asked:  # errors in the other arguments are reported first
             rest = {option: value for option, value in options.items() if option != 'causal'}
             advice = _call_maker(name, make, arguments, rest, text).causal_text(text)
             raise InputError(f'attention {text!r}: {name} has no option causal; write {advice}') from None
@@ -230,7 +246,7 @@ def _call_maker(name: str, make: Callable[..., Any], arguments: list, options: d
 
 
 def _parameters(make: Callable[..., Any]) -> str:
-    """Returns the parameters of a name as a user writes them: 'radius, dilation=1'."""
+    """Returns the parameters of a pattern or mechanism as a user writes them, such as 'radius, dilation=1'."""
     parameters = inspect.signature(make).parameters.values()
     return ', '.join(
         f'{parameter.name}, ...'
@@ -243,7 +259,9 @@ def _parameters(make: Callable[..., Any]) -> str:
 
 
 def _constant_value(node: ast.expr) -> Any:
-    """Returns the constant of a node, including a sign before a number; None if the node is not a constant."""
+    """Returns the constant in a syntax tree node, including a minus sign before a number;
+    None if the node is not a constant.
+    """
     if (
         isinstance(node, ast.UnaryOp)
         and isinstance(node.op, ast.USub)
@@ -254,19 +272,21 @@ def _constant_value(node: ast.expr) -> Any:
 
 
 def _whole_number(node: ast.expr, text: str) -> int:
-    """Returns the whole number of a node; raises an InputError for anything else."""
+    """Returns the whole number in a syntax tree node; raises an InputError if the node is anything else."""
     if type(_constant_value(node)) is int:
         return _constant_value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
 
 
 def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | int | float | bool | str:
-    """Returns the constant of a node, or the pattern if the node is not a constant."""
+    """Returns the constant in a syntax tree node, or the pattern if the node is not a constant."""
     return _build_pattern(node, text) if _constant_value(node) is None else _constant(node, text)
 
 
 def _constant(node: ast.expr, text: str) -> int | float | bool | str:
-    """Returns the number, truth value or name of a node; raises an InputError for anything else."""
+    """Returns the number, truth value or string in a syntax tree node;
+    raises an InputError if the node is anything else.
+    """
     if isinstance(_constant_value(node), int | float | bool | str):
         return _constant_value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a number, True, False nor a name')

@@ -1,4 +1,6 @@
-"""Exact merge of softmax results over disjoint sets of keys, through their log-sum-exps. Axis p is the parts."""
+"""Merges results of softmax attention over disjoint sets of keys into the exact result
+over all keys, through their log-sum-exps.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,11 @@ Partial = tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]
 
 
 def merge_partial_softmax(parts: list[Partial]) -> Partial:
-    """Returns (output, log-sum-exp) over the keys of all partial results; outputs are summed in float32.
+    """Returns softmax attention's output and log-sum-exp over all keys,
+    merged from results over disjoint parts of the keys.
 
-    A query without a key in any part has log-sum-exp MASKED in each part and gets zeros. Differentiable in outputs and
-    log-sum-exps.
+    Outputs are summed in float32. A query without a key in any part has log-sum-exp MASKED in each part and gets zeros.
+    The result is differentiable in outputs and log-sum-exps. The axis p counts the parts.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,6 +1,8 @@
-"""The reference backend: every mechanism's attention weights [B, H, L, M] in float32, and the resulting output.
+"""The reference backend, which computes the attention weights [B, H, L, M] of every mechanism
+in float32, and the output from them.
 
-All other backends are tested against this one, and this one against the papers' formulas in float64 NumPy. Each
+All other backends are tested against the reference backend. The reference backend is tested against the papers'
+formulas in float64 NumPy. Each
 mechanism's definition.py has a readable function from a request to (weights, log-sum-exp or None). This file turns
 those weights into the output.
 """
@@ -16,12 +18,14 @@ from efficient_attention.attention.weights import combine_values, drop_weights
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]:
-    """Returns the mechanism's dense weights, and its log-sum-exp or None."""
+    """Returns the dense attention weights of the request's mechanism, and the log-sum-exp or None."""
     return get_implementation(request.mechanism).weights(request)
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """Returns weights times values in full float32, and the log-sum-exp: the backend `reference` of every mechanism."""
+    """Computes the backend `reference` of every mechanism: returns weights times values
+    in full float32, and the log-sum-exp or None.
+    """
     weights_BHLM, lse_BHL = weights(request)
     is_dropped = request.mechanism.capabilities.drops_slots
     dropped_BHLM = weights_BHLM if is_dropped else drop_weights(weights_BHLM, request)

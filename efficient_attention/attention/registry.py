@@ -1,4 +1,4 @@
-"""The registry of mechanisms by name; a mechanism's implementation is imported when it is first used."""
+"""The registry of mechanisms by name, which imports a mechanism's implementation when it is first used."""
 
 import functools
 import importlib
@@ -6,7 +6,7 @@ import importlib
 from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.mechanism import Mechanism
 
-# Each name is a folder next to this file. In config texts, a bare pattern means softmax.
+# Each name is a folder next to this file; a config text that is only a pattern means softmax.
 NAMES = (
     'softmax',
     'lsh',
@@ -27,7 +27,7 @@ NAMES = (
 
 @functools.cache
 def load_implementation(name: str) -> Implementation:
-    """Returns the implementation in the folder of this name.
+    """Returns the `Implementation` of the mechanism with this name, from the folder of the same name.
 
     A folder with `make_implementation` builds its implementation from softmax's.
     """
@@ -40,7 +40,9 @@ def load_implementation(name: str) -> Implementation:
 
 
 def get_implementation(mechanism: Mechanism) -> Implementation:
-    """Returns a mechanism's implementation; raises NotImplementedError if the registry has none."""
+    """Returns the `Implementation` of a mechanism; raises a NotImplementedError
+    if the registry does not list its class.
+    """
     if mechanism.name in NAMES and (implementation := load_implementation(mechanism.name)).kind is type(mechanism):
         return implementation
     raise NotImplementedError(f'{type(mechanism).__name__} has no implementation in attention/registry.py')
@@ -48,10 +50,11 @@ def get_implementation(mechanism: Mechanism) -> Implementation:
 
 @functools.lru_cache(maxsize=256)
 def multiply_adds(mechanism: Mechanism, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row of `length` positions, over all `heads` of `width`, without segments.
+    """Returns how many multiply-adds a mechanism needs for one row of `length` positions, over all `heads` of `width`.
 
-    The count is for the fast form; for `Softmax` it is for the backend `blocked`. The dense backend, which 'auto' uses
-    for short rows, computes every pair of a `Softmax` whatever its pattern. Softmax, sorting and masks are not counted.
+    Rows have no segments. The count is for the fast form; for `Softmax` it is for the backend `blocked`. The dense
+    backend, which 'auto' uses for short rows, computes every pair of a `Softmax` whatever its pattern. Softmax, sorting
+    and masks are not counted.
 
     Raises:
         NotImplementedError: the mechanism has no implementation.

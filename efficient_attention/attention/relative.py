@@ -1,4 +1,5 @@
-"""Relative attention: a term of the logits that depends on the query and on its distance to the key (Transformer-XL).
+"""Relative attention: a term of the logits that depends on the query and on its distance
+to the key, as in Transformer-XL.
 
     logits_ij = (q_i k_j + p_i r_(i - j)) / sqrt(K)
 
@@ -23,7 +24,7 @@ from efficient_attention.attention.einsum import float32_einsum
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Relative:
-    """The relative term that `attend` adds to the logits.
+    """The relative term that `attend` adds to the logits: a second query, and a table with one vector per distance.
 
     Args:
         query: p [B, L, H, K], scaled by 1 / sqrt(K) inside.
@@ -37,7 +38,7 @@ class Relative:
     first: int = dataclasses.field(default=0, metadata={'static': True})
 
     def astype(self, dtype: DTypeLike) -> 'Relative':
-        """Returns the term with its query and its table in another dtype."""
+        """Returns the relative term with its query and its table in another dtype."""
         return dataclasses.replace(self, query=self.query.astype(dtype), table=self.table.astype(dtype))
 
 
@@ -47,9 +48,10 @@ def relative_logits(
     key_positions: Int[Array | np.ndarray, '#B M'],
     precision: jax.lax.Precision | None = None,
 ) -> Float[Array, 'B H L M']:
-    """Returns the relative term of the logits of all pairs, in float32, from products [B, H, L, distances].
+    """Returns the relative term of the logits for all query-key pairs, in float32.
 
-    If positions are known at trace time and rise by 1, each row of products is shifted so that it starts at its first
+    The logits come from products [B, H, L, distances]. If positions are known at trace time and rise by 1, each row of
+    products is shifted so that it starts at its first
     key. For other positions each pair looks up its entry by distance.
     """
     q_BLHK = relative.query * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), relative.query.dtype)
@@ -66,21 +68,24 @@ def relative_logits(
 
 
 def table_products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | None) -> Float[Array, 'B H L P']:
-    """Returns float32 products of each query with each vector of its head in the table."""
+    """Returns the float32 products of each query with each vector of the distance table, per head."""
     return float32_einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision)
 
 
 def first_position(positions_bL: Array | np.ndarray) -> int | None:
-    """Returns the first position if positions are known at trace time, equal in all rows and rise by 1; else None."""
+    """Returns the first position if all rows have the same positions,
+    which rise by 1 and are known at trace time; else None.
+    """
     if not isinstance(positions_bL, np.ndarray) or len(positions_bL) != 1 or (np.diff(positions_bL[0]) != 1).any():
         return None
     return int(positions_bL[0, 0])
 
 
 def descending_table_rows(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
-    """Returns `count` rows of a table in falling order, from row `top` on; indices beyond an end take the row there.
+    """Returns `count` rows of the distance table in falling order from row `top` on;
+    beyond an end of the table, its end row repeats.
 
-    It uses only slices of the table and repeated end rows, so that its gradient consists of sums and slices.
+    The function uses only slices of the table and repeated end rows, so that its gradient consists of sums and slices.
     """
     rows = table_PHK.shape[0]
     places = np.clip(top - np.arange(count), 0, rows - 1)
@@ -97,12 +102,14 @@ def descending_table_rows(table_PHK: Array, top: int, count: int) -> Float[Array
 
 
 def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {columns}']:
-    """Returns the first `columns` entries of [..., S, c] after each row a moved left by S - 1 - a; c >= columns + S."""
+    """Shifts row a of an array [..., S, c] left by S - 1 - a, and returns the first `columns` entries
+    of each row; c >= columns + S.
+    """
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)
-    # When flat rows of c are read as rows of c - 1, each row is shifted one place further left than the row before. One
-    # extra row in front and one behind make the gradient a slice of one padded array, which takes a third less time on
-    # a CPU than padding twice.
+    # If flat rows of c numbers are read as rows of c - 1, each row shifts one place further left.
+    # Extra rows in front and behind make the gradient a slice of one padded array.
+    # On a CPU this slice takes a third less time than padding twice.
     flat = jnp.pad(flat, ((0, 0),) * len(lead) + ((width - rows, width - 2),))
     return flat.reshape(*lead, rows + 2, width - 1)[..., 1:-1, :columns]
 
@@ -110,6 +117,8 @@ def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '
 def table_row_by_distance(
     relative: Relative, query_positions: Int[Array, '#b L'], key_positions: Int[Array, '#b M']
 ) -> Int[Array, '#b L M']:
-    """Returns the table row of each query-key pair: the row of its distance, or the nearest existing row."""
+    """Returns the row of the distance table for each query-key pair;
+    distances beyond the table get its first or last row.
+    """
     distances_bLM = query_positions[:, :, None] - key_positions[:, None, :]
     return jnp.clip(distances_bLM - relative.first, 0, relative.table.shape[0] - 1)

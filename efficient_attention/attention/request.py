@@ -1,4 +1,4 @@
-"""`Request`, the checked arguments of an attention call, which every mechanism's implementation receives."""
+"""Defines `Request`, the checked arguments of an attention call, which every mechanism's implementation receives."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,35 +16,38 @@ Numbers = Array | np.ndarray
 
 
 class QueryKeyPair(NamedTuple):
-    """A pair of values, one for the queries and one for the keys: segments, or positions."""
+    """A pair of values, such as segments or positions: one for the queries and one for the keys."""
 
     query: Any
     key: Any
 
 
 class Dropout(NamedTuple):
-    """Dropout of attention weights: the probability in (0, 1) of dropping a weight; a typed key, or one per row [B]."""
+    """Dropout of attention weights: the probability in (0, 1) of dropping a weight,
+    and a typed key, or one key per row [B].
+    """
 
     rate: float
     rng: Any
 
 
 class ShardPlacement(NamedTuple):
-    """The position of one device's block within the whole rows, which are sharded over devices (sequence parallel).
+    """The place of one device's block of queries and keys within whole rows,
+    which are sharded over devices (sequence parallel).
 
-    A request with a `Place` has positions that count from the block's start and are known at trace time. The fields of
-    `Place` depend on the device's number, so they are known only while the program runs.
+    A request with a placement has positions that count from the block's start and are known at trace time. The fields
+    of the placement depend on the device's number, so they are known only while the program runs.
     """
 
     keys: int  # number of keys in the whole rows
-    first: QueryKeyPair  # int32 [], indices of the block's first query and first key in the whole rows
-    shift: QueryKeyPair  # int32 [], added to the positions before masks and functions of positions read them
+    first: QueryKeyPair  # int32 [], indices of the block's first query and key in the whole rows
+    shift: QueryKeyPair  # int32 [], added to positions before masks and bias functions read them
     first_head: Array | int = 0  # index of the block's first query head
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """The keyword arguments of `attend` (documented there) in one object, for callers inside the package."""
+    """The keyword arguments of `attend` in one object, for callers inside the package; `attend` documents them."""
 
     bias: Any = None
     relative: Relative | None = None
@@ -63,7 +66,7 @@ class CallOptions:
 
 
 class AttendKeywords(TypedDict, total=False):
-    """The keyword arguments of `attend` except `return_lse`, for type checkers."""
+    """The types of the keyword arguments of `attend` except `return_lse`, for type checkers."""
 
     bias: Any
     relative: Relative | None
@@ -82,14 +85,14 @@ class AttendKeywords(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A checked attention call.
+    """The checked arguments of an attention call.
 
-    Positions are always present. Segments are given for both sides or are None. Dropout is present only at a rate above
-    0.
+    Positions are always present. Segments are given for both queries and keys, or are None. Dropout is present only at
+    a rate above 0.
 
     Shapes: query [B, L, H, K]; key and value [B, M, G, K] with H a multiple of G; segments int [B, L] and [B, M]. The
     bias broadcasts to [B, H, L, M] or is a function of positions. Positions are int [1 or B, L] and [1 or B, M]: NumPy
-    arrays if they are known at trace time (as the default ones are), else JAX arrays.
+    arrays if they are known at trace time (as the default positions are), else JAX arrays.
     """
 
     query: Array
@@ -101,35 +104,39 @@ class Request:
     dropout: Dropout | None
     bias: Any = None
     relative: Relative | None = None
-    additive: Array | None = None  # v [H, K] of scores v tanh(q + k) in place of q k / sqrt(K)
-    centres: Array | None = None  # [B, L, H] in [0, 1], fractions of the keys of the query's segment
-    learned: Mapping[str, Array] | None = None  # arrays by name, as `Mechanism.learned_operands` declares them
+    additive: Array | None = None  # the vector v [H, K] of additive scores v tanh(q + k)
+    centres: Array | None = None  # [B, L, H]: window centres, as fractions of the segment's keys
+    learned: Mapping[str, Array] | None = None  # by name, as `Mechanism.learned_operands` declares
     rng: Array | None = None
     return_lse: bool = False
-    backend: str = 'auto'  # how a `Softmax` is executed
-    place: ShardPlacement | None = None  # position of a block within whole rows; None if the request holds whole rows
+    backend: str = 'auto'  # how softmax attention is executed
+    place: ShardPlacement | None = None  # None if the request holds whole rows
 
     @property
     def has_default_positions(self) -> bool:
-        """Whether queries and keys are known at trace time to be numbered 0, 1, ..."""
+        """Whether queries and keys are known at trace time to have the positions 0, 1, ..."""
         return all(
             isinstance(positions, np.ndarray) and np.array_equal(positions, np.arange(positions.shape[1])[None])
             for positions in self.positions
         )
 
     def learned_operand(self, name: str) -> Array:
-        """Returns one of the mechanism's learned arrays in float32."""
+        """Returns the mechanism's learned array of this name, in float32."""
         assert self.learned is not None
         return jnp.asarray(self.learned[name], jnp.float32)
 
     @property
     def full_row_key_count(self) -> int:
-        """The number of keys in the whole rows; some patterns place their tiles by it."""
+        """The number of keys in the whole rows, before rows are sharded;
+        some patterns place their tiles by this number.
+        """
         return self.key.shape[1] if self.place is None else self.place.keys
 
     @property
     def full_row_positions(self) -> QueryKeyPair:
-        """The positions within the whole rows, as masks and functions of positions read them."""
+        """The positions of queries and keys within the whole rows, before rows are sharded,
+        as masks and bias functions read them.
+        """
         if self.place is None:
             return self.positions
         return QueryKeyPair(
@@ -137,7 +144,8 @@ class Request:
         )
 
     def global_indices(self, axis: str) -> Array:
-        """Returns the int32 indices of heads, queries or keys within the whole rows; dropout hashes these indices.
+        """Returns the int32 indices of heads, queries or keys within the whole rows,
+        which dropout hashes to random bits.
 
         `axis` is 'head', 'query' or 'key'.
         """
@@ -147,11 +155,11 @@ class Request:
         return jnp.arange(size) + (self.place.first_head if axis == 'head' else getattr(self.place.first, axis))
 
 
-# ---- padding: its content, even NaN or infinity, changes no result ----
+# ---- The content of padding tokens, even NaN or infinity, changes no result. ----
 
 
 def without_padding(x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L']) -> Shaped[Array, 'B L *rest']:
-    """Returns `x` with zeros, and a zero gradient, where the segment is 0.
+    """Returns `x` with zeros at padding tokens (segment 0), which also get a zero gradient.
 
     A mask on the weights is not enough: zero times NaN is NaN, in the output and in the gradient of the other factor.
     """
@@ -160,7 +168,9 @@ def without_padding(x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L'
 
 
 def with_padding_zeroed(request: Request) -> Request:
-    """Returns the request with zeros in all query and key arrays where the segment is 0; unchanged without segments."""
+    """Returns the attention request with zeros at padding tokens in all query,
+    key and value arrays; unchanged without segments.
+    """
     if request.segments is None:
         return request
     segments_BM = request.segments.key
@@ -169,7 +179,9 @@ def with_padding_zeroed(request: Request) -> Request:
 
 
 def with_query_padding_zeroed(request: Request) -> Request:
-    """Returns the request with zeros in the query arrays only where the segment is 0; unchanged without segments."""
+    """Returns the attention request with zeros at padding tokens in only the query arrays; unchanged without
+    segments.
+    """
     if request.segments is None:
         return request
     segments_BL, relative, centres = request.segments.query, request.relative, request.centres

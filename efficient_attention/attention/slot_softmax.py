@@ -1,11 +1,11 @@
-"""Softmax attention within groups of queries and slots, where a slot is a key or a mix of keys.
+"""Computes softmax attention within groups of queries and slots, where a slot is a key or a weighted mix of keys.
 
 The gradient of a logit is its weight times (the weight's gradient minus dout . out of the query). Sums over pairs,
 which the quotient rule requires, thus become sums over the width of a vector. No weight is saved for the backward pass,
 as in FlashAttention (Dao et al. 2022, arXiv 2205.14135). On CPUs jaxlib fuses sums over pairs with the products before
 them, which makes the products several times slower.
 
-Letters: s queries and m slots of a group; G stands for all axes before them, any number.
+Letters: s queries and m slots of a group; G is any number of axes before them.
 """
 
 import functools
@@ -23,7 +23,8 @@ from efficient_attention.attention.weights import MASKED
 
 
 class PairMasks(NamedTuple):
-    """Which pairs of a query and a slot count; an axis may have size 1 if all entries along it are equal.
+    """Masks of query-slot pairs: which slots a query may read, and which pairs dropout keeps;
+    an axis may have size 1 to broadcast.
 
     Args:
         is_there_Gsm: bool [*G, s, m], the slots that a query may read; None: all.
@@ -44,15 +45,16 @@ def attend_slots(
     pairs: PairMasks = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, '*G s X']:
-    """Returns the weighted values of each query in float32; zeros for a query without slots.
+    """Returns float32 softmax attention of each query over the slots of its group;
+    zeros for a query without readable slots.
 
     Matrix products use the operands' dtype.
 
     Args:
-        query_GsK: already scaled.
+        query_GsK: queries, already scaled.
         key_GmK: keys of the slots, in the queries' dtype.
         value_GmX: values of the slots, in the queries' dtype.
-        pairs: which pairs count.
+        pairs: masks of query-slot pairs.
         dropout_rate: the rate at which `pairs.is_kept_Gsm` was sampled.
     """
     return _attend_slots(dropout_rate, query_GsK, key_GmK, value_GmX, pairs)
@@ -65,7 +67,9 @@ def attend_slots_by_tokens(
     pairs: PairMasks = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 attention of whole rows' tokens over a few slots per head; queries are scaled inside."""
+    """Returns float32 softmax attention of all tokens of a row over a few slots per head;
+    the function scales the queries.
+    """
     query_BHLK = query_BLHK.swapaxes(1, 2) * (1.0 / math.sqrt(query_BLHK.shape[3]))
     return attend_slots(query_BHLK, key_BHRK, value_BHRK, pairs, dropout_rate).swapaxes(1, 2)
 
@@ -94,8 +98,8 @@ def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, A
     parts_Gsm = _unnormalised_weights(logits_Gsm, maximum_Gs1, pairs)
     read_Gsm, g = _apply_dropout_mask(parts_Gsm, pairs).astype(value_GmX.dtype), _einsum_letters(parts_Gsm)
     _, to_value = jax.vjp(lambda value_GmX: _weighted_sums(read_Gsm, value_GmX), value_GmX)
-    # Both terms of a logit's gradient use the same rounded value, because they cancel where a weight is near 1. It is
-    # not rounded to float16, in which it may underflow.
+    # Both terms of a logit's gradient use the same rounded value, because they cancel if a weight is near 1.
+    # The value is not rounded to float16, because it may underflow there.
     dtype = jnp.bfloat16 if value_GmX.dtype == jnp.bfloat16 else jnp.float32
     dsums_GsX = (dout_GsX / ((1.0 - rate) * total_Gs1)).astype(dtype)
     rounded_GsX = dsums_GsX.astype(jnp.float32)
@@ -120,20 +124,20 @@ def _weighted_sums(read_Gsm: Array, value_GmX: Array) -> Float[Array, '*G s X']:
 
 
 def _einsum_letters(x_Gsm: Float[Array, '*G s m']) -> str:
-    """Returns one letter for each axis of groups."""
+    """Returns a string with one einsum letter for each leading axis that counts groups."""
     return ascii_lowercase[: x_Gsm.ndim - 2]
 
 
 def _unnormalised_weights(logits_Gsm: Array, maximum_Gs1: Array, pairs: PairMasks) -> Float[Array, '*G s m']:
-    """Returns the weights before they are divided by their sum."""
+    """Returns the softmax weights before they are divided by their sum."""
     return _fill_unreadable(jnp.exp(_fill_unreadable(logits_Gsm, pairs, MASKED) - maximum_Gs1), pairs, 0.0)
 
 
 def _fill_unreadable(x_Gsm: Array, pairs: PairMasks, other: float) -> Float[Array, '*G s m']:
-    """Returns `x_Gsm` with `other` where a query may not read a slot."""
+    """Returns `x_Gsm` with the number `other` at pairs where a query may not read a slot."""
     return x_Gsm if pairs.is_there_Gsm is None else jnp.where(pairs.is_there_Gsm, x_Gsm, other)
 
 
 def _apply_dropout_mask(x_Gsm: Array, pairs: PairMasks) -> Float[Array, '*G s m']:
-    """Returns `x_Gsm` with zeros where dropout drops a pair."""
+    """Returns `x_Gsm` with zeros at the pairs that dropout drops."""
     return x_Gsm if pairs.is_kept_Gsm is None else jnp.where(pairs.is_kept_Gsm, x_Gsm, 0.0)

@@ -1,4 +1,4 @@
-"""Dense weights [B, H, L, M]: the masks, softmax, dropout and weighted sums that mechanisms share."""
+"""Masks, softmax, dropout and weighted sums for dense attention weights [B, H, L, M], shared by all mechanisms."""
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +9,14 @@ from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.request import Request
 
-# Used instead of minus infinity: exp(MASKED - maximum) is 0, and MASKED - MASKED is not NaN.
+# A finite substitute for minus infinity: exp(MASKED - maximum) is 0, and MASKED - MASKED is not NaN.
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
 def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
-    """Returns whether query and key are in one segment other than padding; all True if no segments are given."""
+    """Returns whether query and key are in the same segment and not padding;
+    all True if the request has no segments.
+    """
     if request.segments is None:
         return jnp.ones((1, 1, 1, 1), bool)
     query_B1L1, key_B11M = request.segments.query[:, None, :, None], request.segments.key[:, None, None, :]
@@ -22,13 +24,15 @@ def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
 
 
 def causal_mask(request: Request) -> Bool[Array, 'b 1 L M']:
-    """Returns whether the key's position is at most the query's."""
+    """Returns whether the key's position is at most the query's position."""
     query_bL, key_bM = (jnp.asarray(positions) for positions in request.positions)
     return key_bM[:, None, None, :] <= query_bL[:, None, :, None]
 
 
 def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
-    """Returns weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and MASKED."""
+    """Returns softmax weights and log-sum-exp over the allowed keys;
+    a query without allowed keys gets weights 0 and log-sum-exp MASKED.
+    """
     exponentials_BHLM, total_BHL1, maximum_BHL1 = exponentials(logits_BHLM, allowed_bhLM)
     has_key_BHL1 = total_BHL1 > 0.0
     safe_total_BHL1 = jnp.where(has_key_BHL1, total_BHL1, 1.0)
@@ -37,7 +41,9 @@ def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array
 
 
 def exponentials(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Array, Array]:
-    """Returns exp(logits - maximum) of allowed keys (0 for others), their sums and the maxima, both [B, H, L, 1]."""
+    """Returns exp(logits - maximum) for allowed keys and 0 for others,
+    and the sums [B, H, L, 1] and maxima [B, H, L, 1] over the keys.
+    """
     logits_BHLM = jnp.where(allowed_bhLM, logits_BHLM, MASKED)
     maximum_BHL1 = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
     exponentials_BHLM = jnp.where(allowed_bhLM, jnp.exp(logits_BHLM - maximum_BHL1), 0.0)
@@ -45,7 +51,8 @@ def exponentials(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 
 
 
 def slot_softmax(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array, 'B H L R']:
-    """Returns softmax weights over slots; `is_there_bhlR` None means all slots are allowed.
+    """Returns softmax weights over an axis R, such as compressed keys;
+    None as the mask means that all entries are allowed.
 
     JAX has a shorter backward pass if all slots are allowed.
     """
@@ -57,7 +64,7 @@ def slot_softmax(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array
 def undivided_softmax(
     logits_BHLR: Array, is_there_bhlR: Array | None
 ) -> tuple[Float[Array, 'B H L R'], Float[Array, 'B H L 1']]:
-    """Returns softmax weights over slots before the division by their sum, and the divisors.
+    """Returns softmax weights before the division by their sum, and these sums as divisors.
 
     A divisor is at least 1, and 1 for a query without slots. If the product with the values is divided instead of the
     weights, neither the quotients nor their gradient need a pass over all pairs.
@@ -71,7 +78,9 @@ def undivided_softmax(
 
 
 def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M']:
-    """Returns weights after attention dropout; the random bits depend on the key and on row, head, query and key."""
+    """Returns attention weights after dropout; the random bits depend only on the random key
+    and on row, head, query and key indices.
+    """
     if request.dropout is None:
         return weights_BHLM
     rate, rng = request.dropout
@@ -80,7 +89,7 @@ def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M
 
 
 def dropout_slot_weights(weights_BHLR: Array, request: Request) -> Float[Array, 'B H L R']:
-    """Returns weights of compressed keys after attention dropout, like `drop_weights`."""
+    """Returns attention weights of compressed keys after dropout; unchanged if dropout is off."""
     keep_BHLR = dropout_slot_mask(request, weights_BHLR.shape[3])
     return (
         weights_BHLR if keep_BHLR is None else jnp.where(keep_BHLR, weights_BHLR / (1.0 - dropout_rate(request)), 0.0)
@@ -93,7 +102,7 @@ def dropout_rate(request: Request) -> float:
 
 
 def dropout_slot_mask(request: Request, slots: int) -> Bool[Array, 'B H L R'] | None:
-    """Returns which weights of compressed keys attention dropout keeps; None if dropout is off."""
+    """Returns which attention weights of compressed keys dropout keeps; None if dropout is off."""
     if request.dropout is None:
         return None
     rate, rng = request.dropout
@@ -103,7 +112,9 @@ def dropout_slot_mask(request: Request, slots: int) -> Bool[Array, 'B H L R'] | 
 def combine_values(
     weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
 ) -> Float[Array, 'B L H K']:
-    """Returns the weighted sums of values in float32, from products of operands in `dtype`."""
+    """Returns the sums of values weighted by dense attention weights, in float32,
+    from products of operands in `dtype`.
+    """
     batch, heads, queries, keys = weights_BHLM.shape
     groups, width = value_BMGK.shape[2:]
     weights_BGhLM = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)

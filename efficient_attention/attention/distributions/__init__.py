@@ -1,4 +1,4 @@
-"""Distributions over the keys that a query may read (softmax, sparsemax, entmax, hard), by name.
+"""Lists the functions from logits to attention weights by name: softmax, sparsemax, entmax and hard (one-hot).
 
 Each is a function from logits [B, H, L, M] and allowed pairs, bool [b, h, L, M]. It returns float32 weights, zeros for
 a query without keys, and a log-sum-exp [B, H, L] or None.

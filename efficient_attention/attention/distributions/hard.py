@@ -1,4 +1,4 @@
-"""Hard attention: the whole weight on one key, either the most likely key or a sampled one."""
+"""Hard attention weights: weight 1 for one key, which is the key with the largest logit or a sampled key."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,12 @@ from jaxtyping import Bool, Float, UInt32
 
 from efficient_attention.attention.weights import MASKED, masked_softmax
 
-DRAWN_BITS = 23  # random bits n per uniform number u = (n + 0.5) / 2^23; float32 represents each u exactly
+DRAWN_BITS = 23  # bits of a random integer n; u = (n + 0.5) / 2^23 is exact in float32
 
 
 def hardmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns 1 for the allowed key of the largest logit (the first of equal ones), else 0; logits get no gradient.
+    """Returns one-hot attention weights: 1 for the allowed key with the largest logit (the first of equal ones), else
+    0, with no gradient for the logits.
 
     Source: Xu et al. 2015, arXiv 1502.03044, section 4.1, with the most likely location instead of a sampled one.
     """
@@ -22,7 +23,7 @@ def hardmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tup
 def gumbel_max_sample(
     logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M'], bits_BHLM: UInt32[Array, 'B H L M']
 ) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
-    """Returns 1 for a key sampled from the softmax over the allowed keys, else 0, and its log-probability.
+    """Returns one-hot weights of a key sampled from the softmax over the allowed keys, and the key's log-probability.
 
     The weights give logits no gradient. The log-probability does, and is 0 for a query without keys. The sample is the
     key with the largest sum of logit and Gumbel noise from the random bits (Maddison et al. 2014, arXiv 1411.0030).
@@ -35,12 +36,14 @@ def gumbel_max_sample(
 
 
 def is_largest(x_BHLM: Array) -> Bool[Array, 'B H L M']:
-    """Returns whether an entry is the largest of its row; of equal entries only the first."""
+    """Returns whether an entry is the largest along the last axis;
+    of equal entries only the first counts as the largest.
+    """
     best_BHL1 = x_BHLM.argmax(axis=-1, keepdims=True)
     return jnp.arange(x_BHLM.shape[-1])[None, None, None] == best_BHL1
 
 
 def gumbel_from_bits(bits: UInt32[Array, '...']) -> Float[Array, '...']:
-    """Returns float32 Gumbel noise -log(-log(u)), with u in (0, 1) from the upper bits."""
+    """Returns float32 Gumbel noise -log(-log(u)), where u is uniform in (0, 1) and is made of the upper random bits."""
     uniform = ((bits >> (32 - DRAWN_BITS)).astype(jnp.float32) + 0.5) * 2.0**-DRAWN_BITS
     return -jnp.log(-jnp.log(uniform))

@@ -1,4 +1,5 @@
-"""Distributions that are zero below a threshold: sparsemax and entmax, with their exact gradient.
+"""Sparse alternatives to softmax: sparsemax and entmax, whose weights are zero below a threshold, with their exact
+gradient.
 
 p = max((alpha - 1) z - tau, 0)^(1 / (alpha - 1)), with the tau for which p sums to 1. Sources: Martins & Astudillo
 2016, arXiv 1602.02068 (alpha 2); Peters et al. 2019, arXiv 1905.05702 (alpha 1.5). The power 1 / (alpha - 1) is an
@@ -15,33 +16,39 @@ from jaxtyping import Bool, Float
 from efficient_attention.attention.device_mesh import map_over_shards
 from efficient_attention.attention.weights import MASKED
 
-Rows = Float[Array, '...']  # entries along the last axis
-# In practice a row takes up to twelve steps. Each step reduces the product of excess and slope to a quarter or less, so
-# a row of a million entries takes at most 32.
+Rows = Float[Array, '...']  # arrays of logits or weights, one distribution along the last axis
+# Newton's method takes up to twelve steps in practice, and at most 32 for a row of a million entries.
+# Each Newton step reduces the function's excess times its slope to a quarter or less.
 MOST_STEPS = 48
 
 
 def sparsemax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights max(z - tau, 0) (Martins & Astudillo 2016, arXiv 1602.02068, equation 2)."""
+    """Returns sparsemax attention weights max(z - tau, 0) of logits z
+    (Martins & Astudillo 2016, arXiv 1602.02068, equation 2).
+    """
     return entmax_weights(1, logits_BHLM, allowed_bhLM)
 
 
 def entmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights max(z / 2 - tau, 0)^2 (Peters et al. 2019, arXiv 1905.05702, section 3.2)."""
+    """Returns 1.5-entmax attention weights max(z / 2 - tau, 0)^2 of logits z
+    (Peters et al. 2019, arXiv 1905.05702, section 3.2).
+    """
     return entmax_weights(2, logits_BHLM, allowed_bhLM)
 
 
 def entmax_weights(
     power: int, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']
 ) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights of entmax with alpha = 1 + 1 / power over the allowed keys; there is no log-sum-exp."""
+    """Returns alpha-entmax weights over the allowed keys, with alpha = 1 + 1 / power, and None as log-sum-exp."""
     masked_BHLM = jnp.where(allowed_bhLM, logits_BHLM.astype(jnp.float32), MASKED)
     return map_over_shards(functools.partial(entmax_rows, power), masked_BHLM), None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def entmax_rows(power: int, z: Rows) -> Rows:
-    """Returns entmax along the last axis over entries that are not `MASKED`; zeros if all entries are."""
+    """Returns alpha-entmax along the last axis, over entries that are not `MASKED`;
+    zeros if all entries are `MASKED`.
+    """
     largest = z.max(axis=-1, keepdims=True)
     z = (z - largest) / power
     weights = jnp.maximum(z - threshold(power, z), 0.0) ** power
@@ -49,7 +56,8 @@ def entmax_rows(power: int, z: Rows) -> Rows:
 
 
 def threshold(power: int, z: Rows) -> Rows:
-    """Returns tau [..., 1] for which the sum of max(z - tau, 0)^power is 1; the largest entry of each row must be 0.
+    """Returns the entmax threshold tau [..., 1], for which the sum of max(z - tau, 0)^power is 1;
+    the largest entry of each row of z must be 0.
 
     The power-th root of that sum is the norm of the entries above tau. It is convex in tau and falls. Newton's steps
     therefore come from below and never pass the solution. They are exact as soon as the entries above tau are found and
@@ -66,7 +74,7 @@ def threshold(power: int, z: Rows) -> Rows:
         better = tau + (norm - 1.0) / norm * total / slope
         return jnp.maximum(tau, better), (better > tau).any(), number + 1
 
-    # 1 is the highest weight, so tau lies at most 1 below the largest entry.
+    # No weight exceeds 1, so the threshold tau is at most 1 below the largest entry, which is 0.
     start = jnp.full((*z.shape[:-1], 1), -1.0), jnp.array(True), jnp.array(0)
     return jax.lax.while_loop(lambda state: state[1] & (state[2] < MOST_STEPS), step, start)[0]
 
@@ -77,7 +85,8 @@ def _forward(power: int, z: Rows) -> tuple[Rows, Rows]:
 
 
 def _backward(power: int, weights: Rows, gradient: Rows) -> tuple[Rows]:
-    """Returns the gradient of z; the Jacobian is diag(s) - s s^T / sum s with s = p^(2 - alpha) on the support.
+    """Returns the gradient of entmax's logits; the Jacobian is diag(s) - s s^T / sum s,
+    where s = p^(2 - alpha) for the non-zero weights p.
 
     Powers of zero weights are not computed: their slope is infinite, and second derivatives would multiply it by zero.
     """

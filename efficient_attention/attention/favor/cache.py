@@ -1,4 +1,6 @@
-"""The decoding cache of causal FAVOR: sums over the features of its keys, and the random rows of the feature map."""
+"""The decoding cache of causal FAVOR attention: sums over the keys' random features,
+and the random projection of the feature map.
+"""
 
 from typing import Any, cast
 
@@ -12,10 +14,12 @@ from efficient_attention.attention.mechanism import ensure_kind
 
 
 def init(spec: CacheSpec, batch: int, _: DTypeLike, rng: Array | None) -> SumsCache:
-    """Returns the cache before any token: sums of zero, and the features that are sampled with `rng`."""
+    """Returns FAVOR's empty decoding cache: sums of zero, and a feature map whose random projection is sampled with
+    `rng`.
+    """
     return init_sums(spec, batch, ensure_kind(FAVOR, spec.mechanism).feature_map(cast(Array, rng), spec.width))
 
 
 def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
-    """Returns outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
+    """Returns FAVOR's attention outputs [B, n, H, K] of the new tokens, and the updated decoding cache."""
     return decode_sums(cache, new, ensure_kind(FAVOR, spec.mechanism).chunk)

@@ -1,4 +1,4 @@
-"""FAVOR+ attention defined: its options, and the implicit weights as a dense matrix.
+"""Defines FAVOR+ attention: its options, and the dense matrix of the attention weights that its random features imply.
 
 Source: Choromanski et al. 2020, arXiv 2009.14794. `random_features.py` samples the features and maps vectors to them.
 """
@@ -19,9 +19,11 @@ from efficient_attention.errors import require, require_at_least, require_truth_
 
 @dataclasses.dataclass(frozen=True)
 class FAVOR(FeatureAttention):
-    """Linear attention with random features, phi(q) (phi(k)^T v) normalised, which estimates softmax attention.
+    """Linear attention phi(q) (phi(k)^T v), normalised, whose random features phi estimate softmax attention (the
+    Performer's FAVOR+).
 
-    It takes no bias. Source: Choromanski et al. 2020, arXiv 2009.14794 (FAVOR+), sections 2.3 and 2.4, appendix B.
+    The mechanism takes no bias. Source: Choromanski et al. 2020, arXiv 2009.14794 (FAVOR+), sections 2.3 and 2.4,
+    appendix B.
 
     Args:
         features: R.
@@ -32,7 +34,7 @@ class FAVOR(FeatureAttention):
     """
 
     name = 'favor'
-    randomness = Randomness(always=True)  # the features are random projections
+    randomness = Randomness(always=True)  # every call samples the random projections
 
     features: int = 256
     causal: bool = False
@@ -47,22 +49,25 @@ class FAVOR(FeatureAttention):
         require(self.kernel in KERNELS, 'favor kernel', self.kernel, f'one of {", ".join(KERNELS)}')
 
     def feature_map(self, rng: Array, width: int) -> FeatureMap:
-        """Returns the feature map sampled with the key `rng`, for heads of this width."""
+        """Returns the random feature map for heads of this width, sampled with the key `rng`."""
         return FeatureMap(KERNELS[self.kernel], draw_features(rng, self.features, width, self.orthogonal))
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the implicit attention weights of FAVOR's features, which are sampled with the request's PRNG key."""
+    """Returns the attention weights that FAVOR's random features imply,
+    sampled with the attention request's PRNG key, and None (no log-sum-exp).
+    """
     return feature_weights(request, request_features(request))
 
 
 def request_features(request: Request) -> FeatureMap:
-    """Returns the feature map that is sampled with the attention request's PRNG key."""
+    """Returns FAVOR's feature map, sampled with the attention request's PRNG key."""
     return ensure_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
 
 
 def multiply_adds(mechanism: FAVOR, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: features of queries and keys, sums over keys, and sums read by queries.
+    """Returns FAVOR's multiply-adds for one row: features of queries and keys, sums over keys,
+    and products of queries with these sums.
 
     The causal form adds two products over the pairs of each chunk. Additions for features besides their products are
     left out.

@@ -1,4 +1,4 @@
-"""FAVOR attention in time and memory linear in the length, by sums over its random features."""
+"""Computes FAVOR attention in time and memory linear in the length, through sums over the random features of keys."""
 
 from jax import Array
 from jaxtyping import Float
@@ -12,10 +12,10 @@ from efficient_attention.attention.sequence_parallel.split import SequenceSplit
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `FAVOR`, causal or not, with segments, cross-attention and grouped heads."""
+    """Returns the output of FAVOR attention, causal or not; supports segments, cross-attention and grouped heads."""
     return attend_features(request, request_features(request), ensure_kind(FAVOR, request.mechanism).chunk)
 
 
 def compute_attention_shard(request: Request, split: SequenceSplit) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `compute_attention` for one device's shard of the rows."""
+    """Returns the output of FAVOR attention for one device's shard of the rows."""
     return attend_features_shard(request, split, request_features(request), ensure_kind(FAVOR, request.mechanism).chunk)

@@ -1,4 +1,5 @@
-"""Random features whose products estimate a kernel: how FAVOR samples them, and the maps of its two kernels.
+"""Samples FAVOR's random features, whose products estimate a kernel,
+and maps vectors to the features of two kernels: softmax and relu.
 
 Source: Choromanski et al. 2020, arXiv 2009.14794; the paper's m is our R, its d our K. With w one of R Gaussian rows
 and x' = x / K^(1/4), the feature exp(w x' - |x'|^2 / 2) is positive and E[phi(q) phi(k)] = exp(q k / sqrt(K)).
@@ -11,17 +12,18 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-RELU_FLOOR = 1e-3  # added to the features of the relu kernel, as in the paper's released code
+RELU_FLOOR = 1e-3  # added to each feature of the relu kernel, as in the paper's released code
 
 
 def draw_features(rng: Array, features: int, width: int, orthogonal: bool) -> Float[Array, 'R K']:
-    """Returns sampled float32 Gaussian rows; with `orthogonal`, in blocks of K orthogonal rows with Gaussian norms.
+    """Returns the sampled float32 Gaussian rows [R, K] of a random projection;
+    with `orthogonal`, each block of K rows is orthogonal.
 
     Source: section 2.4. Directions come from a uniformly random orthogonal matrix. Norms are independent and
     chi-distributed with K degrees of freedom, so each single row is exactly Gaussian.
     """
     blocks = -(-features // width) if orthogonal else 0
-    # One sample for directions and norms, because each sampling operation takes XLA half a second to compile.
+    # Directions and norms come from one sample, because XLA takes half a second to compile each sampling operation.
     normal = jax.random.normal(rng, (features + blocks * width, width), jnp.float32)
     rows_RK, squares_nKK = normal[:features], normal[features:].reshape(blocks, width, width)
     if not orthogonal:
@@ -34,7 +36,7 @@ def draw_features(rng: Array, features: int, width: int, orthogonal: bool) -> Fl
 
 
 def log_softmax_features(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:
-    """Returns w x' - |x'|^2 / 2 with x' = x / K^(1/4) in float32: the log features of the softmax kernel.
+    """Returns the log features of the softmax kernel in float32: w x' - |x'|^2 / 2 with x' = x / K^(1/4).
 
     The factor R^(-1/2) is left out, because it cancels in the quotient.
     """
@@ -44,17 +46,17 @@ def log_softmax_features(x: Float[Array, '*batch K'], projection_RK: Float[Array
 
 
 def log_relu_features(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:
-    """Returns log(relu(w x) + 1e-3) in float32, with x unscaled: the log features of the relu kernel."""
+    """Returns the log features of the relu kernel in float32: log(relu(w x) + 1e-3), where x is not scaled."""
     return jnp.log(jax.nn.relu(project(x.astype(jnp.float32), projection_RK)) + RELU_FLOOR)
 
 
 def project(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:
-    """Returns the product of each vector with each row, in full float32.
+    """Returns the products of each vector with each row of the random projection, in full float32.
 
     An error in a logarithm is a relative error of the feature, so no accelerator may round the operands here.
     """
     return jnp.einsum('...K,RK->...R', x, projection_RK, precision=jax.lax.Precision.HIGHEST)
 
 
-# Keys: the values of `FAVOR.kernel`.
+# The keys of this dict are the allowed values of `FAVOR.kernel`.
 KERNELS: dict[str, Callable[[Array, Array], Array]] = {'softmax': log_softmax_features, 'relu': log_relu_features}

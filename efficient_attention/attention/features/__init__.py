@@ -1,1 +1,3 @@
-"""Attention through feature maps, in time and memory linear in the length: code shared by such mechanisms."""
+"""Code shared by mechanisms with a feature map, such as FAVOR and linear attention:
+time and memory are linear in the length.
+"""

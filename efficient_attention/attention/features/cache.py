@@ -1,4 +1,6 @@
-"""The decoding cache of causal attention through features: sums over the keys, of a size independent of the length."""
+"""The decoding cache of causal linear attention with any feature map:
+sums over the keys, whose size does not depend on the length.
+"""
 
 from typing import NamedTuple
 
@@ -15,7 +17,9 @@ from efficient_attention.attention.features.key_sums import KeySums, keep_rows, 
 
 
 class SumsCache(NamedTuple):
-    """The sums over the keys of the latest segment read, `segment_B`, and the features of queries and keys."""
+    """The decoding cache of linear attention: sums over the keys of each row's latest segment `segment_B`, and the
+    feature map.
+    """
 
     sums: KeySums
     features: FeatureMap
@@ -23,19 +27,19 @@ class SumsCache(NamedTuple):
 
 
 def init_sums(spec: CacheSpec, batch: int, features: FeatureMap) -> SumsCache:
-    """Returns the cache before any token, with sums of zero."""
+    """Returns the empty decoding cache of linear attention, with sums of zero."""
     sums = zero_key_sums(batch, spec.key_heads, features.feature_count(spec.width), spec.width)
     return SumsCache(sums, features, jnp.zeros(batch, jnp.int32))
 
 
 def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Array, 'B n H K'], SumsCache]:
-    """Returns outputs of new tokens in the query's dtype, and the cache that includes the new tokens.
+    """Returns the attention outputs of new tokens in the query's dtype, and the decoding cache with their keys added.
 
-    New tokens read the keys of their segment if it is the latest one in the cache, or begins among the new tokens.
+    New tokens read the keys of their segment if this segment is the latest in the cache or begins among the new tokens.
     `chunk` is the largest number of positions computed at once.
     """
     count = new.query.shape[1]
-    extra = -count % min(count, chunk)  # zeros that `cut` adds to a chunk would be a segment of their own
+    extra = -count % min(count, chunk)  # zeros added later by `cut_into_chunks` would count as a separate segment
     query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in new[:3])
     segments_BL = jnp.pad(new.segments, ((0, 0), (0, extra)))
     filled_BL = fill_padding(segments_BL, cache.segment_B)
@@ -47,7 +51,9 @@ def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Arr
 
 
 def fill_padding(segments_BL: Int[Array, 'B L'], before_B: Int[Array, 'B']) -> Int[Array, 'B L']:
-    """Returns the segments with padding replaced by the segment before it, so that padding ends no segment."""
+    """Returns segments in which padding takes the number of the segment before it;
+    padding then does not end a segment.
+    """
     numbers_1L = jnp.arange(segments_BL.shape[1])[None]
     latest_BL = jax.lax.cummax(jnp.where(segments_BL != 0, numbers_1L, -1), axis=1)
     found_BL = jnp.take_along_axis(segments_BL, jnp.maximum(latest_BL, 0), axis=1)

@@ -1,10 +1,11 @@
-"""Causal attention through features over chunks of positions; on a CPU no array has all positions and all features.
+"""Computes causal attention with a feature map, chunk by chunk;
+on a CPU no array then holds the features of all positions.
 
 A masked product covers the pairs inside each chunk, and running sums cover all keys before the chunk. The maxima that
 scale the features run along with the sums, so later keys affect the scale of no earlier chunk.
 
 Suppose that in every feature all keys of a query lie more than a factor 1e30 below later keys of its chunk. The
-common scale then loses that query. If this happens at run time, everything is computed again with the logarithms of
+common scale then loses that query. If this happens at run time, all chunks are computed again with the logarithms of
 each pair inside a chunk, which is slower and has no such limit. A query may also find nothing because it shares no
 non-zero feature with any key, as with relu features. Such queries do not trigger the second computation.
 
@@ -39,14 +40,14 @@ from efficient_attention.attention.features.key_sums import KeySums, add_keys, s
 from efficient_attention.attention.features.segment_sums import SegmentSums, causal_segment_step, reverse_segment_step
 from efficient_attention.attention.weights import MASKED
 
-Carry = Any  # KeySums, or SegmentSums if there are segments
+Carry = Any  # carried from chunk to chunk: KeySums, or SegmentSums for packed segments
 
 
 class ChunkScan(NamedTuple):
-    """How sums proceed from chunk to chunk.
+    """The functions of a scan over chunks of positions, which carries sums over keys from one chunk to the next.
 
-    `step` maps the sums before a chunk to the sums after it and the outputs of its queries. `combine` joins the sums
-    over two neighbouring ranges. `empty` returns the sums before any key, for the shapes of a chunk.
+    `step` maps the sums before a chunk to the sums after the chunk and the outputs of the chunk's queries. `combine`
+    joins the sums over two neighbouring ranges. `empty` returns the sums before any key, for the shapes of a chunk.
     """
 
     step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]]
@@ -62,7 +63,8 @@ def attend_causal(
     *,
     reads: str = 'earlier',
 ) -> tuple[Outputs, KeySums]:
-    """Returns float32 outputs [B, L, H, K] and log-sum-exp [B, L, H] of causal queries, and the sums after all keys.
+    """Returns the float32 outputs [B, L, H, K] and log-sum-exps [B, L, H] of causal queries,
+    and the key sums after all keys are added.
 
     The other two values of `reads` divide the keys of a query's segment into two parts, for a form that is not causal.
 
@@ -97,7 +99,9 @@ def attend_causal(
         exactly = jax.checkpoint(functools.partial(once_more, attend_chunk_exactly))
 
         def if_readers() -> Outputs:
-            """Returns the result of `exactly`, unless no lost query shares a feature with a key."""
+            """Recomputes all outputs exactly if a query without a result shares a non-zero feature with a key; else
+            returns the outputs computed so far.
+            """
             is_reader_BLH = once_more(find_queries_with_features)[1] > MASKED / 2
             return jax.lax.cond((is_lost_BLH & is_reader_BLH).any(), exactly, lambda: (out_BLHK, lse_BLH))
 
@@ -109,7 +113,7 @@ def attend_causal(
 
 
 def make_chunk_scan(inputs: Inputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkScan:
-    """Returns the scan over chunks of the inputs, in which queries read keys of their chunk by `attend`."""
+    """Returns the scan over chunks of the inputs; `attend` computes how queries read the keys of their own chunk."""
     if inputs.segments_BL is None:
         step = functools.partial(causal_step, features=features, attend=attend)
         return ChunkScan(step, key_sums.combine_sums, functools.partial(empty_sums, features))
@@ -119,7 +123,7 @@ def make_chunk_scan(inputs: Inputs, features: FeatureMap, reads: str, attend: At
 
 
 def make_segment_scan(step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]], features: FeatureMap) -> ChunkScan:
-    """Returns the scan over chunks with segments, by `step`."""
+    """Returns a scan over chunks of packed segments, in which the function `step` computes each chunk."""
 
     def empty(chunk: PositionChunk) -> SegmentSums:
         first_B = segment_sums.segments_of(chunk)[:, 0]
@@ -129,7 +133,7 @@ def make_segment_scan(step: Callable[[Carry, PositionChunk], tuple[Carry, Output
 
 
 def empty_sums(features: FeatureMap, chunk: PositionChunk) -> KeySums:
-    """Returns the sums before any key, for the rows and heads of a chunk."""
+    """Returns the key sums before any key is added, in the shapes for a chunk's rows and heads."""
     batch, key_heads, _, width = chunk.key_BGCK.shape
     return zero_key_sums(batch, key_heads, features.feature_count(width), width)
 
@@ -137,7 +141,9 @@ def empty_sums(features: FeatureMap, chunk: PositionChunk) -> KeySums:
 def causal_step(
     before: KeySums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk
 ) -> tuple[KeySums, Outputs]:
-    """Returns the sums after a chunk, and outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C] of its queries."""
+    """Computes one chunk of causal linear attention: returns the key sums after the chunk,
+    and outputs and log-sum-exp of the chunk's queries.
+    """
     key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), chunk.valid_BC)
     sums, key_BGCR = scale_keys(before, key_logs_BGCR)
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
@@ -147,7 +153,9 @@ def causal_step(
 
 
 def has_readable_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
-    """Returns whether each query may read a key: one in `sums`, or one of its segment up to its own position."""
+    """Returns whether each query may read any key: a key that is already in the sums,
+    or a key of its segment up to its own position.
+    """
     segments_BL, shape = inputs.segments_BL, inputs.query_BLHK.shape[:2]
     valid_BL = jnp.ones(shape, bool) if inputs.valid_BL is None else inputs.valid_BL
     numbers_1L = jnp.arange(shape[1])[None]
@@ -159,7 +167,7 @@ def has_readable_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
 
 
 def scan_sequentially(walk: ChunkScan, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
-    """Returns the sums after the last chunk, and all outputs with a leading axis n of chunks, by a sequential scan.
+    """Computes all chunks one after another; returns the key sums after the last chunk, and all outputs [n, ...].
 
     On a CPU, recomputing a chunk in the backward pass costs less than reading its features [C, R] back from memory.
     """
@@ -167,9 +175,9 @@ def scan_sequentially(walk: ChunkScan, start: Carry, chunks: PositionChunk) -> t
 
 
 def scan_in_parallel(walk: ChunkScan, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
-    """Returns the results of `one_by_one`, computed in parallel over chunks.
+    """Returns the same results as `scan_sequentially`, computed for all chunks in parallel by a prefix sum.
 
-    It first computes each chunk's own sums, then the sums before each chunk, then all outputs.
+    The function first computes each chunk's own sums, then the sums before each chunk, then all outputs.
     """
     step = jax.checkpoint(walk.step)
 

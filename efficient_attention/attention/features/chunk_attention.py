@@ -1,4 +1,5 @@
-"""Attention of a chunk's queries: to keys of their chunk by a masked product, to all earlier keys through the sums.
+"""Computes linear attention of a chunk's queries: to the keys of their own chunk by a masked product,
+to earlier keys through sums over keys.
 
 Axes: G key heads with h query heads each, C queries and c keys of a chunk, R features, K head width.
 """
@@ -15,11 +16,11 @@ from efficient_attention.attention.features.feature_map import LOWEST_LOG, query
 from efficient_attention.attention.features.key_sums import KeySums, read_sums
 from efficient_attention.attention.weights import MASKED, masked_softmax
 
-Outputs = tuple[Array, Array]  # outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C]
+Outputs = tuple[Array, Array]  # attention outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C]
 
 
 class ChunkKeys(NamedTuple):
-    """The keys that a chunk's queries read: the sums before the chunk, and the keys and values of the chunk.
+    """The keys that a chunk's queries read: sums over all keys before the chunk, and the chunk's own keys and values.
 
     `before` has the sums before the chunk; `scaled` has them on the scale of the chunk. The chunk's keys come as
     logarithms and, on that scale, as features.
@@ -32,13 +33,15 @@ class ChunkKeys(NamedTuple):
     value_BGcK: Array
 
 
-# Arguments: log features of queries [B, G, h, C, R]; keys; which pairs are allowed [1 or B, C, c]; which queries read
-# the sums [B, 1, 1, C] (None: all queries).
+# Arguments: log features of queries [B, G, h, C, R], the keys, and the mask of allowed pairs [1 or B, C, c].
+# The last argument [B, 1, 1, C] says which queries read the sums; None means all queries.
 AttendChunk = Callable[[Array, ChunkKeys, Array, Array | None], Outputs]
 
 
 def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None) -> Outputs:
-    """Returns outputs and log-sum-exp of queries over the allowed keys of their chunk and, if open, the sums."""
+    """Returns outputs and log-sum-exp of a chunk's queries over the allowed keys of their chunk and the sums of earlier
+    keys; where `is_open_B11C` is False, the sums are not read.
+    """
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.scaled.stabiliser_BGR[:, :, None, None])
     inside_BGhCc = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, keys.features_BGcR)
     inside_BGhCc = jnp.where(allowed_bCc[:, None, None], inside_BGhCc, 0.0)
@@ -53,7 +56,8 @@ def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
 def attend_chunk_exactly(
     query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
 ) -> Outputs:
-    """Returns the results of `attend_chunk` without a common scale, from the logarithm of each pair in the chunk.
+    """Computes the same attention as `attend_chunk`, but without underflow:
+    it takes the logarithm of each query-key pair in the chunk.
 
     Queries are computed one at a time.
     """
@@ -70,7 +74,9 @@ def attend_chunk_exactly(
 def find_queries_with_features(
     query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
 ) -> Outputs:
-    """Returns zeros as outputs, and as log-sum-exp 0 if a query shares a feature with a key, else `MASKED`."""
+    """Finds the queries that share a non-zero feature with a readable key: returns zeros as outputs, and as log-sum-exp
+    0 for these queries, else `MASKED`.
+    """
     query_BGhCR, inside_BGcR, before_BGR = (
         (jax.lax.stop_gradient(logs) > LOWEST_LOG / 2).astype(jnp.float32)
         for logs in (query_logs_BGhCR, keys.logs_BGcR, keys.before.stabiliser_BGR)
@@ -84,7 +90,7 @@ def find_queries_with_features(
 
 
 def attend_within_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) -> Outputs:
-    """Returns outputs and log-sum-exp of queries over only the allowed keys of their chunk.
+    """Returns outputs and log-sum-exp of queries that read only the allowed keys of their own chunk.
 
     Logits are the logarithms of each pair's product of features.
     """
@@ -105,10 +111,12 @@ def attend_within_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: A
 
 
 def merge_head_axes(x: Shaped[Array, '...']) -> Array:
-    """Returns [B, G, h, ...] as [B, G h, ...]."""
+    """Returns an array [B, G, h, ...] as [B, G h, ...]: key heads and the query heads
+    of each key head become one axis.
+    """
     return x.reshape(x.shape[0], -1, *x.shape[3:])
 
 
 def causal_chunk_mask(size: int) -> Array:
-    """Returns which keys of a chunk do not come after each query: [1, C, c]."""
+    """Returns the causal mask [1, C, c] within a chunk: whether a key does not come after a query."""
     return jnp.tril(jnp.ones((1, size, size), bool))

@@ -1,4 +1,5 @@
-"""Cuts positions into chunks with key heads in front, and joins the outputs again.
+"""Cuts queries, keys and values along positions into chunks, with the key-head axis
+in front, and joins the outputs again.
 
 Axes: n chunks of C positions, G key heads with h = H / G query heads each, K head width.
 """
@@ -11,7 +12,8 @@ from jaxtyping import Bool, Float, Shaped
 
 
 class Inputs(NamedTuple):
-    """Queries, keys and values of L positions; a query reads keys up to its own position.
+    """The queries, keys and values of L positions for causal linear attention;
+    a query reads keys up to its own position.
 
     Invalid keys are not read; by default all keys are valid. Equal segments must be neighbours, and a query reads only
     its own segment.
@@ -25,7 +27,9 @@ class Inputs(NamedTuple):
 
 
 class PositionChunk(NamedTuple):
-    """Neighbouring positions of `Inputs` in float32; several chunks have a leading axis n in each array."""
+    """The float32 queries, keys and values of C neighbouring positions;
+    several chunks have a leading axis n in each array.
+    """
 
     query_BGhCK: Array
     key_BGCK: Array
@@ -35,25 +39,31 @@ class PositionChunk(NamedTuple):
 
 
 def cut_into_chunks(x: Shaped[Array, '...'], size: int) -> Array:
-    """Returns [n, B, C, ...] from [B, L, ...], padded with zeros to chunks of `size` positions."""
+    """Returns an array [B, L, ...] cut into n chunks of `size` positions,
+    [n, B, size, ...], padded with zeros at the end.
+    """
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size)) + ((0, 0),) * (x.ndim - 2))
     return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
 
 
 def cut_queries(query_BLHK: Array, groups: int, size: int) -> Float[Array, 'n B G h C K']:
-    """Returns float32 queries in chunks of `size`; the query heads of one key head are neighbours."""
+    """Returns float32 queries [n, B, G, h, C, K] in chunks of `size` positions;
+    the h query heads of one key head are neighbours.
+    """
     query_nBCHK = cut_into_chunks(query_BLHK.astype(jnp.float32), size)
     query_nBCGhK = query_nBCHK.reshape(*query_nBCHK.shape[:3], groups, -1, query_nBCHK.shape[-1])
     return jnp.moveaxis(query_nBCGhK, 2, 4)
 
 
 def cut_keys(key_BMGK: Array, size: int) -> Float[Array, 'n B G C K']:
-    """Returns float32 keys or values in chunks of `size`."""
+    """Returns float32 keys or values [n, B, G, C, K] in chunks of `size` positions."""
     return cut_into_chunks(key_BMGK.astype(jnp.float32), size).swapaxes(2, 3)
 
 
 def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool[Array, 'n B C'] | None:
-    """Returns which keys are valid, False where chunks exceed the length; None if all keys are valid."""
+    """Returns the mask of valid keys cut into chunks, with False for positions
+    that only fill the last chunk; None if all keys are valid.
+    """
     if valid_BM is None:
         if length % size == 0:
             return None
@@ -62,7 +72,9 @@ def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool
 
 
 def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
-    """Returns the inputs in n chunks of `size`; each array has a leading axis n."""
+    """Returns queries, keys, values and masks cut into n chunks of `size` positions;
+    each array has a leading axis n.
+    """
     batch, length = inputs.query_BLHK.shape[:2]
     return PositionChunk(
         cut_queries(inputs.query_BLHK, inputs.key_BLGK.shape[2], size),
@@ -74,7 +86,9 @@ def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
 
 
 def merge_chunks(chunks: Shaped[Array, '...'], length: int) -> Array:
-    """Returns [B, L, H, ...] from [n, B, G, h, C, ...], without positions beyond the length."""
+    """Returns chunks [n, B, G, h, C, ...] joined to an array [B, L, H, ...],
+    without the positions that only fill the last chunk.
+    """
     count, batch, groups, heads, size, *rest = chunks.shape
     chunks = jnp.moveaxis(jnp.moveaxis(chunks, 0, 1), 4, 2)
     return chunks.reshape(batch, count * size, groups * heads, *rest)[:, :length]

@@ -1,7 +1,8 @@
-"""cosFormer's features: relu of queries and keys, times a cosine by which products fall with distance.
+"""The feature map of cosFormer: relu of queries and keys, times cosines and sines of positions,
+so that weights fall with distance.
 
 The position is appended to each vector as one more number, so the code for sums over features need not handle
-positions. Values get a zero there, which is cut off the results.
+positions. Values get a zero as this extra number, which is cut off the results.
 """
 
 import dataclasses
@@ -19,15 +20,17 @@ from efficient_attention.attention.request import Numbers, Request
 
 
 def cosine_map(length: int) -> FeatureMap:
-    """Returns the feature map of vectors with appended positions, for positions below `length`."""
+    """Returns cosFormer's feature map, for vectors with their position appended and positions below `length`."""
     return FeatureMap(make_log_cosine_features(length), has_zeros=True)
 
 
-@functools.lru_cache(maxsize=64)  # one function object per length, so that calls share compiled programs
+@functools.lru_cache(maxsize=64)  # one function per length, so that calls share compiled programs
 def make_log_cosine_features(length: int) -> Callable[[Array, Any], Array]:
-    """Returns the map from [..., K + 1] to the logarithms of 2 K features: relu(x) times a cosine and times a sine.
+    """Returns the function from a vector with its position appended, [..., K + 1],
+    to the logarithms of cosFormer's 2 K features.
 
-    The factors are cos(pi i / 2 N) and sin(pi i / 2 N) at position i, with N = `length`. Products of features are
+    The features are relu(x) times a cosine and relu(x) times a sine. At position i the two factors are cos(pi i / 2 N)
+    and sin(pi i / 2 N), with N = `length`. Products of features are
     relu(q) relu(k) cos(pi (i - j) / 2 N). Positions outside [0, N), where a cosine or a sine would be negative, have no
     feature (see `nan_beyond_length`).
     """
@@ -47,7 +50,9 @@ def make_log_cosine_features(length: int) -> Callable[[Array, Any], Array]:
 
 
 def append_request_positions(request: Request) -> Request:
-    """Returns the attention request in float32, with positions appended to queries and keys, zeros to values."""
+    """Returns the attention request in float32, with one more number per vector:
+    the position for queries and keys, zero for values.
+    """
     query_bL, key_bM = request.full_row_positions
     query, key = append_positions(request.query, query_bL), append_positions(request.key, key_bM)
     return dataclasses.replace(
@@ -56,7 +61,7 @@ def append_request_positions(request: Request) -> Request:
 
 
 def nan_beyond_length(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
-    """Returns the results with NaN for queries outside 0 to `length` - 1.
+    """Returns the attention results with NaN for queries whose position is outside 0 to `length` - 1.
 
     Unless causal, all queries of a row with a key outside that range also give NaN.
     """
@@ -73,6 +78,6 @@ def nan_beyond_length(out_BLHX: Float[Array, 'B L H X'], request: Request, lengt
 
 
 def append_positions(x_BLHK: Float[Array, 'B L H K'], places_bL: Int[Numbers, '#B L']) -> Float[Array, 'B L H X']:
-    """Returns vectors in float32 with one number appended per position."""
+    """Returns float32 vectors with their position appended as one more number."""
     places_BLH1 = jnp.broadcast_to(jnp.asarray(places_bL)[..., None, None], (*x_BLHK.shape[:3], 1))
     return jnp.concatenate([x_BLHK.astype(jnp.float32), places_BLH1.astype(jnp.float32)], axis=-1)

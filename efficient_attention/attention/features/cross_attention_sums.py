@@ -1,4 +1,6 @@
-"""Sums over keys that stay the same for all queries, such as an encoder's output; decoding caches only these sums."""
+"""Caches cross-attention with a feature map: only sums over the source's keys,
+such as an encoder's output, are kept for decoding.
+"""
 
 from typing import NamedTuple
 
@@ -13,18 +15,19 @@ from efficient_attention.attention.whole_rows import is_single_segment_row
 
 
 class CrossAttentionSums(NamedTuple):
-    """The sums over the keys of each row's only segment, `segment_B`, and the features of queries and keys."""
+    """Sums over the source keys of each row's only segment, `segment_B`, and the feature map of queries and keys."""
 
     sums: KeySums
     features: FeatureMap
     segment_B: Array
-    is_one_B: Array  # whether the row holds only this segment
+    is_one_B: Array  # whether the batch row holds only one segment
 
 
 def sum_cross_keys(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, features: FeatureMap) -> CrossAttentionSums:
-    """Returns the sums over all keys except padding (segment 0).
+    """Returns the sums over all source keys of each row, except padding (segment 0),
+    for cross-attention with a feature map.
 
-    Rows that pack several segments are marked; `read_cross_sums` gives NaN for them.
+    `is_one_B` is False for rows that pack several segments; `read_cross_sums` gives NaN for these rows.
     """
     batch, keys, groups, width = key_BMGK.shape
     segment_B = segments_BM.max(axis=1)
@@ -35,7 +38,9 @@ def sum_cross_keys(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, featu
 
 
 def read_cross_sums(fixed: CrossAttentionSums, query_BLHK: Array, segments_BL: Array) -> Float[Array, 'B L H K']:
-    """Returns outputs in the query's dtype; zeros for padding and for queries of another segment than the keys'."""
+    """Returns cross-attention outputs from the cached sums, in the query's dtype; zeros for padding and for queries of
+    a segment other than the keys' segment.
+    """
     queries = query_BLHK.shape[1]
     stabiliser_BGR = fixed.sums.stabiliser_BGR
     query_BGhLK = cut_queries(query_BLHK, stabiliser_BGR.shape[1], queries)[0]

@@ -1,4 +1,6 @@
-"""`FeatureAttention`, the base class of mechanisms with a feature map, and their implicit weights as a matrix."""
+"""Defines `FeatureAttention`, the base class of mechanisms with a feature map,
+and computes the dense weights that the features imply.
+"""
 
 import functools
 
@@ -14,7 +16,7 @@ from efficient_attention.attention.weights import causal_mask, masked_softmax, s
 
 
 class FeatureAttention(Mechanism):
-    """A mechanism phi(q) (phi(k)^T v) / phi(q) sum phi(k).
+    """Linear attention phi(q) (phi(k)^T v) / phi(q) sum phi(k) with some feature map phi.
 
     Each subclass has two fields. `causal`: a query reads keys up to its own position, through chunks and a running
     state. `chunk`: how many positions are computed at once in the causal form, and for rows with several segments.
@@ -25,19 +27,25 @@ class FeatureAttention(Mechanism):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires positions only in the causal form; otherwise every query reads all keys of its segment."""
+        """Requires positions only in the causal form; in the noncausal form every query reads all keys of its
+        segment.
+        """
         return Requirements(positions=self.causal)
 
     @functools.cached_property
     def capabilities(self) -> Capabilities:
-        """Supports sequence parallel, because sums over keys add up; no dropout, because weights are never computed."""
+        """Supports sequence parallel attention, because devices can add their sums over keys;
+        has no dropout, because weights are never computed.
+        """
         return Capabilities(has_dropout=False, splits_tokens=True)
 
 
 def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the implicit weights phi(q) phi(k) / sum over allowed keys, for any positions.
+    """Returns the dense attention weights that a feature map implies:
+    phi(q) phi(k) divided by its sum over the allowed keys, and None.
 
-    They are computed as a masked softmax of log(phi(q) phi(k)), each a log-sum-exp over the features, query by query.
+    The weights are a masked softmax of log(phi(q) phi(k)). Each logarithm is a log-sum-exp over the features, computed
+    query by query.
     """
     raise_unsupported(request.mechanism.name, {'additive bias': request.bias is not None})
     key_BMHK = jnp.repeat(request.key, request.query.shape[2] // request.key.shape[2], axis=2)

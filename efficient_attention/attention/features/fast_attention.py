@@ -1,6 +1,7 @@
-"""Attention through any feature map, linear in the length: causal or not, packed or not.
+"""Computes attention with any feature map, causal or not, for packed rows or single texts;
+time and memory are linear in the length.
 
-`all_keys` and `causal` compute the sums; `segments` computes the order in which packed rows are summed.
+noncausal.py and causal.py compute the sums; segments.py sorts packed rows by segment before they are summed.
 """
 
 import functools
@@ -21,7 +22,9 @@ from efficient_attention.attention.request import QueryKeyPair, Request
 
 
 def attend_features(request: Request, features: FeatureMap, chunk: int) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns phi(q) (phi(k)^T v) / phi(q) sum phi(k) in the query's dtype; if causal, `chunk` positions at once."""
+    """Returns linear attention phi(q) (phi(k)^T v) / phi(q) sum phi(k) in the query's dtype;
+    the causal form computes `chunk` positions at once.
+    """
     check_supported(request)
     if request.segments is None:
         out_BLHK = attend_one_segment(request, features, chunk)
@@ -31,7 +34,9 @@ def attend_features(request: Request, features: FeatureMap, chunk: int) -> tuple
 
 
 def check_supported(request: Request) -> None:
-    """Raises NotImplementedError that names each requested feature that attention through features lacks."""
+    """Raises a NotImplementedError that names each requested option
+    that linear attention does not support, such as a bias.
+    """
     is_causal = request.mechanism.is_causal
     lacks = {
         'additive bias': request.bias is not None,
@@ -46,7 +51,7 @@ def check_supported(request: Request) -> None:
 def attend_one_segment(
     request: Request, features: FeatureMap, chunk: int, valid_BM: Array | None = None
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 outputs if all keys are one segment, or one segment and padding."""
+    """Returns float32 attention outputs for rows whose keys are one segment, or one segment and padding."""
     query, key, value = request.query, request.key, request.value
     if request.mechanism.is_causal:
         return attend_causal(Inputs(query, key, value), zero_sums_like(key, features), features, chunk)[0][0]
@@ -54,7 +59,7 @@ def attend_one_segment(
 
 
 def zero_sums_like(key_BMGK: Array, features: FeatureMap) -> KeySums:
-    """Returns the sums before any key, in the shapes for these keys."""
+    """Returns the key sums before any key is added, in the shapes for these keys."""
     batch, _, key_heads, width = key_BMGK.shape
     return zero_key_sums(batch, key_heads, features.feature_count(width), width)
 
@@ -62,9 +67,11 @@ def zero_sums_like(key_BMGK: Array, features: FeatureMap) -> KeySums:
 def attend_packed_segments(
     request: Request, segments: QueryKeyPair, features: FeatureMap, chunk: int
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 outputs of queries that read their own segment; zeros for padding.
+    """Returns float32 attention outputs of packed rows, in which queries read only their own segment; zeros for
+    padding.
 
-    If not causal, rows that hold one segment and padding need no sorting. This is checked while the program runs.
+    In the noncausal form, rows that hold one segment and padding need no sorting. The program checks this while it
+    runs.
     """
     packed = functools.partial(attend_segments, request, segments, features, chunk)
     if request.mechanism.is_causal:
@@ -78,7 +85,9 @@ def attend_packed_segments(
 def attend_segments(
     request: Request, segments: QueryKeyPair, features: FeatureMap, chunk: int
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B L H']]:
-    """Returns float32 outputs and log-sum-exp of queries that read their own segment, causal or not."""
+    """Returns float32 outputs and log-sum-exp of queries that read only their own segment,
+    in the causal or noncausal form.
+    """
     is_causal = request.mechanism.is_causal
     order = sort_segments(segments.query, segments.key, is_causal)
     query_BNHK = permute_positions(request.query, order.query_source_BN, order.query_slots_BL)

@@ -1,4 +1,4 @@
-"""Maps of queries and keys to features, and the scaling that keeps features within float32.
+"""Maps queries and keys to features, and scales the features so that they stay within the range of float32.
 
 Features are kept as logarithms until a stabiliser has been subtracted. The stabiliser never changes a result:
 numerator and denominator of a query share it, and no gradient goes through it. For keys it is the largest logarithm of
@@ -20,8 +20,8 @@ from jaxtyping import Float, Shaped
 
 from efficient_attention.attention.weights import MASKED
 
-LOWEST_LOG = -1e30  # logarithm of a feature that is 0; the sum of two is still finite
-SMALLEST_DENOMINATOR = 1e-30  # float32 holds 1e-38; a quotient with a smaller denominator would be noise
+LOWEST_LOG = -1e30  # the logarithm of a feature that is 0; the sum of two such numbers is still finite
+SMALLEST_DENOMINATOR = 1e-30  # a quotient with a smaller denominator would be noise; float32 holds 1e-38
 
 
 @jax.tree_util.register_dataclass
@@ -40,20 +40,21 @@ class FeatureMap:
     """
 
     log_features: Callable[[Array, Any], Array] = dataclasses.field(metadata={'static': True})
-    projection: Any = None  # an Array, or JAX's placeholder while it flattens trees of arrays
+    projection: Any = None  # an Array, or a placeholder while JAX flattens trees of arrays
     has_zeros: bool = dataclasses.field(default=False, metadata={'static': True})
 
     def map_to_log_features(self, x: Float[Array, '*batch K']) -> Float[Array, '*batch _']:
-        """Returns the logarithms of the features of queries or keys."""
+        """Returns the logarithms of the features phi(x) of queries or keys."""
         return self.log_features(x, self.projection)
 
     def feature_count(self, width: int) -> int:
-        """Returns R, the number of features for a head of this width, from shapes only."""
+        """Returns the number of features R for a head of this width, without computing any feature."""
         return jax.eval_shape(self.map_to_log_features, jax.ShapeDtypeStruct((width,), jnp.float32)).shape[0]
 
 
 def query_features(logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...']) -> tuple[Array, Array]:
-    """Returns query features for keys divided by exp(stabiliser), and the logarithm of their scale.
+    """Returns scaled features of queries, and the logarithm of the scale;
+    they fit keys whose features were divided by exp(stabiliser).
 
     All arrays are [..., R], the scale [...].
     """
@@ -63,22 +64,26 @@ def query_features(logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...'])
 
 
 def key_features(logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...']) -> Array:
-    """Returns key features [..., R] divided by exp(stabiliser); masked keys have zeros."""
+    """Returns the features [..., R] of keys, divided by exp(stabiliser); masked keys have features of zero."""
     return jnp.where(logs > MASKED / 2, jnp.exp(logs - stabiliser), 0.0)
 
 
 def mask_keys(logs_BGMR: Array, valid_BM: Array | None) -> Float[Array, 'B G M R']:
-    """Returns log features with MASKED for invalid keys; `valid_BM` None means all are valid."""
+    """Returns the log features of keys, with MASKED for invalid keys;
+    None as `valid_BM` means that all keys are valid.
+    """
     return logs_BGMR if valid_BM is None else jnp.where(valid_BM[:, None, :, None], logs_BGMR, MASKED)
 
 
 def quotient(
     numerator: Shaped[Array, '...'], denominator: Shaped[Array, '...'], scale: Shaped[Array, '...']
 ) -> tuple[Array, Array]:
-    """Returns outputs [..., K] and log-sum-exp [...] of queries; zeros and MASKED if the denominator is too small."""
+    """Returns attention outputs, numerator / denominator, and the log-sum-exp;
+    zeros and MASKED for queries whose denominator is too small.
+    """
     has_key = (denominator > SMALLEST_DENOMINATOR) & (scale > LOWEST_LOG / 2)
     safe = jnp.where(has_key, denominator, 1.0)
-    # The gradient of a quotient divides by the square of the denominator, which overflows unless it is near 1.
+    # The gradient divides by the squared denominator, which would overflow unless the denominator is scaled to 1.
     unit = 1.0 / jax.lax.stop_gradient(safe)
     out = (numerator * unit[..., None]) / (safe * unit)[..., None]
     lse = jnp.where(has_key, jnp.log(safe) + scale, MASKED)

@@ -1,4 +1,4 @@
-"""Sums over keys: the only state that queries need of the keys before them, of fixed size.
+"""Sums over keys, the fixed-size state of linear attention: queries read these sums instead of the keys themselves.
 
 Axes: G key heads with h query heads each, R features, C positions of a chunk, K head width.
 """
@@ -15,7 +15,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 class KeySums(NamedTuple):
-    """Float32 sums over the keys read so far, of features divided by exp(stabiliser).
+    """The state of linear attention: float32 sums over the keys read so far, of features divided by exp(stabiliser).
 
     `sums_BGRK` holds phi(k) v, `normaliser_BGR` holds phi(k), `stabiliser_BGR` the largest log feature of any key.
     """
@@ -26,22 +26,24 @@ class KeySums(NamedTuple):
 
 
 def zero_key_sums(batch: int, key_heads: int, features: int, width: int) -> KeySums:
-    """Returns the sums before any key."""
+    """Returns the key sums of linear attention before any key is added."""
     rows = (batch, key_heads, features)
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
     return KeySums(zeros((*rows, width)), zeros(rows), jnp.full(rows, MASKED, jnp.float32))
 
 
 def rescale(sums: KeySums, stabiliser_BGR: Array) -> KeySums:
-    """Returns the same sums, divided by exp of another stabiliser that is nowhere smaller."""
+    """Returns the key sums divided by exp of a new stabiliser instead of the old one;
+    no entry of the stabiliser may become smaller.
+    """
     shrink_BGR = jnp.exp(sums.stabiliser_BGR - stabiliser_BGR)
     return KeySums(sums.sums_BGRK * shrink_BGR[..., None], sums.normaliser_BGR * shrink_BGR, stabiliser_BGR)
 
 
 def scale_keys(sums: KeySums, key_logs_BGCR: Array) -> tuple[KeySums, Array]:
-    """Returns the sums and the features [B, G, C, R] of new keys on one common scale.
+    """Returns the key sums and the features [B, G, C, R] of new keys, both divided by exp of one common stabiliser.
 
-    The scale is the largest log feature of the sums and of the new keys.
+    The stabiliser is the largest log feature of the sums and of the new keys.
     """
     highest_BGR = jax.lax.stop_gradient(key_logs_BGCR.max(axis=2))
     sums = rescale(sums, jnp.maximum(sums.stabiliser_BGR, highest_BGR))
@@ -49,20 +51,20 @@ def scale_keys(sums: KeySums, key_logs_BGCR: Array) -> tuple[KeySums, Array]:
 
 
 def add_keys(sums: KeySums, key_BGCR: Array, value_BGCK: Array) -> KeySums:
-    """Returns the sums with keys added; the features must be on the sums' scale."""
+    """Returns the key sums with new keys and values added; the keys' features must have the stabiliser of the sums."""
     sums_BGRK = sums.sums_BGRK + jnp.einsum('BGCR,BGCK->BGRK', key_BGCR, value_BGCK)
     return sums._replace(sums_BGRK=sums_BGRK, normaliser_BGR=sums.normaliser_BGR + key_BGCR.sum(axis=2))
 
 
 def combine_sums(left: KeySums, right: KeySums) -> KeySums:
-    """Returns the sums over the keys of both arguments."""
+    """Adds two key sums: returns the sums over the keys of both, with a common stabiliser."""
     stabiliser_BGR = jnp.maximum(left.stabiliser_BGR, right.stabiliser_BGR)
     left, right = rescale(left, stabiliser_BGR), rescale(right, stabiliser_BGR)
     return KeySums(left.sums_BGRK + right.sums_BGRK, left.normaliser_BGR + right.normaliser_BGR, stabiliser_BGR)
 
 
 def keep_rows(sums: KeySums, keep_B: Array) -> KeySums:
-    """Returns the sums, with all rows outside `keep_B` reset to the state before any key."""
+    """Returns the key sums with all batch rows outside `keep_B` reset to the state before any key is added."""
     keep_B11 = keep_B[:, None, None]
     return KeySums(
         jnp.where(keep_B11[..., None], sums.sums_BGRK, 0.0),
@@ -72,6 +74,8 @@ def keep_rows(sums: KeySums, keep_B: Array) -> KeySums:
 
 
 def read_sums(query_BGhCR: Array, sums: KeySums) -> tuple[Array, Array]:
-    """Returns numerator [B, G, h, C, K] and denominator [B, G, h, C] of queries over the summed keys."""
+    """Returns the numerators [B, G, h, C, K] and denominators [B, G, h, C] of linear attention,
+    for queries over the summed keys.
+    """
     numerator_BGhCK = jnp.einsum('BGhCR,BGRK->BGhCK', query_BGhCR, sums.sums_BGRK)
     return numerator_BGhCK, jnp.einsum('BGhCR,BGR->BGhC', query_BGhCR, sums.normaliser_BGR)

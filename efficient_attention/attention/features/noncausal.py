@@ -1,8 +1,8 @@
-"""Attention through features in which every query reads every valid key: keys are summed first, queries read the sums.
+"""Computes noncausal attention with a feature map: all valid keys are summed first, then all queries read the sums.
 
 Values have a column of ones appended, so that one product gives numerator and denominator, forward and backward. The
-backward pass is written out. It needs neither another sum over the keys nor a sum over features: each query's features
-may have any scale, so the gradients of their logarithms add up to zero.
+backward pass is a `jax.custom_vjp`. It needs neither another sum over the keys nor a sum over features: each query's
+features may have any scale, so the gradients of their logarithms add up to zero.
 
 Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1.
 """
@@ -29,7 +29,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 class FeatureOperands(NamedTuple):
-    """Queries, keys and values in float32 chunks, and which keys are valid (None: all)."""
+    """Queries, keys and values in float32 chunks, and which keys are valid (None means all keys)."""
 
     query_nBGhCK: Array
     key_nBGCK: Array
@@ -38,7 +38,7 @@ class FeatureOperands(NamedTuple):
 
 
 class SavedSums(NamedTuple):
-    """Arrays that the forward pass saves for the backward pass.
+    """Arrays that the forward pass of noncausal linear attention saves for the backward pass.
 
     `sums_BGVR` are sums over keys of values times features divided by exp(`stabiliser_BGR`). The other arrays are per
     query: the logarithm of its features' scale, its denominator and its output.
@@ -59,7 +59,9 @@ def attend_noncausal(
     features: FeatureMap,
     axis: str | None = None,
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 outputs of queries that read all valid keys; with `axis`, those of all devices on that axis."""
+    """Returns float32 outputs of queries that read all valid keys;
+    with `axis`, the keys of all devices on this mesh axis.
+    """
     (batch, queries), (keys, groups) = query_BLHK.shape[:2], key_BMGK.shape[1:3]
     block = device_tuning().feature_key_block or max(queries, keys)
     size = min(block, keys)
@@ -77,7 +79,9 @@ def attend_noncausal(
 def attend_noncausal_chunks(
     axis: str | None, operands: FeatureOperands, features: FeatureMap
 ) -> Float[Array, 'n B G h C K']:
-    """Returns the outputs in chunks; the feature map has no gradient."""
+    """Returns the outputs of noncausal linear attention in chunks of queries;
+    the feature map's own arrays get no gradient.
+    """
     return forward(axis, operands, features)[0]
 
 
@@ -106,7 +110,7 @@ def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -
 def safe_denominator(
     denominator_BGhC: Float[Array, 'B G h C'],
 ) -> tuple[Bool[Array, 'B G h C'], Float[Array, 'B G h C']]:
-    """Returns whether each query has a key, and its denominator, or 1 if the query has no key.
+    """Returns whether each query has a key to read, and the query's denominator, with 1 for queries without a key.
 
     Callers replace the results of such queries. Without the 1, second derivatives would multiply infinity by zero.
     """
@@ -115,9 +119,10 @@ def safe_denominator(
 
 
 def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Array]:
-    """Returns the sums [B, G, V, R] over all keys, and the largest logarithm [B, G, R] of each feature.
+    """Returns the sums [B, G, V, R] over all keys of values times features,
+    and the largest log feature [B, G, R] of any key.
 
-    The sums are divided by exp of that logarithm.
+    The sums are divided by exp of this largest log feature.
     """
     _, batch, groups, _, width = operands.value_nBGCV.shape
 
@@ -136,7 +141,7 @@ def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Ar
 
 
 def backward(axis: str | None, kept: Any, dout_nBGhCK: Array) -> tuple[FeatureOperands, None]:
-    """Returns the gradients of queries, keys and values."""
+    """Returns the gradients of queries, keys and values for noncausal linear attention."""
     operands, features, saved = kept
     dsums_BGVR, dquery_nBGhCK = query_gradients(operands, features, saved, dout_nBGhCK)
     dsums_BGVR = dsums_BGVR if axis is None else jax.lax.psum(dsums_BGVR, axis)
@@ -147,7 +152,7 @@ def backward(axis: str | None, kept: Any, dout_nBGhCK: Array) -> tuple[FeatureOp
 def query_gradients(
     operands: FeatureOperands, features: FeatureMap, saved: SavedSums, dout_nBGhCK: Array
 ) -> tuple[Array, Array]:
-    """Returns the gradients of the sums [B, G, V, R] and of the queries [n, B, G, h, C, K]."""
+    """Returns the gradients of the key sums [B, G, V, R] and of the queries [n, B, G, h, C, K]."""
 
     def of_queries(dsums_BGVR: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
         query_BGhCK, dout_BGhCK, out_BGhCK, scale_BGhC, denominator_BGhC = chunk

@@ -1,4 +1,5 @@
-"""Sums over the keys of packed segments, chunk by chunk, only for the segment that is open at a chunk's start.
+"""Computes linear attention over packed segments, chunk by chunk;
+the key sums cover only the segment that is open at a chunk's start.
 
 Axes: G key heads with h query heads each, C positions of a chunk, R features.
 """
@@ -18,7 +19,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 class SegmentSums(NamedTuple):
-    """The sums over the keys of the last segment, `segment_B`, of a range of positions.
+    """Key sums over the last segment, number `segment_B`, of a range of positions.
 
     `is_alone_B` is True if the range holds no other segment.
     """
@@ -29,10 +30,11 @@ class SegmentSums(NamedTuple):
 
 
 def combine_sums(left: SegmentSums, right: SegmentSums) -> SegmentSums:
-    """Returns the sums over the last segment of two adjacent ranges of positions, `left` before `right`.
+    """Returns the key sums over the last segment of two adjacent ranges of positions,
+    where `left` comes before `right`.
 
-    If the last segment began in `left`, its sums in both ranges are added. This is so if `right` holds no other segment
-    and `left` ends with the same segment. Otherwise the sums of `left` are dropped.
+    If the last segment began in `left`, its sums in both ranges are added. This is the case if `right` holds no other
+    segment and `left` ends with the same segment. Otherwise the sums of `left` are dropped.
     """
     joins_B = right.is_alone_B & (left.segment_B == right.segment_B)
     sums = key_sums.combine_sums(keep_rows(left.sums, joins_B), right.sums)
@@ -42,11 +44,12 @@ def combine_sums(left: SegmentSums, right: SegmentSums) -> SegmentSums:
 def causal_segment_step(
     before: SegmentSums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk, reads: str = 'earlier'
 ) -> tuple[SegmentSums, Outputs]:
-    """Returns the sums after a chunk, and outputs and log-sum-exp of its queries, which read only their segment.
+    """Computes one chunk of packed segments: returns the key sums after the chunk,
+    and outputs and log-sum-exp of the chunk's queries.
 
     Args:
         before: the sums at the end of the chunk before.
-        chunk: with segments.
+        chunk: queries, keys, values and segments; queries read only their segment.
         features: the feature map of queries and keys.
         attend: how queries read keys of their chunk.
         reads: 'earlier' = keys up to the query, 'chunk' = all keys of the segment in the chunk or before it.
@@ -61,7 +64,7 @@ def causal_segment_step(
     allowed_bCC = allowed_bCC & causal_chunk_mask(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
     keys = ChunkKeys(level_sums, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
     out_BGhCK, lse_BGhC = attend(query_logs_BGhCR, keys, allowed_bCC, open_BC[:, None, None])
-    # From here on the sums are those of the last segment, no longer relative to its level.
+    # The stabiliser gets the last segment's level back, because the next chunk subtracts its own levels.
     stabiliser_BGR = sums.stabiliser_BGR + levels_BGC[:, :, -1:]
     sums = keep_rows(sums, open_BC[:, -1])._replace(stabiliser_BGR=stabiliser_BGR)
     sums = add_keys(sums, jnp.where(last_BC[:, None, :, None], key_BGCR, 0.0), chunk.value_BGCK)
@@ -72,8 +75,9 @@ def causal_segment_step(
 def reverse_segment_step(
     after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap
 ) -> tuple[SegmentSums, Outputs]:
-    """Returns the results of `causal_segment_step` for queries that read keys after their chunk; the last chunk is
-    first."""
+    """Computes one chunk of packed segments whose queries read only the keys after their chunk;
+    the scan starts at the last chunk.
+    """
     segments_BC, sums = segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
@@ -88,14 +92,15 @@ def reverse_segment_step(
 
 
 def segments_of(chunk: PositionChunk) -> Array:
-    """Returns the segments [B, C] of a chunk, which must have some."""
+    """Returns the segments [B, C] of a chunk of packed rows."""
     return cast(Array, chunk.segments_BC)
 
 
 def level_segments(
     sums: KeySums, key_logs_BGCR: Array, segments_BC: Array, open_BC: Array
 ) -> tuple[KeySums, Array, Array]:
-    """Returns sums and log features minus the largest log feature of their segment, and these maxima [B, G, C].
+    """Returns key sums and log features minus the largest log feature of their segment,
+    and these largest log features [B, G, C].
 
     The code calls such a maximum a level. Without levels, the segment with the largest features would push its
     neighbours in a chunk below float32's range.
@@ -106,7 +111,7 @@ def level_segments(
     open_BG = jnp.where(open_BC[:, None], peaks_BGC, MASKED).max(axis=-1)
     open_BG = jnp.maximum(open_BG, sums.stabiliser_BGR.max(axis=-1))
     levels_BGC = jnp.where(open_BC[:, None], open_BG[..., None], inside_BGC)
-    # A segment without keys has no level; level 0 keeps its logarithms at MASKED.
+    # A segment without keys gets 0 as its largest log feature, so that its log features stay at MASKED.
     levels_BGC, open_BG = (jnp.where(level > MASKED / 2, level, 0.0) for level in (levels_BGC, open_BG))
     relative = sums._replace(stabiliser_BGR=sums.stabiliser_BGR - open_BG[..., None])
     return relative, key_logs_BGCR - levels_BGC[..., None], levels_BGC

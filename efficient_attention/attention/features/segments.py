@@ -1,4 +1,6 @@
-"""Sorts packed rows so that equal segments are neighbours, because running sums cover only one segment."""
+"""Sorts packed rows so that tokens of equal segments are neighbours;
+the sums over keys cover only one segment at a time.
+"""
 
 from typing import NamedTuple
 
@@ -10,10 +12,10 @@ from jax import Array
 
 @jax.custom_vjp
 def permute_positions(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: ARG001  the gradient reads target_BL
-    """Returns an array whose slot n holds position source[n] of `x`, zeros if source[n] is -1.
+    """Returns an array whose entry n along positions is `x` at position `source[n]`; zeros where `source[n]` is -1.
 
-    `target` is the slot of each position. The gradient is the same gather in the other direction; the gradient of plain
-    indexing would be a scatter.
+    `target_BL` is the entry n to which each position moves. The gradient is the same gather in the other direction; the
+    gradient of plain indexing would be a scatter.
     """
     moved = jax.vmap(lambda x, source: jnp.take(x, source, axis=0, mode='clip'))(x_BLHK, source_BN)
     return jnp.where((source_BN >= 0)[..., None, None], moved, jnp.zeros_like(moved))
@@ -32,7 +34,9 @@ permute_positions.defvjp(_permute_forward, _permute_backward)
 
 
 class SegmentOrder(NamedTuple):
-    """N sorted slots: segments, the query and the key in each slot (-1: none), and the slot of each query and key."""
+    """The sorted order of packed rows: the segment, query and key at each of N sorted entries (-1: none),
+    and the entry of each query and key.
+    """
 
     segments_BN: Array
     query_source_BN: Array
@@ -42,10 +46,11 @@ class SegmentOrder(NamedTuple):
 
 
 def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool) -> SegmentOrder:
-    """Returns the order of positions in which equal segments are neighbours; a segment keeps its internal order.
+    """Returns the order of a row's positions in which equal segments are neighbours;
+    tokens keep their order within a segment.
 
-    If both sides have the same segments, one slot holds a query and its key. Otherwise queries and keys have separate
-    slots; if causal, a key's slot is just before the slot of the query with the same index.
+    If queries and keys have the same segments array, one slot holds a query and its key. Otherwise queries and keys
+    have separate slots; if causal, a key's slot is just before the slot of the query with the same index.
     """
     queries, keys = query_segments_BL.shape[1], key_segments_BM.shape[1]
     if query_segments_BL is key_segments_BM:
@@ -65,9 +70,9 @@ def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool
 
 
 def has_one_segment(query_segments_BL: Array, key_segments_BM: Array) -> Array:
-    """Returns one boolean: whether no row holds more than one segment besides padding.
+    """Returns one boolean for the batch: whether no row holds more than one segment besides padding.
 
-    Then only padding needs a mask.
+    If it is True, only padding needs a mask.
     """
     segments_BN = jnp.concatenate([query_segments_BL, key_segments_BM], axis=1)
     limits = jnp.iinfo(segments_BN.dtype)

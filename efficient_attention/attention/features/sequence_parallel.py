@@ -1,10 +1,11 @@
-"""Sequence parallel attention through features: devices exchange sums, whose size is fixed.
+"""Sequence parallel attention with a feature map: devices exchange sums over their keys,
+whose size does not depend on the length.
 
 - If every query reads all keys, the devices add their sums.
 - If causal, a device begins with the sums of all devices before it.
 - If some row holds several segments, keys travel around the devices instead, and partial results are merged by their
-  log-sum-exps. Whether this is so is known only while the program runs. A device computes only keys whose segments it
-  may have.
+  log-sum-exps. The program decides this while it runs. A device skips received keys if
+  their segments cannot be among the segments of its queries.
 """
 
 import dataclasses
@@ -31,13 +32,15 @@ from efficient_attention.attention.sequence_parallel.ring_steps import Block, Ri
 from efficient_attention.attention.sequence_parallel.split import AXIS, SequenceSplit
 from efficient_attention.attention.weights import MASKED
 
-DIAGONAL, ALL = 'diagonal', 'all'  # kinds of blocks: queries read keys up to themselves, or every key
+DIAGONAL, ALL = 'diagonal', 'all'  # kinds of blocks: queries read keys up to themselves, or read every key
 
 
 def attend_features_shard(
     request: Request, split: SequenceSplit, features: FeatureMap, chunk: int
 ) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns this device's output in the query's dtype; if causal, `chunk` positions are computed at once."""
+    """Returns linear attention for this device's queries, in the query's dtype;
+    the causal form computes `chunk` positions at once.
+    """
     check_supported(request)
     if request.mechanism.is_causal and not (split.has_query_shares and split.has_key_shares):
         raise unsupported_error(
@@ -59,7 +62,9 @@ def attend_features_shard(
 def attend_sharded_sums(
     request: Request, split: SequenceSplit, features: FeatureMap, chunk: int, valid_BM: Array | None = None
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 outputs if all keys are one segment, or one segment and padding."""
+    """Returns float32 outputs of this device's queries for rows whose keys are one segment, or one segment and
+    padding.
+    """
     query, key, value = request.query, request.key, request.value
     if not request.mechanism.is_causal:
         return attend_noncausal(query, key, value, valid_BM, features, AXIS if split.has_key_shares else None)
@@ -68,7 +73,7 @@ def attend_sharded_sums(
 
 
 def local_key_sums(request: Request, features: FeatureMap, chunk: int, valid_BM: Array | None) -> KeySums:
-    """Returns the sums over this device's keys."""
+    """Returns the key sums over only this device's keys."""
     batch, keys = request.key.shape[:2]
     size = min(chunk, keys)
     chunks = cut_keys(request.key, size), cut_keys(request.value, size), cut_mask(valid_BM, batch, keys, size)
@@ -82,7 +87,7 @@ def local_key_sums(request: Request, features: FeatureMap, chunk: int, valid_BM:
 
 
 def preceding_device_sums(own: KeySums, split: SequenceSplit) -> KeySums:
-    """Returns the sums over the keys of all devices before this one."""
+    """Returns the key sums over the keys of all devices before this one on the sequence axis."""
     of_all: KeySums = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS), own)
     is_before_p111 = (jnp.arange(split.count) < split.device())[:, None, None, None]
     stabilisers_pBGR = jax.lax.stop_gradient(jnp.where(is_before_p111, of_all.stabiliser_BGR, MASKED))
@@ -95,7 +100,9 @@ def preceding_device_sums(own: KeySums, split: SequenceSplit) -> KeySums:
 
 
 def is_one_segment(segments: QueryKeyPair, split: SequenceSplit) -> Array:
-    """Returns one boolean, equal on all devices of a ring: whether no row holds more than one segment and padding."""
+    """Returns one boolean, equal on all devices: whether no row of the batch holds more than one segment besides
+    padding.
+    """
 
     def whole(segments_BL: Array, has_shares: bool) -> Array:
         return jax.lax.all_gather(segments_BL, AXIS, axis=1, tiled=True) if has_shares else segments_BL
@@ -106,7 +113,9 @@ def is_one_segment(segments: QueryKeyPair, split: SequenceSplit) -> Array:
 def attend_packed_ring(
     request: Request, segments: QueryKeyPair, split: SequenceSplit, features: FeatureMap, chunk: int
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 outputs of queries that read their own segment, on whichever devices its keys are."""
+    """Returns float32 outputs of this device's queries over the keys
+    of their own segment, which may be on any device.
+    """
     attend = functools.partial(attend_packed_block, request, chunk)
     part = attend_ring(
         RingExchange(AXIS, plan_ring_steps(request.mechanism, split), attend),
@@ -121,7 +130,7 @@ def attend_packed_ring(
 
 
 def plan_ring_steps(mechanism: Mechanism, split: SequenceSplit) -> tuple[RingStep, ...]:
-    """Returns the steps in which devices receive all keys that their queries may read."""
+    """Returns the ring steps in which each device receives all keys that its queries may read."""
 
     def kind(query: int, key: int) -> str | None:
         if not mechanism.is_causal:
@@ -136,7 +145,9 @@ def plan_ring_steps(mechanism: Mechanism, split: SequenceSplit) -> tuple[RingSte
 def attend_packed_block(
     request: Request, chunk: int, block: Block, query_BLHK: Array, keys: Any, labels_BM: Array, fixed: Any
 ) -> Partial:
-    """Returns the result of queries over keys that this device has received; only `request.mechanism` is read."""
+    """Returns attention of this device's queries over one block of received keys;
+    reads only the mechanism of `request`.
+    """
     (key_BMGK, value_BMGK), (segments_BL, features) = keys, fixed
     mechanism: Any = request.mechanism
     if block[0] != block[1]:
@@ -144,7 +155,7 @@ def attend_packed_block(
     request = dataclasses.replace(request, query=query_BLHK, key=key_BMGK, value=value_BMGK, mechanism=mechanism)
 
     def computed() -> Partial:
-        # If both sides are one array, a query and its key share a slot.
+        # If queries and keys have one segments array, a query and its key share an entry of the sorted order.
         sides = (
             QueryKeyPair(labels_BM, labels_BM)
             if block[0] == block[1] and mechanism.causal
@@ -163,7 +174,9 @@ def attend_packed_block(
 
 
 def may_share_segment(query_segments_BL: Array, key_segments_BM: Array) -> Array:
-    """Returns one boolean: whether in some row the ranges of segment numbers of both sides overlap, without padding."""
+    """Returns one boolean: whether in any row the ranges of segment numbers of queries and
+    of keys overlap, ignoring padding.
+    """
 
     def run(segments: Array) -> tuple[Array, Array]:
         most = jnp.iinfo(segments.dtype).max

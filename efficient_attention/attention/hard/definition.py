@@ -1,4 +1,4 @@
-"""`Hard`, hard attention over a pattern, with its weights for the largest logit or a sampled key."""
+"""Defines `Hard`, hard attention over a pattern: all weight on the key with the largest logit, or on a sampled key."""
 
 import dataclasses
 import functools
@@ -18,12 +18,13 @@ from efficient_attention.attention.mechanism import Randomness
 from efficient_attention.attention.request import Request
 from efficient_attention.errors import require_truth_values
 
-DRAW_STREAM = 0x64726177  # separates these bits from dropout's bits of the same key
+DRAW_STREAM = 0x64726177  # makes these random bits differ from dropout's random bits for the same key
 
 
 @dataclasses.dataclass(frozen=True)
 class Hard(PatternAttention):
-    """The value of one of the keys that `pattern` allows: by default the key with the largest logit.
+    """Hard attention: returns the value of one of the keys that `pattern` allows,
+    by default the key with the largest logit.
 
     Weights give logits no gradient. With `sampled` and a key `rng`, one for all rows or one per row, each query and
     head samples its key from the softmax of the logits. `return_lse` then returns the log-probability of each sample in
@@ -43,16 +44,18 @@ class Hard(PatternAttention):
 
     @functools.cached_property
     def randomness(self) -> Randomness:
-        """Samples keys in training, if `sampled`."""
+        """Declares that hard attention samples keys in training if `sampled` is set."""
         return Randomness(in_training=self.sampled)
 
     def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Returns 1 for the allowed key with the largest logit, else 0."""
+        """Returns one-hot weights, 1 for the allowed key with the largest logit, and None,
+        because there is no log-sum-exp.
+        """
         return hardmax(logits_BHLM, allowed_bhLM)
 
 
 def dense_weights(request: Request, dtype: Any = logits.FLOAT32, precision: Any = logits.HIGHEST) -> Weights:
-    """Returns the dense weights; for samples also their log-probabilities."""
+    """Returns the one-hot weights of hard attention, and for sampled keys also their log-probabilities."""
     if request.rng is None or not request.mechanism.randomness.in_training:
         return logits.dense_weights(request, dtype, precision)
     logits_BHLM = logits.scaled_logits(request, dtype, precision)
@@ -60,11 +63,15 @@ def dense_weights(request: Request, dtype: Any = logits.FLOAT32, precision: Any 
 
 
 def random_bits(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
-    """Returns bits that depend only on the key and on row, head, query and key index, not on how the request is cut."""
+    """Returns random bits that depend only on the random key and on row, head, query and key indices; cutting the
+    computation into parts does not change them.
+    """
     seeds_B = fold_indices(row_seeds(rng, len(request.query)), jnp.full(1, DRAW_STREAM))[:, 0]
     return fold_indices(seeds_B, *map(request.global_indices, ('head', 'query', 'key')))
 
 
 def compute_attention(request: Request) -> Result:
-    """Returns the output of `Hard`, with every option of a request, and the log-probabilities of samples."""
+    """Returns the output of hard attention and, for sampled keys, their log-probabilities;
+    supports every option of a request.
+    """
     return serve_logits(request, dense_weights)

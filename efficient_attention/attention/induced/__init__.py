@@ -1,4 +1,6 @@
-"""Attention through learned inducing points (Lee et al. 2019, arXiv 1810.00825; Ma et al. 2021, arXiv 2106.01540)."""
+"""Induced attention, which reads keys through learned inducing points
+(Lee et al. 2019, arXiv 1810.00825; Ma et al. 2021, arXiv 2106.01540).
+"""
 
 from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.induced import definition, fast_attention

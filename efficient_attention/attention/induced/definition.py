@@ -1,4 +1,6 @@
-"""Induced attention defined: a few learned points read the row, then the row's queries read the points' results."""
+"""Defines induced attention: a few learned points attend to all keys,
+and the queries then attend to the points' results.
+"""
 
 import dataclasses
 import math
@@ -19,10 +21,11 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 @dataclasses.dataclass(frozen=True)
 class Induced(Mechanism):
-    """softmax(q (P k)^T / sqrt(K)) P v with P = softmax(I k^T / sqrt(K)) and learned points I; rows sum to 1.
+    """Induced attention softmax(q (P k)^T / sqrt(K)) P v, where P = softmax(I k^T / sqrt(K))
+    and I are learned inducing points.
 
-    Without positions the output permutes with the tokens. There is no causal form, because every point reads the whole
-    row.
+    Each row of the weights sums to 1. Without positions the output permutes with the tokens. There is no causal form,
+    because every point reads the whole row.
 
     Sources: Lee et al. 2019, arXiv 1810.00825, equation 9 (there two blocks with feed-forward layers); Ma et al. 2021,
     arXiv 2106.01540, section 3, which passes the points' results on to the next layer.
@@ -32,8 +35,8 @@ class Induced(Mechanism):
     """
 
     name = 'induced'
-    requirements = Requirements(positions=False, whole_rows=True)  # points read all keys, without positions
-    capabilities = Capabilities(has_dropout=False)  # the weights of keys are never computed one by one
+    requirements = Requirements(positions=False, whole_rows=True)  # each learned point reads all keys of the row
+    capabilities = Capabilities(has_dropout=False)  # dropout needs weights per key, which are never computed
 
     points: int = 64
 
@@ -41,12 +44,14 @@ class Induced(Mechanism):
         require_at_least(1, 'induced points', self.points)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
-        """Returns the points [H, P, K]."""
+        """Returns the declaration of the learned inducing points [H, P, K]."""
         return {'points': LearnedOperand((heads, self.points, width), 1.0)}
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights of keys: weights of points times each point's weights of keys."""
+    """Returns the dense attention weights of induced attention: each query's weights
+    of the points times each point's weights of the keys.
+    """
     check_whole_rows(request, dropout_on_weights=request.dropout is not None)
     heads, width = request.query.shape[2:]
     scale, valid_BM = 1.0 / math.sqrt(width), valid_keys(request)
@@ -66,7 +71,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def multiply_adds(mechanism: Induced, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: points times keys, mixed keys and values, and queries times points.
+    """Returns induced attention's multiply-adds for one row: points times keys,
+    mixed keys and values, and queries times points.
 
     The mix of the points' values for each query is included.
     """

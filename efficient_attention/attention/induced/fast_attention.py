@@ -1,4 +1,6 @@
-"""Induced attention in time and memory linear in the length: points read keys and values once for all queries."""
+"""Computes induced attention in time and memory linear in the length:
+the learned points read keys and values once for all queries.
+"""
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,20 +15,24 @@ from efficient_attention.attention.whole_rows import check_whole_rows, mask_unre
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `Induced`, with padding, cross-attention and grouped heads."""
+    """Returns the output of induced attention; supports padding, cross-attention and grouped heads."""
     check_whole_rows(request, dropout_on_weights=request.dropout is not None)
     out_BLHK = attend_slots_by_tokens(request.query, *inducing_point_means(request))
     return mask_unread_queries(out_BLHK, request).astype(request.query.dtype), None
 
 
 def compress_keys_values(request: Request) -> tuple[Float[Array, 'B P H K'], Float[Array, 'B P H K']]:
-    """Returns the means of keys and of values that the points read: see `Implementation.compress_keys`."""
+    """Returns the compressed keys and values of induced attention:
+    for each learned point, weighted means of all keys and values.
+    """
     keys_BHPK, values_BHPK = inducing_point_means(request)
     return keys_BHPK.swapaxes(1, 2), values_BHPK.swapaxes(1, 2)
 
 
 def inducing_point_means(request: Request) -> tuple[Float[Array, 'B H P K'], Float[Array, 'B H P K']]:
-    """Returns the arrays of `slots` with the head axis first, in the keys' dtype."""
+    """Returns the weighted means of keys and of values that each inducing point reads,
+    [B, H, P, K], in the keys' dtype.
+    """
     dtype = request.key.dtype
     points_HPK, valid_BM = request.learned_operand('points').astype(dtype), valid_keys(request)
     batch, heads = len(request.key), len(points_HPK)

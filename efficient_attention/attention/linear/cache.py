@@ -1,4 +1,6 @@
-"""The decoding cache of causal linear attention: phi(k) v and phi(k) summed over the keys, of fixed size."""
+"""The decoding cache of causal linear attention: sums of phi(k) v and of phi(k) over the keys,
+whose size does not depend on the length.
+"""
 
 import dataclasses
 from typing import Any
@@ -14,7 +16,7 @@ from efficient_attention.attention.mechanism import ensure_kind
 
 
 def init(spec: CacheSpec, batch: int, *_: Any) -> SumsCache:
-    """Returns the cache before any token, with sums of zero."""
+    """Returns linear attention's empty decoding cache, with sums of zero."""
     mechanism = ensure_kind(Linear, spec.mechanism)
     if mechanism.kind == 'elu':
         return init_sums(spec, batch, ELU)
@@ -23,7 +25,7 @@ def init(spec: CacheSpec, batch: int, *_: Any) -> SumsCache:
 
 
 def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
-    """Returns outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
+    """Returns linear attention's outputs [B, n, H, K] for the new tokens, and the updated decoding cache."""
     mechanism, dtype = ensure_kind(Linear, spec.mechanism), new.query.dtype
     if mechanism.kind == 'elu':
         return decode_sums(cache, new, mechanism.chunk)

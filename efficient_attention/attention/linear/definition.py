@@ -1,4 +1,6 @@
-"""Linear attention defined: softmax is replaced by features of queries and keys, elu(x) + 1 or cosFormer's."""
+"""Defines linear attention: softmax is replaced by products of features of queries and keys,
+either elu(x) + 1 or cosFormer's.
+"""
 
 import dataclasses
 import functools
@@ -23,13 +25,13 @@ from efficient_attention.errors import require, require_at_least, require_truth_
 
 @dataclasses.dataclass(frozen=True)
 class Linear(FeatureAttention):
-    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) with deterministic features phi.
+    """Linear attention phi(q) (phi(k)^T v) / phi(q) sum phi(k) with deterministic features phi.
 
     Sources: Katharopoulos et al. 2020, arXiv 2006.16236, equations 5 and 7; causal: section 3.3, in chunks. Qin et al.
     2022, arXiv 2202.08791 (cosFormer), equation 10.
 
     Args:
-        kind: of features. 'elu' = elu(x) + 1; 'cos' = relu(x), with products that fall with distance by
+        kind: the kind of features. 'elu' = elu(x) + 1; 'cos' = relu(x), with products that fall with distance by
             cos(pi (i - j) / 2 length).
         length: only for 'cos', the longest row.
         causal: k <= q, through chunks and a running state.
@@ -51,22 +53,26 @@ class Linear(FeatureAttention):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires positions if it is causal or of kind 'cos', whose features depend on positions below `length`."""
+        """Requires positions in the causal form, and for the kind 'cos',
+        whose features depend on positions below `length`.
+        """
         return Requirements(positions=self.causal or self.kind == 'cos', longest=self.length)
 
     @functools.cached_property
     def capabilities(self) -> Capabilities:
-        """Supports neither dropout nor, except for 'elu', sequence parallel attention."""
+        """Supports no dropout; supports sequence parallel attention only for the kind 'elu'."""
         return Capabilities(has_dropout=False, splits_tokens=self.kind == 'elu')
 
     @functools.cached_property
     def key_access(self) -> KeyAccess:
-        """Only the noncausal form reads another sequence's keys; 'cos' counts positions in each sequence separately."""
+        """Allows cross-attention only in the noncausal form; the kind 'cos' counts positions separately in each
+        sequence.
+        """
         return KeyAccess(other_sequence=not self.causal)
 
 
 def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch K']:
-    """Returns log(elu(x) + 1) in float32: as many features as x has entries."""
+    """Returns the log features log(elu(x) + 1) in float32, one feature per entry of x."""
     x = x.astype(jnp.float32)
     return jnp.where(x > 0.0, jnp.log1p(jnp.maximum(x, 0.0)), x)
 
@@ -75,7 +81,9 @@ ELU = FeatureMap(log_features)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the implicit weights phi(q) phi(k), divided by their sum over the allowed keys."""
+    """Returns the dense attention weights that linear attention implies:
+    phi(q) phi(k) divided by its sum over the allowed keys.
+    """
     mechanism = ensure_kind(Linear, request.mechanism)
     if mechanism.kind == 'elu':
         return feature_weights(request, ELU)
@@ -85,23 +93,24 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def check_length(request: Request) -> None:
-    """Raises NotImplementedError for rows longer than `length` of 'cos'."""
+    """Raises a NotImplementedError if the attention request has more positions than cosFormer's `length`."""
     check_positions(max(request.query.shape[1], request.full_row_key_count), ensure_kind(Linear, request.mechanism))
 
 
 def check_positions(most: int, mechanism: Linear) -> None:
-    """Raises NotImplementedError if `most` positions exceed `length` of 'cos'."""
+    """Raises a NotImplementedError if the number of positions `most` exceeds cosFormer's `length`."""
     raise_unsupported(
         'linear', {f'support for {most} positions, only for up to {mechanism.length}': most > mechanism.length}
     )
 
 
 def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: sums over keys and sums read by queries, of values and of ones.
+    """Returns linear attention's multiply-adds for one row: sums over the keys,
+    and products of the queries with these sums.
 
-    The causal form adds two products over the pairs of each chunk.
+    Both include the sums for the denominator. The causal form adds two products over the pairs of each chunk.
     """
     chunk = min(mechanism.chunk, length) if mechanism.causal else 0
-    if mechanism.kind == 'cos':  # two blocks of features, and a position appended to each vector
+    if mechanism.kind == 'cos':  # two features per vector entry, and a position in each vector
         return heads * length * (4 * width * (width + 2) + chunk * (3 * width + 1))
     return heads * length * 2 * width * (width + 1 + chunk)

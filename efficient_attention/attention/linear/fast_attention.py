@@ -1,4 +1,4 @@
-"""Linear attention in time and memory linear in the length, by sums over the features of keys."""
+"""Computes linear attention in time and memory linear in the length, through sums over the features of keys."""
 
 from jax import Array
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from efficient_attention.attention.sequence_parallel.split import SequenceSplit
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `Linear`, causal or not, with segments, cross-attention and grouped heads."""
+    """Returns the output of linear attention, causal or not; supports segments, cross-attention and grouped heads."""
     mechanism = ensure_kind(Linear, request.mechanism)
     if mechanism.kind == 'elu':
         return attend_features(request, ELU, mechanism.chunk)
@@ -24,7 +24,7 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def compute_attention_shard(request: Request, split: SequenceSplit) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `compute_attention` for one device's shard of the rows; only for 'elu'."""
+    """Returns the output of linear attention for one device's shard of the rows; supports only the kind 'elu'."""
     mechanism = ensure_kind(Linear, request.mechanism)
     raise_unsupported(
         'linear', {"implementation of 'cos' for rows sharded over a sequence axis": mechanism.kind == 'cos'}

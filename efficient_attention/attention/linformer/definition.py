@@ -1,4 +1,6 @@
-"""Linformer defined: softmax over learned mixtures of all keys, each with a learned mixture of all values."""
+"""Defines Linformer: softmax attention over compressed keys, each a learned mixture of all keys,
+with learned mixtures of all values.
+"""
 
 import dataclasses
 import functools
@@ -20,7 +22,8 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 @dataclasses.dataclass(frozen=True)
 class Linformer(Mechanism):
-    """softmax(q (E k)^T / sqrt(K)) F v with learned E and F [rank, length]; padding counts as zeros.
+    """Linformer attention softmax(q (E k)^T / sqrt(K)) F v, where E
+    and F [rank, length] are learned; padding counts as zeros.
 
     The weights of the keys, softmax(...) F, need not sum to 1 and may be negative. There is no causal form, because
     every compressed key mixes the whole row.
@@ -51,21 +54,23 @@ class Linformer(Mechanism):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires rows of one text, which compressed keys mix, and at most `length` keys.
+        """Requires rows that hold one text, because each compressed key mixes a whole row, and at most `length` keys.
 
         A key's index in the row selects its column of E and F.
         """
         return Requirements(positions=False, whole_rows=True, longest=self.length)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:  # noqa: ARG002
-        """Returns E as `keys` and, unless tied, F as `values`: [1 or H, rank, length]."""
+        """Returns the declarations of the learned matrices E (as `keys`) and, unless tied,
+        F (as `values`), [1 or H, rank, length].
+        """
         shape = (heads if self.by_head else 1, self.rank, self.length)
         made = LearnedOperand(shape, 1.0 / math.sqrt(self.length), is_shared=not self.by_layer)
         return {'keys': made} if self.tied else {'keys': made, 'values': made}
 
 
 def projection_matrices(request: Request) -> tuple[Float[Array, '#H R M'], Float[Array, '#H R M']]:
-    """Returns the columns of E and F for the request's keys."""
+    """Returns Linformer's matrices E and F, cut to as many columns as the attention request has keys."""
     keys = request.key.shape[1]
     of_keys_HRM = request.learned_operand('keys')[..., :keys]
     is_tied = ensure_kind(Linformer, request.mechanism).tied
@@ -73,7 +78,9 @@ def projection_matrices(request: Request) -> tuple[Float[Array, '#H R M'], Float
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights of keys, after dropout of compressed keys."""
+    """Returns Linformer's dense attention weights of the original keys,
+    after dropout of the weights of compressed keys.
+    """
     check_whole_rows(request)
     heads, width = request.query.shape[2:]
     of_keys_HRM, of_values_HRM = (jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in projection_matrices(request))
@@ -92,5 +99,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def multiply_adds(mechanism: Linformer, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: keys and values compressed, queries times compressed keys, values mixed."""
+    """Returns Linformer's multiply-adds for one row: compression of keys and values,
+    and attention to the compressed keys.
+    """
     return 4 * heads * length * mechanism.rank * width

@@ -1,4 +1,6 @@
-"""Linformer in time and memory linear in the length: keys and values are compressed first."""
+"""Computes Linformer in time and memory linear in the length: keys
+and values are compressed first, then read by all queries.
+"""
 
 from jax import Array
 from jaxtyping import Float
@@ -12,7 +14,7 @@ from efficient_attention.attention.whole_rows import check_whole_rows, mask_unre
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `Linformer`, with padding, cross-attention, grouped heads and dropout.
+    """Returns the output of Linformer; supports padding, cross-attention, grouped heads and dropout.
 
     Dropout acts on the weights of compressed keys.
     """
@@ -27,13 +29,15 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def compress_keys_values(request: Request) -> tuple[Float[Array, 'B R _ K'], Float[Array, 'B R _ K']]:
-    """Returns the compressed keys and values: see `Implementation.compress_keys`."""
+    """Returns Linformer's compressed keys and values: learned mixtures of all keys and of all values."""
     of_keys_HRM, of_values_HRM = projection_matrices(request)
     return project_sequence(of_keys_HRM, request.key), project_sequence(of_values_HRM, request.value)
 
 
 def project_sequence(mixture_HRM: Float[Array, '#H R M'], x_BMGK: Float[Array, 'B M G K']) -> Float[Array, 'B R _ K']:
-    """Returns mixtures of keys or values: per query head if each has its own mixture, else per key head."""
+    """Returns learned mixtures of keys or values: one per query head
+    if each head has its own matrix, else one per key head.
+    """
     dtype, heads = x_BMGK.dtype, mixture_HRM.shape[0]
     mixture_HRM = mixture_HRM.astype(dtype)
     if heads == 1:

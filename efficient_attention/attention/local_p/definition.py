@@ -1,4 +1,4 @@
-"""Local-p attention defined: each query predicts a position in the source and reads the keys around it."""
+"""Defines local-p attention: each query predicts a position in the source and reads the keys around this position."""
 
 import dataclasses
 from typing import Any
@@ -21,22 +21,25 @@ from efficient_attention.errors import require, require_at_least
 
 @dataclasses.dataclass(frozen=True)
 class LocalP(Mechanism):
-    """Weights of the keys within `radius` of p, times exp(-(s - p)^2 / (2 (radius / 2)^2)), not normalised again.
+    """Local-p attention: weights of the keys within `radius` of a predicted centre p,
+    times a Gaussian of the distance to p.
 
-    p = S c, with c in (0, 1) that each query predicts (`centres` of `attend`) and S the number of keys in its segment;
-    s is a key's position in its text. The gradient reaches c only through the Gaussian.
+    At key position s the Gaussian is exp(-(s - p)^2 / (2 (radius / 2)^2)); the product is not normalised again. The
+    centre is p = S c, with c in (0, 1) that each query predicts (`centres` of `attend`) and S the number of keys in its
+    segment; s is a key's position in its text. The gradient reaches c only through the Gaussian.
 
     Source: Luong et al. 2015, arXiv 1508.04025, section 3.2, equations 9 and 10, where the radius is 10.
 
     Args:
         radius: D, positions.
-        distribution: of the logits within the window: 'softmax' (the paper's), 'sparsemax', 'entmax' or 'hard'.
+        distribution: the distribution of weights within the window: 'softmax' (the paper's), 'sparsemax', 'entmax' or
+            'hard'.
     """
 
     name = 'local_p'
     requirements = Requirements(centres=True)
     capabilities = Capabilities(has_logits=True)
-    # Centres are positions in another sequence. In its own row a token knows its position; use `window` there.
+    # Centres are positions in another sequence; self-attention uses `window`, because a token knows its own position.
     key_access = KeyAccess(other_sequence=True, own_row=False)
 
     radius: int = 10
@@ -49,7 +52,9 @@ class LocalP(Mechanism):
 
 
 def dense_weights(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
-    """Returns the dense weights, whose sum is at most 1; there is no log-sum-exp."""
+    """Returns local-p's dense attention weights, whose sum per query is at most 1, and None,
+    because there is no log-sum-exp.
+    """
     mechanism = ensure_kind(LocalP, request.mechanism)
     offsets_BHLM = offsets_from_centre(request)
     is_near_BHLM = same_segment(request) & (jnp.abs(offsets_BHLM) <= mechanism.radius)
@@ -59,7 +64,7 @@ def dense_weights(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Pre
 
 
 def offsets_from_centre(request: Request) -> Float[Array, 'B H L M']:
-    """Returns s - p for all pairs, in positions."""
+    """Returns the distance s - p, in positions, of each key s from the predicted centre p of each query."""
     assert request.centres is not None
     keys = request.full_row_key_count
     if request.segments is None:
@@ -72,12 +77,13 @@ def offsets_from_centre(request: Request) -> Float[Array, 'B H L M']:
 
 
 def compute_attention(request: Request) -> Result:
-    """Returns the output of `LocalP`, with every option of a request; there is no log-sum-exp."""
+    """Returns the output of local-p attention; supports every option of a request, and has no log-sum-exp."""
     return serve_logits(request, dense_weights)
 
 
 def multiply_adds(mechanism: LocalP, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row, over all pairs, because centres are known only while the program runs.
+    """Returns local-p's multiply-adds for one row; all query-key pairs count,
+    because centres are known only while the program runs.
 
     The products that predict centres belong to the module and are not counted here.
     """

@@ -1,1 +1,3 @@
-"""Code shared by softmax, sparsemax, entmax and hard attention: dense weights, a memory-bounded form, and a cache."""
+"""Code that softmax, sparsemax, entmax and hard attention share:
+dense weights, a form that bounds memory, and a decoding cache.
+"""

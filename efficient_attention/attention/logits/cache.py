@@ -1,13 +1,14 @@
-"""The decoding cache of causal attention over a pattern: slots that hold keys and values while a query may read them.
+"""The decoding cache of causal attention over a pattern: slots hold keys and values
+for as long as some later query may read them.
 
 - If no key is read from farther than a distance r (`causal & window(r)`, `causal & block(r + 1)`), the cache is a ring
   of r + 1 slots for any length.
 - Otherwise slots are reused. For a largest length, the host computes the last query that reads each key. A new key
   takes the slot of a key that no later query reads. `sparse_fixed(128, 8)` keeps a block and the summary columns;
-  `causal` and `sparse_strided` keep everything.
+  `causal` and `sparse_strided` keep all keys.
 
 The beams of a beam search are reordered after every token, but their keys do not move. Each slot has one key per beam
-of a row. A number per beam and slot says which beam's key to read there (`BeamKeyCache`).
+of a row. A number per beam and slot says which beam's key the beam reads from that slot (`BeamKeyCache`).
 """
 
 import functools
@@ -30,13 +31,14 @@ from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.patterns import Pattern, head_patterns
 from efficient_attention.attention.relative import relative_logits
 
-# Slots that beams share are read in parts of at least LEAST_PART slots. Each part adds code, so there are at most
-# MOST_PARTS of them.
+# A shared beam cache is read in parts of at least LEAST_PART slots, so that empty parts can be skipped.
+# Each part adds compiled code, so there are at most MOST_PARTS parts.
 LEAST_PART, MOST_PARTS = 16, 4
 
 
 class KeyCache(NamedTuple):
-    """Keys and values in M slots, their int32 positions and segments; segment 0 = an empty slot.
+    """A decoding cache of keys and values in M slots, with their int32 positions and segments;
+    segment 0 means an empty slot.
 
     The head axis comes before the slots, as matrix products need it. Otherwise each token would transpose the whole
     cache.
@@ -48,14 +50,14 @@ class KeyCache(NamedTuple):
     segments_BM: Array
 
     def expand_to_beams(self, count: int) -> 'BeamKeyCache':
-        """Returns the cache of `count` equal beams per row; see `attention.cache.expand_to_beams`."""
+        """Returns the decoding cache of `count` equal beams per row, which share their slots."""
         rows, slots = self.positions_BM.shape
         size = max(LEAST_PART, -(-slots // MOST_PARTS))
         parts = tuple(self.beam_cache_part(count, slice(start, start + size)) for start in range(0, slots, size))
         return BeamKeyCache(parts, jnp.zeros((rows, count, slots), jnp.int32))
 
     def beam_cache_part(self, count: int, part: slice) -> 'BeamCachePart':
-        """Returns some of the slots, with one key for each of `count` beams."""
+        """Returns a range of the cache's slots, with one key and value per slot for each of `count` beams."""
         key_BGMK, value_BGMK = self.key_BGMK[:, :, part], self.value_BGMK[:, :, part]
         key_BGKwM = jnp.repeat(key_BGMK.swapaxes(2, 3)[:, :, :, None], count, axis=3)
         value_BGwMK = jnp.repeat(value_BGMK[:, :, None], count, axis=2)
@@ -63,7 +65,7 @@ class KeyCache(NamedTuple):
 
 
 class BeamCachePart(NamedTuple):
-    """Some slots of `BeamKeyCache`, each with the key and value of every beam, w.
+    """A range of the slots of a `BeamKeyCache`; each slot has a key and value for every beam (axis w).
 
     The last axes of both arrays are the axes over which matrix products with queries or weights run.
     """
@@ -75,7 +77,7 @@ class BeamCachePart(NamedTuple):
 
 
 class BeamKeyCache(NamedTuple):
-    """The keys of K beams per row, all of which have read equally many tokens.
+    """The decoding cache of K beams per row, which share slots; all beams of a row have read equally many tokens.
 
     Slots are cut into parts, so that parts that are still empty are not read. `writers_BKM` says for each beam and slot
     which beam's key it reads.
@@ -85,22 +87,22 @@ class BeamKeyCache(NamedTuple):
     writers_BKM: Array
 
     def reorder_beams(self, parents_BK: Array) -> 'BeamKeyCache':
-        """Returns the cache after each beam continues its parent; see `attention.cache.go_on_from`."""
+        """Returns the decoding cache after each beam continues its parent beam; no key moves."""
         return self._replace(writers_BKM=jnp.take_along_axis(self.writers_BKM, parents_BK[..., None], axis=1))
 
 
 def decoding_pattern(spec: CacheSpec) -> Pattern:
-    """Returns the pattern of the decoded mechanism, for `max_length` keys."""
+    """Returns the attention pattern of the mechanism that decodes, for `max_length` keys."""
     return ensure_kind(PatternAttention, spec.mechanism).pattern.for_key_count(spec.max_length)
 
 
 def cache_slots_of_spec(spec: CacheSpec) -> CacheSlots:
-    """Returns the assignment of keys to slots for this spec."""
+    """Returns which slot of the decoding cache each key takes, for the mechanism and length of this spec."""
     return assign_cache_slots(decoding_pattern(spec), spec.heads, spec.max_length)
 
 
 def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyCache:
-    """Returns the cache before any token: empty slots for `batch` rows; keys and values in this dtype."""
+    """Returns the empty decoding cache for `batch` rows; keys and values have the given dtype."""
     slots = cache_slots_of_spec(spec).count
     keys_BGMK = jnp.zeros((batch, spec.key_heads, slots, spec.width), dtype)
     numbers_BM = jnp.zeros((batch, slots), jnp.int32)
@@ -110,7 +112,7 @@ def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyC
 def decode(
     spec: CacheSpec, cache: KeyCache | BeamKeyCache, new: NewTokens, terms: LogitTerms
 ) -> tuple[Array, KeyCache | BeamKeyCache]:
-    """Returns outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
+    """Returns attention outputs [B, n, H, K] of the new tokens in the query's dtype, and the updated decoding cache.
 
     Outputs beyond `max_length` are NaN unless the cache is a ring.
     """
@@ -130,10 +132,12 @@ def decode(
 def decode_with_cache(
     spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Array, KeyCache]:
-    """Returns float32 outputs [B, n, H, K] of queries over the cache and the new keys, and the updated cache."""
+    """Returns float32 outputs [B, n, H, K] of queries that read the cached keys and the new keys,
+    and the updated decoding cache.
+    """
     slots = cache_slots_of_spec(spec)
     if query_BnHK.shape[1] == 1:
-        # The cache is written before it is read, and read only once, so that a loop over tokens updates it in place.
+        # The cache is written first and read only once, so that XLA updates it in place in a loop over tokens.
         cache = jax.lax.optimization_barrier(write_cache(slots, cache, new))
         return attend_cached_keys(spec, query_BnHK, new, cache, terms)[0], cache
     if spec.mechanism.capabilities.merges:
@@ -147,7 +151,7 @@ def decode_with_cache(
 
 
 def concatenate_caches(cache: KeyCache, new: KeyCache) -> KeyCache:
-    """Returns the keys of both caches in one."""
+    """Returns one cache with the slots of both caches, without reuse of slots."""
     keys = (jnp.concatenate([old, fresh.astype(old.dtype)], 2) for old, fresh in zip(cache[:2], new[:2], strict=True))
     numbers = (jnp.concatenate(both, axis=1) for both in zip(cache[2:], new[2:], strict=True))
     return KeyCache(*keys, *numbers)
@@ -156,7 +160,7 @@ def concatenate_caches(cache: KeyCache, new: KeyCache) -> KeyCache:
 def decode_beams(
     spec: CacheSpec, cache: BeamKeyCache, query_bnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'b n H K'], BeamKeyCache]:
-    """Returns the results of `decode_with_cache` for one new token per beam; b = B rows of K beams each."""
+    """Returns outputs and the updated decoding cache for one new token per beam; b counts B rows of K beams each."""
     if query_bnHK.shape[1] != 1:
         raise ValueError(f'beams take one new token at a time, and {query_bnHK.shape[1]} are given')
     rows, count, _ = cache.writers_BKM.shape
@@ -169,18 +173,20 @@ def decode_beams(
     both = zip(cache_part_slices(cache), cache.parts, strict=True)
     parts = tuple(put_in_beam_slots(slots_within_part(places_B1, part), keys, added) for part, keys in both)
     after = BeamKeyCache(parts, put_number(cache.writers_BKM, places_B1))
-    after = jax.lax.optimization_barrier(after)  # as in `decode_with_cache`
+    after = jax.lax.optimization_barrier(after)  # XLA then updates the cache in place
     return attend_beams(spec, query_bnHK[:, 0], new, after, terms), after
 
 
 def cache_part_slices(cache: BeamKeyCache) -> list[slice]:
-    """Returns the range of slots of each part of a beam cache."""
+    """Returns, for each part of a beam cache, the range of slots that it holds."""
     ends = list(itertools.accumulate((part.positions_BM.shape[1] for part in cache.parts), initial=0))
     return [slice(*pair) for pair in itertools.pairwise(ends)]
 
 
 def slots_within_part(places_Bn: Array, part: slice) -> Array:
-    """Returns slot indices within one cache part, or an index beyond its end for slots of other parts."""
+    """Returns slot indices relative to one part of a beam cache; slots
+    of other parts get an index beyond the part's end.
+    """
     is_there_Bn = (places_Bn >= part.start) & (places_Bn < part.stop)
     return jnp.where(is_there_Bn, places_Bn - part.start, part.stop - part.start)
 
@@ -188,7 +194,7 @@ def slots_within_part(places_Bn: Array, part: slice) -> Array:
 def attend_beams(
     spec: CacheSpec, query_bHK: Array, new: KeyCache, cache: BeamKeyCache, terms: LogitTerms
 ) -> Float[Array, 'b 1 H K']:
-    """Returns float32 outputs of one query per beam.
+    """Returns float32 attention outputs of one query per beam over the keys of a shared beam cache.
 
     All beams of a row are multiplied with the keys of all of them, so one product reads each key once. Axes: q the beam
     that reads, w the beam that wrote, h query heads of a key head, x slots of all writers.
@@ -218,26 +224,26 @@ def attend_beams(
 
 
 def is_key_of_beam(writers_BqM: Array) -> Bool[Array, 'B 1 q 1 w M']:
-    """Returns whether the key that beam w wrote into a slot is the one that beam q reads."""
+    """Returns whether beam q reads the key that beam w wrote into a slot."""
     numbers_w = jnp.arange(writers_BqM.shape[1]).reshape(1, 1, 1, 1, -1, 1)
     return writers_BqM[:, None, :, None, None] == numbers_w
 
 
 def compute_unless_empty(keys: BeamCachePart, compute: Callable[[], Array]) -> Array:
-    """Returns `compute()`, or zeros without reading the keys if all slots are empty."""
+    """Returns `compute()`; if all slots of the cache part are empty, returns zeros without reading the keys."""
     shape = jax.eval_shape(compute)
     return jax.lax.cond((keys.segments_BM != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
 
 
 def scale_queries(query: Float[Array, '... K'], terms: LogitTerms) -> Float[Array, '... K']:
-    """Returns the queries times 1 / sqrt(K), or unchanged for additive scores."""
+    """Returns the queries times 1 / sqrt(K), or unchanged if scores are additive."""
     return query * (1.0 / math.sqrt(query.shape[-1])) if terms.additive is None else query
 
 
 def beam_logits(
     vector_HK: Array | None, q_BGqhK: Array, keys: BeamCachePart, own_B1q1wM: Array
 ) -> Float[Array, 'B G q h M']:
-    """Returns products of each beam's queries with its own keys, or their additive scores."""
+    """Returns logits of each beam's queries with the keys that this beam reads: scaled products or additive scores."""
     rows, groups, count, _, width = q_BGqhK.shape
     key_BGKx = jax.lax.collapse(keys.key_BGKwM, 3)
     q_BGQK = jax.lax.collapse(q_BGqhK, 2, 4)
@@ -252,7 +258,7 @@ def beam_logits(
 
 
 def beam_value_sums(weights_BGqhM: Array, keys: BeamCachePart, own_B1q1wM: Array) -> Float[Array, 'B G q h K']:
-    """Returns weighted sums of each beam's own values."""
+    """Returns, for each beam, the weighted sums of the values that this beam reads."""
     rows, groups, count, *_ = weights_BGqhM.shape
     value_BGxK = jax.lax.collapse(keys.value_BGwMK, 2, 4)
     weights_BGqhwM = jnp.where(own_B1q1wM, weights_BGqhM[..., None, :], 0.0)
@@ -264,7 +270,7 @@ def beam_value_sums(weights_BGqhM: Array, keys: BeamCachePart, own_B1q1wM: Array
 def attend_cached_keys(
     spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n'] | None]:
-    """Returns float32 outputs and log-sum-exp of the queries of tokens `new` over only these keys."""
+    """Returns float32 attention outputs and log-sum-exp of the new tokens' queries over only the given keys."""
     batch, count, heads, width = query_BnHK.shape
     if terms.additive is None:
         q_BnGhK = scale_queries(query_BnHK, terms).reshape(batch, count, spec.key_heads, -1, width)
@@ -282,7 +288,9 @@ def attend_cached_keys(
 def cached_key_weights(
     spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
 ) -> Weights:
-    """Returns weights and log-sum-exp from the logits; only positions and segments of `new` and `keys` are read."""
+    """Returns attention weights and log-sum-exp of new tokens over cached keys,
+    from the logits, positions and segments.
+    """
     is_same_B1nM = new.segments_BM[:, None, :, None] == keys.segments_BM[:, None, None]
     is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
     allowed_BhnM = allowed_pairs(spec, new.positions_BM, keys.positions_BM) & is_same_B1nM
@@ -297,22 +305,29 @@ def cached_key_weights(
 def allowed_pairs(
     spec: CacheSpec, query_positions_Bn: Int[Array, 'B n'], key_positions_BM: Int[Array, 'B M']
 ) -> Bool[Array, 'B h n M']:
-    """Returns which query may read which key by the pattern; h is 1 if all heads have the same pattern."""
+    """Returns which query may read which key according to the pattern;
+    axis h has size 1 if all heads have the same pattern.
+    """
     patterns = head_patterns(decoding_pattern(spec), spec.heads)
     pairs = query_positions_Bn[:, :, None], key_positions_BM[:, None, :]
     return jnp.stack([pattern(*pairs) for pattern in patterns], axis=1)
 
 
 def write_cache(slots: CacheSlots, cache: KeyCache, new: KeyCache) -> KeyCache:
-    """Returns the cache with the new keys in their slots; of several keys for one slot the newest stays."""
+    """Returns the decoding cache with new keys written to their slots;
+    if several new keys have one slot, the newest stays.
+    """
     last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
     is_kept_Bn = (new.segments_BM != 0) & (slots.next_position_in_slot(new.positions_BM) > last_B1)
-    places_Bn = jnp.where(is_kept_Bn, slots.slot_of_position(new.positions_BM), slots.count)  # index `count` is dropped
+    # The scatter below drops keys with slot index `count`.
+    places_Bn = jnp.where(is_kept_Bn, slots.slot_of_position(new.positions_BM), slots.count)
     return put_in_slots(places_Bn, cache, new)
 
 
 def put_in_slots(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
-    """Returns the cache with new keys in these slots; indices beyond the last slot are dropped."""
+    """Returns the decoding cache with new keys written to slots of these indices;
+    keys with an index beyond the last slot are dropped.
+    """
     keys = (scatter_rows(old, places_Bn, fresh) for old, fresh in zip(cache[:2], new[:2], strict=True))
     return KeyCache(
         *keys, *(scatter_last_axis(old, places_Bn, fresh) for old, fresh in zip(cache[2:], new[2:], strict=True))
@@ -320,7 +335,9 @@ def put_in_slots(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
 
 
 def put_in_beam_slots(places_B1: Array, part: BeamCachePart, new: BeamCachePart) -> BeamCachePart:
-    """Returns slots that beams share, with new keys in these slots, like `put_in_slots`."""
+    """Returns a part of a beam cache with new keys written to slots of these indices;
+    an index beyond the last slot is dropped.
+    """
     return BeamCachePart(
         scatter_last_axis(part.key_BGKwM, places_B1, new.key_BGKwM),
         scatter_rows(part.value_BGwMK, places_B1, new.value_BGwMK),
@@ -332,7 +349,7 @@ def put_in_beam_slots(places_B1: Array, part: BeamCachePart, new: BeamCachePart)
 def scatter_rows(
     old: Shaped[Array, 'B *axes M K'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n K']
 ) -> Shaped[Array, 'B *axes M K']:
-    """Returns `old` with `fresh` at these indices along the second-last axis."""
+    """Returns `old` with the vectors `fresh` written at these indices of the second-last axis; other vectors stay."""
     put_one = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
     return put_one(old, places_Bn, fresh)
 
@@ -340,6 +357,6 @@ def scatter_rows(
 def scatter_last_axis(
     old: Shaped[Array, 'B *axes M'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n']
 ) -> Shaped[Array, 'B *axes M']:
-    """Returns `old` with `fresh` at these indices along the last axis."""
+    """Returns `old` with `fresh` written at these indices of the last axis; other entries stay."""
     put_one = jax.vmap(lambda old, place, fresh: old.at[..., place].set(fresh.astype(old.dtype), mode='drop'))
     return put_one(old, places_Bn, fresh)

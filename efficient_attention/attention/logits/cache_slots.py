@@ -1,4 +1,6 @@
-"""The slots of a decoding cache: a key keeps its slot until its last reader, then another key takes the slot."""
+"""Assigns the keys of a decoding cache to slots: a key keeps its slot until the last query
+that reads it, then the slot is reused.
+"""
 
 import dataclasses
 import functools
@@ -13,7 +15,7 @@ from efficient_attention.attention.patterns import Pattern, head_patterns
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CacheSlots:
-    """The assignment of keys to slots: in turn (a ring), or by tables over the key's position.
+    """Says which cache slot each key takes: slots in turn (a ring buffer), or a slot from a table over key positions.
 
     Args:
         count: number of slots.
@@ -27,17 +29,17 @@ class CacheSlots:
 
     @property
     def is_ring(self) -> bool:
-        """Whether keys take the slots in turn."""
+        """Whether keys take the cache slots in turn, as in a ring buffer."""
         return self.slots_M is None
 
     def slot_of_position(self, positions: Array) -> Array:
-        """Returns the slot of the key at each position; `count` if it has none."""
+        """Returns the cache slot of the key at each position; `count` if no query reads the key and it has no slot."""
         if self.slots_M is None:
             return positions % self.count
         return jnp.asarray(self.slots_M).at[positions].get(mode='fill', fill_value=self.count)
 
     def next_position_in_slot(self, positions: Array) -> Array:
-        """Returns the position of the key that takes over the slot of the key at each position."""
+        """Returns, for the key at each position, the position of the next key that takes the same cache slot."""
         if self.next_keys_M is None:
             return positions + self.count
         return jnp.asarray(self.next_keys_M).at[positions].get(mode='fill', fill_value=0)
@@ -45,13 +47,16 @@ class CacheSlots:
 
 @functools.lru_cache(maxsize=256)
 def assign_cache_slots(pattern: Pattern, heads: int, length: int) -> CacheSlots:
-    """Returns the smallest set of slots that holds every key while any head may read it from a position < length."""
+    """Assigns keys to the fewest cache slots, so that each key stays while any head may still read it, for `length`
+    positions.
+    """
     back = pattern.reach.back
     if back < length:
         return CacheSlots(int(back) + 1)
     last_M = last_reading_queries(head_patterns(pattern, heads), length)
     slots_M, next_keys_M = np.full(length, -1, np.int32), np.full(length, np.iinfo(np.int32).max, np.int32)
-    taken: list[tuple[int, int]] = []  # (last reader, position) of the newest key of each slot
+    # One entry per slot, for its newest key: the last query that reads the key, and the key's position.
+    taken: list[tuple[int, int]] = []
     for position in np.flatnonzero(last_M >= 0):
         before = heapq.heappop(taken)[1] if taken and taken[0][0] < position else -1
         slots_M[position] = len(taken) if before < 0 else slots_M[before]
@@ -63,7 +68,8 @@ def assign_cache_slots(pattern: Pattern, heads: int, length: int) -> CacheSlots:
 
 
 def last_reading_queries(patterns: list[Pattern], length: int, at_once: int = 256) -> np.ndarray:
-    """Returns int [length]: the last position below `length` at which any pattern reads each key; -1 for none.
+    """Returns, for each of `length` keys, the last position below `length` whose query reads it under any
+    of the patterns; -1 for no query.
 
     at_once: queries whose pairs with keys are in memory together.
     """

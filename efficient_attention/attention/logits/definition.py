@@ -1,4 +1,5 @@
-"""`PatternAttention`, the base class of mechanisms that turn the logits of a pattern's keys into attention weights.
+"""Defines `PatternAttention`, the base class of mechanisms that turn logits into attention weights
+over the keys that a pattern allows.
 
 This file also computes these weights densely, as one array [B, H, L, M]. query_chunks.py computes them for a few
 queries at a time; softmax has additional backends.
@@ -26,12 +27,13 @@ from efficient_attention.errors import require
 
 FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 Weights = tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]
-Weigh = Callable[[Request, Any, Any], Weights]  # arguments: request, dtype and precision of products
+Weigh = Callable[[Request, Any, Any], Weights]  # arguments: attention request, and dtype and precision of products
 
 
 @dataclasses.dataclass(frozen=True)
 class PatternAttention(Mechanism):
-    """A distribution over the keys that `pattern` allows, from logits such as q k^T / sqrt(K).
+    """A mechanism whose weights are a distribution over the keys that `pattern` allows,
+    from logits such as q k^T / sqrt(K).
 
     Args:
         pattern: which query reads which key.
@@ -46,22 +48,24 @@ class PatternAttention(Mechanism):
         require(isinstance(self.pattern, Pattern), f'{self.name} pattern', self.pattern, 'a pattern, such as Causal()')
 
     def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:  # noqa: ARG002
-        """Returns the weights of the allowed keys, zeros for queries without keys, and the log-sum-exp or None."""
+        """Returns attention weights over the allowed keys, with zeros for queries without allowed keys, and the
+        log-sum-exp or None.
+        """
         raise NotImplementedError(f'{self.name} has no distribution')
 
     @property
     def is_causal(self) -> bool:
-        """Whether its pattern is causal."""
+        """Whether the mechanism's pattern is causal."""
         return self.pattern.is_causal
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires positions, unless its pattern allows every pair."""
+        """Requires positions, unless the mechanism's pattern allows every query-key pair."""
         return Requirements(positions=self.pattern.uses_positions)
 
     @functools.cached_property
     def key_access(self) -> KeyAccess:
-        """Reads keys as its pattern says; some patterns place random or last global tiles by the number of keys."""
+        """Describes which keys the pattern lets queries read; in some patterns this depends on the number of keys."""
         return KeyAccess(
             by_distance=self.pattern.is_distance_based,
             one_band=self.pattern.is_band,
@@ -69,44 +73,50 @@ class PatternAttention(Mechanism):
         )
 
     def causal_window_size(self, length: int) -> int:
-        """Returns the largest number of the last `length` positions that a causal query reads, by its pattern."""
+        """Returns how many of the last `length` positions a causal query reads at most,
+        itself included, according to the pattern.
+        """
         return int(min(self.pattern.for_key_count(length).reach.back + 1, length))
 
     def restrict_to_pattern(self, pattern: Pattern) -> 'PatternAttention':
-        """Returns the mechanism over the pairs that both its pattern and `pattern` allow."""
+        """Returns the mechanism over the query-key pairs that its own pattern and the argument `pattern` both allow."""
         return dataclasses.replace(self, pattern=self.pattern & pattern)
 
     def without_pattern(self) -> 'PatternAttention':
-        """Returns the mechanism over all pairs, without its pattern."""
+        """Returns the mechanism over all query-key pairs, without its pattern."""
         return dataclasses.replace(self, pattern=Full())
 
     def causal_text(self, text: str) -> str:  # noqa: ARG002
-        """Returns the mechanism's text over its pattern & causal, for error messages."""
+        """Returns the config text of the mechanism with its pattern made causal, as advice in error messages."""
         return f"'{self.name}(causal & ({pattern_text(self.pattern)}))', which keeps the pairs that look back"
 
     def differs_by_head(self, heads: int) -> bool:
-        """Returns whether its pattern differs between heads, with `heads` heads in total."""
+        """Returns whether the pattern differs between heads, if there are `heads` heads in total."""
         return len(head_patterns(self.pattern, heads)) > 1
 
     def check_heads(self, heads: int) -> None:
-        """Raises an InputError if its pattern cannot be divided among this number of heads."""
+        """Raises an InputError if the mechanism's pattern cannot be divided among this number of heads."""
         self.pattern.for_head(0, heads)
 
     def for_layer(self, layer: int) -> 'PatternAttention':
-        """Returns the mechanism with its pattern for layer number `layer`; random tiles differ by layer."""
+        """Returns the mechanism with the pattern of layer number `layer`;
+        patterns with random tiles differ by layer.
+        """
         pattern = self.pattern.for_layer(layer)
         return self if pattern == self.pattern else dataclasses.replace(self, pattern=pattern)
 
 
 def request_pattern(request: Request) -> Pattern:
-    """Returns the pattern of the mechanism of an attention request, with the request's number of keys set."""
+    """Returns the pattern of an attention request's mechanism, for the request's number of keys."""
     return ensure_kind(PatternAttention, request.mechanism).pattern.for_key_count(request.full_row_key_count)
 
 
 def dense_weights(
     request: Request, dtype: jnp.dtype = FLOAT32, precision: jax.lax.Precision | None = HIGHEST
 ) -> Weights:
-    """Returns the dense weights, and the log-sum-exp or None; by default from products in full float32."""
+    """Returns the attention weights of all query-key pairs, and the log-sum-exp or None;
+    by default from products in full float32.
+    """
     logits_BHLM = scaled_logits(request, dtype, precision)
     return ensure_kind(PatternAttention, request.mechanism).normalise_logits(logits_BHLM, allowed_pairs(request))
 
@@ -114,9 +124,11 @@ def dense_weights(
 def attend_dense(
     request: Request, weigh: Weigh = dense_weights
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
-    """Returns output in the query's dtype and float32 log-sum-exp, for short rows; supports every request option.
+    """Returns the attention output in the query's dtype and the float32 log-sum-exp;
+    the scores of all pairs are in memory at once.
 
-    Products are in the input's dtype, statistics in float32. All scores [B, H, L, M] are in memory together.
+    This form is for short rows and supports every option of a request. Products are in the input's dtype, statistics in
+    float32.
     """
     dtype = request.query.dtype
     weights_BHLM, lse_BHL = weigh(request, dtype, None)
@@ -125,7 +137,9 @@ def attend_dense(
 
 
 def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
-    """Returns which query may read which key by pattern, positions and segments; b and h are 1 if nothing differs."""
+    """Returns which query may read which key, by pattern, positions and segments;
+    axes b and h have size 1 if rows or heads do not differ.
+    """
     positions = request.full_row_positions
     query_bL1, key_b1M = jnp.asarray(positions.query)[:, :, None], jnp.asarray(positions.key)[:, None, :]
     patterns = head_patterns(request_pattern(request), request.query.shape[2])
@@ -134,9 +148,9 @@ def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
 
 
 def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Float[Array, 'B H L M']:
-    """Returns q k^T / sqrt(K), or additive scores, plus relative term and bias, in float32.
+    """Returns float32 logits: q k^T / sqrt(K) or additive scores, plus the relative term and the bias.
 
-    Operands of products are in `dtype`.
+    Matrix products have operands in `dtype`.
     """
     if request.additive is None:
         logits_BHLM = dot_logits(request.query, request.key, dtype, precision)
@@ -149,7 +163,7 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
 def dot_logits(
     q_BLHK: Array, k_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
 ) -> Float[Array, 'B H L M']:
-    """Returns q k^T / sqrt(K) in float32, from operands in `dtype`; H / G query heads share a key head."""
+    """Returns float32 logits q k^T / sqrt(K) from operands in `dtype`; H / G query heads share a key head."""
     batch, queries, heads, width = q_BLHK.shape
     groups = k_BMGK.shape[2]
     q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
@@ -159,7 +173,9 @@ def dot_logits(
 
 
 def logit_terms(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Array | None:
-    """Returns the sum of relative term and bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; None without either."""
+    """Returns the sum of relative term and bias, float32 [1 or B, 1 or H, 1 or L, 1 or M];
+    None if the request has no such term.
+    """
     bias_bhlm = dense_bias(request)
     if request.relative is None:
         return bias_bhlm
@@ -168,7 +184,9 @@ def logit_terms(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision
 
 
 def dense_bias(request: Request) -> Array | None:
-    """Returns the bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; functions are evaluated on all positions."""
+    """Returns the bias as a float32 array [1 or B, 1 or H, 1 or L, 1 or M];
+    a bias function is evaluated on all positions.
+    """
     bias = request.bias
     if bias is None:
         return None
@@ -182,7 +200,7 @@ def dense_bias(request: Request) -> Array | None:
 def additive_logits(
     query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], vector_HK: Float[Array, 'H K']
 ) -> Float[Array, 'B H L M']:
-    """Returns v tanh(q + k) in float32, unscaled; H / G query heads share a key head.
+    """Returns additive attention scores v tanh(q + k) in float32, unscaled; H / G query heads share a key head.
 
     With q = W s and k = U h these are the scores of Bahdanau et al. 2014, arXiv 1409.0473, appendix A.1.2. They also
     equal "concat" in Luong et al. 2015, arXiv 1508.04025, equation 8, whose matrix times [h; s] is such a sum.
@@ -198,5 +216,7 @@ def additive_logits(
 
 
 def multiply_adds(_: Mechanism, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: two products over every pair, for any pattern; sorting is left out."""
+    """Returns the multiply-adds of one row: two products over every query-key pair,
+    whatever the pattern; sorting is not counted.
+    """
     return 2 * width * length * length * heads

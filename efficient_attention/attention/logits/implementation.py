@@ -1,4 +1,6 @@
-"""Builds the implementation of a mechanism that is a distribution over a pattern's keys; only its class is specific."""
+"""Builds the `Implementation` of a mechanism that is a distribution over a pattern's keys;
+such mechanisms differ only in their class.
+"""
 
 from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.logits import cache, definition, query_chunks
@@ -6,7 +8,9 @@ from efficient_attention.attention.logits.definition import PatternAttention
 
 
 def make_pattern_implementation(kind: type[PatternAttention]) -> Implementation:
-    """Returns the implementation of this class, whose `distribute` turns logits into weights."""
+    """Returns the `Implementation` of a mechanism over a pattern; the class's `normalise_logits` turns logits into
+    weights.
+    """
     return Implementation(
         kind=kind,
         weights=definition.dense_weights,

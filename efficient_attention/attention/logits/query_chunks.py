@@ -1,4 +1,6 @@
-"""The fast form of mechanisms over a pattern: dense scores, for a few queries at a time if all pairs are too many."""
+"""Computes attention over a pattern from dense scores; if the scores
+of all pairs need too much memory, a few queries at a time.
+"""
 
 import dataclasses
 import functools
@@ -17,16 +19,20 @@ from efficient_attention.attention.request import QueryKeyPair, Request, ShardPl
 
 
 def compute_attention(request: Request, weigh: Weigh = dense_weights) -> Result:
-    """Returns output and log-sum-exp or None by the weights of `weigh`, with every option of a request."""
+    """Returns the attention output with the weights that `weigh` computes, and the log-sum-exp or None;
+    supports every option of a request.
+    """
     return map_query_chunks(request, functools.partial(attend_dense, weigh=weigh))
 
 
-# Bytes of float32 scores in memory at once: with 32 rows of 8 heads and 1,024 keys this allows 64 queries per part.
+# Bytes of float32 scores in memory at once; for 32 rows of 8 heads and 1,024 keys this allows 64 queries per chunk.
 PART_BYTES = 64 * 2**20
 
 
 def map_query_chunks(request: Request, compute: Callable[[Request], Result]) -> Result:
-    """Returns `compute(request)`, a few queries at a time if the scores of all queries need too much memory."""
+    """Returns `compute(request)`, computed for a few queries at a time if the scores
+    of all queries need too much memory.
+    """
     queries, size = request.query.shape[1], query_chunk_size(request)
     if size >= queries:
         return compute(request)
@@ -43,14 +49,16 @@ def map_query_chunks(request: Request, compute: Callable[[Request], Result]) -> 
 
 
 def query_chunk_size(request: Request) -> int:
-    """Returns how many queries have at most `PART_BYTES` of scores (additive ones times K); at least 1."""
+    """Returns how many queries have scores of at most `PART_BYTES` bytes together; at least 1.
+    Additive scores count K times.
+    """
     batch, _, heads, width = request.query.shape
     numbers = batch * heads * request.key.shape[1] * (1 if request.additive is None else width)
     return max(1, PART_BYTES // (4 * numbers))
 
 
 def query_arrays(request: Request) -> dict[str, tuple[Any, int]]:
-    """Returns the arrays of an attention request that have a query axis, by name, each with that axis."""
+    """Returns by name the arrays of an attention request that have a query axis, each with the index of this axis."""
     found: dict[str, tuple[Any, int]] = {'query': (request.query, 1), 'positions': (request.positions.query, 1)}
     if request.segments is not None:
         found['segments'] = request.segments.query, 1
@@ -64,7 +72,9 @@ def query_arrays(request: Request) -> dict[str, tuple[Any, int]]:
 
 
 def split_into_chunks(x: Any, axis: int, parts: int, size: int) -> Shaped[Array, '...']:
-    """Returns the array cut into chunks of `size` along an axis, [parts, ...]; its last entry fills the last chunk."""
+    """Returns an array cut into `parts` chunks of `size` entries along an axis;
+    copies of its last entry fill the last chunk.
+    """
     x = jnp.asarray(x)
     missing = parts * size - x.shape[axis]
     x = jnp.pad(x, [(0, missing if number == axis else 0) for number in range(x.ndim)], mode='edge')
@@ -72,13 +82,13 @@ def split_into_chunks(x: Any, axis: int, parts: int, size: int) -> Shaped[Array,
 
 
 def merge_chunks(parts: Shaped[Array, '...'], axis: int, queries: int) -> Shaped[Array, '...']:
-    """Returns the chunks [parts, ...] joined along an axis, without the entries that fill the last chunk."""
+    """Returns chunks [parts, ...] joined along an axis, without the entries that only fill the last chunk."""
     x = jax.lax.collapse(jnp.moveaxis(parts, 0, axis), axis, axis + 2)
     return jax.lax.slice_in_dim(x, 0, queries, axis=axis)
 
 
 def query_chunk_request(request: Request, start: Any, part: dict[str, Array]) -> Request:
-    """Returns the request for the queries from index `start` on, with their arrays."""
+    """Returns the attention request for only the queries from index `start` on, with their arrays."""
     place = request.place or ShardPlacement(
         request.full_row_key_count, QueryKeyPair(np.int32(0), np.int32(0)), QueryKeyPair(np.int32(0), np.int32(0))
     )

@@ -1,4 +1,4 @@
-"""LSH attention defined: its options, which query reads which key, and the weights as a dense matrix.
+"""Defines LSH attention: its options, which query reads which key, and the dense matrix of attention weights.
 
 Source: Kitaev et al. 2020, arXiv 2001.04451 (Reformer), section 2, and the released code where it differs.
 
@@ -7,10 +7,10 @@ another factor. (`Softmax` on keys sqrt(K) q / |q| has the same logits.) `reques
 reads itself only if it may read nothing else, because the logit of a position with itself is -1e5.
 
 In each of T rounds the positions of a row are sorted by (segment, bucket, position) and cut into n chunks of S =
-`bucket_size`. A query reads its chunk and the chunk before it; for the first chunk that is the last chunk of the same
-round. Masks are then applied pair by pair, so no key outside the segment and no padding is ever read. Sorting by
-segment first gives each packed segment separate chunks; sorted by bucket only, most of a chunk would be keys that its
-queries may not read. Padding comes last. `hashing.py` computes the buckets, `rounds.py` the order.
+`bucket_size`. A query reads its chunk and the chunk before it; for the first chunk, the chunk before it is the last
+chunk of the same round. Masks are then applied pair by pair, so no key outside the segment and no padding is ever read.
+Sorting by segment first gives each packed segment separate chunks; sorted by bucket only, most of a chunk would be keys
+that its queries may not read. Padding comes last. `hashing.py` computes the buckets, `rounds.py` the order.
 
 The weights are one softmax over the keys of all rounds together. A pair that two rounds found counts twice unless
 `deduplicate` is set.
@@ -40,13 +40,14 @@ from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import causal_mask, masked_softmax, same_segment
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
-SELF_LOGIT = -1e5  # logit of a position with itself, as in trax
-SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros gives a key of zeros
+SELF_LOGIT = -1e5  # the logit of a position with itself, as in the library trax
+SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros gives a key of zeros instead of NaN
 
 
 @dataclasses.dataclass(frozen=True)
 class LSH(Mechanism):
-    """Softmax attention over the pairs that share a chunk after a sort by angular hash, in one of several rounds.
+    """Softmax attention over query-key pairs that share a chunk in any of several rounds;
+    a round sorts positions by an angular hash.
 
     The key is the unit vector of the query (shared QK), so `attend` takes query and key as the same array. Defaults
     follow the paper's released code rather than the paper: a query also reads keys of neighbouring buckets inside its
@@ -66,8 +67,8 @@ class LSH(Mechanism):
     name = 'lsh'
     requirements = Requirements(shared_qk=True)  # a key is the unit vector of its query
     capabilities = Capabilities(why_no_decoding='which keys a query reads depends on the tokens after it')
-    key_access = KeyAccess(by_length=True)  # the length decides the numbers of chunks and buckets
-    randomness = Randomness(always=True, for_all_heads=True)  # one sample has the rotations of all heads
+    key_access = KeyAccess(by_length=True)  # chunk and bucket counts depend on the length
+    randomness = Randomness(always=True, for_all_heads=True)  # all heads' rotations are sampled together
 
     bucket_size: int = 64
     rounds: int = 4
@@ -92,7 +93,7 @@ class LSH(Mechanism):
 
 
 def layout_from_request(request: Request) -> LSHLayout:
-    """Returns the static options and sizes of an attention request for LSH.
+    """Returns the static options and sizes with which LSH attention computes this attention request.
 
     Raises:
         NotImplementedError: another mechanism, a bias, grouped heads, or keys whose length, positions or segments
@@ -115,7 +116,7 @@ def layout_from_request(request: Request) -> LSHLayout:
 
 
 def layout_for_length(mechanism: LSH, length: int, dropout_rate: float = 0.0) -> LSHLayout:
-    """Returns the static options and sizes for rows of `length` positions."""
+    """Returns the static options and sizes of LSH attention for rows of `length` positions."""
     return LSHLayout(
         length=length,
         size=min(mechanism.bucket_size, length),
@@ -130,17 +131,19 @@ def layout_for_length(mechanism: LSH, length: int, dropout_rate: float = 0.0) ->
 
 
 def unit_keys(q: Float[Array, '*batch K']) -> Float[Array, '*batch K']:
-    """Returns q / |q| in float32: the keys of shared-QK attention."""
+    """Returns q / |q| in float32, which are the keys of shared-QK attention."""
     return q.astype(jnp.float32) * inverse_query_norm(q)[..., None]
 
 
 def inverse_query_norm(q: Float[Array, '*batch K']) -> Float[Array, '*batch']:
-    """Returns 1 / |q| in float32, finite for zeros."""
+    """Returns 1 / |q| in float32; the result is finite for a query of zeros."""
     return jax.lax.rsqrt(jnp.square(q.astype(jnp.float32)).sum(axis=-1) + SMALLEST_SQUARE)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B H L']]:
-    """Returns the dense weights over the keys of all rounds before dropout, and the log-sum-exp; rows sum to 1 or 0."""
+    """Returns LSH attention's dense weights over the keys of all rounds, before dropout,
+    and the log-sum-exp; rows sum to 1 or 0.
+    """
     layout = layout_from_request(request)
     q_BHLK = request.query.astype(jnp.float32).swapaxes(1, 2)
     logits_BHLM = jnp.einsum('BHLK,BHMK->BHLM', q_BHLK, unit_keys(q_BHLK), precision=jax.lax.Precision.HIGHEST)
@@ -150,7 +153,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B 
 
 
 def count_rounds_with_pair(request: Request, layout: LSHLayout) -> Int[Array, 'B H L M']:
-    """Returns how many rounds found each pair; at most 1 if `deduplicate` is set."""
+    """Returns for each query-key pair in how many hash rounds they share a chunk; at most 1 if `deduplicate` is set."""
     rounds, buckets_BHTL = make_rounds(request, layout)
     chunks_BHTL = rounds.slots_BHTL // jnp.int32(layout.size)
     steps_back_BHTLM = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunk_count
@@ -162,13 +165,14 @@ def count_rounds_with_pair(request: Request, layout: LSHLayout) -> Int[Array, 'B
 
 
 def is_allowed_pair(request: Request, layout: LSHLayout) -> Bool[Array, 'b 1 #L #M']:
-    """Returns whether each key is in the query's segment and, if causal, not after the query."""
+    """Returns whether each key is in the query's segment and, in the causal form, not after the query."""
     allowed_b1LM = causal_mask(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed_b1LM & same_segment(request)
 
 
 def multiply_adds(mechanism: LSH, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: per round, the hash, and two products over the pairs of each chunk.
+    """Returns LSH attention's multiply-adds for one row: in each round,
+    the hash and two products over the pairs of each chunk.
 
     A chunk reads itself and the chunk before it; padding slots of the last chunk count as positions.
     """

@@ -1,4 +1,4 @@
-"""LSH attention in time and memory linear in the length; `definition.py` defines its result.
+"""Computes LSH attention in time and memory linear in the length; lsh/definition.py defines the result.
 
 The loops read a few neighbouring chunks of the sorted order at a time. They gather the vectors of those chunks and of
 the chunk before, and take a softmax over both. Each round's sums stay relative to its maximum until the rounds are
@@ -25,7 +25,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """Returns the output of LSH attention and its log-sum-exp, with segments, positions and dropout.
+    """Returns the output of LSH attention and its log-sum-exp; supports segments, positions and dropout.
 
     Bias, grouped heads and cross-attention raise NotImplementedError.
     """
@@ -41,7 +41,7 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[
 def attend_rounds(
     layout: LSHLayout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: LSHMaskInputs
 ) -> tuple[Float[Array, 'B H L K'], Float[Array, 'B H L']]:
-    """Returns the output in the query's dtype and the log-sum-exp over all rounds."""
+    """Returns the output of LSH attention in the query's dtype, and the log-sum-exp over all hash rounds."""
     return forward(layout, q_BHLK, v_BHLK, rounds, mask_inputs)[0]
 
 
@@ -54,13 +54,13 @@ def forward(
     total_BHL = jnp.where(has_key_BHL, sums.total, 1.0)
     out_BHLK = (sums.out / total_BHL[..., None]).astype(q_BHLK.dtype)
     lse_BHL = jnp.where(has_key_BHL, sums.maximum + jnp.log(total_BHL), MASKED)
-    # The log-sum-exp is not saved: for a token that reads only itself it is near -1e5, and rounding gives 0.4 % error.
+    # Maximum and total are saved, because a log-sum-exp near -1e5 (a token that reads only itself) has 0.4 % error.
     statistics = jnp.where(has_key_BHL, sums.maximum, 0.0), 1.0 / total_BHL
     return (out_BHLK, lse_BHL), (q_BHLK, v_BHLK, rounds, mask_inputs, out_BHLK, statistics)
 
 
 def backward(layout: LSHLayout, kept: Any, cotangents: tuple[Array, Array]) -> tuple[Array, Array, None, None]:
-    """Returns the gradients of q and v, in their dtypes."""
+    """Returns the gradients of queries and values for LSH attention, in the dtypes of queries and values."""
     q_BHLK, v_BHLK, rounds, mask_inputs, out_BHLK, (maximum_BHL, per_total_BHL) = kept
     dout_BHLK, dlse_BHL = cotangents
     delta_BHL = (dout_BHLK.astype(jnp.float32) * out_BHLK.astype(jnp.float32)).sum(axis=-1) - dlse_BHL

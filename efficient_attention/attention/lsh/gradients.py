@@ -1,4 +1,5 @@
-"""The backward pass of LSH attention, which recomputes the weights step by step from the merged softmax sums.
+"""Computes the backward pass of LSH attention, which recomputes the attention weights step by step
+from the saved softmax statistics.
 
 Axes as in `rounds.py`.
 """
@@ -29,14 +30,14 @@ from efficient_attention.attention.lsh.windows import (
 
 
 class BackwardQueryInputs(NamedTuple):
-    """Arrays by query that the backward pass reads."""
+    """Arrays with one entry per query that the backward pass of LSH attention reads."""
 
     dout_BHLK: Array
-    statistics_BHL3: Array  # float32: maximum, 1 / total, and sum of dout * out minus the log-sum-exp's gradient
+    statistics_BHL3: Array  # maximum, 1 / total, and rowsum(dout * out) - dlse, in float32
 
 
 class Gradients(NamedTuple):
-    """float32 gradients of queries, keys and values, by position."""
+    """Float32 gradients of queries, keys and values, in the order of positions."""
 
     dq_BHLK: Array
     dk_BHLK: Array
@@ -44,7 +45,9 @@ class Gradients(NamedTuple):
 
 
 class SlotGradients(NamedTuple):
-    """float32 gradients by slot; keys and values also have the chunk in front of the first one."""
+    """Float32 gradients of queries, keys and values, in sorted order;
+    keys and values also have a copy of the last chunk in front.
+    """
 
     dq_BHTnSK: Array
     dk_BHTcSK: Array
@@ -54,7 +57,7 @@ class SlotGradients(NamedTuple):
 def all_gradients(
     layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
 ) -> Gradients:
-    """Returns the gradients summed over all hash rounds.
+    """Returns the gradients of queries, keys and values, summed over all hash rounds.
 
     The gradient of the unit-vector keys is separate; the caller passes it on to the queries.
     """
@@ -71,7 +74,7 @@ def all_gradients(
 def round_gradients(
     layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
 ) -> Gradients:
-    """Returns the gradients summed over the given hash rounds."""
+    """Returns the gradients of queries, keys and values, summed over the given hash rounds."""
 
     def step(window: ChunkWindow, buffers: SlotGradients) -> SlotGradients:
         dq_BHTgSK, dk_BHTgmK, dv_BHTgmK = window_gradients(rows, by_query, window, layout)
@@ -96,7 +99,7 @@ def round_gradients(
 def window_gradients(
     rows: RowVectors, by_query: BackwardQueryInputs, window: ChunkWindow, layout: LSHLayout
 ) -> tuple[Float[Array, 'B H T g S K'], Float[Array, 'B H T g m K'], Float[Array, 'B H T g m K']]:
-    """Returns float32 gradients of a window's queries, and of the keys and values that they read."""
+    """Returns the float32 gradients of a window's queries, and of the keys and values that these queries read."""
     vectors = window_vectors(rows, window, layout)
     dout_BHTgSK = take_at_queries(by_query.dout_BHLK, window, layout)
     statistics_BHTgS3 = take_at_queries(by_query.statistics_BHL3, window, layout)
@@ -118,7 +121,9 @@ def window_gradients(
 
 
 def add_to_source_chunks(x_BHTgmK: Float[Array, 'B H T g m K'], layout: LSHLayout) -> Float[Array, 'B H T c S K']:
-    """Returns key or value gradients of g windows, summed by the keys' chunk; the transpose of `with_previous`."""
+    """Returns key or value gradients of g chunks of queries, added up for each chunk of keys;
+    the transpose of `with_previous`.
+    """
     if not layout.previous_chunks:
         return x_BHTgmK
     previous_BHTgSK, current_BHTgSK = jnp.split(x_BHTgmK, 2, axis=4)
@@ -128,11 +133,11 @@ def add_to_source_chunks(x_BHTgmK: Float[Array, 'B H T g m K'], layout: LSHLayou
 
 
 def sum_by_position(x_BHTcSK: Array, layout: LSHLayout, rounds: Rounds, before: int) -> Float[Array, 'B H L K']:
-    """Returns an array of chunks in the order of positions, summed over the rounds.
+    """Returns an array in sorted order brought to the order of positions and summed over the hash rounds.
 
-    `before` chunks stand in front of the first chunk.
+    `before` is the number of copied chunks in front of the first chunk, 0 or 1.
     """
-    if before:  # the extra chunk in front of the first one is a copy of the last chunk
+    if before:  # the first chunk is a copy of the last chunk, so its gradients are added there
         x_BHTcSK = add_chunks(x_BHTcSK, x_BHTcSK[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunk_count)))
     return sum_arrays(
         [order_by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in round_indices(rounds)]

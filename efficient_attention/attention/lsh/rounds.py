@@ -1,4 +1,5 @@
-"""The rounds of LSH attention: the positions of each row sorted by segment and bucket, in chunks of one size.
+"""Sorts the positions of each row by segment and bucket for each round of LSH attention,
+and cuts them into chunks of equal size.
 
 Axes of this folder's files, besides the package's: n chunks of a round, of S slots each, and s = n S slots; g chunks
 that a step computes; c chunks that a step reads, those g and the one before them; m keys that a chunk reads, its own S
@@ -17,19 +18,19 @@ from efficient_attention.attention.lsh.hashing import draw_rotations, hash_bucke
 from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take_along_rows
 from efficient_attention.attention.request import Request
 
-NO_RUN = -1  # the run number of slots without a token
+NO_RUN = -1  # the run number of a sorted entry that holds no token
 
 
 @dataclasses.dataclass(frozen=True)
 class LSHLayout:
-    """The static values of an LSH call: the options of `LSH`, and the sizes that follow from the length.
+    """The static values of a call of LSH attention: the options of `LSH`, and the sizes that follow from the length.
 
     Args:
         length: L, positions of a row.
         size: slots of a chunk, S.
-        rounds: T.
-        buckets: requested number per round; hashing may lower it to a product of two numbers.
-        causal: as in `LSH`, like the three after it.
+        rounds: number of hash rounds, T.
+        buckets: requested number of buckets per round; hashing may lower it to a product of two numbers.
+        causal: as in `LSH`, like `within_buckets`, `deduplicate` and `sequential`.
         dropout_rate: probability in [0, 1) of dropping a weight.
     """
 
@@ -45,29 +46,31 @@ class LSHLayout:
 
     @property
     def chunk_count(self) -> int:
-        """The number of chunks of a hash round, n."""
+        """The number n of chunks in a hash round."""
         return -(-self.length // self.size)
 
     @property
     def previous_chunks(self) -> int:
-        """The number of chunks before its own that a query reads: 1, or 0 if there is only one chunk."""
+        """How many chunks before its own chunk a query reads: 1, or 0 if there is only one chunk."""
         return int(self.chunk_count > 1)
 
 
 class Rounds(NamedTuple):
-    """The sorted order of positions in some hash rounds.
+    """The sorted order of positions in one or more hash rounds of LSH attention.
 
     Slots after the last position repeat this position and belong to no run.
     """
 
     numbers_T: Array
-    order_BHTs: Array  # the position in each slot
-    slots_BHTL: Array  # the slot of each position
-    runs_BHTs: Array | None  # pairs of equal numbers are allowed; NO_RUN without a token; None: all allowed
+    order_BHTs: Array  # the position at each index of the sorted order
+    slots_BHTL: Array  # the index of each position in the sorted order
+    runs_BHTs: Array | None  # tokens with equal numbers may attend; None: all tokens may
 
 
 def make_rounds(request: Request, layout: LSHLayout) -> tuple[Rounds, Int[Array, 'B H T L']]:
-    """Returns the sorted order of all hash rounds, and the buckets; rotations are sampled from `request.rng`."""
+    """Returns the sorted order of positions in all hash rounds, and the buckets;
+    samples the rotations from `request.rng`.
+    """
     assert request.rng is not None
     _, _, heads, width = request.query.shape
     segments_BL = None if request.segments is None else request.segments.query
@@ -77,7 +80,7 @@ def make_rounds(request: Request, layout: LSHLayout) -> tuple[Rounds, Int[Array,
         buckets_BHTL = hash_buckets(request.query, [rotation_HKb[:, :, None] for rotation_HKb in rotations_HKb])
         return sort_round(number[None], buckets_BHTL, segments_BL, layout), buckets_BHTL
 
-    # One round after another, so that only one round's projections are in memory.
+    # Rounds are hashed one after another, so that only one round's projections are in memory.
     numbers_T = jnp.arange(layout.rounds, dtype=jnp.int32)
     rotations_THKb = [jnp.moveaxis(rotation_HKTb, 2, 0) for rotation_HKTb in rotations_HKTb]
     by_round = jax.lax.map(lambda numbered: one_round(*numbered), (numbers_T, rotations_THKb))
@@ -85,7 +88,7 @@ def make_rounds(request: Request, layout: LSHLayout) -> tuple[Rounds, Int[Array,
 
 
 def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None, layout: LSHLayout) -> Rounds:
-    """Returns the positions of each row sorted by (segment, bucket, position), with padding last."""
+    """Returns the positions of each row in one hash round, sorted by (segment, bucket, position), with padding last."""
     order_BHTL, runs_BHTL = stable_order(buckets_BHTL, layout.buckets), None
     if segments_BL is not None:
         ranks_BHTL = jnp.broadcast_to(segment_ranks(segments_BL)[:, None, None], order_BHTL.shape)
@@ -105,7 +108,9 @@ def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None,
 
 
 def bucket_runs(buckets_BHTL: Array, ranks_BHTL: Array | None, layout: LSHLayout) -> Int[Array, 'B H T L']:
-    """Returns run numbers that rise where the sorted bucket or segment changes; NO_RUN for padding, whose rank is L."""
+    """Returns a number per sorted token that rises where the bucket or segment changes;
+    NO_RUN for padding, whose segment rank is L.
+    """
     is_new_BHTL = jnp.diff(buckets_BHTL, axis=-1, prepend=buckets_BHTL[..., :1]) != 0
     if ranks_BHTL is not None:
         is_new_BHTL |= jnp.diff(ranks_BHTL, axis=-1, prepend=ranks_BHTL[..., :1]) != 0

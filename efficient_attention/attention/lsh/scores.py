@@ -1,4 +1,4 @@
-"""The logits of a window of chunks, the mask of forbidden pairs, and the dropout of weights.
+"""Computes the logits of a window of chunks in LSH attention, the mask of forbidden pairs, and the dropout of weights.
 
 Axes as in `rounds.py`.
 """
@@ -22,7 +22,9 @@ NO_KEY_RUN = -2  # differs from NO_RUN, so that padding queries and padding keys
 def window_logits(
     vectors: WindowVectors, window: ChunkWindow, layout: LSHLayout
 ) -> tuple[Float[Array, 'B H T g S m'], Bool[Array, 'B H T g S m']]:
-    """Returns float32 logits, MASKED where forbidden, and whether each is a position's logit with itself."""
+    """Returns the float32 logits of a window, MASKED for forbidden pairs,
+    and whether each pair is a position with itself.
+    """
     logits_BHTgSm = float32_product('...SK,...mK->...Sm', vectors.q_BHTgSK, vectors.k_BHTgmK)
     is_self_BHTgSm = compare_pairs(jnp.equal, window.queries.places, window.keys.places)
     logits_BHTgSm = jnp.where(is_self_BHTgSm, SELF_LOGIT, logits_BHTgSm)
@@ -33,7 +35,7 @@ def window_logits(
 
 
 def float32_product(equation: str, left: Float[Array, '...'], right: Float[Array, '...']) -> Float[Array, '...']:
-    """Returns the einsum of `left`, rounded to the dtype of `right`, with `right`; sums are in float32."""
+    """Returns the einsum of two arrays with sums in float32; `left` is first rounded to the dtype of `right`."""
     dtype = right.dtype
     return jnp.einsum(equation, left.astype(dtype), right, preferred_element_type=jnp.float32)
 
@@ -41,12 +43,12 @@ def float32_product(equation: str, left: Float[Array, '...'], right: Float[Array
 def compare_pairs(
     compare: Callable[[Array, Array], Array], query: Int[Array, 'B H T g S'], key: Int[Array, 'B H T g m']
 ) -> Bool[Array, 'B H T g S m']:
-    """Returns a comparison of every query with every key that its chunk reads."""
+    """Returns `compare(query, key)` for every query and every key that the query's chunk reads."""
     return compare(query[..., :, None], key[..., None, :])
 
 
 def forbidden_pairs(window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H T g S m'] | None:
-    """Returns which pairs are forbidden; None if no pair is.
+    """Returns which query-key pairs of a window are forbidden; None if all pairs are allowed.
 
     Forbidden are pairs of different segments (or buckets), later keys if causal, and with `deduplicate` pairs that an
     earlier round found.
@@ -66,7 +68,7 @@ def forbidden_pairs(window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H 
 
 
 def is_found_in_earlier_round(number: int, window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H T g S m']:
-    """Returns which pairs of later hash rounds were already found in round `number`."""
+    """Returns which query-key pairs of later hash rounds already shared a chunk in round `number`."""
     assert window.queries.chunks is not None and window.keys.chunks is not None
     query_chunks_BHTgS, key_chunks_BHTgm = window.queries.chunks[..., number], window.keys.chunks[..., number]
     is_later_T11 = (number < window.numbers_T)[:, None, None]
@@ -83,14 +85,15 @@ def is_found_in_earlier_round(number: int, window: ChunkWindow, layout: LSHLayou
 
 
 def apply_dropout_factor(weights_BHTgSm: Array, factor_BHTgSm: Array | None) -> Float[Array, 'B H T g S m']:
-    """Returns weights, or their gradients, times the dropout factor; unchanged if the factor is None."""
+    """Returns attention weights, or their gradients, times the dropout factor; unchanged if the factor is None."""
     return weights_BHTgSm if factor_BHTgSm is None else weights_BHTgSm * factor_BHTgSm
 
 
 def dropout_factor(window: ChunkWindow, layout: LSHLayout) -> Float[Array, 'B H T g S m'] | None:
-    """Returns 0 or 1 / (1 - rate) for each pair, the same in all rounds; None without dropout.
+    """Returns the dropout factor 0 or 1 / (1 - rate) of each query-key pair,
+    equal in all hash rounds; None without dropout.
 
-    The bits are those of `dropout.keep_mask`.
+    The random bits equal the bits of `dropout.keep_mask`.
     """
     if window.seeds_BH is None:
         return None

@@ -1,4 +1,4 @@
-"""Stable sorts of small integers along the last axis, and moves of arrays into a sorted order and back."""
+"""Sorts small integers stably along the last axis, and moves arrays into a sorted order and back."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,11 @@ from jaxtyping import Int, Shaped
 
 
 def stable_order(numbers: Int[Array, '*rows L'], bound: int) -> Int[Array, '*rows L']:
-    """Returns the permutation that sorts integers in [0, bound) along the last axis; equal ones keep their order.
+    """Returns the permutation that stably sorts integers in [0, bound) along the last axis; equal integers keep their
+    order.
 
     Each integer is combined with its index into one number. Sorting these is several times faster than sorting pairs
-    and takes half the memory. If both do not fit into 32 bits, the sort goes digit by digit.
+    and takes half the memory. If integer and index do not fit into 32 bits together, the sort goes digit by digit.
     """
     length = numbers.shape[-1]
     base, weight = 2**32 // length, 1
@@ -29,7 +30,7 @@ def stable_order(numbers: Int[Array, '*rows L'], bound: int) -> Int[Array, '*row
 
 
 def segment_ranks(segments_BL: Array) -> Int[Array, 'B L']:
-    """Returns ranks 0, 1, ... in the order of a row's segment numbers, and L for padding."""
+    """Returns each token's segment rank: 0, 1, ... in the order of the row's segment numbers, and L for padding."""
     length = segments_BL.shape[1]
     order_BL = jnp.argsort(segments_BL, axis=-1, stable=True).astype(jnp.int32)
     sorted_BL = take_along_rows(segments_BL, order_BL)
@@ -48,12 +49,12 @@ def invert(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
 
 
 def take_along_rows(x: Shaped[Array, '...'], index: Int[Array, '*rows m']) -> Shaped[Array, '...']:
-    """Returns `x` [*rows, L, *rest] at `index`: [*rows, m, *rest]."""
+    """Returns the entries of `x` [*rows, L, *rest] at the indices [*rows, m] along axis L: [*rows, m, *rest]."""
     return vmap_leading_axes(lambda x, index: x.at[index].get(mode='promise_in_bounds'), index.ndim - 1)(x, index)
 
 
 def vmap_leading_axes(fn: Callable[..., Array], axes: int) -> Callable[..., Array]:
-    """Returns `fn` mapped over `axes` leading axes."""
+    """Returns the function `fn` mapped by `jax.vmap` over the first `axes` axes of its arguments."""
     for _ in range(axes):
         fn = jax.vmap(fn)
     return fn

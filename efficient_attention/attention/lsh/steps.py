@@ -1,4 +1,4 @@
-"""Loops over the chunks of LSH attention: a step computes as many neighbouring chunks as suit the device.
+"""Loops over the chunks of LSH attention; each loop step computes as many neighbouring chunks as suit the device.
 
 Axes as in `rounds.py`.
 """
@@ -22,9 +22,10 @@ from efficient_attention.attention.lsh.windows import (
 
 
 def chunks_per_step(layout: LSHLayout, rows: int, rounds: int) -> tuple[int, int]:
-    """Returns how many rounds and neighbouring chunks one step of a loop computes, for `rows` batch rows x heads.
+    """Returns how many hash rounds and how many neighbouring chunks one loop step computes,
+    for `rows` batch rows x heads.
 
-    A step first takes chunks of one round, because neighbours share the chunk before.
+    A step takes chunks of one round first, because each chunk's queries also read the chunk before it.
     """
     at_most = max(1, device_tuning().lsh_step_bytes // (4 * rows * layout.size**2 * (1 + layout.previous_chunks)))
     chunks = largest_divisor(layout.chunk_count, at_most)
@@ -32,16 +33,18 @@ def chunks_per_step(layout: LSHLayout, rows: int, rounds: int) -> tuple[int, int
 
 
 def largest_divisor(number: int, at_most: int) -> int:
-    """Returns the largest divisor of `number` that is at most `at_most`, which must be positive."""
+    """Returns the largest divisor of `number` that is at most the positive number `at_most`."""
     return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
 
 
 def loop_over_windows(step: Any, layout: LSHLayout, rounds: Rounds, mask_inputs: LSHMaskInputs, start: Any) -> Any:
-    """Returns the last carry of `carry = step(window, carry)` over all chunks of the given rounds, from `start` on."""
+    """Returns the final carry of a loop `carry = step(window, carry)` over the chunks
+    of the given hash rounds; `start` is the first carry.
+    """
     batch, heads, total = rounds.order_BHTs.shape[:3]
     count = chunks_per_step(layout, batch * heads, total)
     chunked = cut_into_chunks(rounds, layout)
-    steps = layout.chunk_count // count[1]  # steps of one round
+    steps = layout.chunk_count // count[1]  # number of loop steps per hash round
 
     def body(number: Int[Array, ''], carry: Any) -> Any:
         place = number // steps * count[0], number % steps * count[1]
@@ -51,7 +54,9 @@ def loop_over_windows(step: Any, layout: LSHLayout, rounds: Rounds, mask_inputs:
 
 
 def reduce_over_rounds(fn: Any, combine: Any, start: Any, layout: LSHLayout, rounds: Rounds) -> Any:
-    """Returns `fn(rounds)` for all rounds at once, or with `sequential` combines it round by round from `start` on."""
+    """Returns `fn(rounds)`; with `sequential`, calls `fn` for one hash round at a time
+    and combines the results, starting with `start`.
+    """
     if not layout.sequential:
         return fn(rounds)
 
@@ -66,12 +71,12 @@ def reduce_over_rounds(fn: Any, combine: Any, start: Any, layout: LSHLayout, rou
 def put_chunks(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
-    """Returns `buffer` with `x` in place of its rounds and chunks from the round and chunk `start` on."""
+    """Returns `buffer` [B, H, T, n, ...] with `x` written from the hash round and chunk in `start` on."""
     return jax.lax.dynamic_update_slice(buffer, x, slice_start_indices(start, x.ndim), allow_negative_indices=False)
 
 
 def add_chunks(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
-    """Returns `buffer` with `x` added to its rounds and chunks from the round and chunk `start` on."""
+    """Returns `buffer` [B, H, T, n, ...] with `x` added from the hash round and chunk in `start` on."""
     return put_chunks(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)

@@ -1,4 +1,5 @@
-"""The forward pass of LSH attention: softmax sums of each round, restored to the order of positions and merged.
+"""Computes the forward pass of LSH attention: softmax sums of each hash round,
+brought to the order of positions and merged.
 
 Axes as in `rounds.py`.
 """
@@ -25,15 +26,19 @@ from efficient_attention.attention.weights import MASKED
 
 
 class Sums(NamedTuple):
-    """A softmax before its division, in float32, for queries in slots or by position."""
+    """The numerators, maxima and denominators of a softmax before the division, in float32,
+    in sorted order or by position.
+    """
 
-    out: Float[Array, '*queries K']  # sum of exp(logit - maximum) v
-    maximum: Float[Array, '*queries']  # MASKED for a query without keys
-    total: Float[Array, '*queries']  # sum of exp(logit - maximum)
+    out: Float[Array, '*queries K']  # numerator: sum of exp(logit - maximum) v
+    maximum: Float[Array, '*queries']  # largest logit; MASKED for a query without keys
+    total: Float[Array, '*queries']  # denominator: sum of exp(logit - maximum)
 
 
 def all_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
-    """Returns the softmax sums over all hash rounds, by position: [B, H, L, K] and [B, H, L]."""
+    """Returns the softmax sums over all hash rounds in the order of positions:
+    numerators [B, H, L, K], maxima and totals [B, H, L].
+    """
     shape_BHL = rows.q_BHLK.shape[:3]
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
     start = Sums(zeros(rows.v_BHLK.shape), jnp.full(shape_BHL, MASKED, jnp.float32), zeros(shape_BHL))
@@ -47,13 +52,13 @@ def all_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: L
 
 
 def round_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
-    """Returns the softmax sums over the given hash rounds, by position."""
+    """Returns the softmax sums over the given hash rounds, in the order of positions."""
 
     def step(window: ChunkWindow, buffers: Sums) -> Sums:
         vectors = window_vectors(rows, window, layout)
         logits_BHTgSm, _ = window_logits(vectors, window, layout)
         maximum_BHTgS = logits_BHTgSm.max(axis=-1)
-        # If all keys are masked, maximum is MASKED; MASKED / 2 then keeps the exponential at 0.
+        # If all keys of a query are masked, its maximum is MASKED; MASKED / 2 then keeps the exponentials at 0.
         weights_BHTgSm = jnp.exp(logits_BHTgSm - jnp.maximum(maximum_BHTgS, MASKED / 2)[..., None])
         dropped_BHTgSm = apply_dropout_factor(weights_BHTgSm, dropout_factor(window, layout))
         out_BHTgSK = float32_product('...Sm,...mK->...SK', dropped_BHTgSm, vectors.v_BHTgmK)
@@ -73,7 +78,7 @@ def round_sums(layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs:
 def order_by_position(
     x: Shaped[Array, 'B H n S *rest'], rounds: Rounds, number: int, skip: int = 0
 ) -> Shaped[Array, 'B H L *rest']:
-    """Returns one round's array in the order of positions; `number` is the round's index on axis T.
+    """Returns the array of one hash round in the order of positions; `number` is the round's index on axis T.
 
     The first `skip` slots are left out.
     """
@@ -81,7 +86,7 @@ def order_by_position(
 
 
 def round_indices(rounds: Rounds) -> range:
-    """Returns the indices of the hash rounds along axis T.
+    """Returns the indices of hash rounds along axis T, as a range for Python loops.
 
     Sums over T are written term by term over these indices, so that XLA fuses the gathers into the sums.
     """
@@ -89,7 +94,7 @@ def round_indices(rounds: Rounds) -> range:
 
 
 def merge_sums(parts: list[Sums]) -> Sums:
-    """Returns the softmax sums over the keys of all `parts`, relative to their largest maximum."""
+    """Returns the softmax sums over the keys of all `parts`, rescaled to the largest of their maxima."""
     maximum_BHL = functools.reduce(jnp.maximum, [part.maximum for part in parts])
     shares_BHL = [jnp.exp(part.maximum - maximum_BHL) for part in parts]
     terms = [
@@ -100,5 +105,5 @@ def merge_sums(parts: list[Sums]) -> Sums:
 
 
 def sum_arrays(terms: list[Array]) -> Array:
-    """Returns the sum of arrays, added one after another."""
+    """Returns the sum of the arrays in a list, added in order."""
     return functools.reduce(jnp.add, terms)

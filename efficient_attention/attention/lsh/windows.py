@@ -1,4 +1,5 @@
-"""The window that a step of LSH attention reads: a few neighbouring chunks of the sorted order, and the one before.
+"""Builds the window that a loop step of LSH attention reads: a few neighbouring chunks
+of the sorted order and the chunk before them.
 
 Axes as in `rounds.py`.
 """
@@ -18,16 +19,20 @@ from efficient_attention.attention.request import Request
 
 
 class LSHMaskInputs(NamedTuple):
-    """Arrays by position that masks and dropout read; None if the call does not need them."""
+    """Arrays in the order of positions that the masks and dropout of LSH attention read;
+    None for arrays that the call does not need.
+    """
 
-    positions_BHL: Array | None  # None: positions are 0, 1, ... in the row
-    chunks_BHLT: Array | None  # the chunk in each round, to find pairs of earlier rounds
-    buckets_BHLT: Array | None  # the bucket in each round, likewise
-    seeds_BH: Array | None  # seeds of the hash of dropout bits
+    positions_BHL: Array | None  # None means positions 0, 1, ... in the row
+    chunks_BHLT: Array | None  # each token's chunk in each round, to find pairs of earlier rounds
+    buckets_BHLT: Array | None  # each token's bucket in each round, to find pairs of earlier rounds
+    seeds_BH: Array | None  # seeds from which dropout bits are hashed
 
 
 class RowVectors(NamedTuple):
-    """Arrays by position that steps gather from: queries, values, and 1 / |q|, which turns queries into keys."""
+    """The queries, the values and 1 / |q| of whole rows, in the order of positions;
+    1 / |q| turns a query into a key.
+    """
 
     q_BHLK: Array
     v_BHLK: Array
@@ -35,7 +40,7 @@ class RowVectors(NamedTuple):
 
 
 class WindowVectors(NamedTuple):
-    """The queries of a window, and the keys and values that they read."""
+    """The query vectors of a window of chunks, and the key and value vectors that these queries read."""
 
     q_BHTgSK: Array
     k_BHTgmK: Array
@@ -43,17 +48,17 @@ class WindowVectors(NamedTuple):
 
 
 class WindowTokens(NamedTuple):
-    """Properties of the tokens in some slots that masks and dropout read; None if the call does not need them."""
+    """Properties of a window's tokens that masks and dropout read; None for properties that the call does not need."""
 
-    places: Int[Array, '*slots']  # index in the row
+    places: Int[Array, '*slots']  # index of the token in its row
     positions: Int[Array, '*slots'] | None
     runs: Int[Array, '*slots'] | None
-    chunks: Int[Array, '*slots T'] | None  # chunk in each round
-    buckets: Int[Array, '*slots T'] | None  # bucket in each round
+    chunks: Int[Array, '*slots T'] | None  # the token's chunk in each round
+    buckets: Int[Array, '*slots T'] | None  # the token's bucket in each round
 
 
 class ChunkedRounds(NamedTuple):
-    """The slots of `Rounds` in chunks, with the last chunk of each round also in front of the first."""
+    """The sorted order of hash rounds, cut into chunks; in front of each round is a copy of its last chunk."""
 
     numbers_T: Array
     order_BHTcS: Array
@@ -61,18 +66,18 @@ class ChunkedRounds(NamedTuple):
 
 
 class ChunkWindow(NamedTuple):
-    """The slots that one step reads, g chunks and the one before them, and their tokens."""
+    """The g chunks that one loop step computes, the chunk before them, and the properties of their tokens."""
 
-    start: tuple[Array, Array]  # round and chunk
+    start: tuple[Array, Array]  # indices of the first hash round and chunk
     order_BHTcS: Array
-    queries: WindowTokens  # arrays over the query slots [B, H, T, g, S]
-    keys: WindowTokens  # arrays over the key slots [B, H, T, g, m]
+    queries: WindowTokens  # properties of the window's queries [B, H, T, g, S]
+    keys: WindowTokens  # properties of the keys that they read [B, H, T, g, m]
     numbers_T: Array
     seeds_BH: Array | None
 
 
 def make_mask_inputs(request: Request, layout: LSHLayout, rounds: Rounds, buckets_BHTL: Array) -> LSHMaskInputs:
-    """Returns the arrays by position that the request's masks and dropout need."""
+    """Returns the arrays in the order of positions that masks and dropout of this attention request need."""
     shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
     if layout.causal and not request.has_default_positions:
@@ -87,7 +92,9 @@ def make_mask_inputs(request: Request, layout: LSHLayout, rounds: Rounds, bucket
 
 
 def cut_into_chunks(rounds: Rounds, layout: LSHLayout) -> ChunkedRounds:
-    """Returns the rounds' slots in chunks; if queries read the chunk before, the last chunk is also put first."""
+    """Returns the sorted order of hash rounds cut into chunks; if queries read the chunk before theirs,
+    the last chunk also comes first.
+    """
 
     def cut(x_BHTs: Array) -> Array:
         x_BHTnS = x_BHTs.reshape(*x_BHTs.shape[:3], layout.chunk_count, layout.size)
@@ -104,7 +111,7 @@ def make_window(
     rounds: ChunkedRounds,
     mask_inputs: LSHMaskInputs,
 ) -> ChunkWindow:
-    """Returns the window of `count` rounds and chunks from the round and chunk `start` on."""
+    """Returns the window of `count` hash rounds and chunks that begins at the round and chunk in `start`."""
 
     def cut(x_BHTcS: Array) -> Array:
         return slice_from(x_BHTcS, start, (count[0], count[1] + layout.previous_chunks))
@@ -124,12 +131,14 @@ def make_window(
 
 
 def with_previous(x: Shaped[Array, 'B H T c S *rest'], layout: LSHLayout) -> Shaped[Array, 'B H T g m *rest']:
-    """Returns the slots that each of the last g chunks reads: the slots of the chunk before, if any, and its own."""
+    """Returns the entries that each of the last g chunks reads: the entries
+    of the chunk before, if any, and its own.
+    """
     return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.previous_chunks else x
 
 
 def slice_start_indices(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
-    """Returns the start indices of round and chunk `start` in an array [B, H, T, n, ...], always in int32.
+    """Returns the int32 start indices of the hash round and chunk in `start`, for slices of an array [B, H, T, n, ...].
 
     JAX may count in 64 bits, and all start indices must share one dtype.
     """
@@ -140,14 +149,14 @@ def slice_start_indices(start: tuple[Array, Array], axes: int) -> tuple[Array, .
 def slice_from(
     x: Shaped[Array, 'B H T n *rest'], start: tuple[Array, Array], count: tuple[int, int]
 ) -> Shaped[Array, 'B H _ _ *rest']:
-    """Returns `count` rounds and chunks of `x` from the round and chunk `start` on."""
+    """Returns `count` hash rounds and chunks of `x`, beginning at the round and chunk in `start`."""
     return jax.lax.dynamic_slice(
         x, slice_start_indices(start, x.ndim), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
     )
 
 
 def take_at_slots(x: Shaped[Array, 'B H L *rest'], order_BHTcS: Array) -> Shaped[Array, 'B H T c S *rest']:
-    """Returns `x` at the positions that the slots hold."""
+    """Returns the entries of `x` in sorted order, at the positions in `order_BHTcS`."""
     taken = take_along_rows(x, order_BHTcS.reshape(*order_BHTcS.shape[:2], -1))
     return taken.reshape(*order_BHTcS.shape, *x.shape[3:])
 
@@ -155,18 +164,18 @@ def take_at_slots(x: Shaped[Array, 'B H L *rest'], order_BHTcS: Array) -> Shaped
 def take_at_queries(
     x: Shaped[Array, 'B H L *rest'], window: ChunkWindow, layout: LSHLayout
 ) -> Shaped[Array, 'B H T g S *rest']:
-    """Returns `x` at the positions of a window's queries."""
+    """Returns the entries of `x` at the positions of a window's queries."""
     return take_at_slots(x, window.order_BHTcS[:, :, :, layout.previous_chunks :])
 
 
 def make_row_vectors(q_BHLK: Array, v_BHLK: Array) -> RowVectors:
-    """Returns the queries and values with the factors that turn queries into keys."""
+    """Returns whole rows' queries and values, with the factors 1 / |q| that turn queries into keys."""
     return RowVectors(q_BHLK, v_BHLK, inverse_query_norm(q_BHLK))
 
 
 def window_vectors(rows: RowVectors, window: ChunkWindow, layout: LSHLayout) -> WindowVectors:
-    """Returns the vectors of a window's queries and of the keys that they read."""
-    # Without the barrier XLA gathers the scale again for each element of the products' operands.
+    """Returns the vectors of a window's queries, and of the keys and values that these queries read."""
+    # The barrier prevents XLA from gathering the scale again for each element of the matrix products' operands.
     q_BHTcSK, v_BHTcSK, scale_BHTcS = jax.lax.optimization_barrier(
         tuple(take_at_slots(vectors, window.order_BHTcS) for vectors in rows)
     )

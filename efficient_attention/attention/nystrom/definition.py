@@ -1,4 +1,6 @@
-"""Nystrom attention defined: softmax of queries and of keys against landmarks, joined by an iterated inverse."""
+"""Defines Nystrom attention: queries attend to landmarks and landmarks attend to keys,
+joined by an approximate pseudo-inverse.
+"""
 
 import dataclasses
 import math
@@ -29,31 +31,33 @@ from efficient_attention.attention.whole_rows import (
 from efficient_attention.errors import require, require_at_least
 
 HIGHEST = jax.lax.Precision.HIGHEST
-BLOCK = 128  # tokens whose convolution is computed as one product
+BLOCK = 128  # number of tokens whose convolution is one matrix product
 
 
 @dataclasses.dataclass(frozen=True)
 class Nystrom(Mechanism):
-    """softmax(q k~^T) Z softmax(q~ k^T) v, logits times 1 / sqrt(K); ~ are means of neighbouring tokens.
+    """Nystrom attention softmax(q k~^T) Z softmax(q~ k^T) v, where landmarks q~
+    and k~ are means of neighbouring tokens.
 
-    Z approximates the pseudo-inverse of softmax(q~ k~^T). The number of iterations is part of the definition, because
-    the converged inverse of such matrices gives worse outputs than six iterations. Rows of the weights sum to 1 as far
-    as Z has converged; entries may be negative. Everything is in float32. There is no causal form.
+    Logits are products times 1 / sqrt(K). Z approximates the pseudo-inverse of softmax(q~ k~^T). The number of
+    iterations is part of the definition, because the converged inverse of such matrices gives worse outputs than six
+    iterations. Rows of the weights sum to 1 as far as Z has converged; entries may be negative. All computations are in
+    float32. There is no causal form.
 
     Source: Xiong et al. 2021, arXiv 2102.03902, equations 13 and 14. Z starts from each matrix's own norms; the
     released code starts from the largest norms of the batch.
 
     Args:
-        landmarks: m of a row of n valid tokens; landmark j is the mean of the tokens with indices from floor(j n / m)
-            to before floor((j + 1) n / m).
-        iterations: of Z.
+        landmarks: m, the number of landmarks. In a row of n valid tokens, landmark j is the mean of the tokens with
+            indices from floor(j n / m) to before floor((j + 1) n / m).
+        iterations: number of iterations that compute Z.
         convolution: odd width of a learned convolution of each head's values over positions, added to the output; 0 =
             none.
     """
 
     name = 'nystrom'
-    requirements = Requirements(positions=False, whole_rows=True)  # landmarks are means over neighbours in their row
-    capabilities = Capabilities(has_dropout=False)  # the weights of keys are never computed one by one
+    requirements = Requirements(positions=False, whole_rows=True)  # landmarks average neighbours in a row
+    capabilities = Capabilities(has_dropout=False)  # dropout needs weights per key, which are never computed
     key_access = KeyAccess(
         other_sequence=False,
         why_one_row="mixes queries in its landmarks, so a decoder's queries would leak later targets",
@@ -70,14 +74,14 @@ class Nystrom(Mechanism):
         require(is_odd, 'nystrom convolution', self.convolution, '0 or an odd width')
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:  # noqa: ARG002
-        """Returns the convolution [H, its width], if there is one."""
+        """Returns the declaration of the learned convolution kernels [H, width], if the mechanism has a convolution."""
         if not self.convolution:
             return {}
         return {'convolution': LearnedOperand((heads, self.convolution), 1.0 / math.sqrt(3.0 * self.convolution))}
 
 
 class Landmarks(NamedTuple):
-    """Landmarks of queries and keys [B, H, m, K], and which landmarks average any token: [B, 1, m] or [1, 1, m]."""
+    """The landmarks of queries and keys [B, H, m, K], and which landmarks are the mean of at least one token."""
 
     query_BHmK: Array
     key_BHmK: Array
@@ -86,7 +90,7 @@ class Landmarks(NamedTuple):
 
 
 def compute_landmarks(request: Request) -> Landmarks:
-    """Returns the landmarks; those of queries include the scale 1 / sqrt(K)."""
+    """Returns the landmarks of queries and keys; the query landmarks include the scale 1 / sqrt(K)."""
     count, (heads, width) = ensure_kind(Nystrom, request.mechanism).landmarks, request.query.shape[2:]
     query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
     query_BHmK, has_query_b1m = segment_means(query_BLHK, valid_queries(request), count)
@@ -97,7 +101,7 @@ def compute_landmarks(request: Request) -> Landmarks:
 
 
 def check_request(request: Request) -> None:
-    """Raises NotImplementedError for unsupported options."""
+    """Raises a NotImplementedError for options of an attention request that Nystrom attention does not support."""
     has_convolution = bool(ensure_kind(Nystrom, request.mechanism).convolution)
     check_whole_rows(
         request,
@@ -107,7 +111,9 @@ def check_request(request: Request) -> None:
 
 
 def landmark_inverse(means: Landmarks, iterations: int) -> Float[Array, 'B H m m']:
-    """Returns Z, from the weights between landmarks, with zeros for a landmark without tokens."""
+    """Returns Z, the approximate pseudo-inverse of the attention weights between landmarks;
+    zeros for a landmark without tokens.
+    """
     logits_BHmm = jnp.einsum('BHmK,BHnK->BHmn', means.query_BHmK, means.key_BHmK, precision=HIGHEST)
     between_BHmm, _ = masked_softmax(logits_BHmm, means.has_key_b1m[:, :, None])
     between_BHmm = jnp.where(means.has_query_b1m[..., None], between_BHmm, 0.0)
@@ -115,7 +121,7 @@ def landmark_inverse(means: Landmarks, iterations: int) -> Float[Array, 'B H m m
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights of keys, including the convolution."""
+    """Returns Nystrom attention's dense weights of the keys, including the convolution."""
     check_request(request)
     mechanism, heads = ensure_kind(Nystrom, request.mechanism), request.query.shape[2]
     means, valid_BM = compute_landmarks(request), valid_keys(request)
@@ -135,7 +141,9 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def convolution_matrix(request: Request) -> Float[Array, '1 H L M']:
-    """Returns the convolution as a matrix: entry (i, j) is kernel entry j - i + half."""
+    """Returns the learned convolution as a matrix [1, H, L, M], whose entry
+    (i, j) is kernel entry j - i + half the width.
+    """
     kernel_HW = request.learned_operand('convolution')
     length, width = request.query.shape[1], kernel_HW.shape[1]
     places = jnp.arange(length)
@@ -147,7 +155,7 @@ def convolution_matrix(request: Request) -> Float[Array, '1 H L M']:
 def segment_means(
     x_BLHK: Float[Array, 'B L H K'], valid_BL: Bool[Array, 'B L'] | None, count: int
 ) -> tuple[Float[Array, 'B H m K'], Bool[Array, 'b 1 m']]:
-    """Returns the means of valid tokens for each of `count` landmarks, and which landmarks have any token.
+    """Returns the means of neighbouring valid tokens for each of `count` landmarks, and which landmarks have any token.
 
     With n valid tokens and m landmarks, landmark j averages tokens floor(j n / m) to before floor((j + 1) n / m).
     """
@@ -162,7 +170,7 @@ def segment_means(
 
 
 def averaging_weights(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 'B L m']:
-    """Returns the weight of each token in each landmark's mean."""
+    """Returns the weight [B, L, m] of each token in the mean of each landmark."""
     number_BL = jnp.cumsum(valid_BL, axis=1)  # counts from 1
     place_BL = (number_BL * count - 1) // jnp.maximum(number_BL[:, -1:], 1)
     is_mine_BLm = (place_BL[..., None] == jnp.arange(count)[None, None]) & valid_BL[..., None]
@@ -171,7 +179,7 @@ def averaging_weights(valid_BL: Bool[Array, 'B L'], count: int) -> Float[Array, 
 
 
 def iterated_pseudo_inverse(matrix_BHmm: Float[Array, 'B H m m'], iterations: int) -> Float[Array, 'B H m m']:
-    """Returns an approximate pseudo-inverse Z of the matrix A.
+    """Returns an approximate pseudo-inverse Z of the matrix A, after a fixed number of iterations.
 
     From A^T / (|A|_1 |A|_inf), each step sets Z <- Z / 4 (13 I - A Z (15 I - A Z (7 I - A Z))).
     Source: Xiong et al. 2021, arXiv 2102.03902, section 3.2, after Razavi et al. 2014; norms are each matrix's own.
@@ -192,7 +200,8 @@ def iterated_pseudo_inverse(matrix_BHmm: Float[Array, 'B H m m'], iterations: in
 
 
 def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: landmarks times keys and queries, iterated inverse, mixes and convolution.
+    """Returns Nystrom attention's multiply-adds for one row: products with landmarks,
+    the iterated inverse, and the convolution.
 
     A length that the number of landmarks does not divide adds a product for the means.
     """
@@ -208,6 +217,8 @@ def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> in
 
 
 def convolution_blocks(length: int, taps: int) -> tuple[int, int]:
-    """Returns the tokens of a block, which reads no further than the next block, and the number of blocks of a row."""
+    """Returns the block size of the convolution in tokens, and the number of blocks in a row;
+    a block reads only itself and the next block.
+    """
     rows = max(min(BLOCK, length), taps - 1)
     return rows, -(-length // rows)

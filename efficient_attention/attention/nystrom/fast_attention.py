@@ -1,4 +1,4 @@
-"""Nystrom attention in time and memory linear in the length."""
+"""Computes Nystrom attention in time and memory linear in the length."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -20,7 +20,9 @@ from efficient_attention.attention.whole_rows import mask_unread_queries, repeat
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `Nystrom`, with padding, cross-attention and grouped heads, computed in float32."""
+    """Returns the output of Nystrom attention, computed in float32;
+    supports padding, cross-attention and grouped heads.
+    """
     check_request(request)
     mechanism, heads = ensure_kind(Nystrom, request.mechanism), request.query.shape[2]
     means, valid_BM = compute_landmarks(request), valid_keys(request)
@@ -39,7 +41,7 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W']) -> Float[Array, 'B L H K']:
-    """Returns sums over neighbours weighted by their distance, per head, with zeros beyond the row.
+    """Returns each head's convolution of the values along positions with a learned kernel, with zeros beyond the row.
 
     A block of outputs is the product of a band matrix, the same for all blocks, and the values that the block reads.
     """
@@ -54,7 +56,8 @@ def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W'
 
 
 def band_rows(kernel_HW: Float[Array, 'H W'], rows: int) -> Float[Array, 'H R N']:
-    """Returns a matrix [R, R + W - 1] per head, whose row r has the kernel from column r on and zeros elsewhere.
+    """Returns a band matrix [R, R + W - 1] for each head: row r has the convolution kernel
+    from column r on, and zeros elsewhere.
 
     The kernel followed by R zeros is repeated and cut into rows that are one number shorter. Each row therefore starts
     one place later.

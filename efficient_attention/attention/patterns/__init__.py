@@ -1,4 +1,6 @@
-"""Patterns: which query positions may read which key positions. All public names can be imported from here."""
+"""Attention patterns, which say which query positions may read which key positions;
+all public names can be imported from here.
+"""
 
 from efficient_attention.attention.patterns.bands import Causal, Full, Window
 from efficient_attention.attention.patterns.blocks import Block

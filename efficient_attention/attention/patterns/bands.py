@@ -1,4 +1,6 @@
-"""Band patterns: a query reads keys within a range of distances, in a dilated window only every `dilation`-th key."""
+"""Band patterns of attention: a query reads the keys within a range of distances;
+a dilated window skips keys in between.
+"""
 
 import dataclasses
 import math
@@ -11,62 +13,65 @@ from efficient_attention.attention.patterns.pattern import Pattern, PositionRang
 
 @dataclasses.dataclass(frozen=True)
 class Full(Pattern):
-    """Every query reads every key."""
+    """The pattern in which every query reads every key."""
 
     def __call__(self, query: Any, key: Any) -> Any:
         return (query - key) == (query - key)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns True twice for each pair of ranges: some pairs are allowed, and all pairs are."""
+        """Returns (True, True) for each pair of query and key ranges: some position pair,
+        and every position pair, is allowed.
+        """
         every = (query.low == query.low) & (key.low == key.low)
         return every, every
 
     @property
     def uses_positions(self) -> bool:
-        """False: every pair is allowed at any position."""
+        """False, because the full pattern allows every pair of positions."""
         return False
 
     @property
     def is_distance_based(self) -> bool:
-        """True: the pattern depends only on the distance between query and key."""
+        """True, because the full pattern allows all distances."""
         return True
 
     @property
     def is_band(self) -> bool:
-        """True: the band of all distances."""
+        """True, because the full pattern is the band of all distances."""
         return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
-    """A query reads itself and earlier keys: k <= q."""
+    """The causal pattern: a query reads itself and earlier keys, k <= q."""
 
     def __call__(self, query: Any, key: Any) -> Any:
         return key <= query
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges."""
+        """Returns for each pair of query and key ranges whether some, and whether every, position pair is causal."""
         return key.low <= query.high, key.high <= query.low
 
     @property
     def reach(self) -> Reach:
-        """Unbounded back, 0 ahead."""
+        """The causal pattern's reach: unbounded back to earlier keys, 0 ahead."""
         return Reach(math.inf, 0)
 
     @property
     def is_distance_based(self) -> bool:
-        """True: the pattern depends only on the distance between query and key."""
+        """True, because the causal pattern depends only on the distance between query and key."""
         return True
 
     @property
     def is_band(self) -> bool:
-        """True: the band of all distances from 0 up."""
+        """True, because the causal pattern is the band of all distances from 0 up."""
         return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Window(Pattern):
-    """Keys at most `radius` steps of `dilation` positions away on both sides; `& Causal()` for one side.
+    """The window pattern: a query reads keys at most `radius` steps of `dilation` positions away;
+    `& Causal()` removes later keys.
 
     A query reads up to 2 radius + 1 keys.
     Source: Beltagy et al. 2020, arXiv 2004.05150 (Longformer), section 3.1; `radius` is the window in its released
@@ -87,9 +92,10 @@ class Window(Pattern):
         return near if self.dilation == 1 else near & (distance % self.dilation == 0)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (some, every), decided by the nearest and the farthest pair of positions in the two ranges.
+        """Returns for each pair of query and key ranges whether some, and whether every,
+        position pair is in the window.
 
-        With dilation, residues are compared as well.
+        The nearest and the farthest pair of positions decide; with dilation, residues are compared as well.
         """
         reach = self.radius * self.dilation
         nearest = np.maximum(np.maximum(query.low - key.high, key.low - query.high), 0)
@@ -99,27 +105,29 @@ class Window(Pattern):
 
     @property
     def residue_modulus(self) -> int:
-        """The dilation: a dilated window is dense among positions with the same residue."""
+        """The dilation, because a dilated window is dense among positions that are equal modulo the dilation."""
         return self.dilation
 
     @property
     def reach(self) -> Reach:
-        """radius x dilation positions on both sides."""
+        """The window's reach: radius x dilation positions, both back and ahead."""
         return Reach(self.radius * self.dilation, self.radius * self.dilation)
 
     @property
     def is_distance_based(self) -> bool:
-        """True: the pattern depends only on the distance between query and key."""
+        """True, because the window pattern depends only on the distance between query and key."""
         return True
 
     @property
     def is_band(self) -> bool:
-        """True if the window has no gaps."""
+        """True if the window has no gaps, which means that its dilation is 1."""
         return self.dilation == 1
 
 
 def multiples_in_ranges(step: int, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-    """Returns whether some, and whether every, difference between two ranges is a multiple of `step`."""
+    """Returns for each pair of query and key ranges whether some, and whether every,
+    distance is a multiple of `step`.
+    """
     if step == 1:
         return Full().tile_coverage(query, key)
     if query.order == key.order == step:

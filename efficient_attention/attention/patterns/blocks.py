@@ -1,4 +1,4 @@
-"""Block patterns: a query reads the keys of its block of positions, and of neighbouring blocks."""
+"""Block patterns of attention: a query reads the keys in its own block of positions and in neighbouring blocks."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,8 @@ from efficient_attention.attention.patterns.pattern import Pattern, PositionRang
 
 @dataclasses.dataclass(frozen=True)
 class Block(Pattern):
-    """Keys of the query's block of `size` positions, of `back` blocks before it and of `ahead` blocks after it.
+    """The block pattern: a query reads keys in its own block of `size` positions,
+    `back` blocks before it and `ahead` blocks after it.
 
     Source: blockwise attention, Qiu et al. 2019, arXiv 1911.02972; with neighbours, Zaheer et al. 2020 (BigBird).
     """
@@ -26,7 +27,9 @@ class Block(Pattern):
         return (blocks >= -self.back) & (blocks <= self.ahead)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (some, every), decided by the lowest and the highest difference of block numbers."""
+        """Returns for each pair of query and key ranges whether some, and whether every,
+        position pair is in allowed blocks.
+        """
         lowest = key.low // self.size - query.high // self.size
         highest = key.high // self.size - query.low // self.size
         some = (highest >= -self.back) & (lowest <= self.ahead)
@@ -34,5 +37,7 @@ class Block(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """Back: from a block's last position to the first that it reads. Ahead: the same in the other direction."""
+        """The block pattern's reach: the distance back from a block's last position to the first key
+        that it reads, and the same ahead.
+        """
         return Reach((self.back + 1) * self.size - 1, (self.ahead + 1) * self.size - 1)

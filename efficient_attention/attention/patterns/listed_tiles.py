@@ -1,4 +1,4 @@
-"""`ListedTiles`: a pattern given as an explicit list of tiles."""
+"""Defines `ListedTiles`, an attention pattern that is an explicit list of tiles of queries by keys."""
 
 import dataclasses
 import functools
@@ -9,14 +9,15 @@ import numpy as np
 from efficient_attention.attention.patterns.pattern import Pattern, PositionRanges, SomeAndAll, check_sizes
 from efficient_attention.errors import InputError
 
-MOST_TILES = 2**13  # most query or key tiles of a `ListedTiles`; its table has one byte per pair of tiles
+MOST_TILES = 2**13  # limit of tile numbers, because the table has one byte per pair of tiles
 
 
 @dataclasses.dataclass(frozen=True)
 class ListedTiles(Pattern):
-    """The pairs of tiles of `size` positions in `pairs`: query tile, key tile, query tile, key tile, ...
+    """The pattern that allows exactly the listed tiles of `size` x `size` positions;
+    `pairs` is query tile, key tile, query tile, key tile, ...
 
-    For a layout sampled elsewhere, such as the random blocks of a BigBird checkpoint's training run. With `PerHead`
+    This is for a layout that was sampled elsewhere, such as the random blocks of a BigBird checkpoint. With `PerHead`
     each head has its own list.
     """
 
@@ -37,12 +38,14 @@ class ListedTiles(Pattern):
         rows, columns = query // self.size, key // self.size
         if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
             return table[np.minimum(rows, len(table) - 1), np.minimum(columns, table.shape[1] - 1)]
-        import jax.numpy as jnp  # NumPy users of this file need no JAX
+        import jax.numpy as jnp  # imported here so that NumPy users need no JAX
 
         return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (some, every), decided by the number of listed tiles in the rectangle between both ranges."""
+        """Returns for each pair of query and key ranges whether some, and whether every,
+        position pair is in a listed tile.
+        """
         table = _listed_table(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
         ends = [
@@ -57,7 +60,9 @@ class ListedTiles(Pattern):
 
 @functools.lru_cache(maxsize=1024)
 def _listed_table(pattern: ListedTiles) -> np.ndarray:
-    """Returns booleans [query tiles, key tiles], with an empty last row and column for all tiles beyond the list."""
+    """Returns the listed tiles as booleans [query tiles, key tiles],
+    with an extra False row and column for tiles beyond the list.
+    """
     pairs = np.asarray(pattern.pairs).reshape(-1, 2)
     table = np.zeros(pairs.max(axis=0) + 2, bool)
     table[pairs[:, 0], pairs[:, 1]] = True

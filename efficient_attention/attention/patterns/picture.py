@@ -1,21 +1,23 @@
-"""Pictures and costs of patterns: shades for images, characters for a terminal, and numbers of pairs and tiles."""
+"""Draws attention patterns as images or text, and counts the query-key pairs and tiles that a pattern allows."""
 
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern
 from efficient_attention.attention.patterns.tile_table import TileTable, disjoint_passes, order_by_residue, tile_table
 
-# Shades of a pair. EMPTY: in no kept tile. MASKED_OUT: forbidden but in a kept tile, so computed and then masked.
-# PARTIAL: allowed, in a tile that needs a mask. WHOLE: allowed, in a tile without forbidden pairs.
+# Shades of forbidden query-key pairs: in a skipped tile (EMPTY), or in a computed tile with a mask (MASKED_OUT).
+# Shades of allowed query-key pairs: in a tile with a mask (PARTIAL), or in a tile of only allowed pairs (WHOLE).
 EMPTY, MASKED_OUT, PARTIAL, WHOLE = range(4)
 
-EXACT_LENGTH = 2048  # up to this length every pair is computed
-SAMPLED_ROWS = 1024  # queries sampled for longer rows
-CHARACTERS = '·░▒▓█'  # share of allowed pairs: none, up to a third, up to two thirds, more, all
+EXACT_LENGTH = 2048  # largest length for which every query-key pair is evaluated
+SAMPLED_ROWS = 1024  # number of queries that are sampled for longer rows
+CHARACTERS = '·░▒▓█'  # by share of allowed pairs: none, <= 1/3, <= 2/3, more, all
 
 
 def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int = 1) -> np.ndarray:
-    """Returns the shade of each pair of the listed positions, uint8 [L, L]; `order` is the order of the listing."""
+    """Returns the shade of each query-key pair in a picture of a pattern, uint8 [L, L],
+    for positions in the listed order.
+    """
     allowed = np.broadcast_to(pattern(positions[:, None], positions[None]), (len(positions),) * 2)
     tiles = tile_shades(tile_table(pattern, positions, positions, size, order))
     tile_of = np.arange(len(positions)) // size
@@ -24,7 +26,9 @@ def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int =
 
 
 def tile_shades(table: TileTable) -> np.ndarray:
-    """Returns the shade of each tile, uint8 [query tiles, key tiles]: EMPTY, PARTIAL or WHOLE."""
+    """Returns the shade of each tile in a picture of a pattern, uint8 [query tiles, key tiles]: EMPTY, PARTIAL or
+    WHOLE.
+    """
     shades = np.full((table.query_tiles, table.key_tiles), EMPTY, np.uint8)
     rows = np.repeat(np.arange(table.query_tiles), table.key_tile_counts)
     shades[rows, table.keys] = np.where(table.is_whole, WHOLE, PARTIAL)
@@ -32,14 +36,16 @@ def tile_shades(table: TileTable) -> np.ndarray:
 
 
 def listed_positions(length: int, order: int) -> np.ndarray:
-    """Returns positions 0, 1, ... sorted by residue modulo `order`."""
+    """Returns the positions 0, 1, ... `length` - 1 sorted by position modulo `order`."""
     return np.arange(length)[order_by_residue(np.arange(length), order)]
 
 
 def ascii_picture(pattern: Pattern, length: int, columns: int = 32) -> str:
-    """Returns a picture of at most `columns` x `columns` characters, with queries downwards and keys to the right.
+    """Returns a text picture of a pattern with at most `columns` x `columns` characters;
+    queries run downwards, keys to the right.
 
-    Darker characters mean more allowed pairs. Beyond EXACT_LENGTH only all, some and none are distinguished.
+    Darker characters mean more allowed pairs. Beyond EXACT_LENGTH positions, a character only says whether
+    all, some or none of its pairs are allowed.
     """
     size = -(-length // columns)
     starts = np.arange(0, length, size)
@@ -57,7 +63,9 @@ def ascii_picture(pattern: Pattern, length: int, columns: int = 32) -> str:
 
 
 def describe(pattern: Pattern, length: int, size: int) -> list[str]:
-    """Returns lines with the number of allowed pairs and of tiles of `size` positions that the pattern keeps."""
+    """Returns lines of text with the number of query-key pairs that a pattern allows,
+    and of tiles of `size` positions that it keeps.
+    """
     share, is_exact = pair_density(pattern, length)
     kind = '' if is_exact else f' (measured on {SAMPLED_ROWS} queries)'
     lines = [f'pairs allowed: {share:.3%} of {length} x {length}, {share * length:.1f} keys a query{kind}']
@@ -77,7 +85,9 @@ def describe(pattern: Pattern, length: int, size: int) -> list[str]:
 
 
 def pair_density(pattern: Pattern, length: int) -> tuple[float, bool]:
-    """Returns the share of allowed pairs, and whether it is exact; beyond EXACT_LENGTH it is a sample of queries."""
+    """Returns the share of query-key pairs that a pattern allows, and whether it is exact;
+    for long rows it is measured on sampled queries.
+    """
     is_exact = length <= EXACT_LENGTH
     queries = np.arange(length)
     if not is_exact:

@@ -1,4 +1,6 @@
-"""The patterns of papers (Longformer, BigBird, Sparse Transformer) as combinations of basic patterns."""
+"""Defines the attention patterns of papers (Longformer, BigBird, Sparse Transformer) as combinations of basic
+patterns.
+"""
 
 from efficient_attention.attention.patterns.bands import Causal, Window
 from efficient_attention.attention.patterns.blocks import Block
@@ -9,12 +11,15 @@ from efficient_attention.attention.patterns.strided import Strided, Summary
 
 
 def longformer(radius: int, tokens: int = 1, dilation: int = 1) -> Pattern:
-    """Returns a window and global tokens (Beltagy et al. 2020, arXiv 2004.05150); the base model has radius 256."""
+    """Returns Longformer's pattern, a window and global tokens (Beltagy et al. 2020, arXiv 2004.05150);
+    its base model has radius 256.
+    """
     return Window(radius, dilation) | GlobalTokens(tokens)
 
 
 def bigbird(block: int = 64, random: int = 3, seed: int = 0) -> Pattern:
-    """Returns window, global and random blocks (Zaheer et al. 2020, arXiv 2007.14062).
+    """Returns BigBird's pattern of window blocks, global blocks and random blocks
+    (Zaheer et al. 2020, arXiv 2007.14062).
 
     The window has three blocks, the first and the last block are global, and each block reads `random` random blocks.
     """
@@ -26,12 +31,15 @@ def bigbird(block: int = 64, random: int = 3, seed: int = 0) -> Pattern:
 
 
 def sparse_fixed(block: int = 128, width: int = 8) -> Pattern:
-    """Returns both fixed heads of the Sparse Transformer merged into one (Child et al. 2019, arXiv 1904.10509, 4.3)."""
+    """Returns the Sparse Transformer's fixed pattern, with its two heads merged into one
+    (Child et al. 2019, arXiv 1904.10509, 4.3).
+    """
     return Causal() & (Block(block) | Summary(block, width))
 
 
 def sparse_strided(stride: int = 128) -> Pattern:
-    """Returns both strided heads of the Sparse Transformer merged into one (Child et al. 2019, arXiv 1904.10509).
+    """Returns the Sparse Transformer's strided pattern, with its two heads merged into one
+    (Child et al. 2019, arXiv 1904.10509).
 
     A query reads itself, the last `stride` positions, and every stride-th position before it.
     """

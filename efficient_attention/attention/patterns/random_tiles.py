@@ -1,4 +1,6 @@
-"""`RandomTiles`: each tile of queries reads a few randomly chosen tiles of keys, as in BigBird."""
+"""Defines `RandomTiles`, a pattern in which each tile of queries reads a few randomly chosen tiles of keys, as in
+BigBird.
+"""
 
 import dataclasses
 import functools
@@ -12,13 +14,14 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class RandomTiles(Pattern):
-    """Each tile of `size` queries reads `per_row` tiles of keys, sampled once from (seed, layer, head, tile).
+    """The pattern in which each tile of `size` queries reads `per_row` random tiles of keys,
+    sampled once from (seed, layer, head, tile).
 
     Tiles are sampled without replacement, except those within `near` of the query's tile and the first and last `ends`
     tiles. With near = ends = 1 these are BigBird's random blocks, which never include its window and global blocks. A
-    query beyond the keys uses the row of its tile number modulo the number of key tiles. All tiles are eligible, unlike
-    in BigBird's code, which at some lengths samples only from the first 1,024 tokens. Source: Zaheer et al. 2020, arXiv
-    2007.14062, section 2.
+    query beyond the keys uses the sample of its tile number modulo the number of key tiles. All tiles are eligible,
+    unlike in BigBird's code, which at some lengths samples only from the first 1,024 tokens. Source: Zaheer et al.
+    2020, arXiv 2007.14062, section 2.
     """
 
     per_row: int
@@ -40,12 +43,14 @@ class RandomTiles(Pattern):
         rows, columns = query // self.size % len(chosen), key // self.size
         if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
             return chosen[rows, np.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
-        import jax.numpy as jnp  # NumPy users of this file need no JAX
+        import jax.numpy as jnp  # imported here so that NumPy users need no JAX
 
         return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (some, every), decided by the number of chosen tiles in the rectangle between both ranges."""
+        """Returns for each pair of query and key ranges whether some, and whether every,
+        position pair is in a chosen tile.
+        """
         count = len(self.chosen_key_tiles())
         rows = np.arange(int(query.high.max()) // self.size + 1)
         padded = np.zeros((len(rows) + 1, int(key.high.max()) // self.size + 2), np.int64)
@@ -58,21 +63,21 @@ class RandomTiles(Pattern):
         return found > 0, found == (bottom - top) * (right - left)
 
     def chosen_key_tiles(self) -> np.ndarray:
-        """Returns which key tiles each query tile reads: booleans [query tiles, key tiles]."""
+        """Returns which key tiles each query tile reads, as booleans [query tiles, key tiles]."""
         if not self.keys:
             raise InputError(f'{self}: random tiles need the number of keys; call for_keys first')
         return _draw_tiles(self)
 
     def for_key_count(self, length: int) -> 'RandomTiles':
-        """Returns the pattern with the number of keys set; tiles are sampled among the tiles of these keys."""
+        """Returns the pattern for `length` keys; random tiles are sampled only among the tiles of these keys."""
         return dataclasses.replace(self, keys=length)
 
     def for_head(self, head: int, heads: int) -> 'RandomTiles':  # noqa: ARG002  each head has its own sample
-        """Returns the pattern with the number of the head set; each head has its own sample."""
+        """Returns the pattern of head number `head`; each head has its own random sample."""
         return dataclasses.replace(self, head=head)
 
     def for_layer(self, layer: int) -> 'RandomTiles':
-        """Returns the pattern with the number of the layer set; each layer has its own sample."""
+        """Returns the pattern of layer number `layer`; each layer has its own random sample."""
         return dataclasses.replace(self, layer=layer)
 
 
@@ -83,7 +88,8 @@ def _draw_tiles(pattern: RandomTiles) -> np.ndarray:
     generator = np.random.default_rng([pattern.seed, pattern.layer, pattern.head])
     scores = generator.random((count, count))
     is_end = (numbers < pattern.ends) | (numbers >= count - pattern.ends)
-    scores[(abs(numbers[:, None] - numbers) <= pattern.near) | is_end] = 2.0  # sorted last, then left out below
+    # Excluded tiles get a score of 2, so that they sort last; the mask below leaves them out.
+    scores[(abs(numbers[:, None] - numbers) <= pattern.near) | is_end] = 2.0
     drawn = np.argsort(scores, axis=1, kind='stable')[:, : pattern.per_row]
     chosen = np.zeros((count, count), bool)
     np.put_along_axis(chosen, drawn, np.take_along_axis(scores, drawn, 1) < 2.0, 1)

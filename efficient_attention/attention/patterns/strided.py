@@ -1,4 +1,6 @@
-"""The patterns of the Sparse Transformer: keys at every `stride`-th distance, and the last keys of each block."""
+"""Defines the two patterns of the Sparse Transformer: keys at multiples of a stride,
+and the last keys of each block.
+"""
 
 import dataclasses
 from typing import Any
@@ -12,7 +14,7 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Strided(Pattern):
-    """Keys whose distance to the query is a multiple of `stride`, on both sides.
+    """The strided pattern: a query reads the keys whose distance is a multiple of `stride`, both back and ahead.
 
     Source: Child et al. 2019, arXiv 1904.10509 (Sparse Transformer), section 4.3, the second strided head.
     """
@@ -26,23 +28,25 @@ class Strided(Pattern):
         return (query - key) % self.stride == 0
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (some, every), decided by residues if positions are listed by residue, else by differences."""
+        """Returns for each pair of query and key ranges whether some, and whether every,
+        distance is a multiple of the stride.
+        """
         return multiples_in_ranges(self.stride, query, key)
 
     @property
     def residue_modulus(self) -> int:
-        """The stride: with positions listed by residue, the allowed pairs form blocks."""
+        """The stride, because allowed pairs form blocks if positions are sorted by position modulo the stride."""
         return self.stride
 
     @property
     def is_distance_based(self) -> bool:
-        """True: the pattern depends only on the distance between query and key."""
+        """True, because the strided pattern depends only on the distance between query and key."""
         return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary(Pattern):
-    """Keys among the last `width` positions of any block of `block` positions.
+    """The summary pattern: every query reads the keys at the last `width` positions of any block of `block` positions.
 
     Source: Child et al. 2019, arXiv 1904.10509, section 4.3, the summary columns of the fixed pattern.
     """
@@ -59,9 +63,9 @@ class Summary(Pattern):
         return (key % self.block >= self.block - self.width) & (query == query)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (some, every), decided by residues if positions are listed by residue, else by counts.
+        """Returns for each pair of query and key ranges whether some, and whether every, key is a summary position.
 
-        The counts are of summary positions in each range.
+        Residues decide if positions are listed by residue; else the number of summary positions in each range decides.
         """
         if key.order == self.block:
             first, any_query = self.block - self.width, query.low == query.low
@@ -71,11 +75,15 @@ class Summary(Pattern):
         return any_query & (count > 0), any_query & (count == key.high - key.low + 1)
 
     def count_summary_positions(self, position: np.ndarray) -> np.ndarray:
-        """Returns how many of the positions 0 ... `position` are summary positions."""
+        """Returns how many of the positions 0, 1, ... `position` are summary positions, the last ones of their
+        block.
+        """
         blocks, rest = np.divmod(position + 1, self.block)
         return blocks * self.width + np.maximum(rest - (self.block - self.width), 0)
 
     @property
     def residue_modulus(self) -> int:
-        """The block size: listed by residue, summary positions are contiguous; in natural order each tile has a few."""
+        """The block size, because summary positions are contiguous if positions are sorted by position modulo the block
+        size.
+        """
         return self.block

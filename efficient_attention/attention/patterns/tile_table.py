@@ -1,8 +1,10 @@
-"""The table of [S, S] tiles of scores that a pattern keeps: built on the host, cached, without any [L, L] array.
+"""Lists the [S, S] tiles of scores that a pattern keeps; the table is built on the host
+and cached, without any [L, L] array.
 
 Positions are listed in natural order, or by residue modulo a stride if a pattern is dense among positions of one
 residue. A tile is S consecutive queries of that list by S consecutive keys. For each query tile a table holds the list
-of key tiles to visit, as offsets into one flat list. Rows of two and of a thousand tiles thus fit without padding.
+of key tiles to visit, as offsets into one flat list. Query tiles with two and with a thousand key tiles thus fit
+without padding.
 """
 
 import dataclasses
@@ -15,7 +17,8 @@ from efficient_attention.attention.patterns.pattern import Pattern, PositionRang
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TileTable:
-    """The tiles that a pattern keeps: for query tile i, the key tiles keys[offsets[i] : offsets[i + 1]], ascending.
+    """The tiles that a pattern keeps: query tile i reads the key tiles keys[offsets[i] : offsets[i + 1]], in ascending
+    order.
 
     All pairs of a tile marked in `is_whole` (bool, like `keys`) are allowed; other tiles need a mask.
     """
@@ -27,20 +30,20 @@ class TileTable:
 
     @property
     def query_tiles(self) -> int:
-        """The number of query tiles, the rows of the table."""
+        """The number of query tiles in the table."""
         return len(self.offsets) - 1
 
     @property
     def key_tile_counts(self) -> np.ndarray:
-        """The number of key tiles that each query tile visits."""
+        """The number of key tiles that each query tile reads."""
         return np.diff(self.offsets)
 
     def key_tiles_of(self, query_tile: int) -> np.ndarray:
-        """Returns the key tiles that one query tile visits."""
+        """Returns the key tiles that one query tile reads."""
         return self.keys[self.offsets[query_tile] : self.offsets[query_tile + 1]]
 
     def transposed(self) -> 'TileTable':
-        """Returns the table with queries and keys exchanged: for each key tile, the query tiles that visit the tile."""
+        """Returns the table with queries and keys exchanged: for each key tile, the query tiles that read it."""
         queries = np.repeat(np.arange(self.query_tiles), self.key_tile_counts)
         by_key = np.argsort(self.keys, kind='stable')
         offsets = np.concatenate([[0], np.cumsum(np.bincount(self.keys, minlength=self.key_tiles))])
@@ -48,14 +51,14 @@ class TileTable:
 
 
 def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: int, order: int = 1) -> TileTable:
-    """Returns the table of the tiles that `pattern` keeps.
+    """Returns the table of the tiles that a pattern keeps for these query and key positions.
 
     Args:
-        pattern: of one head, with the number of keys set.
-        queries: positions [L] in the order of `listing`.
-        keys: positions [M] in the order of `listing`.
-        size: S, positions.
-        order: the modulus of `listing`.
+        pattern: the pattern of one head, with the number of keys set.
+        queries: positions [L], sorted as by `order_by_residue`.
+        keys: positions [M], sorted as by `order_by_residue`.
+        size: S, the number of positions in a tile.
+        order: the modulus by which the positions are sorted; 1 means natural order.
     """
     some, every = pattern.tile_coverage(position_ranges(queries, size, order, 1), position_ranges(keys, size, order, 0))
     shape = -(-len(queries) // size), -(-len(keys) // size)
@@ -65,7 +68,9 @@ def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: in
 
 
 def full_tile_table(queries: int, keys: int, size: int) -> TileTable:
-    """Returns a table of all tiles, each with a mask, for positions that are known only while the program runs."""
+    """Returns a table of all tiles, each with a mask; it is for positions
+    that are known only while the program runs.
+    """
     rows, columns = -(-queries // size), -(-keys // size)
     return TileTable(
         np.arange(rows + 1) * columns, np.tile(np.arange(columns), rows), np.zeros(rows * columns, bool), columns
@@ -73,12 +78,16 @@ def full_tile_table(queries: int, keys: int, size: int) -> TileTable:
 
 
 def order_by_residue(positions: np.ndarray, order: int) -> np.ndarray:
-    """Returns the indices of the positions [L], sorted by position modulo `order`; equal residues keep their order."""
+    """Returns the indices that sort positions by position modulo `order`;
+    positions with equal residues keep their order.
+    """
     return np.argsort(positions % order, kind='stable') if order > 1 else np.arange(len(positions))
 
 
 def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> PositionRanges:
-    """Returns the range of positions and residues in each run of `size`, with a new axis; the last run may be short."""
+    """Returns the lowest and highest position and residue of each tile
+    of `size` positions; the last tile may be short.
+    """
     starts = np.arange(0, len(positions), size)
     residues = positions % order
     low, high, residue_low, residue_high = (
@@ -91,9 +100,10 @@ def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> 
 
 @functools.lru_cache(maxsize=256)
 def disjoint_passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
-    """Returns the pattern as disjoint patterns, each with the order of positions in which it keeps few tiles.
+    """Splits a pattern into disjoint patterns; each comes with the modulus by
+    which positions are sorted so that few tiles are kept.
 
-    A union of parts that prefer different orders becomes one pass per order; no pair is in two passes.
+    The members of a union may prefer different orders; each order then becomes one pass, and no pair is in two passes.
     """
     by_order: dict[int, Pattern] = {}
     for part in pattern.union_members():

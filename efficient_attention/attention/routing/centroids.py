@@ -1,4 +1,5 @@
-"""The centroids of routing attention: which tokens are near them, and the sums that update their running means.
+"""The centroids of routing attention: finds the tokens nearest to each centroid,
+and the sums that update the centroids.
 
 Letters: C centroids of a head, w tokens that each of them takes; X the K coordinates of a vector and one more.
 """
@@ -15,15 +16,15 @@ from efficient_attention.attention.device_mesh import map_over_shards
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.weights import MASKED
 
-SMALLEST_VARIANCE = 1e-6  # added to the variance of a vector, so that a vector of zeros stays zero
+SMALLEST_VARIANCE = 1e-6  # added to a vector's variance, so that a vector of zeros stays zero
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class CentroidScores(NamedTuple):
-    """How near a row's queries, or its keys, are to the centroids; no gradient flows through it.
+    """How near a row's queries, or its keys, are to each centroid; no gradient flows through these scores.
 
     Args:
-        unit_BHLK: float32; the vectors on the unit sphere.
+        unit_BHLK: float32; the queries or keys as vectors on the unit sphere.
         products_BHCL: float32; products of the centroids with these vectors.
         valid_BL: which tokens are not padding; None: all.
     """
@@ -46,7 +47,7 @@ def layer_norm(x_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B L H K']:
 def score_centroids(
     normal_BHLK: Float[Array, 'B H L K'], centroids_HCX: Float[Array, 'H C X'], valid_BL: Bool[Array, 'B L'] | None
 ) -> CentroidScores:
-    """Returns the products of the centroids' first K coordinates with layer-normalised vectors, divided by sqrt(K)."""
+    """Returns how near each layer-normalised vector is to each centroid: their products, divided by sqrt(K)."""
     width = normal_BHLK.shape[-1]
     centroids_HCK = jax.lax.stop_gradient(centroids_HCX[..., :width])
     unit_BHLK = jax.lax.stop_gradient(normal_BHLK) * (1.0 / math.sqrt(width))
@@ -55,7 +56,7 @@ def score_centroids(
 
 
 def nearest_tokens(near: CentroidScores, size: int) -> Int[Array, 'B H C w']:
-    """Returns the indices of the `size` tokens nearest to each centroid, nearest first, with padding last.
+    """Returns the indices of the `size` tokens nearest to each centroid, nearest first; padding comes last.
 
     Of two equally near tokens the earlier one comes first.
     """
@@ -66,12 +67,12 @@ def nearest_tokens(near: CentroidScores, size: int) -> Int[Array, 'B H C w']:
 
 
 def top_k_indices(x_BHCL: Float[Array, 'B H C L'], count: int) -> Int[Array, 'B H C w']:
-    """Returns the indices of the `count` largest numbers along L, largest first."""
+    """Returns the indices of the `count` largest numbers along axis L, largest first."""
     return map_over_shards(lambda x_BHCL: jax.lax.top_k(x_BHCL, count)[1], x_BHCL)
 
 
 def centroid_statistics(near: CentroidScores) -> Float[Array, 'H C X']:
-    """Returns for each centroid the sum of all unit vectors nearest to it, over all rows, and their number."""
+    """Returns for each centroid the sum and the number of all unit vectors nearest to it, over all batch rows."""
     products_BHCL, count = near.products_BHCL, near.products_BHCL.shape[2]
     numbers_BHCL = jax.lax.broadcasted_iota(jnp.int32, products_BHCL.shape, 2)
     is_largest_BHCL = products_BHCL == products_BHCL.max(axis=2, keepdims=True)
@@ -87,10 +88,12 @@ def centroid_statistics(near: CentroidScores) -> Float[Array, 'H C X']:
 def attach_centroid_statistics(
     out: Float[Array, '...'], centroids_HCX: Float[Array, 'H C X'], queries: CentroidScores, keys: CentroidScores
 ) -> Float[Array, '...']:
-    """Returns `out` unchanged; as the centroids' gradient it returns the `statistics` of queries and keys.
+    """Returns `out` unchanged; its backward pass returns the centroid statistics of queries
+    and keys as the centroids' gradient.
 
     The statistics therefore add up as gradients do: once per step, over devices, micro-batches, rows and layers that
-    share centroids. An evaluation has none, and layers that are recomputed for their gradients count once.
+    share centroids. An evaluation computes no statistics, and layers that are recomputed for their gradients
+    count once.
     """
     del centroids_HCX, queries, keys
     return out

@@ -1,4 +1,4 @@
-"""Routing attention defined: softmax among the tokens that a centroid takes, averaged over a token's clusters."""
+"""Defines routing attention: softmax among the tokens nearest to a centroid, averaged over the clusters of a token."""
 
 import dataclasses
 import functools
@@ -33,24 +33,25 @@ from efficient_attention.errors import require, require_at_least, require_truth_
 
 @dataclasses.dataclass(frozen=True)
 class Routing(Mechanism):
-    """Softmax attention inside clusters: each centroid of a head takes the queries and the keys nearest to it.
+    """Softmax attention inside clusters: each centroid of a head takes the queries and, separately,
+    the keys that are nearest to it.
 
     Queries and keys are layer-normalised without scale or bias, giving q' and k' of length sqrt(K). A centroid m takes
     the `size` queries of the row with the largest m q' and, separately, the `size` keys with the largest m k'. Ties go
     to the earlier token; padding is never taken. The queries of a cluster read its keys by a softmax of q' k' /
-    sqrt(K). They read only keys of their segment, and if causal only keys up to the query. A query in several clusters
-    gets the mean over the clusters in which it may read any key, and zeros if there is none.
+    sqrt(K). They read only keys of their segment, and in the causal form only keys up to the query. A query in several
+    clusters gets the mean over the clusters in which it may read any key, and zeros if there is none.
 
-    The causal form masks inside clusters, but which tokens a centroid takes depends on the whole row, as in LSH. The
-    gradient to later tokens is zero, yet a changed later token may change which keys are read. Other texts of a packed
-    row also take places in clusters.
+    The causal form masks later keys inside clusters, but which tokens a centroid takes depends on the whole row, as in
+    LSH. The gradient to later tokens is zero, yet a changed later token may change which keys are read. Other texts of
+    a packed row also take places in clusters.
 
     The first `local_heads` heads can be local instead: softmax of q k / sqrt(K) over the keys at most `window` tokens
     away.
 
     Centroids are not trained by a loss. They start as random points of the unit sphere. They are running means of the
     vectors q' / sqrt(K) and k' / sqrt(K) nearest to them. Training updates them once per step from sums over the global
-    batch (`Operand.is_running_mean`). There is no k-means of the first batch, and no loss term that pulls tokens
+    batch (`LearnedOperand.is_running_mean`). There is no k-means of the first batch, and no loss term that pulls tokens
     towards their centroids.
 
     Source: Roy et al. 2020, arXiv 2003.05997, section 4.1 and algorithm 1, where causal queries are the keys, as with
@@ -66,9 +67,7 @@ class Routing(Mechanism):
 
     name = 'routing'
     capabilities = Capabilities(why_no_decoding='clusters are chosen from the whole row')
-    key_access = KeyAccess(
-        other_sequence=False, by_other_texts=True
-    )  # all texts of a row compete for places in clusters
+    key_access = KeyAccess(other_sequence=False, by_other_texts=True)  # texts in a row share clusters
 
     clusters: int = 64
     size: int = 64
@@ -86,13 +85,15 @@ class Routing(Mechanism):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires positions if it is causal or some heads are local; clusters depend only on content."""
+        """Requires positions in the causal form and if some heads are local; clusters depend only on content."""
         return Requirements(positions=self.causal or self.local_heads > 0)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
-        """Returns the centroids [H, C, K + 1] of the heads that are not local; the last column is for token counts."""
+        """Returns the declaration of the centroids [H, C, K + 1] of heads that are not local;
+        the last column counts tokens.
+        """
         routed = heads - self.local_heads
-        if routed < 1:  # `check_heads` raises
+        if routed < 1:  # `check_heads` raises the error
             return {}
         return {
             'centroids': LearnedOperand(
@@ -101,16 +102,18 @@ class Routing(Mechanism):
         }
 
     def differs_by_head(self, heads: int) -> bool:
-        """Returns True for several heads: each head has its own centroids."""
+        """Returns True if there are several heads, because each head has its own centroids."""
         return heads > 1
 
     def check_heads(self, heads: int) -> None:
-        """Raises an InputError if all heads are local."""
+        """Raises an InputError if all heads would be local."""
         require(self.local_heads < heads, 'routing local_heads', self.local_heads, f'below {heads}, the heads')
 
 
 def check_request(request: Request) -> None:
-    """Raises NotImplementedError for unsupported options, and InputError if all heads are local."""
+    """Raises a NotImplementedError for options that routing attention does not support,
+    and an InputError if all heads are local.
+    """
     mechanism, (queries, keys) = ensure_kind(Routing, request.mechanism), (request.query.shape[1], request.key.shape[1])
     mechanism.check_heads(request.query.shape[2])
     form = 'causal form' if mechanism.causal else 'local heads'
@@ -125,18 +128,18 @@ def check_request(request: Request) -> None:
 
 
 def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
-    """Returns which queries are not padding; None: all."""
+    """Returns which queries are not padding; None means all queries."""
     return None if request.segments is None else jnp.not_equal(request.segments.query, 0)
 
 
 def is_allowed_pair(request: Request) -> Bool[Array, 'b 1 #L #M']:
-    """Returns whether each key is in the query's segment and, if causal, not after the query."""
+    """Returns whether each key is in the query's segment and, in the causal form, not after the query."""
     allowed_b1LM = same_segment(request)
     return allowed_b1LM & causal_mask(request) if ensure_kind(Routing, request.mechanism).causal else allowed_b1LM
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights of keys, of local heads first and then of heads with clusters."""
+    """Returns routing attention's dense weights, first of the local heads and then of the heads with clusters."""
     check_request(request)
     local = ensure_kind(Routing, request.mechanism).local_heads
     query_BLHK, key_BMHK = request.query, repeat_key_heads(request.key, request.query.shape[2])
@@ -149,7 +152,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 def local_weights(
     request: Request, query_BLHK: Float[Array, 'B L H K'], key_BMHK: Float[Array, 'B M H K']
 ) -> Float[Array, 'B H L M']:
-    """Returns the weights of local heads."""
+    """Returns the attention weights of the local heads, which read only keys in a window."""
     mechanism, (length, width) = ensure_kind(Routing, request.mechanism), query_BLHK.shape[1::2]
     query_BLHK, key_BMHK = query_BLHK.astype(jnp.float32) / math.sqrt(width), key_BMHK.astype(jnp.float32)
     logits_BHLM = jnp.einsum('BLHK,BMHK->BHLM', query_BLHK, key_BMHK, precision=HIGHEST)
@@ -161,7 +164,8 @@ def local_weights(
 def cluster_weights(
     request: Request, query_BLHK: Float[Array, 'B L H K'], key_BMHK: Float[Array, 'B M H K']
 ) -> Float[Array, 'B H L M']:
-    """Returns the mean over a query's clusters of its softmax weights in each cluster.
+    """Returns the attention weights of heads with clusters: the mean over a query's clusters
+    of its softmax weights in each cluster.
 
     The softmax needs no maximum subtracted, because a logit is at most sqrt(K) for any vectors.
     """
@@ -186,12 +190,13 @@ def cluster_weights(
 
 
 def is_in_cluster(places_BHCw: Int[Array, 'B H C w'], length: int) -> Float[Array, 'B H C L']:
-    """Returns 1 for the tokens at these indices, 0 for others."""
+    """Returns 1.0 for the tokens in each cluster, which are given by their indices, and 0.0 for all other tokens."""
     return (places_BHCw[..., None] == jnp.arange(length)[None, None, None, None]).any(axis=3).astype(jnp.float32)
 
 
 def multiply_adds(mechanism: Routing, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: tokens times centroids, two products over pairs of clusters and windows.
+    """Returns routing attention's multiply-adds for one row: tokens times centroids,
+    and two products over pairs in clusters and windows.
 
     The centroids' statistics, which only training computes, are left out.
     """

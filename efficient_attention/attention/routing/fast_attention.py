@@ -1,4 +1,5 @@
-"""Routing attention without an array of all pairs: the tokens of each cluster and of each window are gathered.
+"""Computes routing attention without an array of all query-key pairs:
+the tokens of each cluster and of each window are gathered.
 
 Letters: g groups of s queries and m keys that they are compared with: the clusters, or the blocks of windows.
 """
@@ -33,7 +34,7 @@ Places = Array | np.ndarray
 
 
 class GroupVectors(NamedTuple):
-    """Queries, keys and values of some heads, by index in the row or in groups."""
+    """Queries, keys and values of some heads, either in the order of the row or gathered into groups."""
 
     query: Shaped[Array, 'B H *tokens K']
     key: Shaped[Array, 'B H *tokens K']
@@ -42,13 +43,13 @@ class GroupVectors(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TokenGroups:
-    """Properties of the tokens in groups besides their vectors; axes B and H may be 1.
+    """The indices and segments of the tokens in each group; the axes B and H may have size 1.
 
     Args:
         query_BHgs: int32; the indices of queries in the row.
         key_BHgm: int32; the indices of keys in the row.
-        query_segments_BHgs: None if all pairs are of one segment.
-        key_segments_BHgm: 0 where there is no key.
+        query_segments_BHgs: the queries' segments; None if all tokens are of one segment.
+        key_segments_BHgm: the keys' segments, 0 where there is no key.
         first_head: the index of the first head.
         heads: the number of heads.
     """
@@ -62,7 +63,7 @@ class TokenGroups:
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `Routing`, with padding, segments, grouped heads and dropout of weights."""
+    """Returns the output of routing attention; supports padding, segments, grouped heads and dropout of weights."""
     check_request(request)
     local, heads = ensure_kind(Routing, request.mechanism).local_heads, request.query.shape[2]
     query_BLHK, key_BLHK, value_BLHK = (
@@ -78,7 +79,7 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def attend_clusters(request: Request, rows: GroupVectors) -> Float[Array, 'B H L K']:
-    """Returns the float32 results of heads with clusters, from vectors [B, L, H, K]."""
+    """Returns the float32 output of the heads with clusters, from vectors [B, L, H, K]."""
     mechanism, dtype, centroids_HCX = (
         ensure_kind(Routing, request.mechanism),
         rows.value.dtype,
@@ -109,7 +110,7 @@ def attend_clusters(request: Request, rows: GroupVectors) -> Float[Array, 'B H L
 
 
 def attend_windows(request: Request, rows: GroupVectors) -> Float[Array, 'B H L K']:
-    """Returns the float32 results of local heads, from vectors [B, L, H, K]."""
+    """Returns the float32 output of the local heads, from vectors [B, L, H, K]."""
     mechanism, (length, width) = ensure_kind(Routing, request.mechanism), rows.query.shape[1::2]
     cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
     query_BHLK, key_BHLK, value_BHLK = (x_BLHK.swapaxes(1, 2) for x_BLHK in rows)
@@ -132,7 +133,9 @@ def attend_windows(request: Request, rows: GroupVectors) -> Float[Array, 'B H L 
 def attend_groups(
     request: Request, vectors: GroupVectors, groups: TokenGroups, window: int | None = None
 ) -> tuple[Float[Array, 'B H g s K'], Bool[Array, '#B #H #g #s']]:
-    """Returns float32 softmax attention within groups, for scaled queries, and which queries may read a key."""
+    """Returns float32 softmax attention within each group of tokens, for scaled queries,
+    and which queries may read any key.
+    """
     allowed_BHgsm = allowed_pairs(groups, window, causal=ensure_kind(Routing, request.mechanism).causal)
     pairs = PairMasks(allowed_BHgsm, dropout_pair_mask(request, groups))
     out_BHgsK = attend_slots(vectors.query, vectors.key, vectors.value, pairs, dropout_rate(request))
@@ -140,7 +143,7 @@ def attend_groups(
 
 
 def allowed_pairs(groups: TokenGroups, window: int | None, *, causal: bool) -> Bool[Array, 'b h g s m'] | None:
-    """Returns which pairs of a group share a segment, lie in the window and, if causal, are in order; None: all."""
+    """Returns which query-key pairs of a group are allowed by segment, window and causality; None means all pairs."""
     query_BHgs1, key_BHg1m = jnp.asarray(groups.query_BHgs)[..., None], jnp.asarray(groups.key_BHgm)[..., None, :]
     masks = []
     if groups.query_segments_BHgs is not None and groups.key_segments_BHgm is not None:
@@ -148,15 +151,15 @@ def allowed_pairs(groups: TokenGroups, window: int | None, *, causal: bool) -> B
         masks.append((groups.query_segments_BHgs[..., None] == segments_BHg1m) & (segments_BHg1m != 0))
     if causal:
         masks.append(key_BHg1m <= query_BHgs1)
-    if window is not None and masks:  # without masks there is one block, in which all keys are near
+    if window is not None and masks:  # without masks the row is one block within the window
         masks.append(jnp.abs(query_BHgs1 - key_BHg1m) <= window)
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
 def dropout_pair_mask(request: Request, groups: TokenGroups) -> Bool[Array, 'B H g s m'] | None:
-    """Returns which pairs dropout keeps; a pair has the same bits in all clusters. None: dropout is off.
+    """Returns which query-key pairs dropout keeps, the same in all clusters of a pair; None if dropout is off.
 
-    The bits are those of `dropout.keep_mask`.
+    The random bits equal the bits of `dropout.keep_mask`.
     """
     if request.dropout is None:
         return None
@@ -171,7 +174,7 @@ def dropout_pair_mask(request: Request, groups: TokenGroups) -> Bool[Array, 'B H
 def gather_tokens(
     x_BhL: Shaped[Array, 'B h L *rest'], places_BHCw: Int[Array, 'B H C w']
 ) -> Shaped[Array, 'B H C w *rest']:
-    """Returns the tokens at these indices of their row and head; `x` may be the same for all heads."""
+    """Returns the tokens at these indices, gathered separately for each row and head."""
     x_BHL = jnp.broadcast_to(x_BhL, (*places_BHCw.shape[:2], *x_BhL.shape[2:]))
     take = jax.vmap(jax.vmap(lambda x, places: x.at[places].get(mode='promise_in_bounds')))
     return take(x_BHL, places_BHCw)
@@ -180,7 +183,9 @@ def gather_tokens(
 def average_over_clusters(
     x_BHCwK: Float[Array, 'B H C w K'], has_key_bhCw: Bool[Array, '#B #H #C #w'], places_BHCw: Array, length: int
 ) -> Float[Array, 'B H L K']:
-    """Returns each token's mean over those of its clusters in which it may read any key; zeros without any."""
+    """Returns each token's mean result over the clusters in which it may read any key;
+    zeros if there is no such cluster.
+    """
 
     def one_head(x_CwK: Array, has_key_Cw: Array, places_Cw: Array) -> Array:
         zeros_LK, zeros_L = jnp.zeros((length, x_CwK.shape[2])), jnp.zeros(length)

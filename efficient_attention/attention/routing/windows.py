@@ -1,4 +1,5 @@
-"""The local heads' windows as blocks of queries, each with the blocks of keys that its windows reach.
+"""Cuts rows into blocks for the local heads of routing attention;
+a block of queries reads the key blocks that its windows reach.
 
 Letters: n blocks of a row, s queries of a block, m keys that a block's queries are compared with.
 """
@@ -13,13 +14,13 @@ from jaxtyping import Shaped
 
 @dataclasses.dataclass(frozen=True)
 class WindowBlocks:
-    """How a row is cut into blocks.
+    """How rows are cut into blocks for local heads, and which neighbouring blocks a block's queries read.
 
     Args:
         size: s, tokens of a block, equal to the window on one side.
-        blocks: n; the last one is padded.
-        before: blocks before its own that a block reads.
-        after: blocks after its own that it reads.
+        blocks: n, the number of blocks; the last block is padded.
+        before: number of blocks before its own that a block reads.
+        after: number of blocks after its own that a block reads.
     """
 
     size: int
@@ -29,12 +30,12 @@ class WindowBlocks:
 
     @property
     def blocks_read(self) -> int:
-        """The number of blocks that a block reads."""
+        """The number of key blocks that a block of queries reads, its own block included."""
         return self.before + 1 + self.after
 
 
 def cut_windows(length: int, window: int, *, causal: bool) -> WindowBlocks:
-    """Returns the blocks of rows of `length` tokens."""
+    """Returns how rows of `length` tokens are cut into blocks for windows of this size."""
     size = min(window, length)
     blocks = -(-length // size)
     before = int(blocks > 1)
@@ -42,14 +43,14 @@ def cut_windows(length: int, window: int, *, causal: bool) -> WindowBlocks:
 
 
 def query_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shaped[Array, 'B H n s *rest']:
-    """Returns the tokens in blocks, with zeros after the end of the row."""
+    """Returns the tokens of each row cut into blocks, with zeros after the end of the row."""
     extra = cut.size * cut.blocks - x_BHLx.shape[2]
     x_BHLx = jnp.pad(x_BHLx, ((0, 0), (0, 0), (0, extra), *[(0, 0)] * (x_BHLx.ndim - 3)))
     return x_BHLx.reshape(*x_BHLx.shape[:2], cut.blocks, cut.size, *x_BHLx.shape[3:])
 
 
 def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shaped[Array, 'B H n m *rest']:
-    """Returns for each block the tokens that it reads, with zeros before and after the row."""
+    """Returns for each block the tokens that its queries read, with zeros before and after the row."""
     x_BHnsx = query_blocks(x_BHLx, cut)
     around = ((0, 0), (0, 0), (cut.before, cut.after), *[(0, 0)] * (x_BHnsx.ndim - 3))
     x_BHNsx = jnp.pad(x_BHnsx, around)
@@ -57,7 +58,9 @@ def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shape
 
 
 def window_positions(cut: WindowBlocks) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row indices of queries [1, 1, n, s] and of keys [1, 1, n, m]; some lie outside the row."""
+    """Returns the row indices of the queries [1, 1, n, s] and keys [1, 1, n, m] of each block;
+    some indices lie outside the row.
+    """
     query_ns = np.arange(cut.blocks * cut.size, dtype=np.int32).reshape(cut.blocks, cut.size)
     offsets_m = np.arange(-cut.before * cut.size, (1 + cut.after) * cut.size, dtype=np.int32)
     return query_ns[None, None], (query_ns[:, :1] + offsets_m)[None, None]

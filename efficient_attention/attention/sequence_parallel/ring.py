@@ -1,8 +1,10 @@
-"""Ring attention: partial results over keys that travel around the devices, merged by their log-sum-exps.
+"""Ring attention: keys travel around the devices, and each device merges its partial results
+over them by their log-sum-exps.
 
-Runs inside `jax.shard_map`. The backward pass sends the keys around once more, recomputes each block, and sends the
-gradients of its keys back to their owner. Memory saved between the passes does not grow with the number of devices.
-While a block is computed, only the keys of the next block are in transit, so a device holds two shares of keys.
+The functions run inside `jax.shard_map`. The backward pass sends the keys around once more, recomputes each block, and
+sends the gradients of its keys back to their owner. Memory saved between the passes does not grow with the number of
+devices. While a block is computed, only the keys of the next block are in transit, so a device holds two shares of
+keys.
 
 Block r has output o_r and log-sum-exp l_r. The results are o = sum_r exp(l_r - l) o_r and l = log sum_r exp(l_r).
 The cotangents of a block are exp(l_r - l) do and exp(l_r - l) (do o_r - (do o - dl)).
@@ -24,11 +26,11 @@ from efficient_attention.attention.weights import MASKED
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RingExchange:
-    """The static part of the key exchange.
+    """The static description of how keys are exchanged between devices and how a block of queries and keys is computed.
 
     Args:
         axis: the axis of the mesh.
-        steps: at least one.
+        steps: the steps of the ring, at least one.
         attend: returns the output [B, L, H, K] and the log-sum-exp [B, H, L] of a block. Its arguments: the block's
             indices; local arrays with gradients, whose first leaf has the query's shape; travelling keys with
             gradients; travelling labels of the keys without gradients; local arrays without gradients.
@@ -40,13 +42,15 @@ class RingExchange:
 
 
 def run_ring(ring: RingExchange, own: Any, total: Any, compute: Callable[[RingStep, Any, Any], Any]) -> Any:
-    """Returns the total after `compute(step, keys, total)` of all steps; `own` is this device's keys."""
+    """Runs `total = compute(step, keys, total)` for all steps of the ring
+    and returns the last total; `own` is this device's keys.
+    """
     arriving = exchange_keys(ring, ring.steps[0], own)
     for number, step in enumerate(ring.steps):
         keys = arriving
         if number + 1 < len(ring.steps):
             following = ring.steps[number + 1]
-            # Without the barrier the compiler may start all exchanges at once and hold all keys in memory.
+            # Without this barrier the compiler could start all exchanges at once and hold all keys in memory.
             sent, total = jax.lax.optimization_barrier((keys if following.is_relayed else own, total))
             arriving = exchange_keys(ring, following, sent)
         total = compute(step, keys, total)
@@ -54,7 +58,7 @@ def run_ring(ring: RingExchange, own: Any, total: Any, compute: Callable[[RingSt
 
 
 def exchange_keys(ring: RingExchange, step: RingStep, keys: Any) -> Any:
-    """Returns the keys that a device has in this step; zeros if the device has nothing to compute."""
+    """Returns the keys that this device receives in a step of the ring; zeros if the device has nothing to compute."""
     return jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, step.sends), keys) if step.sends else keys
 
 
@@ -65,7 +69,9 @@ def compute_device_block(
     nothing: Callable[[Any], Any],
     operands: Any,
 ) -> Any:
-    """Returns `compute(block, operands)` for this device's block, or `nothing(operands)` if the device has no block."""
+    """Returns `compute(block, operands)` for this device's block in a ring step,
+    or `nothing(operands)` if the device has no block.
+    """
     branches: list[Callable[[Any], Any]] = [functools.partial(compute, block) for block in step.blocks]
     if len(step.blocks) in step.programs:
         branches.append(nothing)
@@ -77,8 +83,9 @@ def compute_device_block(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_ring(ring: RingExchange, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
-    """Returns float32 output [B, L, H, K] and log-sum-exp [B, H, L] over all keys; arguments as in
-    `RingExchange.attend`."""
+    """Returns the float32 attention output [B, L, H, K] and log-sum-exp [B, H, L]
+    of this device's queries over the keys of all devices.
+    """
     query = jax.tree.leaves(standing)[0]
 
     def compute(block: Block, travelled: Any) -> Partial:
@@ -136,11 +143,13 @@ attend_ring.defvjp(_ring_forward, _ring_backward)
 
 
 def dot_per_head(left_BLHK: Array, right_BLHK: Array) -> Array:
-    """Returns the products summed over the head width, [B, H, L]."""
+    """Returns the dot products of two arrays over the head width, as [B, H, L]."""
     return (left_BLHK * right_BLHK).sum(axis=-1).swapaxes(1, 2)
 
 
 def merge_devices(axis: str, part: Partial) -> Partial:
-    """Returns, on every device, the merged result of all devices' keys for the same queries."""
+    """Returns, on every device, the merged attention result over the keys of all devices,
+    for queries that all devices have.
+    """
     out_pBLHK, lse_pBHL = jax.tree.map(lambda x: jax.lax.all_gather(x, axis), part)
     return merge_partial_softmax(list(zip(out_pBLHK, lse_pBHL, strict=True)))

@@ -1,4 +1,5 @@
-"""The steps in which keys travel around the devices: which block each device computes, and which device sends its keys.
+"""Plans the steps of ring attention: which block of queries and keys each device computes,
+and which device sends its keys to which.
 
 Rows are cut into as many equal shares as there are devices. In a step of shift r, each device computes its queries with
 the keys of the device r places before it. A block of a query share and a key share without any allowed pair is neither
@@ -8,13 +9,13 @@ sent nor computed. A step without any block is left out.
 import dataclasses
 from collections.abc import Callable, Hashable
 
-Block = tuple[int, int]  # indices of a query share and of a key share
-Kind = Callable[[int, int], Hashable | None]  # from a block: equal for blocks that share a program; None: no work
+Block = tuple[int, int]  # index of a share of the queries, index of a share of the keys
+Kind = Callable[[int, int], Hashable | None]  # from a block to a label of its program; None: nothing to compute
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RingStep:
-    """The work and the key exchange of all devices in one step.
+    """One step of ring attention: the block that each device computes, and the keys that devices send.
 
     Args:
         sends: (from, to) for each device that receives keys.
@@ -32,13 +33,14 @@ class RingStep:
 
 
 def ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
-    """Returns the steps of `count` devices, each with one share of the queries and one share of the keys.
+    """Returns the steps of ring attention on `count` devices; each device holds one share
+    of the queries and one share of the keys.
 
     Keys travel from neighbour to neighbour, half of the way around forwards and the other half backwards. If a device's
     neighbour did not receive the keys, the owner sends them.
     """
     steps: list[RingStep] = []
-    before = 0, frozenset(range(count))  # the previous step's shift, and the devices that received keys in it
+    before = 0, frozenset(range(count))  # the previous step's shift, and the devices that it sent keys to
     for shift in [*range(count // 2 + 1), *range(count - 1, count // 2, -1)]:
         blocks = {query: (query, (query - shift) % count) for query in range(count)}
         readers = frozenset(query for query, block in blocks.items() if kind(*block) is not None)
@@ -57,12 +59,14 @@ def ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
 
 
 def local_step(blocks: dict[int, Block], kind: Kind) -> RingStep:
-    """Returns the only step of devices that already hold all keys that they read; `blocks` is by device."""
+    """Returns the single step of devices that already hold all keys that their queries read;
+    `blocks` maps each device to its block.
+    """
     return RingStep((), False, (), *group_devices_by_kind(blocks, kind))
 
 
 def group_devices_by_kind(blocks: dict[int, Block], kind: Kind) -> tuple[tuple[Block, ...], tuple[int, ...]]:
-    """Returns one representative block per kind, and for each device the index of its kind."""
+    """Returns one representative block per kind of block, and for each device the index of its block's kind."""
     kinds = {device: kind(*block) for device, block in blocks.items()}
     different = list(dict.fromkeys(one for one in kinds.values() if one is not None))
     stand_ins = tuple(next(blocks[device] for device in blocks if kinds[device] == one) for one in different)

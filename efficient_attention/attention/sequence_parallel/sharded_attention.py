@@ -1,7 +1,8 @@
-"""Sequence parallel `attend`: rows are sharded over the mesh axis `sequence`, and each device computes its queries.
+"""Computes `attend` with sequence parallelism: rows are sharded over the mesh axis `sequence`,
+and each device computes its own queries.
 
-Only attention needs communication along this axis: other layers work token by token, so the compiler can shard them. In
-here all axes of the mesh are manual: rows are sharded over data and fsdp, heads over tensor, tokens over sequence.
+Only attention needs communication along this axis: other layers work token by token, so the compiler can shard them.
+Here all axes of the mesh are manual: rows are sharded over data and fsdp, heads over tensor, tokens over sequence.
 """
 
 import dataclasses
@@ -23,12 +24,14 @@ ROWS = 'data', 'fsdp'
 
 
 def has_sequence_axis(mesh: Mesh | None) -> bool:
-    """Returns whether the mesh has a sequence axis of several devices."""
+    """Returns whether the mesh has an axis `sequence` with several devices."""
     return mesh is not None and mesh.shape.get(AXIS, 1) > 1
 
 
 def attend_sharded(request: Request, mesh: Mesh, implementation: Implementation) -> Result:
-    """Returns output [B, L, H, K] and log-sum-exp of a request with whole rows, computed shard by shard."""
+    """Returns the output [B, L, H, K] and log-sum-exp of an attention request on whole rows,
+    which the devices compute in shards.
+    """
     if implementation.compute_shard is None:
         raise unsupported_error(request.mechanism.name, 'implementation for rows sharded over a sequence axis')
     if any(first_position(positions) is None for positions in request.positions):
@@ -48,7 +51,9 @@ def attend_sharded(request: Request, mesh: Mesh, implementation: Implementation)
 
 @dataclasses.dataclass(frozen=True)
 class MeshAxes:
-    """The axes of the mesh over which a call's rows, heads, queries and keys are sharded; None if they are not."""
+    """The mesh axes over which the batch rows, heads, queries and keys
+    of an attention call are sharded; None where they are not.
+    """
 
     split: SequenceSplit
     rows: tuple[str, ...] | None
@@ -57,7 +62,9 @@ class MeshAxes:
     key: str | None
 
     def partition_spec(self, letters: str, x: Any) -> PartitionSpec:
-        """Returns how an array with axes of these letters is sharded; axes of size 1, which broadcast, are not."""
+        """Returns the `PartitionSpec` of an array with these dimension letters;
+        axes of size 1 are not sharded, because they broadcast.
+        """
         names = {'B': self.rows, 'H': self.heads, 'G': self.heads, 'L': self.query, 'M': self.key}
         return PartitionSpec(
             *(names.get(letter) if size > 1 else None for letter, size in zip(letters, x.shape, strict=True))
@@ -65,7 +72,9 @@ class MeshAxes:
 
 
 def mesh_axes_of_request(request: Request, mesh: Mesh) -> MeshAxes:
-    """Returns the mesh axes for a request; rows or heads that the mesh does not divide evenly are not sharded."""
+    """Returns the mesh axes that shard an attention request; rows or heads
+    that the mesh does not divide evenly are not sharded.
+    """
     (batch, queries, heads, _), (keys, groups) = request.query.shape, request.key.shape[1:3]
     rows = tuple(name for name in ROWS if mesh.shape.get(name, 1) > 1)
     rows_count = functools.reduce(lambda product, name: product * mesh.shape[name], rows, 1)
@@ -82,7 +91,7 @@ def mesh_axes_of_request(request: Request, mesh: Mesh) -> MeshAxes:
 
 
 def arrays_and_specs(request: Request, axes: MeshAxes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the arrays of a request by name, and how each is sharded."""
+    """Returns the arrays of an attention request by name, and the `PartitionSpec` of each."""
     arrays: dict[str, Any] = {'query': request.query, 'key': request.key, 'value': request.value}
     letters = {'query': 'BLHK', 'key': 'BMGK', 'value': 'BMGK', 'query_segments': 'BL', 'key_segments': 'BM'}
     if request.segments is not None:
@@ -94,7 +103,8 @@ def arrays_and_specs(request: Request, axes: MeshAxes) -> tuple[dict[str, Any], 
         arrays['dropout_rng'] = dropout_row_keys(request.dropout.rng, request.query.shape[0])
         letters['dropout_rng'] = 'B'
     if request.bias is not None and not callable(request.bias):
-        arrays['bias'], letters['bias'] = request.bias, 'BHLm'  # 'm': devices slice keys
+        # The letter m has no mesh axis, because each device slices the bias of its keys itself.
+        arrays['bias'], letters['bias'] = request.bias, 'BHLm'
     specs: dict[str, Any] = {name: axes.partition_spec(letters[name], x) for name, x in arrays.items()}
     if callable(request.bias):
         arrays['bias'], specs['bias'] = bias_as_partial(request.bias), PartitionSpec()
@@ -104,19 +114,21 @@ def arrays_and_specs(request: Request, axes: MeshAxes) -> tuple[dict[str, Any], 
 
 
 def bias_as_partial(bias: Any) -> jax.tree_util.Partial:
-    """Returns the bias function as a `Partial`, a tree of its arrays."""
+    """Returns a bias function as a `jax.tree_util.Partial`, so that JAX sees the arrays in it."""
     return bias if isinstance(bias, jax.tree_util.Partial) else jax.tree_util.Partial(bias)
 
 
 def dropout_row_keys(rng: Array, batch: int) -> Array:
-    """Returns one key per row [B], the same keys as in `dropout.row_seeds`."""
+    """Returns one dropout key per batch row [B], the same keys that `dropout.row_seeds` uses."""
     return jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(batch)) if rng.ndim == 0 else rng
 
 
 def attend_shard_arrays(
     request: Request, axes: MeshAxes, implementation: Implementation, arrays: dict[str, Any]
 ) -> Result:
-    """Returns the result of one device's shard from its arrays; `request` has everything that is not an array."""
+    """Returns the attention result of one device's shard from the shard's arrays;
+    `request` provides all other arguments.
+    """
     assert implementation.compute_shard is not None
     changes: dict[str, Any] = {
         name: arrays[name] for name in ('query', 'key', 'value', 'rng', 'bias') if name in arrays
@@ -136,7 +148,9 @@ def attend_shard_arrays(
 
 
 def bias_of_local_heads(count: int, heads: int, bias: Any, query_b1L1: Array, key_b11M: Array) -> Array:
-    """Returns a bias function's values for this device's heads, out of `heads` heads sharded over `count` devices."""
+    """Returns a bias function's values for only this device's heads,
+    out of `heads` heads that are sharded over `count` devices.
+    """
     values = bias(query_b1L1, key_b11M)
     if values.ndim < 4 or values.shape[1] == 1:
         return values

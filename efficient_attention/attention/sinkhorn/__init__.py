@@ -1,4 +1,6 @@
-"""Sparse Sinkhorn attention: a query reads its block and one block of the sorted row (Tay et al. 2020, 2002.11296)."""
+"""Sparse Sinkhorn attention: a query reads its own block of the row and one block of the sorted row
+(Tay et al. 2020, arXiv 2002.11296).
+"""
 
 from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.sinkhorn import definition, fast_attention

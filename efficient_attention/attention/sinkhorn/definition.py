@@ -1,4 +1,6 @@
-"""Sinkhorn attention defined: softmax over a query's block and the block that a learned sort puts in its place."""
+"""Defines Sinkhorn attention: softmax over a query's own block and the block
+that a learned sort puts in the same place.
+"""
 
 import dataclasses
 import functools
@@ -38,20 +40,21 @@ from efficient_attention.errors import (
 )
 
 HIGHEST = jax.lax.Precision.HIGHEST
-# A slot counts as empty if the shares of its tokens sum to less than this, as where the partly filled last block is
-# sorted. A division by a smaller sum could give gradients beyond float32.
+# A mixed key counts as empty if the shares of its tokens sum to less than this number.
+# Dividing by a smaller sum could give gradients beyond float32; a partly filled last block has such sums.
 SMALLEST_TOTAL = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class Sinkhorn(Mechanism):
-    """One softmax over the keys of a query's block and of the block that a sort of the row puts in its place.
+    """Softmax attention over the keys of two blocks: the query's own block,
+    and the block that a learned sort puts in the same place.
 
     Place i of the sorted row mixes the row's blocks j slot by slot, with shares S_ij. The rows and columns of S sum to
     1 as far as S is balanced. S comes from logits R_i = (sum of block i's keys) W with a learned W. In training, where
-    a call gives `rng`, Gumbel noise is added. Logits and noise are divided by the temperature. A slot mixes only
-    tokens: padding has no share, and the shares of the others are divided by their sum, so that weights sum to 1.
-    Blocks are counted from the start of the row.
+    a call gives `rng`, Gumbel noise is added to the logits. Logits and noise are divided by the temperature. A slot
+    mixes only tokens: padding has no share, and the shares of the others are divided by their sum, so that weights sum
+    to 1. Blocks are counted from the start of the row.
 
     In the causal form, place i mixes only earlier blocks. A softmax over their logits replaces S, whose columns would
     leak later blocks. R_i comes from the keys up to the first key of block i. The first block reads itself.
@@ -62,7 +65,7 @@ class Sinkhorn(Mechanism):
     Args:
         block: tokens of a block.
         blocks: largest number of blocks of a row, for which W has columns.
-        iterations: of balancing, each over rows and then over columns; the causal form has none.
+        iterations: number of balancing iterations, each over rows and then over columns; the causal form has none.
         temperature: divides logits and noise.
         cut: all queries read only the first `cut` blocks of the sorted row (SortCut), counting places whose own block
             has a token. 0 = each query reads its own block and the sorted block in its place.
@@ -70,10 +73,10 @@ class Sinkhorn(Mechanism):
     """
 
     name = 'sinkhorn'
-    # Dropout acts on the weights of slots, because some slots mix several keys.
+    # Dropout acts on the weights of mixed keys, because such a weight belongs to several original keys.
     capabilities = Capabilities(drops_slots=True, why_no_decoding='it has no cache of earlier blocks')
-    key_access = KeyAccess(other_sequence=False)  # a query reads its own block
-    randomness = Randomness(noise=True)  # noise on the logits of the sort
+    key_access = KeyAccess(other_sequence=False)  # a query also reads the keys of its own block
+    randomness = Randomness(noise=True)  # Gumbel noise on the sort's logits
 
     block: int = 64
     blocks: int = 8
@@ -100,21 +103,26 @@ class Sinkhorn(Mechanism):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires rows of one text, because blocks are mixed; only the causal form compares positions."""
+        """Requires rows of one text, because the sort mixes blocks of a row;
+        only the causal form compares positions.
+        """
         return Requirements(positions=self.causal, whole_rows=True, longest=self.block * self.blocks)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
-        """Returns the sort's matrix W [H, K, blocks]; at initialisation, sums of unit-sized keys give logits near 1."""
+        """Returns the declaration of the learned matrix W [H, K, blocks] of the sort;
+        its initial scale gives logits near 1 for unit-sized keys.
+        """
         return {'sort': LearnedOperand((heads, width, self.blocks), 1.0 / math.sqrt(self.block * width))}
 
 
 class BlockSort(NamedTuple):
-    """The shares of blocks at each block index of the sorted row, and which of its token slots hold tokens.
+    """The result of the sort: the share of each block at each place of the sorted row,
+    and which sorted positions mix any token.
 
     Args:
         shares_BHij: float32; share of block j at place i, summing to 1 over the row's blocks, or to 0.
         total_BHis: float32; the sum of the shares whose block has a token in the slot. A mix of tokens is divided by
-            it. [..., 1] if it is the same for all slots, None if it is 1 everywhere.
+            this sum. [..., 1] if the sum is the same for all slots, None if it is 1 everywhere.
     """
 
     shares_BHij: Array
@@ -122,7 +130,7 @@ class BlockSort(NamedTuple):
 
 
 def check_request(request: Request) -> None:
-    """Raises NotImplementedError for unsupported options."""
+    """Raises a NotImplementedError for options of an attention request that Sinkhorn attention does not support."""
     queries, keys = request.query.shape[1], request.key.shape[1]
     is_moved = ensure_kind(Sinkhorn, request.mechanism).causal and not request.has_default_positions
     lacks = {
@@ -133,7 +141,9 @@ def check_request(request: Request) -> None:
 
 
 def pad_to_whole_blocks(request: Request) -> Request:
-    """Returns the request with its rows padded to whole blocks; unchanged if they are whole blocks already."""
+    """Returns the attention request with its rows padded to a multiple of the block size;
+    unchanged if they already are.
+    """
     batch, length = request.query.shape[:2]
     if not (extra := -length % ensure_kind(Sinkhorn, request.mechanism).block):
         return request
@@ -147,19 +157,19 @@ def pad_to_whole_blocks(request: Request) -> Request:
 
 
 def key_blocks(x_BMGK: Float[Array, 'B M G K'], request: Request) -> Float[Array, 'B H n s K']:
-    """Returns keys or values of each query head in blocks."""
+    """Returns the keys or values of each query head cut into blocks of tokens."""
     x_BMHK = repeat_key_heads(x_BMGK, request.query.shape[2])
     return split_into_blocks(x_BMHK, ensure_kind(Sinkhorn, request.mechanism).block)
 
 
 def valid_slots(request: Request) -> Bool[Array, 'B n s'] | None:
-    """Returns which slots of the row's blocks hold tokens; None: all."""
+    """Returns which positions of each row's blocks hold tokens and not padding; None means all positions."""
     valid_BM, size = valid_keys(request), ensure_kind(Sinkhorn, request.mechanism).block
     return None if valid_BM is None else valid_BM.reshape(len(valid_BM), -1, size)
 
 
 def sort_blocks(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> BlockSort:
-    """Returns the sort of a request whose rows are whole blocks."""
+    """Returns the sort of the blocks in each row, for a request whose rows are whole blocks."""
     mechanism, valid_Bns = ensure_kind(Sinkhorn, request.mechanism), valid_slots(request)
     batch, _, blocks = key_BHnsK.shape[:3]
     logits_BHij = sort_logits(block_vectors(key_BHnsK, causal=mechanism.causal), request.learned_operand('sort'))
@@ -186,7 +196,9 @@ def sort_blocks(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Block
 def first_sorted_shares(
     shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut: int
 ) -> Float[Array, 'B H c j']:
-    """Returns the shares of the first `cut` places of the sorted row; places whose own block is empty are skipped."""
+    """Returns the mixing shares of blocks for only the first `cut` places of the sorted row;
+    places whose own block has no token are skipped.
+    """
     if is_there_bn is None:
         return shares_BHij[:, :, :cut]
     places_bc = jnp.argsort(~is_there_bn, axis=1, stable=True)[:, :cut]
@@ -194,7 +206,8 @@ def first_sorted_shares(
 
 
 def readable_slots(request: Request, total_BHis: Float[Array, 'B H i _'] | None) -> Bool[Array, 'b h L R'] | None:
-    """Returns which slots a query may read: its own block's slots, then sorted ones; None: all.
+    """Returns which keys each query may read: first the keys of its own block,
+    then the mixed keys of sorted blocks; None means all keys.
 
     The request's rows must be whole blocks.
     """
@@ -219,7 +232,8 @@ def readable_slots(request: Request, total_BHis: Float[Array, 'B H i _'] | None)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the weights of keys, after dropout of slots.
+    """Returns Sinkhorn attention's dense weights of the original keys,
+    after dropout of the weights of keys and mixed keys.
 
     A key's weight is the weight of its own slot plus the weights of sorted slots times its shares in them.
     """
@@ -254,7 +268,9 @@ def slot_shares(
     valid_Bjs: Bool[Array, 'B j s'] | None,
     size: int,
 ) -> Float[Array, 'B H i j s']:
-    """Returns the share of each block's token in each slot of each place; shares sum to 1, or to 0 for empty slots."""
+    """Returns the share of each token in each mixed key of the sorted row;
+    the shares of a mixed key sum to 1, or to 0 if it mixes no token.
+    """
     shares_BHijs = jnp.broadcast_to(shares_BHij[..., None], (*shares_BHij.shape, size))
     if valid_Bjs is not None:
         shares_BHijs = jnp.where(valid_Bjs[:, None, None], shares_BHijs, 0.0)
@@ -266,7 +282,9 @@ def slot_shares(
 def slot_to_key_weights(
     weights_BHLR: Float[Array, 'B H L R'], shares_BHijs: Float[Array, 'B H i j s'], *, is_cut: bool
 ) -> Float[Array, 'B H L M']:
-    """Returns the weights of keys, from the weights of slots and the shares of keys in sorted slots."""
+    """Converts weights of keys and mixed keys to weights of the original keys,
+    through the share of each key in each mixed key.
+    """
     batch, heads, places, blocks, size = shares_BHijs.shape
     if is_cut:
         weights_BHLis = weights_BHLR.reshape(batch, heads, blocks * size, places, size)
@@ -280,7 +298,8 @@ def slot_to_key_weights(
 
 
 def multiply_adds(mechanism: Sinkhorn, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: logits of the sort, mixed blocks, and queries times the slots they read.
+    """Returns Sinkhorn attention's multiply-adds for one row: logits of the sort, mixed blocks, and attention of
+    queries to the keys that they read.
 
     Slots that fill up the last block count as tokens and add a product for their mask.
     """

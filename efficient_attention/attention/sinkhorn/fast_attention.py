@@ -1,4 +1,6 @@
-"""Sinkhorn attention without an array of all pairs: a query reads its block and a sorted one, or only sorted ones."""
+"""Computes Sinkhorn attention without an array of all query-key pairs:
+a query reads only its own block and sorted blocks.
+"""
 
 import math
 
@@ -30,7 +32,9 @@ from efficient_attention.attention.whole_rows import mask_unread_queries
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns the output of `Sinkhorn`, with padding, grouped heads, dropout of slots and noise of the sort."""
+    """Returns the output of Sinkhorn attention; supports padding, grouped heads, noise in the sort,
+    and dropout of keys and mixed keys.
+    """
     check_request(request)
     mechanism, length, width = ensure_kind(Sinkhorn, request.mechanism), *request.query.shape[1::2]
     dtype, whole = request.query.dtype, pad_to_whole_blocks(request)
@@ -61,7 +65,8 @@ def attend_shared_slots(
     value_BHisK: Float[Array, 'B H i s K'],
     is_there_bh1R: Bool[Array, '#B #H 1 R'] | None,
 ) -> Float[Array, 'B H L K']:
-    """Returns the float32 results of queries that all read the same few slots; here `read_slots` would be slower.
+    """Returns the float32 attention output of queries that all read the same few mixed keys,
+    which is faster here than `attend_slots`.
 
     The request's rows must be whole blocks.
     """
@@ -75,13 +80,14 @@ def attend_shared_slots(
 
 
 def group_query_pairs(x_BHLR: Bool[Array, 'B H L R'], groups: int) -> Bool[Array, 'B H n s R']:
-    """Returns the pairs of each group of queries."""
+    """Returns a mask [B, H, L, R] of query-key pairs with the queries cut into groups: [B, H, n, s, R]."""
     batch, heads, length, slots = x_BHLR.shape
     return x_BHLR.reshape(batch, heads, groups, length // groups, slots)
 
 
 def mix_sorted_blocks(found: BlockSort, x_BHjsX: Float[Array, 'B H j s X']) -> Float[Array, 'B H i s X']:
-    """Returns the slots of the sorted row in float32: shares of tokens divided by the sum of these shares.
+    """Returns the mixed keys or values of the sorted row in float32:
+    tokens of all blocks times their shares, divided by the sum of these shares.
 
     Shares stay in float32 if the sum is not 1. The sum may be so small that rounded 16-bit shares would not cancel with
     it, least of all in gradients.

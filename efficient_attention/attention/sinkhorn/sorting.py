@@ -1,4 +1,5 @@
-"""How the blocks of a row are sorted: sums of blocks, logits of places, noise, and balancing of rows and columns.
+"""Sorts the blocks of a row for Sinkhorn attention: sums of blocks, logits of each place,
+Gumbel noise, and Sinkhorn balancing.
 
 Letters: n blocks of a row, s slots of a block; i places of the sorted row, j the blocks that are mixed there.
 """
@@ -12,18 +13,19 @@ from efficient_attention.attention.distributions.hard import gumbel_from_bits
 from efficient_attention.attention.dropout import fold_indices, row_seeds
 from efficient_attention.attention.weights import MASKED
 
-SORT_STREAM = 0x736F7274  # separates these bits from dropout's bits of the same key
+SORT_STREAM = 0x736F7274  # makes these random bits differ from dropout's bits for the same key
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def split_into_blocks(x_BLHK: Float[Array, 'B L H K'], size: int) -> Float[Array, 'B H n s K']:
-    """Returns the tokens of each head, block by block; `size` divides L."""
+    """Returns the tokens of each head cut into blocks of `size` tokens; `size` must divide L."""
     batch, length, heads, width = x_BLHK.shape
     return x_BLHK.reshape(batch, length // size, size, heads, width).transpose(0, 3, 1, 2, 4)
 
 
 def block_vectors(x_BHnsK: Float[Array, 'B H n s K'], *, causal: bool) -> Float[Array, 'B H n K']:
-    """Returns float32 sums of each block's tokens; causal: sums of all tokens up to the block's first one.
+    """Returns one float32 vector per block: the sum of its tokens, or, if causal,
+    of all tokens up to the first token of the block.
 
     Padding must be zeros.
     """
@@ -36,12 +38,15 @@ def block_vectors(x_BHnsK: Float[Array, 'B H n s K'], *, causal: bool) -> Float[
 
 
 def sort_logits(vectors_BHnK: Float[Array, 'B H n K'], sort_HKN: Float[Array, 'H K N']) -> Float[Array, 'B H n n']:
-    """Returns R: for place i, from the vector of block i, a logit of each block j; W has columns for up to N blocks."""
+    """Returns the logits [B, H, i, j] with which block j is sorted to place i:
+    products of block vectors with the learned matrix W.
+    """
     return jnp.einsum('BHiK,HKj->BHij', vectors_BHnK, sort_HKN[..., : vectors_BHnK.shape[2]], precision=HIGHEST)
 
 
 def gumbel_noise(rng: Array, batch: int, head_H: Array, blocks: int) -> Float[Array, 'B H n n']:
-    """Returns Gumbel noise that depends only on the key and on row, head, place and block.
+    """Returns Gumbel noise for the sort's logits, which depends only on the random key
+    and on row, head, place and block.
 
     A row thus gets the same noise for any padding. `rng` is one key, or one per row.
     """
@@ -52,10 +57,12 @@ def gumbel_noise(rng: Array, batch: int, head_H: Array, blocks: int) -> Float[Ar
 def sinkhorn_balance(
     logits_BHij: Float[Array, 'B H n n'], is_there_bn: Bool[Array, '#B n'], iterations: int
 ) -> Float[Array, 'B H n n']:
-    """Returns log S: logits minus the log-sum-exp of rows and of columns, in turn; about MASKED for missing blocks.
+    """Returns the balanced log shares of the sort: logits from which the log-sum-exps of rows
+    and columns are subtracted in turn.
 
-    S approaches a matrix whose rows and columns sum to 1. For the gradient, an iteration saves only the amounts
-    subtracted from rows and columns. Source: Tay et al. 2020, arXiv 2002.11296, section 3.1.2, after Sinkhorn 1964.
+    Missing blocks get about MASKED. The exponential S approaches a matrix whose rows and columns sum to 1. For the
+    gradient, an iteration saves only the amounts subtracted from rows and columns. Source: Tay et al. 2020, arXiv
+    2002.11296, section 3.1.2, after Sinkhorn 1964.
     """
     is_row_b1i1, is_column_b11j = is_there_bn[:, None, :, None], is_there_bn[:, None, None, :]
     logits_BHij = jnp.where(is_row_b1i1 & is_column_b11j, logits_BHij, MASKED)

@@ -1,4 +1,4 @@
-"""Softmax attention over patterns, with all its backends; its definition and cache come from logits/.
+"""Softmax attention over patterns, with all its backends; the folder logits/ has its definition and decoding cache.
 
 Other packages import two names of fast_attention.py: attend.py its `BACKENDS`, models/position_bias.py its
 `may_hold_all_pairs`.

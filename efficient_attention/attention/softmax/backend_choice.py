@@ -1,4 +1,6 @@
-"""Softmax attention by the requested backend, or by the first backend of 'auto' that supports the request."""
+"""Chooses the backend of softmax attention: the requested backend,
+or the first backend of 'auto' that supports the request.
+"""
 
 import functools
 import logging
@@ -22,14 +24,17 @@ Backend = Callable[[Request], Result]
 
 
 def dense_backend(request: Request) -> Result:
-    """Returns output and log-sum-exp of `Softmax` with every option of a request, in a loop if that is faster."""
+    """Computes the backend `dense` of softmax attention, in a loop over batch rows if that is faster;
+    returns output and log-sum-exp.
+    """
     if request.additive is not None:
         return logits.compute_attention(request)
     return dense_loop.attend_by_rows(request) if is_faster_by_rows(request) else attend_dense(request)
 
 
 def is_faster_by_rows(request: Request) -> bool:
-    """Returns whether to loop over rows: on one CPU device, if the scores exceed its caches and rows keep cores busy.
+    """Returns whether dense attention is faster row by row: on one CPU device,
+    if the batch's scores exceed its caches and one row is large enough.
 
     Rows that are sharded over devices cannot be computed one after another without gathering them. A row smaller than a
     step brings no gain on two cores, where the time goes into distributing small operations. On one core every length
@@ -44,7 +49,7 @@ def is_faster_by_rows(request: Request) -> bool:
     return batch * row_bytes > step_bytes and (count == 1 or row_bytes >= step_bytes)
 
 
-# A backend computes a request, or raises NotImplementedError that names the missing features.
+# A backend computes a request, or raises a NotImplementedError that names the missing features.
 BACKENDS: dict[str, Backend] = {
     'dense': dense_backend,
     'blocked': tiled.compute_attention,
@@ -52,31 +57,38 @@ BACKENDS: dict[str, Backend] = {
     'cudnn': cudnn.compute_attention,
 }
 AUTO_ORDER = ('dense', 'blocked')
-# Largest number of pairs for which 'auto' uses the dense backend. Beyond it, only backends that the caller names build
-# [B, H, L, M], except for the cases below.
+# Largest number of query-key pairs for which 'auto' uses the backend `dense`, which builds arrays [B, H, L, M].
+# The cases below have other limits; a backend that the caller names has no limit.
 MOST_DENSE_PAIRS = 512 * 512
-# The same limit with a relative term, which `dense` shifts and stores next to the scores. Steps of four layers of 128
-# with four streams, dense against blocked: 62 and 65 ms with 128 x 640 pairs, 178 and 126 ms with 256 x 768 (two
-# cores of an AMD EPYC, jaxlib 0.10).
+# Largest number of query-key pairs for `dense` with a relative term; `dense` stores this term next to the scores.
+# Steps of four layers of 128 with four streams were measured (two cores of an AMD EPYC, jaxlib 0.10).
+# With 128 x 640 pairs `dense` takes 62 ms and `blocked` 65 ms; with 256 x 768 pairs they take 178 and 126 ms.
 MOST_RELATIVE_PAIRS = 2**17
-# The same limit in float32 on one CPU device, for patterns that keep at least half of the pairs. There `dense` loops
-# over rows and heads and holds the pairs of one head. Forward and backward, 4 rows of 12 heads of 64, dense against
-# blocked at 600, 1,024 and 1,448 positions: 168 and 395, 351 and 727, 900 and 1,750 ms; causal 135 and 204, 395 and
-# 451, 684 and 989 ms. At 2,048 one causal row of 8 heads takes 327 and 224 ms. In bfloat16 neither is always faster
-# (two cores of an Intel Xeon with AMX, jaxlib 0.10).
+# Largest number of query-key pairs for `dense` in float32 on one CPU device.
+# The limit is for patterns that keep at least half of all query-key pairs.
+# On one CPU device `dense` loops over rows and heads, so it holds only the pairs of one head.
+# Forward and backward passes were measured on two cores of an Intel Xeon with AMX, jaxlib 0.10.
+# 4 rows of 12 heads of 64, 600 positions: `dense` 168 ms and `blocked` 395 ms; causal 135 and 204 ms.
+# 4 rows of 12 heads of 64, 1,024 positions: `dense` 351 ms and `blocked` 727 ms; causal 395 and 451 ms.
+# 4 rows of 12 heads of 64, 1,448 positions: `dense` 900 ms and `blocked` 1,750 ms; causal 684 and 989 ms.
+# One causal row of 8 heads, 2,048 positions: `dense` 327 ms and `blocked` 224 ms.
+# In bfloat16 neither `dense` nor `blocked` is always faster.
 MOST_LOOPED_PAIRS = 2**21
-# The same limit on one core, for patterns that keep all pairs. Dense against blocked, 8 rows of 2 heads of 32 at 1,448
-# and 2,000 positions: 477 and 637, 860 and 1,296 ms; but causal 477 and 370, 922 and 737 ms (one core of an AMD EPYC,
-# jaxlib 0.10).
+# Largest number of query-key pairs for `dense` in float32 on one CPU core, for patterns that keep all pairs.
+# The backends were measured on one core of an AMD EPYC with jaxlib 0.10.
+# 8 rows of 2 heads of 32, 1,448 positions: `dense` 477 ms and `blocked` 637 ms, but causal 477 and 370 ms.
+# 8 rows of 2 heads of 32, 2,000 positions: `dense` 860 ms and `blocked` 1,296 ms, but causal 922 and 737 ms.
 MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
-TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
+TILED = ('blocked', 'cudnn')  # backends that never hold all query-key pairs in memory
 
 
 def compute_attention(request: Request) -> tuple[Array, Array | None]:
-    """Returns output and log-sum-exp by the requested backend, or by the first one of 'auto' that supports the call.
+    """Returns softmax attention's output and log-sum-exp by the requested backend,
+    or by the first backend of 'auto' that supports the request.
 
     Raises:
-        NotImplementedError: no tried backend supports the request; the message names what each one lacks.
+        NotImplementedError: no tried backend supports the request; the message names the missing features of each
+            backend.
     """
     if request.backend != 'auto':
         return BACKENDS[request.backend](request)
@@ -93,9 +105,11 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
 
 
 def prefers_dense(request: Request) -> bool:
-    """Returns whether 'auto' tries `dense` first: for few pairs, or for more if it loops over heads."""
+    """Returns whether 'auto' tries the backend `dense` first: for few query-key pairs,
+    or for more pairs if `dense` loops over heads.
+    """
     if request.additive is not None:
-        return True  # `dense` computes additive scores a part at a time
+        return True  # `dense` computes additive scores for a few queries at a time
     pairs = request.query.shape[1] * request.key.shape[1]
     if request.relative is not None:
         return pairs <= MOST_RELATIVE_PAIRS
@@ -105,7 +119,9 @@ def prefers_dense(request: Request) -> bool:
 
 
 def is_dense_loop_faster(request: Request) -> bool:
-    """Returns whether `dense` loops over this request and is faster than `blocked`, by the tiles that it would keep."""
+    """Returns whether the backend `dense` loops over this request and is faster than `blocked`,
+    judged by the tiles that `blocked` keeps.
+    """
     if request.query.dtype != jnp.float32 or not is_faster_by_rows(request):
         return False
     (_, queries, heads, _), keys = request.query.shape, request.key.shape[1]
@@ -117,11 +133,11 @@ def is_dense_loop_faster(request: Request) -> bool:
 
 
 def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:
-    """Returns whether a call may build arrays of all pairs of `queries` and `keys`, such as its bias."""
+    """Returns whether a call with this backend may build arrays of all query-key pairs, such as a bias."""
     return backend not in TILED and queries * keys <= MOST_DENSE_PAIRS
 
 
 @functools.cache
 def log_choice(backend: str, pattern: str) -> None:
-    """Logs once for each pattern which backend 'auto' chose."""
+    """Logs which backend 'auto' chose, once for each pair of backend and pattern."""
     logging.getLogger(__name__).info('attention: Softmax over %s runs on the %s backend', pattern, backend)

@@ -1,8 +1,8 @@
 """The backend `cudnn`: softmax attention on cuDNN through `jax.nn.dot_product_attention`.
 
-It supports only calls that cuDNN computes exactly. No mask is ever passed, because the library would turn it into an
-additive bias of all pairs. A left window must be combined with `is_causal`, without which cuDNN reads later keys (jax
-issue 39576).
+The backend supports only calls that cuDNN computes exactly. No mask is ever passed, because the library would turn it
+into an additive bias of all pairs. A left window must be combined with `is_causal`, without which cuDNN reads later
+keys (jax issue 39576).
 """
 
 import math
@@ -17,11 +17,13 @@ from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request
 
-WIDEST_HEAD = 128  # supported on every GPU with cuDNN's fused attention; some support 256
+WIDEST_HEAD = 128  # the largest width for all GPUs with cuDNN's fused attention; some support 256
 
 
 def compute_attention(request: Request) -> tuple[Array, None]:
-    """Returns the output of full, causal or causal & window `Softmax` on 16-bit inputs at positions 0, 1, ..."""
+    """Returns the output of softmax attention that cuDNN computes:
+    a full, causal or causal & window pattern, with 16-bit inputs.
+    """
     check_supported(request)
     reach = request_pattern(request).reach
     out = jax.nn.dot_product_attention(
@@ -36,7 +38,9 @@ def compute_attention(request: Request) -> tuple[Array, None]:
 
 
 def check_supported(request: Request) -> None:
-    """Raises NotImplementedError that names each feature of this attention request that cuDNN or this machine lacks."""
+    """Raises a NotImplementedError that names each feature of this attention request
+    that cuDNN or this machine lacks.
+    """
     pattern = request_pattern(request)
     if not is_supported(pattern):
         raise NotImplementedError(
@@ -58,10 +62,12 @@ def check_supported(request: Request) -> None:
 
 
 def has_aligned_positions(request: Request) -> bool:
-    """Returns whether each query i has the position of key i."""
+    """Returns whether queries and keys have equal lengths and the positions 0, 1, ..."""
     return request.query.shape[1] == request.key.shape[1] and request.has_default_positions
 
 
 def is_supported(pattern: Pattern) -> bool:
-    """Returns whether cuDNN computes the pattern without a mask: a full or causal band, or a causal window."""
+    """Returns whether cuDNN can compute this pattern without a mask:
+    the full pattern, the causal pattern or a causal window.
+    """
     return pattern.is_band and (pattern.is_causal or pattern.reach == Reach(math.inf, math.inf))

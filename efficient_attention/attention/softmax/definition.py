@@ -1,4 +1,4 @@
-"""`Softmax`, softmax attention over a pattern, and its cost in multiply-adds."""
+"""Defines `Softmax`, softmax attention over a pattern, and counts its multiply-adds."""
 
 import dataclasses
 import functools
@@ -17,13 +17,13 @@ from efficient_attention.errors import require_at_least
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(PatternAttention):
-    """softmax(q k^T / sqrt(K)) v over the pairs that `pattern` allows.
+    """Softmax attention softmax(q k^T / sqrt(K)) v over the query-key pairs that `pattern` allows.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
 
     Args:
         pattern: which query reads which key.
-        tile: S, positions of a tile of scores on the backend `blocked`; results do not depend on it.
+        tile: S, the number of positions of a tile of scores on the backend `blocked`; results do not depend on it.
     """
 
     name = 'softmax'
@@ -36,16 +36,18 @@ class Softmax(PatternAttention):
         require_at_least(1, 'softmax tile', self.tile)
 
     def causal_text(self, text: str) -> str:
-        """Returns 'causal & (text)', for error messages."""
+        """Returns the pattern's config text made causal, 'causal & (text)', as advice in error messages."""
         return f"'causal & ({text})', which keeps the pairs that look back"
 
     def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Returns the softmax over the allowed keys, and the log-sum-exp."""
+        """Returns the softmax of the logits over the allowed keys, and the log-sum-exp."""
         return masked_softmax(logits_BHLM, allowed_bhLM)
 
 
 def multiply_adds(mechanism: Softmax, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: two products over every pair in the tiles that the pattern keeps."""
+    """Returns softmax attention's multiply-adds for one row: two products over every query-key pair
+    in the tiles that the pattern keeps.
+    """
     patterns = head_patterns(mechanism.pattern.for_key_count(length), heads)
     pairs = sum(count_tile_pairs(pattern, length, length, mechanism.tile) for pattern in patterns)
     return 2 * width * pairs * (heads // len(patterns))
@@ -53,9 +55,10 @@ def multiply_adds(mechanism: Softmax, length: int, heads: int, width: int) -> in
 
 @functools.lru_cache(maxsize=256)
 def count_tile_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> int:
-    """Returns how many pairs lie in the tiles of `size` by `size` that one head's pattern keeps.
+    """Returns how many query-key pairs lie in the tiles of `size` x `size` positions
+    that the pattern of one head keeps.
 
-    Positions are 0, 1, ... on both sides.
+    Queries and keys both have the positions 0, 1, ...
     """
     positions = [np.arange(number) for number in (queries, keys)]
     sizes = [np.diff(np.append(np.arange(0, len(numbers), size), len(numbers))) for numbers in positions]

@@ -1,9 +1,9 @@
-"""The dense backend as a loop over batch rows and heads, so that a step's scores fit in the caches of a CPU.
+"""Computes the backend `dense` in a loop over batch rows and heads, so that a step's scores fit in a CPU's caches.
 
-The scores of a whole batch do not fit there, and every operation on them then waits for memory. In the loop, the mask
-and the terms of the logits are combined into one array per row. This is cheaper than comparing positions again in each
-operation. An inner loop computes a few heads at a time. The backward pass recomputes a step's weights, so no scores
-outlive their step.
+The scores of a whole batch do not fit in these caches, and every operation on them then waits for memory. In the loop,
+the mask and the terms of the logits are combined into one array per row. This is cheaper than comparing positions again
+in each operation. An inner loop computes a few heads at a time. The backward pass recomputes a step's weights, so no
+scores outlive their step.
 
 Axes: G key heads, g of them in a step, h query heads of a key head (in masks and terms before the steps: all
 query heads, or 1 for all), L queries, M keys, K head width.
@@ -30,17 +30,19 @@ from efficient_attention.attention.weights import MASKED
 
 
 class HeadOperands(NamedTuple):
-    """Operands of a few key heads of one row."""
+    """The queries, keys, values and logit terms of a few key heads of one batch row."""
 
-    query_ghLK: Array  # scaled by 1 / sqrt(K)
+    query_ghLK: Array  # queries, scaled by 1 / sqrt(K)
     key_gMK: Array
     value_gMK: Array
-    terms_ghLM: Array | None  # None if all heads share the terms
+    terms_ghLM: Array | None  # None if all heads share the logit terms
     seeds_gh: Array | None  # uint32 seeds of dropout
 
 
 def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """Returns the output in the query's dtype and the float32 log-sum-exp; all products are in float32."""
+    """Returns the attention output in the query's dtype and the float32 log-sum-exp,
+    computed one batch row after another in float32.
+    """
     batch = len(request.query)
     rows = {name: getattr(request, name).astype(jnp.float32) for name in ('query', 'key', 'value')}
     for name, sides in (('segments', request.segments), ('positions', request.positions)):
@@ -58,7 +60,7 @@ def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Arr
 
 
 def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L H K'], Float[Array, 'H L']]:
-    """Returns the float32 output and log-sum-exp of one row, from the row's arrays."""
+    """Returns the float32 attention output and log-sum-exp of one batch row."""
     request = request_of_row(request, {name: x[None] for name, x in row.items()})
     _, queries, heads, width = request.query.shape
     keys, groups = request.key.shape[1:3]
@@ -87,7 +89,9 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
 
 
 def request_of_row(request: Request, row: dict[str, Array]) -> Request:
-    """Returns the request with the arrays of one row, [1, ...] each; its other arrays are shared by all rows."""
+    """Returns the attention request for one batch row, whose arrays are [1, ...];
+    arrays that all rows share stay unchanged.
+    """
     changes: dict[str, Any] = {name: row[name] for name in ('query', 'key', 'value', 'bias') if name in row}
     for name, sides in (('segments', request.segments), ('positions', request.positions)):
         if sides is not None:
@@ -100,11 +104,13 @@ def request_of_row(request: Request, row: dict[str, Array]) -> Request:
 def attend_heads(
     terms_11LM: Array, dropout_rate: float, operands: HeadOperands
 ) -> tuple[Float[Array, 'g h L K'], Float[Array, 'g h L']]:
-    """Returns output and log-sum-exp of a few heads; `terms_11LM` is used if the operands have no terms."""
+    """Returns the attention output and log-sum-exp of a few heads of one batch row;
+    `terms_11LM` are the logit terms if all heads share them.
+    """
     terms_ghLM = terms_11LM if operands.terms_ghLM is None else operands.terms_ghLM
     logits_ghLM = float32_einsum('ghLK,gMK->ghLM', operands.query_ghLK, operands.key_gMK) + terms_ghLM
     maximum_ghL1 = jax.lax.stop_gradient(logits_ghLM.max(axis=-1, keepdims=True))
-    # Weights are not zero if no key is allowed or a bias forbids all allowed keys; `has_key` fixes the results below.
+    # If a query has no allowed key, its weights are not zero; `has_key` sets its results to zero below.
     has_key = maximum_ghL1 > MASKED / 2
     weights_ghLM = jnp.exp(logits_ghLM - maximum_ghL1)
     total = weights_ghLM.sum(axis=-1, keepdims=True)
@@ -118,5 +124,7 @@ def attend_heads(
 
 
 def map_with_recompute(compute: Callable[[Any], Any], arrays: Any) -> Any:
-    """Returns the results of `compute` over the leading axis of arrays; gradients recompute each result."""
+    """Returns the results of `compute` over the leading axis of the arrays;
+    the backward pass computes each result again.
+    """
     return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), arrays)

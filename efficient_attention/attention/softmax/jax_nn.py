@@ -1,4 +1,6 @@
-"""The backend `jax_nn`: softmax attention on `jax.nn.dot_product_attention`, only for calls it computes exactly."""
+"""The backend `jax_nn`: softmax attention by `jax.nn.dot_product_attention`,
+only for calls that this function computes exactly.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +13,24 @@ from efficient_attention.attention.request import Request
 
 
 def compute_attention(request: Request) -> tuple[Array, None]:
-    """Returns the output of `Softmax` over `Full` or `Causal`, with segments and bias; no log-sum-exp."""
+    """Returns the output of softmax attention with a full or causal pattern, segments and bias,
+    computed by `jax.nn`; no log-sum-exp.
+    """
     check_supported(request)
     allowed_bhLM = allowed_pairs(request)
-    with jax.numpy_dtype_promotion('standard'):  # the library mixes bfloat16 with float32 inside
+    with jax.numpy_dtype_promotion('standard'):  # the JAX function mixes bfloat16 with float32 inside
         out_BLHK = jax.nn.dot_product_attention(
             request.query, request.key, request.value, bias=request.bias, mask=allowed_bhLM, implementation='xla'
         )
-    # The library averages all values where a query has no key; the contract says zeros.
+    # For a query without allowed keys, the JAX function averages all values, but `attend` must return zeros.
     has_key_bL11 = allowed_bhLM.any(axis=-1)[:, 0, :, None, None]
     return jnp.where(has_key_bL11, out_BLHK, jnp.zeros_like(out_BLHK)), None
 
 
 def check_supported(request: Request) -> None:
-    """Raises NotImplementedError that names each feature of this request that the library lacks."""
+    """Raises a NotImplementedError that names each feature of this attention request that
+    `jax.nn.dot_product_attention` lacks.
+    """
     if request_pattern(request) not in (Full(), Causal()):
         raise NotImplementedError(f'jax_nn supports Softmax over full and causal, not {request.mechanism}')
     lacks = {
@@ -32,7 +38,7 @@ def check_supported(request: Request) -> None:
         'additive scores': request.additive is not None,
         'relative term': request.relative is not None,
         'attention dropout': request.dropout is not None,
-        # The library returns the log-sum-exp in the input dtype and without a gradient.
+        # The JAX function returns the log-sum-exp in the input dtype and without a gradient.
         'log-sum-exp that can be merged': request.return_lse,
     }
     raise_unsupported('jax_nn', lacks)

@@ -1,7 +1,8 @@
-"""Sequence parallel softmax attention: blocks of tiles, whose keys travel around the devices.
+"""Sequence parallel softmax attention: each device computes blocks of tiles for its queries,
+while keys travel around the devices.
 
 Devices whose blocks keep the same tiles share a program. Masks and dropout use the position of each device's block in
-the whole rows, so results equal one device's up to the order of sums.
+the whole rows, so results equal the results of one device up to the order of sums.
 """
 
 import dataclasses
@@ -28,7 +29,9 @@ from efficient_attention.attention.weights import MASKED
 
 
 def compute_attention_shard(request: Request, split: SequenceSplit) -> Partial:
-    """Returns the output in the query's dtype and the log-sum-exp of this device's queries."""
+    """Returns the output in the query's dtype and the log-sum-exp of this device's queries over the keys of all
+    devices.
+    """
     mechanism = ensure_kind(Softmax, request.mechanism)
     patterns = tuple(head_patterns(mechanism.pattern.for_key_count(split.keys), request.query.shape[2] * split.heads))
     if len(patterns) > 1 and split.heads > 1:
@@ -53,16 +56,16 @@ def compute_attention_shard(request: Request, split: SequenceSplit) -> Partial:
 
 
 class StaticBlockInputs(NamedTuple):
-    """The static values that all blocks share; of `request` only values that are not arrays are read."""
+    """The static values that all blocks of a sequence parallel call share; no array of `request` is read."""
 
     request: Request
     split: SequenceSplit
-    starts: QueryKeyPair  # positions of the first query and of the first key of the whole rows
-    terms: Any  # the structure of the tree (bias, relative)
+    starts: QueryKeyPair  # positions of the first query and the first key in the whole rows
+    terms: Any  # the tree structure of the pair (bias, relative)
 
 
 def attend_block(whole: StaticBlockInputs, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
-    """Returns the result of this device's queries over the keys that it has received.
+    """Returns softmax attention of this device's queries over one block of received keys.
 
     `block` decides which tiles are computed.
     """
@@ -88,12 +91,14 @@ def attend_block(whole: StaticBlockInputs, block: Block, standing: Any, keys: An
         place=place,
     )
     out_BLHK, lse_BHL = compute_attention(request)
-    assert lse_BHL is not None  # `return_lse` is True
+    assert lse_BHL is not None  # not None, because `return_lse` is True
     return out_BLHK, lse_BHL
 
 
 def place_of(split: SequenceSplit, starts: QueryKeyPair, block: Block) -> tuple[ShardPlacement, QueryKeyPair]:
-    """Returns where this device's block lies, and the positions of the block that represents its program."""
+    """Returns the place of this device's block of queries and keys in whole rows,
+    and the positions for which its program is compiled.
+    """
     device = split.device()
     query = device if split.has_query_shares else jnp.int32(0)
     key = device if split.has_key_shares else jnp.int32(0)
@@ -115,13 +120,13 @@ def place_of(split: SequenceSplit, starts: QueryKeyPair, block: Block) -> tuple[
 def plan_ring_steps(
     patterns: tuple[Pattern, ...], starts: QueryKeyPair, split: SequenceSplit, tile: int, by_distance: bool
 ) -> tuple[RingStep, ...]:
-    """Returns the steps in which the devices compute all blocks that hold an allowed pair.
+    """Returns the ring steps in which the devices compute all blocks that contain an allowed query-key pair.
 
     Args:
-        patterns: one, or one for each head; number of keys set.
+        patterns: one pattern, or one for each head; the number of keys is set.
         starts: positions of the first query and of the first key.
-        split: the shares.
-        tile: S.
+        split: how queries and keys are sharded.
+        tile: S, the number of positions of a tile.
         by_distance: whether a term depends on the distance between a block's queries and keys; blocks at different
             distances then need different programs.
     """
@@ -144,7 +149,7 @@ def plan_ring_steps(
 def kept_tiles(
     pattern: Pattern, query_start: int, key_start: int, queries: int, keys: int, tile: int
 ) -> tuple[bool, bytes]:
-    """Returns whether a pattern keeps some tile of a block of consecutive positions, and a digest of all kept tiles."""
+    """Returns whether a pattern keeps any tile of a block of consecutive positions, and a hash of all kept tiles."""
     query_L, key_M = query_start + np.arange(queries), key_start + np.arange(keys)
     has_tile, digest = False, hashlib.sha256()
     for part, order in disjoint_passes(pattern):
@@ -157,13 +162,14 @@ def kept_tiles(
 
 
 def empty_attention_result(request: Request) -> Partial:
-    """Returns the result of queries without any key: zeros, and log-sum-exp MASKED."""
+    """Returns the attention result of queries without any key: zeros as output, and MASKED as log-sum-exp."""
     lse_BLH = jnp.full(request.query.shape[:3], MASKED, jnp.float32)
     return jnp.zeros_like(request.query), lse_BLH.swapaxes(1, 2)
 
 
 def split_float_leaves(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Returns two lists as long as `leaves`: floating-point leaves and other leaves, with None in the gaps.
+    """Splits a list of tree leaves into floating-point leaves and other leaves;
+    both lists keep the length, with None in the gaps.
 
     Only floating-point leaves have gradients.
     """
@@ -173,5 +179,5 @@ def split_float_leaves(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def merge_float_leaves(floats: list[Any], others: list[Any]) -> list[Any]:
-    """Returns one list of the leaves that `split_float_leaves` separated."""
+    """Returns one list of the tree leaves that `split_float_leaves` separated."""
     return [right if left is None else left for left, right in zip(floats, others, strict=True)]

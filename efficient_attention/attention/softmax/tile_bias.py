@@ -1,4 +1,6 @@
-"""A bias on the logits for tile loops: its values for a chunk of tiles, and its gradient."""
+"""Adds a bias to the logits in the tile loops of the backend `blocked`:
+its values for a chunk of tiles, and its gradient.
+"""
 
 import dataclasses
 from typing import Any
@@ -17,54 +19,62 @@ from efficient_attention.attention.softmax.tile_term import LogitTerm
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ArrayBias(LogitTerm):
-    """A bias array in tiles of queries and of keys; an axis along which it does not vary has size 1, and one tile."""
+    """A bias array cut into tiles of queries and of keys; an axis along
+    which the bias does not vary has one tile of size 1.
+    """
 
-    array_bghnSnS: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
+    array_bghnSnS: Any  # an Array, or a placeholder while JAX flattens trees of arrays
 
     @property
     def has_tile_gradient(self) -> bool:
-        """Whether each query tile has its own bias, so that its gradient is complete after one chunk."""
+        """Whether each query tile has its own bias, so that the gradient of this bias is complete after one chunk."""
         return self.array_bghnSnS.shape[3] > 1
 
     @property
     def splits_by_head(self) -> bool:
-        """True: axis 1 has one entry per key head, or one entry for all key heads."""
+        """True, because axis 1 of the bias array has one entry per key head, or one entry for all key heads."""
         return True
 
     def select_for_chunk(self, chosen: ChosenTiles) -> 'ArrayBias':
-        """Returns the bias of these query tiles, or the whole bias if all query tiles share it."""
+        """Returns the bias of only the chunk's query tiles, or the whole bias if all query tiles share it."""
         if not self.has_tile_gradient:
             return self
         return ArrayBias(jnp.take(self.array_bghnSnS, chosen.computed_t, axis=3))
 
     def read_values(self, chunk: TileChunk, _: TileMaskInputs) -> Array:
-        """Returns the values over the pairs of the chunk for which `read_by` was called."""
+        """Returns the bias values over the query-key pairs of a chunk,
+        from the bias that `select_for_chunk` returned for this chunk.
+        """
         return chunk.arrange_pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
 
     def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
+        """Returns the bias values over the query-key pairs of a chunk;
+        an axis has size 1 if values do not vary along it.
+        """
         if not chunk.by_key:
             return self.select_for_chunk(chunk.chosen).read_values(chunk, mask_inputs)
         flipped = ArrayBias(self.array_bghnSnS.transpose(0, 1, 2, 5, 6, 3, 4)).select_for_chunk(chunk.chosen)
         return chunk.arrange_pairs(bias_of_visited(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
 
     def zero_gradient(self) -> Any:
-        """Returns the initial gradient sum; None if each query tile has its own gradient."""
+        """Returns the initial sum of the bias gradient: zeros, or None if each query tile has its own bias."""
         return None if self.has_tile_gradient else jnp.zeros_like(self.array_bghnSnS)
 
     def add_chunk_gradient(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
-        """Returns the gradient sum with a chunk's gradient added; or None, and the gradient of the chunk's query tiles.
+        """Returns the bias gradient's sum with a chunk's gradient added;
+        or None and the chunk's gradient, if each query tile has its own bias.
 
-        The axis of query tiles comes first.
+        In a chunk's gradient the axis of query tiles comes first.
         """
         if self.has_tile_gradient:
             return None, [jnp.moveaxis(gradient.array_bghnSnS, 3, 0)]
         return total + gradient.array_bghnSnS, []
 
     def finish_gradient(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
-        """Returns the gradient of the whole bias, from the gradient sum or from all query tiles' gradients.
+        """Returns the gradient of the whole bias array, from the sum over chunks or
+        from the gradients of all query tiles.
 
-        These gradients lack the empty tile, which is appended.
+        The gradients of query tiles lack the empty tile at the end, which is appended here.
         """
         if not self.has_tile_gradient:
             return ArrayBias(total)
@@ -74,46 +84,52 @@ class ArrayBias(LogitTerm):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FunctionBias(LogitTerm):
-    """A bias function of positions; its parameters are the leaves of `function`, a `jax.tree_util.Partial`."""
+    """A bias that is a function of positions; its learned parameters are the leaves
+    of the `jax.tree_util.Partial` in `function`.
+    """
 
-    function: Any  # a Partial, or JAX's placeholder
+    function: Any  # a Partial, or a placeholder while JAX flattens trees of arrays
     heads: tuple[int, ...] = dataclasses.field(metadata={'static': True})
     groups: int = dataclasses.field(metadata={'static': True})
 
     @property
     def has_tile_gradient(self) -> bool:
-        """False: all tiles share the parameters."""
+        """False, because all tiles share the parameters of the bias function."""
         return False
 
     @property
     def splits_by_head(self) -> bool:
-        """False: the function gives the values of all heads at once."""
+        """False, because the bias function returns the values of all heads at once."""
         return False
 
     def zero_gradient(self) -> 'FunctionBias':
-        """Returns the initial gradient sum of the parameters: zeros."""
+        """Returns the initial sum of the gradient of the bias function's parameters: zeros."""
         return jax.tree.map(jnp.zeros_like, self)
 
     def add_chunk_gradient(
         self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
     ) -> tuple['FunctionBias', list[Array]]:
-        """Returns the gradient sum with a chunk's gradient added, and an empty list: all tiles share the parameters."""
+        """Returns the sum of the parameters' gradients with a chunk's gradient added;
+        the empty list says that no tile has its own gradient.
+        """
         return jax.tree.map(add_gradient, total, gradient), []
 
     def finish_gradient(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
-        """Returns the gradient of the parameters, from the gradient sum."""
+        """Returns the gradient of the bias function's parameters, from the sum over all chunks."""
         return jax.tree.map(gradient_of, self, total)
 
     def select_for_chunk(self, _: ChosenTiles) -> 'FunctionBias':
-        """Returns the whole term: each chunk reads all parameters."""
+        """Returns the whole bias function, because each chunk reads all its parameters."""
         return self
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns the values over the pairs of the chunk."""
+        """Returns the values of the bias function over the query-key pairs of a chunk."""
         return self.chunk_values(chunk, mask_inputs)
 
     def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns the values over the pairs; an axis has size 1 if values do not vary along it."""
+        """Returns the values of the bias function over a chunk's query-key pairs;
+        an axis has size 1 if values do not vary along it.
+        """
         queries, keys = (
             chunk.select_query_tiles(mask_inputs.queries.positions_b1nS),
             chunk.select_key_tiles(mask_inputs.keys.positions_b1nS),
@@ -129,7 +145,9 @@ class FunctionBias(LogitTerm):
         return chunk.arrange_pairs(of_heads.reshape(of_heads.shape[0], self.groups, -1, *of_heads.shape[2:]))
 
     def bias_at_positions(self, query_b1q: Array, key_b1m: Array) -> Array:
-        """Returns float32 values [b, 1 or H, q, m]; raises ValueError if the function returns another shape."""
+        """Returns float32 bias values [b, 1 or H, q, m] at these positions;
+        raises a ValueError if the bias function returns a wrong shape.
+        """
         values = self.function(query_b1q[..., None], key_b1m[..., None, :]).astype(jnp.float32)
         shape = (1,) * (4 - values.ndim) + values.shape
         pairs = query_b1q.shape[-1], key_b1m.shape[-1]
@@ -140,19 +158,25 @@ class FunctionBias(LogitTerm):
 
 
 def add_gradient(total: Shaped[Array, '...'], gradient: Any) -> Array:
-    """Returns the sum of total and gradient; integer parameters of a function have no gradient and are skipped."""
+    """Returns the sum of total and gradient; returns the total itself
+    for integer parameters, which have no gradient.
+    """
     return total if gradient.dtype == jax.dtypes.float0 else total + gradient
 
 
 def gradient_of(parameter: Shaped[Array, '...'], total: Shaped[Array, '...']) -> Any:
-    """Returns `total`, or for integer parameters the zeros that JAX expects as their gradient."""
+    """Returns a parameter's summed gradient; for an integer parameter,
+    returns the zeros of type float0 that JAX expects.
+    """
     return total if jnp.issubdtype(parameter.dtype, jnp.floating) else np.zeros(parameter.shape, jax.dtypes.float0)
 
 
 def make_tile_bias(
     request: Request, heads_H: np.ndarray, query_listing_L: np.ndarray, key_listing_M: np.ndarray, size: int
 ) -> ArrayBias | FunctionBias | None:
-    """Returns the bias of the heads `heads_H` in tiles of the listed positions; None without a bias."""
+    """Returns the bias of the heads `heads_H`, cut into tiles of the listed positions;
+    None if the request has no bias.
+    """
     bias, groups = request.bias, request.key.shape[2]
     if bias is None:
         return None
@@ -170,15 +194,15 @@ def make_tile_bias(
         if not varies:
             array = jnp.expand_dims(array, axis)
             continue
-        moved = split_into_tiles(jnp.moveaxis(array, axis, 1), listing, size)  # [b, n, S, ...]
+        moved = split_into_tiles(jnp.moveaxis(array, axis, 1), listing, size)  # shape [b, n, S, ...]
         array = jnp.moveaxis(moved, (1, 2), (axis, axis + 1))
     return ArrayBias(array)
 
 
 def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
-    """Returns the bias of each computed tile (axis 3) with the tiles that it visits: [b, g, h, t, S, w S].
+    """Returns the bias between each computed tile and the tiles that it visits, [b, g, h, t, S, w S].
 
-    If computed tiles share their list, t is 1 and axis S holds the positions of all of them.
+    If all computed tiles visit the same tiles, t is 1 and axis S holds the positions of all computed tiles.
     """
     has_visited = array_bghnSnS.shape[5] > 1 or array_bghnSnS.shape[6] > 1
     if chosen.is_shared:
@@ -204,5 +228,5 @@ def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
 
 
 def flatten_visited_tiles(array: Shaped[Array, '...']) -> Array:
-    """Returns the array [..., w, S] as [..., w S], with the visited tiles one after another."""
+    """Returns an array [..., w, S] as [..., w S]: the positions of all w visited tiles follow one another."""
     return array.reshape(*array.shape[:-2], -1)

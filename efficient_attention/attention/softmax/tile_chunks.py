@@ -1,8 +1,8 @@
-"""Cuts arrays into tiles, and selects the tiles that one step of a loop reads.
+"""Cuts arrays into tiles for the backend `blocked`, and selects the tiles that one step of a loop reads.
 
-The work of one loop step is called a chunk: the results of a few tiles of one side, each from a list of tiles of the
-other side. The former are the computed tiles: of queries, or of keys for the gradients of keys and values. The latter
-are the visited tiles.
+The work of one loop step is called a chunk. A chunk has a few computed tiles, whose results the step computes: query
+tiles, or key tiles for the gradients of keys and values. Each computed tile has a list of visited tiles of the other
+kind, which it reads.
 
 Axes here: B batch rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t
 computed tiles of a chunk, w visited tiles of each; q and m the query and key positions that are computed together. A
@@ -19,15 +19,17 @@ from jaxtyping import Shaped
 
 
 class SideMaskInputs(NamedTuple):
-    """Arrays of queries, or of keys, that the mask and dropout read; as in `TileOperands`, the last tile is empty."""
+    """Positions, segments and indices of all queries, or of all keys, in tiles,
+    as masks and dropout read them; the last tile is empty.
+    """
 
     positions_b1nS: Array
     segments_B1nS: Array | None
-    numbers_11nS: Array  # index of the query or key in the request, -1 at padding
+    numbers_11nS: Array  # index of the query or key in the request; -1 where a tile is padded
 
 
 class TileMaskInputs(NamedTuple):
-    """The arrays of one tile pass that have no gradient."""
+    """The arrays of one tile pass that have no gradient: mask inputs of queries and of keys, and dropout seeds."""
 
     queries: SideMaskInputs
     keys: SideMaskInputs
@@ -35,53 +37,63 @@ class TileMaskInputs(NamedTuple):
 
 
 class ChosenTiles(NamedTuple):
-    """The indices of the tiles of a chunk."""
+    """The indices of the tiles that one step of a loop computes, and of the tiles that each of them visits."""
 
     computed_t: Array
-    visited: Array | np.ndarray  # per computed tile [1 or heads, t, w], or [w] if all visit the same tiles
-    is_repeat_t: Array  # marks computed tiles that only pad the chunk
+    visited: Array | np.ndarray  # [1 or heads, t, w], or [w] if all visit the same tiles
+    is_repeat_t: Array  # True for computed tiles that only pad the chunk
 
     @property
     def is_shared(self) -> bool:
-        """Whether all computed tiles visit the same tiles."""
+        """Whether all computed tiles of the step visit the same tiles."""
         return self.visited.ndim == 1
 
 
 class TileChunk(NamedTuple):
-    """The pairs of queries and keys that one step of a loop computes.
+    """The query-key pairs that one step of a loop over tiles computes.
 
-    Arrays over these pairs have the axes [B, G], then those of the computed side, then those of the visited side: by
-    query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. The computed side is therefore always the left side of
-    the matrix products, and no array of scores is ever transposed. An axis along which an array does not vary has size
-    1.
+    Arrays over these pairs have the axes [B, G], then the axes of the computed tiles, then the axes of the visited
+    tiles: by query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. The computed tiles are therefore always the
+    left operand of the matrix products, and no array of scores is ever transposed. An axis along which an array does
+    not vary has size 1.
     """
 
     chosen: ChosenTiles
-    by_key: bool  # True: key tiles are computed and query tiles visited; False: the reverse
-    checks_pattern: bool  # the pattern forbids some pair of these tiles
-    checks_keys: bool  # some key of these tiles does not exist
-    size: int  # S
+    by_key: bool  # True if key tiles are computed and query tiles visited
+    checks_pattern: bool  # True if the pattern forbids some pair of these tiles
+    checks_keys: bool  # True if some key position of these tiles does not exist
+    size: int  # S, positions of a tile
 
     def select_query_tiles(self, x: Shaped[Array, '...']) -> Array:
-        """Returns the chunk's query tiles of `x` [B, G, n, ...]: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
+        """Returns the query tiles of `x` [B, G, n, ...] that a chunk reads:
+        [B, G, t, ...], or [B, G, t or 1, w, ...] if `by_key`.
+        """
         return (take_visited if self.by_key else take_computed)(self.chosen, x)
 
     def select_key_tiles(self, x: Shaped[Array, '...']) -> Array:
-        """Returns the chunk's key tiles of `x` [B, G, n, ...]: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
+        """Returns the key tiles of `x` [B, G, n, ...] that a chunk reads:
+        [B, G, t or 1, w, ...], or [B, G, t, ...] if `by_key`.
+        """
         return (take_computed if self.by_key else take_visited)(self.chosen, x)
 
     def broadcast_queries(self, x_b1nS: Array) -> Array:
-        """Returns the chunk's values of each query, with axes of 1 so that they broadcast over the pairs."""
+        """Returns one value per query of the chunk; axes of size 1 make the array broadcast
+        over the chunk's query-key pairs.
+        """
         picked = self.select_query_tiles(x_b1nS)
         return picked[:, :, :, None, :, None, :] if self.by_key else picked[:, :, :, None, :, None, None]
 
     def broadcast_keys(self, x_b1nS: Array) -> Array:
-        """Returns the chunk's values of each key, with axes of 1 so that they broadcast over the pairs."""
+        """Returns one value per key of the chunk; axes of size 1 make the array broadcast
+        over the chunk's query-key pairs.
+        """
         picked = self.select_key_tiles(x_b1nS)
         return picked[..., None, None, None] if self.by_key else picked[:, :, :, None, None]
 
     def broadcast_heads(self, x_BGh: Array) -> Array:
-        """Returns the values of each query head, with axes of 1 so that they broadcast over the pairs."""
+        """Returns one value per query head; axes of size 1 make the array broadcast
+        over the chunk's query-key pairs.
+        """
         before = (slice(None), slice(None), None)
         return (
             x_BGh[(*before, None, None, slice(None), None)]
@@ -90,7 +102,8 @@ class TileChunk(NamedTuple):
         )
 
     def arrange_pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
-        """Returns values of pairs, such as a bias, moved from [b, g, h, t, q, m] into the layout of this class.
+        """Returns an array over the chunk's query-key pairs, such as a bias,
+        moved from axes [b, g, h, t, q, m] to the axes of `TileChunk`.
 
         If the chunk's tiles visit the same tiles, the array comes with t = 1. Its axis of computed positions (m by key,
         else q) then holds the positions of all tiles. An axis of 1 stays 1.
@@ -107,7 +120,9 @@ class TileChunk(NamedTuple):
 
 
 def split_into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
-    """Returns `x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, padded to whole tiles and one empty tile."""
+    """Returns `x` [B, L, ...] cut into tiles [B, n, S, ...] of positions in the listed order;
+    padding and one empty tile come last.
+    """
     length = x.shape[1]
     x = reorder(x, listing_L, 1)
     tiles = -(-length // size) + 1
@@ -117,7 +132,9 @@ def split_into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, 
 
 
 def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
-    """Returns `x` with its entries along `axis` in another order; the gradient is a gather instead of a scatter."""
+    """Returns `x` with its entries along `axis` in another order; the backward pass is a gather instead of a
+    scatter.
+    """
     if np.array_equal(order, np.arange(len(order))):
         return x
 
@@ -132,7 +149,9 @@ def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
 def make_side(
     positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int, numbers_L: Array | None = None
 ) -> SideMaskInputs:
-    """Returns the arrays of queries, or of keys, that the mask and dropout read, in the listed order."""
+    """Returns positions, segments and indices of queries, or of keys,
+    in tiles of the listed order, for masks and dropout.
+    """
     numbers_L = jnp.arange(len(listing_L), dtype=jnp.int32) if numbers_L is None else numbers_L
     return SideMaskInputs(
         split_into_tiles(jnp.asarray(positions_bL), listing_L, size)[:, None],
@@ -142,14 +161,15 @@ def make_side(
 
 
 def take_computed(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
-    """Returns the computed tiles of `x` [B, G, n, ...]: [B, G, t, ...]."""
+    """Returns the tiles of `x` [B, G, n, ...] that this step computes: [B, G, t, ...]."""
     return x.at[:, :, chosen.computed_t].get(mode='promise_in_bounds')
 
 
 def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
-    """Returns the visited tiles of `x` [B, G, n, ...]: [B, G, t, w, ...]; t is 1 if computed tiles share their list.
+    """Returns the tiles of `x` [B, G, n, ...] that the computed tiles visit: [B, G, t, w, ...];
+    t is 1 if all visit the same tiles.
 
-    If each head has its own lists of tiles, axis 1 is the heads.
+    If each head has its own list of visited tiles, axis 1 counts the heads.
     """
     if chosen.is_shared:
         width = len(chosen.visited)
@@ -166,7 +186,7 @@ def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
 
 
 def dot_products(chunk: TileChunk, queries: Shaped[Array, '...'], keys: Shaped[Array, '...']) -> Array:
-    """Returns the float32 dot products of the chunk's query vectors and key vectors, over its pairs."""
+    """Returns the float32 dot products of query and key vectors over the query-key pairs of a chunk."""
     computed, visited = (keys, queries) if chunk.by_key else (queries, keys)
     batch, visited = product_axes(chunk, visited)
     axes = ((computed.ndim - 1,), (visited.ndim - 1,)), (batch, batch)
@@ -174,7 +194,7 @@ def dot_products(chunk: TileChunk, queries: Shaped[Array, '...'], keys: Shaped[A
 
 
 def weighted_sums(chunk: TileChunk, weights: Shaped[Array, '...'], visited: Shaped[Array, '...']) -> Array:
-    """Returns for each computed position the float32 sum of visited vectors, times its weights over the pairs.
+    """Returns, for each position of the computed tiles, the float32 weighted sum of the vectors in the visited tiles.
 
     The shape is [B, G, t, h, S, K] by query, [B, G, t, S, K] by key.
     """
@@ -185,5 +205,7 @@ def weighted_sums(chunk: TileChunk, weights: Shaped[Array, '...'], visited: Shap
 
 
 def product_axes(chunk: TileChunk, visited: Shaped[Array, '...']) -> tuple[tuple[int, ...], Array]:
-    """Returns the batch axes of a matrix product and its right side: one large product if tiles share their list."""
+    """Returns the batch axes and the right operand of a chunk's matrix product;
+    it is one large product if tiles visit the same tiles.
+    """
     return ((0, 1), visited[:, :, 0]) if chunk.chosen.is_shared else ((0, 1, 2), visited)

@@ -1,4 +1,4 @@
-"""Loops over the tiles of a schedule: one loop per class, a few tiles per step.
+"""Loops over tiles of attention scores: one loop per class of tiles with lists of similar length, a few tiles per step.
 
 Axes: t tiles whose results one step computes, n tiles of a class.
 """
@@ -16,15 +16,17 @@ from efficient_attention.attention.softmax.tile_schedule import TileClass
 
 
 class Loop(NamedTuple):
-    """The static description of a loop over chunks of tiles, apart from the computation of a step."""
+    """The static description of a loop over tiles: its classes of tiles, and the sizes of its steps."""
 
     classes: tuple[TileClass, ...]
-    tile_count: int  # all tiles of the computed side, including tiles that visit nothing
-    tile_pair_bytes: int  # bytes of the scores of one pair of tiles
-    step_bytes: tuple[int, int]  # bytes of a step's scores, for separate lists and for a shared list of tiles
+    tile_count: int  # all computed tiles, including tiles that visit no tile
+    tile_pair_bytes: int  # bytes of the scores between one query tile and one key tile
+    step_bytes: tuple[int, int]  # bytes of a step's scores, if tiles have separate or shared lists
 
     def tiles_of_step(self, tile_class: TileClass) -> int:
-        """Returns how many tiles of a class one step computes: at most the step size, and evenly over the steps."""
+        """Returns how many tiles of a class one loop step computes: as many as the step size allows, spread evenly over
+        the steps.
+        """
         tile_bytes = self.tile_pair_bytes * tile_class.visited_hnw.shape[-1]
         at_most = max(1, self.step_bytes[tile_class.is_shared] // tile_bytes)
         steps = -(-len(tile_class.computed_n) // at_most)
@@ -37,10 +39,11 @@ def run_loop(
     carry: Any,
     fills: tuple[float, ...],
 ) -> tuple[Any, list[Array]]:
-    """Runs `step` over all tiles of all classes.
+    """Runs the function `step` over the tiles of all classes; returns the last carry,
+    and the results in the order of tiles.
 
-    Returns the carry of the last step, and the arrays [t, ...] that steps return, in the order of tiles
-    [tile_count, ...]. `fills` has for each array the value of tiles that are in no class.
+    Each step returns arrays [t, ...]; the results are [tile_count, ...]. `fills` has for each array the value of tiles
+    that are in no class.
     """
     results, numbers = [], []
     for tile_class in loop.classes:
@@ -54,13 +57,14 @@ def run_loop(
 
 
 def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
-    """Runs `step` over the n tiles of a class, `tiles` = t of them at a time.
+    """Runs the function `step` over the n tiles of one class, `tiles` at a time;
+    returns the last carry and all results.
 
-    Returns the carry of the last step, and the arrays [t, ...] that steps return, joined to [n, ...].
+    Each step returns arrays [t, ...]; the results are [n, ...].
     """
     count = len(tile_class.computed_n)
     steps = -(-count // tiles)
-    places = np.resize(np.arange(count), steps * tiles)  # the last step repeats tiles; their results are dropped
+    places = np.resize(np.arange(count), steps * tiles)  # repeated tiles fill the last step; their results are dropped
     is_repeat = np.arange(steps * tiles) >= count
     visited = None
     if not tile_class.is_shared:
@@ -86,7 +90,9 @@ def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> 
 
 
 def restore_tile_order(arrays: list[Array], numbers_n: np.ndarray, tile_count: int, fill: float) -> Array:
-    """Returns the arrays [n, ...] of all classes as one array [tile_count, ...], with `fill` for tiles in no class."""
+    """Returns the results [n, ...] of all classes as one array [tile_count, ...] in the order
+    of tiles; tiles in no class get `fill`.
+    """
     x = jnp.concatenate(arrays) if len(arrays) > 1 else arrays[0]
     if np.array_equal(numbers_n, np.arange(tile_count)):
         return x

@@ -1,4 +1,4 @@
-"""The computation of one chunk of a tile loop: its masked logits, its softmax, and the gradient of its logits.
+"""Computes one chunk of a loop over tiles: its masked logits, their softmax, and the gradient of the logits.
 
 Axes as in tile_softmax.py; arrays over the pairs of a chunk have the layout of `TileChunk`.
 """
@@ -24,12 +24,12 @@ from efficient_attention.attention.weights import MASKED
 
 
 class TileOperands(NamedTuple):
-    """Queries, keys, values and logit terms of one tile pass, cut into tiles.
+    """The queries, keys, values and logit terms of one tile pass, cut into tiles.
 
     Each array ends with an empty tile: lists of visited tiles are padded with its index to equal length.
     """
 
-    q_BGnhSK: Array  # scaled by 1 / sqrt(K)
+    q_BGnhSK: Array  # queries, scaled by 1 / sqrt(K)
     k_BGnSK: Array
     v_BGnSK: Array
     terms: tuple[LogitTerm, ...]  # added to the dot products of queries and keys
@@ -37,17 +37,17 @@ class TileOperands(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TileOptions:
-    """The static options of one tile pass."""
+    """The static options of one tile pass: its tiles, the dropout rate and the size of loop steps."""
 
     tile_pass: TilePass
     dropout_rate: float
-    step_bytes: tuple[int, int]  # bytes of a step's scores, for separate lists and for a shared list of tiles
+    step_bytes: tuple[int, int]  # bytes of a step's scores, if tiles have separate or shared lists
 
 
 def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:
-    """Returns the chunk of these tiles of one tile class.
+    """Returns the `TileChunk` of the chosen tiles, which belong to one class of tiles.
 
-    By key, missing keys are not masked, because their results are dropped.
+    If key tiles are computed, keys that do not exist are not masked, because their results are dropped.
     """
     return TileChunk(
         chosen, by_key, tile_class.checks_pattern, tile_class.checks_keys and not by_key, options.tile_pass.size
@@ -55,14 +55,16 @@ def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_cla
 
 
 def term_values(chunk: TileChunk, operands: TileOperands, mask_inputs: TileMaskInputs) -> list[Array]:
-    """Returns the values that each term adds to the logits, over the pairs."""
+    """Returns the values that each logit term, such as a bias, adds to the logits of a chunk's query-key pairs."""
     return [term.chunk_values(chunk, mask_inputs) for term in operands.terms]
 
 
 def masked_logits(
     chunk: TileChunk, options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, terms: list[Array]
 ) -> Array:
-    """Returns float32 logits over the pairs including their terms, with MASKED where a pair is not allowed."""
+    """Returns the float32 logits of a chunk's query-key pairs, including bias and relative term,
+    with MASKED for forbidden pairs.
+    """
     logits = dot_products(chunk, chunk.select_query_tiles(operands.q_BGnhSK), chunk.select_key_tiles(operands.k_BGnSK))
     logits = sum(terms, logits)
     masks = allowed_pairs(chunk, options, mask_inputs)
@@ -70,7 +72,9 @@ def masked_logits(
 
 
 def allowed_pairs(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> list[Array]:
-    """Returns booleans that broadcast over the pairs; a pair is allowed if all of them are True."""
+    """Returns a list of masks that broadcast over a chunk's query-key pairs;
+    a pair is allowed if all masks are True.
+    """
     masks = []
     if chunk.checks_keys or chunk.checks_pattern:
         masks.append(chunk.broadcast_keys(mask_inputs.keys.numbers_11nS) >= 0)
@@ -92,7 +96,7 @@ def allowed_pairs(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskI
 
 
 def dropout_factor(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskInputs) -> Array | None:
-    """Returns 0 or 1 / (1 - rate) for each weight, from the indices of its query and key; None without dropout."""
+    """Returns the dropout factor 0 or 1 / (1 - rate) for each query-key pair of a chunk; None without dropout."""
     if mask_inputs.dropout_seeds_BGh is None:
         return None
     bits = fold_index(
@@ -105,7 +109,9 @@ def dropout_factor(chunk: TileChunk, options: TileOptions, mask_inputs: TileMask
 def forward_chunk(
     chunk: TileChunk, options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs
 ) -> tuple[Array, Array]:
-    """Returns the output [B, G, t, h, S, K] in the values' dtype and the log-sum-exp [B, G, t, h, S] of query tiles."""
+    """Returns the attention output [B, G, t, h, S, K] in the values' dtype
+    and the log-sum-exp [B, G, t, h, S] of a chunk's query tiles.
+    """
     logits = masked_logits(chunk, options, operands, mask_inputs, term_values(chunk, operands, mask_inputs))
     maximum = logits.max(axis=(-2, -1), keepdims=True)
     weights = jnp.exp(logits - maximum)
@@ -115,13 +121,14 @@ def forward_chunk(
     v = chunk.select_key_tiles(operands.v_BGnSK)
     out = weighted_sums(chunk, weights.astype(v.dtype), v)
     maximum = maximum[..., 0, 0]
-    has_key = maximum > MASKED / 2  # without a key the weights are meaningless
+    has_key = maximum > MASKED / 2  # without an allowed key the weights are meaningless
     out = jnp.where(has_key[..., None], out / total[..., None], 0.0)
     return out.astype(v.dtype), jnp.where(has_key, maximum + jnp.log(total), MASKED)
 
 
 class SavedTiles(NamedTuple):
-    """Arrays that the backward loops read besides the operands: log-sum-exp, dout and rowsum(dout out) - dlse.
+    """Arrays that the backward loops over tiles read besides the operands:
+    log-sum-exp, dout, and rowsum(dout out) - dlse.
 
     If a query has no key or only pads a tile, its log-sum-exp is -MASKED, so that all its weights are 0.
     """
@@ -139,7 +146,9 @@ def pair_gradients(
     saved: SavedTiles,
     terms: list[Array],
 ) -> tuple[Array, Array]:
-    """Returns the weights after dropout and the gradient of the logits, both float32 over the pairs."""
+    """Returns the attention weights after dropout and the gradient of the logits,
+    both in float32 for a chunk's query-key pairs.
+    """
     lse, delta = (chunk.select_query_tiles(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
     lse, delta = (x[:, :, :, None] if chunk.by_key else x[..., None, None] for x in (lse, delta))
     weights = jnp.exp(masked_logits(chunk, options, operands, mask_inputs, terms) - lse)

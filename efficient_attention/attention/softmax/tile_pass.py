@@ -1,4 +1,6 @@
-"""Computes one tile pass of a schedule: cuts the request's arrays into tiles, runs the loops, restores the order."""
+"""Computes softmax attention over the tiles of one tile pass: cuts arrays into tiles, runs the loops,
+and restores the order of positions.
+"""
 
 import math
 
@@ -21,7 +23,9 @@ from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
 def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[Array, Array]:
-    """Returns the output [B, L, H, K] and log-sum-exp [B, H, L] of one tile pass, for the heads `heads_H`."""
+    """Returns the attention output [B, L, H, K] and log-sum-exp [B, H, L] over the tiles
+    of one tile pass, for the heads `heads_H`.
+    """
     batch, queries, _, width = request.query.shape
     options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
@@ -53,18 +57,24 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> t
 
 
 def make_terms(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[LogitTerm, ...]:
-    """Returns the terms that the request adds to the products of queries and keys, for the heads `heads_H`."""
+    """Returns the logit terms of an attention request (bias and relative term)
+    for the heads `heads_H`, cut into tiles.
+    """
     bias = make_tile_bias(request, heads_H, tile_pass.query_listing_L, tile_pass.key_listing_M, tile_pass.size)
     return tuple(term for term in (bias, make_relative_bias(request, heads_H, tile_pass)) if term is not None)
 
 
 def step_sizes() -> tuple[int, int]:
-    """Returns the bytes of a step's scores, for separate lists and for a shared list of tiles."""
+    """Returns the bytes of scores per loop step: if each tile has its own list
+    of visited tiles, and if tiles share one list.
+    """
     return device_tuning().tile_step_bytes, device_tuning().shared_tile_step_bytes
 
 
 def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
-    """Returns uint32 [B, G, h]: the seed from which each head's dropout bits are hashed, as in `dropout.keep_mask`."""
+    """Returns a uint32 seed [B, G, h] for each row and head, from which dropout bits are hashed as in
+    `dropout.keep_mask`.
+    """
     batch, numbers_H = request.query.shape[0], jnp.asarray(heads_H)
     if request.place is not None:
         numbers_H = numbers_H + request.place.first_head
@@ -73,7 +83,8 @@ def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
 
 
 def is_wider_than_step(options: TileOptions, operands: TileOperands) -> bool:
-    """Returns whether the scores of one tile over all heads exceed a step, on devices that then loop over heads.
+    """Returns whether to compute key heads one after another: if the scores of one tile
+    over all heads exceed a step, on devices with small steps.
 
     Heads that are sharded over devices are not looped over, because each head would have to be gathered.
     """
@@ -90,7 +101,7 @@ def is_wider_than_step(options: TileOptions, operands: TileOperands) -> bool:
 def attend_tiles_by_head(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs
 ) -> tuple[Array, Array]:
-    """Returns the results of `attend_tiles`, computed one key head after another."""
+    """Returns the results of `attend_tiles`, computed one key head after another to save memory."""
     arrays = {'q': operands.q_BGnhSK, 'k': operands.k_BGnSK, 'v': operands.v_BGnSK}
     terms, whole = jax.tree.flatten(operands.terms)
     arrays |= {str(number): leaf for number, leaf in enumerate(terms) if leaf.shape[1] > 1}

@@ -1,4 +1,5 @@
-"""The relative term of the logits for tile loops: products with the distances of neighbouring tiles, shifted.
+"""Computes the relative term of the logits for loops over tiles:
+a tile's queries are multiplied with the vectors of its few distances.
 
 A query tile that visits w neighbouring key tiles needs S (w + 1) distances. Its S queries are multiplied with the
 table's vectors of those distances, in falling order. The products of query a are then moved left by S - 1 - a, which
@@ -33,13 +34,15 @@ from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
 class RelativeChunk(NamedTuple):
-    """The arrays that a chunk of query tiles reads: its queries, and the tiles of the table for each query tile."""
+    """The arrays of the relative term that a chunk reads: its queries,
+    and for each query tile the needed tiles of the distance table.
+    """
 
     q_BGthSK: Array
     r_GhtnSK: Array
 
     def read_values(self, chunk: TileChunk, _: TileMaskInputs) -> Array:
-        """Returns the float32 values over the pairs of the chunk."""
+        """Returns the float32 values of the relative term over a chunk's query-key pairs."""
         width = chunk.chosen.visited.shape[-1]
         r_GhtcK = jax.lax.collapse(self.r_GhtnSK, 3, 5).astype(self.q_BGthSK.dtype)
         axes = ((5,), (4,)), ((1, 3, 2), (0, 1, 2))
@@ -52,37 +55,37 @@ class RelativeChunk(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RelativeBias(LogitTerm):
-    """The relative term of a tile pass: its queries, and its table of distances in tiles."""
+    """The relative term of a tile pass: its queries in tiles, and its table of distance vectors in tiles."""
 
-    q_BGnhSK: Any  # an Array, or JAX's placeholder while it flattens trees of arrays
-    table_1GhnSK: Any  # distances in falling order; float32, so that its gradient is summed in float32
-    diagonal: int = dataclasses.field(metadata={'static': True})  # table tile for query tile 0 and key tile 0
-    widest: int = dataclasses.field(metadata={'static': True})  # most table tiles that a query tile reads
+    q_BGnhSK: Any  # an Array, or a placeholder while JAX flattens trees of arrays
+    table_1GhnSK: Any  # in falling order of distances; float32, as is its gradient
+    diagonal: int = dataclasses.field(metadata={'static': True})  # table tile of query tile 0 and key tile 0
+    widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles per query tile
 
     @property
     def has_tile_gradient(self) -> bool:
-        """True: the gradient of a tile's queries is complete after one chunk."""
+        """True, because the gradient of a query tile's vectors is complete after one chunk."""
         return True
 
     @property
     def splits_by_head(self) -> bool:
-        """True: axis 1 is the key heads."""
+        """True, because axis 1 of the arrays counts the key heads."""
         return True
 
     def select_for_chunk(self, chosen: ChosenTiles) -> RelativeChunk:
-        """Returns the queries of these tiles, and the tiles of the table that each query tile reads."""
+        """Returns the queries of these tiles, and the tiles of the distance table that each query tile reads."""
         return RelativeChunk(
             take_computed(chosen, self.q_BGnhSK),
             self.table_tiles(self.first_table_tiles(chosen), chosen.visited.shape[-1] + 1),
         )
 
     def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns the float32 values over the pairs."""
+        """Returns the float32 values of the relative term over a chunk's query-key pairs."""
         if not chunk.by_key:
             return self.select_for_chunk(chunk.chosen).read_values(chunk, mask_inputs)
         chosen = chunk.chosen
         width = chosen.visited.shape[-1]
-        # The first of the w query tiles is nearest to the key tile, and its distances come last.
+        # The first of the w query tiles is nearest to the key tile, so its distances come last in the table.
         starts_t = self.diagonal + chosen.computed_t - first_tiles(chosen) - (width - 1)
         r_GhtnSK = self.table_tiles(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         r_GhtwcK = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
@@ -98,16 +101,20 @@ class RelativeBias(LogitTerm):
         return relative_shift(values_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
 
     def first_table_tiles(self, chosen: ChosenTiles) -> Array:
-        """Returns int [t]: the first tile of the table that each query tile reads."""
+        """Returns, for each computed query tile, the index of the first tile of the distance table that it reads."""
         return self.diagonal - chosen.computed_t + first_tiles(chosen)
 
     def table_tiles(self, starts_t: Array, count: int) -> Array:
-        """Returns `count` tiles of the table from each start, [G, h, t, count, S, K], clipped to the table's tiles."""
+        """Returns `count` consecutive tiles of the distance table from each start, [G, h, t, count, S, K];
+        indices are clipped to the table.
+        """
         places = jnp.clip(starts_t[:, None] + jnp.arange(count)[None], 0, self.table_1GhnSK.shape[3] - 1)
         return self.table_1GhnSK.at[0, :, :, places].get(mode='promise_in_bounds').transpose(2, 3, 0, 1, 4, 5)
 
     def zero_gradient(self) -> Array:
-        """Returns the table's initial gradient: zeros, with extra tiles beyond both ends."""
+        """Returns zeros as the initial gradient of the distance table,
+        with extra tiles beyond both ends of the table.
+        """
         shape = list(self.table_1GhnSK.shape[1:])
         shape[2] += 2 * self.widest
         return jnp.zeros(shape, jnp.float32)
@@ -115,9 +122,9 @@ class RelativeBias(LogitTerm):
     def add_chunk_gradient(
         self, total_GhnSK: Array, chosen: ChosenTiles, gradient: RelativeChunk
     ) -> tuple[Array, list[Array]]:
-        """Returns the table's gradient with a chunk's gradient added, and the gradient of the chunk's queries.
+        """Returns the distance table's gradient with a chunk's gradient added, and the gradient of the chunk's queries.
 
-        The gradient is added one query tile after another.
+        The gradients of query tiles are added one after another.
         """
         count, last = gradient.r_GhtnSK.shape[3], total_GhnSK.shape[2] - self.widest
         places = jnp.clip(self.first_table_tiles(chosen) + self.widest, 0, last)
@@ -131,9 +138,10 @@ class RelativeBias(LogitTerm):
         return total_GhnSK, [jnp.moveaxis(gradient.q_BGthSK, 2, 0)]
 
     def finish_gradient(self, total_GhnSK: Array, arrays: list[Array]) -> 'RelativeBias':
-        """Returns the gradient of the term, from the table's gradient and all query tiles' gradients.
+        """Returns the gradient of the relative term, from the distance table's gradient
+        and the query gradients of all tiles.
 
-        The query gradients lack the empty tile.
+        The query gradients lack the empty tile at the end, which is appended here.
         """
         dq = jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 2)
         low, middle, high = jnp.split(total_GhnSK, (self.widest, total_GhnSK.shape[2] - self.widest), axis=2)
@@ -142,12 +150,14 @@ class RelativeBias(LogitTerm):
 
 
 def first_tiles(chosen: ChosenTiles) -> Array:
-    """Returns int [t]: the first tile that each computed tile visits; [] if computed tiles share their list."""
+    """Returns int [t]: the first tile that each computed tile visits;
+    a single number if all computed tiles visit the same tiles.
+    """
     return jnp.asarray(chosen.visited[0] if chosen.is_shared else chosen.visited[0, :, 0], jnp.int32)
 
 
 def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> RelativeBias | None:
-    """Returns the relative term of the heads `heads_H` in tiles; None if the request has none.
+    """Returns the relative term of the heads `heads_H`, cut into tiles; None if the request has no relative term.
 
     Raises:
         NotImplementedError: positions are not consecutive and known at trace time, or a tile's visited tiles are not
@@ -163,7 +173,7 @@ def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: TilePas
         q_BLHK.reshape(batch, queries, groups, -1, width), tile_pass.query_listing_L, tile_pass.size
     )
     distances, size = relative.table.shape[0], tile_pass.size
-    # Tile `diagonal` begins at distance offset + S - 1; tile 0 lies wholly beyond the table's last distance.
+    # Table tile `diagonal` begins at distance offset + S - 1; tile 0 has only distances beyond the table's last one.
     diagonal = -(-(relative.first + distances - 1 - offset) // size)
     top = offset + size - 1 + size * diagonal
     tiles = 1 + -(-(top - relative.first) // size)
@@ -176,7 +186,9 @@ def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: TilePas
 
 
 def consecutive_offset(request: Request, tile_pass: TilePass) -> int:
-    """Returns the first query's position minus the first key's; raises unless positions and tiles are consecutive."""
+    """Returns the first query's position minus the first key's position;
+    raises NotImplementedError unless positions and tiles are consecutive.
+    """
     starts = first_position(request.positions.query), first_position(request.positions.key)
     if starts[0] is None or starts[1] is None:
         raise NotImplementedError('blocked has relative attention only for known positions that rise by 1')
@@ -195,7 +207,9 @@ def consecutive_offset(request: Request, tile_pass: TilePass) -> int:
 
 
 def visits_neighbours(tile_class: TileClass, empty: int) -> bool:
-    """Returns whether each tile visits consecutive tiles, the same for all heads, ignoring `empty` tiles at the end."""
+    """Returns whether each tile of a class visits consecutive tiles, the same for all heads;
+    `empty` tiles at the end are ignored.
+    """
     if len(tile_class.visited_hnw) > 1:
         return False
     places = tile_class.visited_hnw[0] - tile_class.visited_hnw[0, :, :1]

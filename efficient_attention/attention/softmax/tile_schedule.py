@@ -1,9 +1,10 @@
-"""The schedule of a tile table: lists of visited tiles, padded to a few lengths, as arrays for compiled loops.
+"""Schedules the tiles that a pattern keeps: pads the lists of visited tiles
+to a few lengths, as arrays for compiled loops.
 
-A tile may visit two tiles of the other side, or a thousand (global tokens). Tiles are sorted into a few classes by the
+A query tile may visit two key tiles, or a thousand (global tokens). Tiles are sorted into a few classes by the
 length of their lists, so that padding to the longest list of a class wastes little. Each class runs as one loop with a
 few tiles per step. If the tiles of a class visit nearly the same tiles, they share one list, and the visited tiles are
-not gathered for each tile. This holds for full and causal attention and for global tokens.
+not gathered for each tile. This is the case for full and causal attention and for global tokens.
 """
 
 import dataclasses
@@ -20,24 +21,25 @@ from efficient_attention.attention.patterns.tile_table import (
     tile_table,
 )
 
-# Tiles are sorted into the fewest classes whose padding is below this share of the kept tiles; at most CLASSES.
+# Tiles are sorted into the fewest classes whose padding is below this share of all kept tiles, at most CLASSES.
 PADDING = 0.1
 CLASSES = 6
-# Tiles share the union of their lists if it is at most this many times as long as the longest list.
+# Tiles share one list, the union of their lists, if it is at most this many times as long as their longest list.
 SPREAD = 1.3
-# At most this many lengths are tried as borders between classes.
+# At most this many list lengths are tried as borders between classes of tiles.
 LENGTHS = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TileClass:
-    """n tiles of queries (or of keys) that one loop computes, each from w tiles of keys (or of queries).
+    """A class of n tiles that one loop computes: query tiles that each visit w key tiles,
+    or key tiles that each visit w query tiles.
 
     Args:
         computed_n: indices of the tiles whose results are computed.
-        visited_hnw: indices of the tiles that each of them visits, padded with the index of an empty tile; h is 1 or
-            the number of heads.
-        is_shared: whether all of them visit the same tiles; axis n of `visited_hnw` is then 1.
+        visited_hnw: indices of the tiles that each computed tile visits, padded with the index of an empty tile; h is 1
+            or the number of heads.
+        is_shared: whether all tiles of the class visit the same tiles; axis n of `visited_hnw` is then 1.
         checks_pattern: whether the pattern forbids some pair of positions in these tiles.
         checks_keys: whether some position of the visited tiles does not exist.
     """
@@ -51,15 +53,17 @@ class TileClass:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TilePass:
-    """One of the disjoint patterns that a pattern is split into: the order of its positions, and its tiles."""
+    """One of the disjoint patterns into which a pattern is split: the order
+    of its positions, and its classes of tiles.
+    """
 
-    patterns: tuple[Pattern, ...]  # one, or one for each head
-    size: int  # S
-    query_listing_L: np.ndarray  # indices of the queries, in the order in which they are cut into tiles
+    patterns: tuple[Pattern, ...]  # one pattern for all heads, or one for each head
+    size: int  # S, positions of a tile
+    query_listing_L: np.ndarray  # query indices, in the order in which tiles are cut
     key_listing_M: np.ndarray
-    by_query: tuple[TileClass, ...]  # query tiles: the loop that computes the output and dq
-    by_key: tuple[TileClass, ...]  # key tiles: the loop that computes dk and dv
-    tiles: int  # number of kept tiles of all heads, or of one head if all heads have the same
+    by_query: tuple[TileClass, ...]  # query tiles, whose loop computes the output and dq
+    by_key: tuple[TileClass, ...]  # key tiles, whose loop computes dk and dv
+    tiles: int  # kept tiles over all heads, or of one head if heads do not differ
 
 
 @functools.lru_cache(maxsize=256)
@@ -69,21 +73,21 @@ def schedule_tiles(
     key_positions: bytes | int,
     size: int,
 ) -> tuple[TilePass, ...]:
-    """Returns the tile passes that together visit all tiles that the patterns keep.
+    """Returns the tile passes that together cover all tiles that the patterns keep.
 
     Args:
-        patterns: one, or one for each head; number of keys set.
+        patterns: one pattern, or one for each head; the number of keys is set.
         query_positions: int32 positions [L] as bytes, so that the result can be cached; or only L, if positions are
             known only while the program runs.
-        key_positions: likewise.
-        size: S.
+        key_positions: like `query_positions`, for the M keys.
+        size: S, the number of positions of a tile.
     """
     if isinstance(query_positions, int) or isinstance(key_positions, int):
         queries, keys = (position_count(positions) for positions in (query_positions, key_positions))
         tables = [full_tile_table(queries, keys, size)]
         return (make_pass(patterns, np.arange(queries), np.arange(keys), tables, size),)
     queries_L, keys_M = np.frombuffer(query_positions, np.int32), np.frombuffer(key_positions, np.int32)
-    # Heads differ only in their random samples, never in the order of their passes (see `head_groups`).
+    # Heads of one group differ only in their random samples, never in the order of their passes.
     by_head = [disjoint_passes(pattern) for pattern in patterns]
     result = []
     for of_heads in zip(*by_head, strict=True):
@@ -99,7 +103,7 @@ def schedule_tiles(
 
 
 def position_count(positions: bytes | int) -> int:
-    """Returns how many int32 positions these bytes hold, or the number itself."""
+    """Returns the number of positions, given as int32 bytes or as this number itself."""
     return positions if isinstance(positions, int) else len(positions) // 4
 
 
@@ -110,7 +114,7 @@ def make_pass(
     tables: list[TileTable],
     size: int,
 ) -> TilePass:
-    """Returns a tile pass with the classes of query tiles and of key tiles."""
+    """Returns the tile pass of these tables, with its query tiles and its key tiles sorted into classes."""
     is_ragged = len(key_listing_M) % size != 0
     return TilePass(
         patterns=patterns,
@@ -124,7 +128,9 @@ def make_pass(
 
 
 def tile_classes(tables: list[TileTable], is_ragged: bool) -> tuple[TileClass, ...]:
-    """Returns the query tiles of equally shaped tables (one per head, or one for all), sorted into classes."""
+    """Returns the query tiles of the tables sorted into classes with lists of similar length;
+    there is one table per head, or one for all.
+    """
     counts_n = np.max([table.key_tile_counts for table in tables], axis=0)
     classes = []
     for computed_n in group_by_length(counts_n):
@@ -143,7 +149,7 @@ def tile_classes(tables: list[TileTable], is_ragged: bool) -> tuple[TileClass, .
 
 
 def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
-    """Returns the indices of tiles with a list, in groups of similar length with little padding, longest first.
+    """Returns the indices of all tiles that visit any tile, in groups whose lists have similar length, longest first.
 
     counts_n: how many tiles each tile visits, which is the length of its list.
     """
@@ -151,18 +157,19 @@ def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
     if not len(tiles):
         return []
     lengths = counts_n[tiles]
-    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # where a shorter length begins
+    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # indices at which a shorter length begins
     starts = starts[np.linspace(0, len(starts) - 1, min(len(starts), LENGTHS)).astype(int)]
     borders = optimal_group_borders(lengths, np.append(starts, len(tiles)))
     return [np.sort(group) for group in np.split(tiles, borders)]
 
 
 def optimal_group_borders(lengths_n: np.ndarray, places: np.ndarray) -> list[int]:
-    """Returns where to divide lists of falling length into groups, choosing among `places`.
+    """Returns where to divide lists of falling length into groups so that padding stays small;
+    the borders are chosen among `places`.
 
-    `places` ascend; the first and the last are the ends. A group costs its number of lists times its longest list.
-    Dynamic programming: best[j] is the cost of all lists before places[j + 1] in the groups made so far, and
-    cuts[-1][j] is the place where the last group begins.
+    `places` ascend; the first and the last place are the ends of the lists. A group costs its number of lists times its
+    longest list. Dynamic programming: best[j] is the cost of all lists before places[j + 1] in the groups made so far,
+    and cuts[-1][j] is the place where the last group begins.
     """
     starts, ends = places[:-1, None], places[None, 1:]
     price = np.where(ends > starts, lengths_n[starts] * (ends - starts), np.inf)
@@ -181,9 +188,10 @@ def optimal_group_borders(lengths_n: np.ndarray, places: np.ndarray) -> list[int
 def share_tile_list(
     computed_n: np.ndarray, visited_hnw: np.ndarray, empty: int, checks_pattern: bool, is_ragged: bool
 ) -> TileClass:
-    """Returns the class, with one list for all tiles if that list is at most SPREAD times as long as the longest.
+    """Returns the class of these tiles; they share one list of visited tiles
+    if it is at most SPREAD times as long as the longest list.
 
-    Otherwise each tile keeps its list.
+    Otherwise each tile keeps its own list.
     """
     union = np.unique(visited_hnw[visited_hnw < empty])
     if visited_hnw.shape[1] > 1 and len(union) <= SPREAD * visited_hnw.shape[2]:

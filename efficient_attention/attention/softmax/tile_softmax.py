@@ -1,11 +1,12 @@
-"""Softmax attention over the tiles of a schedule; the backward pass recomputes the weights.
+"""Computes softmax attention over the tiles of one tile pass, forward and backward;
+the backward pass recomputes the weights.
 
 The forward loop computes a few query tiles per step. It gathers the key tiles that each query tile visits, takes one
 softmax over them, and keeps the output and the log-sum-exp. The backward loops recompute the weights from the
-log-sum-exp: once by query tile for dq, and once by key tile for dk and dv. Both sum by gathering, never by scattering,
-so a result does not depend on an order of additions. The algorithm follows FlashAttention (Dao et al. 2022, arXiv
-2205.14135; 2023, 2307.08691). One softmax over all visited tiles, instead of a running one, measured faster under XLA
-on a CPU.
+log-sum-exp: once by query tile for dq, and once by key tile for dk and dv. Both loops sum by gathering, never by
+scattering, so a result does not depend on an order of additions. The algorithm follows FlashAttention (Dao et al. 2022,
+arXiv 2205.14135; 2023, 2307.08691). One softmax over all visited tiles, instead of a running one, measured faster under
+XLA on a CPU.
 
 Axes here: B batch rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t
 computed tiles of a chunk, w visited tiles of each. Arrays over the pairs of a chunk have the layout of `TileChunk`:
@@ -37,7 +38,9 @@ from efficient_attention.attention.weights import MASKED
 
 
 def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loop:
-    """Returns the loop over the query tiles of a tile pass, or over its key tiles."""
+    """Returns the static description of the loop over the query tiles of a tile pass;
+    if `by_key`, over its key tiles.
+    """
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return Loop(
         options.tile_pass.by_key if by_key else options.tile_pass.by_query,
@@ -48,18 +51,20 @@ def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loo
 
 
 def tile_axis_to_front(x: Shaped[Array, '...']) -> Array:
-    """Returns the array [B, G, t, ...] as [t, B, G, ...]."""
+    """Returns an array [B, G, t, ...] as [t, B, G, ...], with the axis of tiles in front."""
     return jnp.moveaxis(x, 2, 0)
 
 
 def tile_axis_to_third(x: Shaped[Array, '...']) -> Array:
-    """Returns the array [t, B, G, ...] as [B, G, t, ...]."""
+    """Returns an array [t, B, G, ...] as [B, G, t, ...], with the axis of tiles in third place."""
     return jnp.moveaxis(x, 0, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
-    """Returns output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over a pass's tiles, without the empty tile."""
+    """Returns the attention output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S]
+    of all query tiles of a tile pass.
+    """
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         out, lse = forward_chunk(make_chunk(options, chosen, False, tile_class), options, operands, mask_inputs)
@@ -78,7 +83,7 @@ def attend_tiles_forward(options: TileOptions, operands: TileOperands, mask_inpu
 def attend_tiles_backward(
     options: TileOptions, kept: Any, cotangents: tuple[Array, Array]
 ) -> tuple[TileOperands, None]:
-    """Returns gradients of the operands; the mask inputs have none."""
+    """Returns the gradients of queries, keys, values and logit terms of a tile pass; mask inputs have no gradient."""
     operands, mask_inputs, out, lse = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse.astype(jnp.float32)
@@ -105,7 +110,7 @@ def with_empty_tile(x: Shaped[Array, '...']) -> Array:
 def query_gradients(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, tuple[LogitTerm, ...]]:
-    """Returns the gradients of the queries [B, G, n, h, S, K] and of the terms, from the loop over query tiles."""
+    """Returns the gradients of the queries [B, G, n, h, S, K] and of the logit terms, from a loop over query tiles."""
     terms = operands.terms
 
     def step(chosen: ChosenTiles, tile_class: TileClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
@@ -136,7 +141,7 @@ def query_gradients(
 
 
 def sum_to_shape(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
-    """Returns `x` summed over the axes that are 1 in `shape`."""
+    """Returns `x` summed over the axes that have size 1 in `shape`."""
     axes = tuple(axis for axis, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want)
     return x.sum(axis=axes, keepdims=True)
 
@@ -144,7 +149,7 @@ def sum_to_shape(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
 def key_gradients(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, Array]:
-    """Returns the gradients of the keys and of the values [B, G, n, S, K], from the loop over key tiles."""
+    """Returns the gradients of the keys and of the values, both [B, G, n, S, K], from a loop over key tiles."""
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         chunk = make_chunk(options, chosen, True, tile_class)

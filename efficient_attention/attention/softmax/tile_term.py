@@ -1,4 +1,6 @@
-"""`LogitTerm`, the interface between tile loops and a term of the logits, such as a bias or the relative term."""
+"""Defines `LogitTerm`, the interface between loops over tiles and a term that is added
+to the logits, such as a bias.
+"""
 
 import abc
 from typing import Any, Protocol, runtime_checkable
@@ -10,10 +12,10 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileC
 
 @runtime_checkable
 class LogitTermRead(Protocol):
-    """The slice of a logit term that a chunk of query tiles reads: a tree of arrays with a gradient."""
+    """The part of a logit term that a chunk of query tiles reads; it is a tree of arrays and has a gradient."""
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns float32 values over the pairs of the chunk that reads this part.
+        """Returns the float32 values of the logit term over the query-key pairs of the chunk that reads this part.
 
         An axis has size 1 if values do not vary along it.
         """
@@ -21,40 +23,51 @@ class LogitTermRead(Protocol):
 
 
 class LogitTerm(abc.ABC):
-    """A term that is added to the logits; a tree of arrays.
+    """A term, such as a bias, that loops over tiles add to the logits; it is a tree of arrays.
 
-    The forward loop, and the backward loop by key tile, call `values`. The backward loop by query tile computes the
-    term's gradient. It gets the part that each chunk reads (`read_by`), differentiates `read_values`, and passes the
-    gradient to `collect`. `collect` adds it to a running total and returns arrays that are already complete. At the end
-    `join` builds the gradient from the total and the arrays.
+    The forward loop, and the backward loop over key tiles, call `chunk_values`. The backward loop over query tiles
+    computes the term's gradient. It gets the part that each chunk reads from `select_for_chunk`, differentiates
+    `read_values`, and passes the gradient to `add_chunk_gradient`. This method adds the gradient to a running total and
+    returns arrays that are already complete. At the end `finish_gradient` builds the gradient from the total and the
+    arrays.
     """
 
     @property
     @abc.abstractmethod
     def has_tile_gradient(self) -> bool:
-        """Whether `collect` returns one array with an entry per computed tile, besides the total."""
+        """Whether `add_chunk_gradient` returns an array with one entry per computed tile, besides the running total."""
 
     @property
     @abc.abstractmethod
     def splits_by_head(self) -> bool:
-        """Whether key heads can be computed one after another, because axis 1 of the arrays is the key heads."""
+        """Whether key heads can be computed one after another; axis 1 of the term's arrays must then count the key
+        heads.
+        """
 
     @abc.abstractmethod
     def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns float32 values over the pairs of any chunk; an axis has size 1 if values do not vary along it."""
+        """Returns the float32 values of the logit term over a chunk's query-key pairs;
+        an axis has size 1 if values do not vary along it.
+        """
 
     @abc.abstractmethod
     def select_for_chunk(self, chosen: ChosenTiles) -> LogitTermRead:
-        """Returns the slice of the logit term that a chunk of these query tiles reads."""
+        """Returns the part of the logit term that a chunk of these query tiles reads."""
 
     @abc.abstractmethod
     def zero_gradient(self) -> Any:
-        """Returns the total before the first chunk."""
+        """Returns the running total of the logit term's gradient before the first chunk."""
 
     @abc.abstractmethod
     def add_chunk_gradient(self, total: Any, chosen: ChosenTiles, gradient: Any) -> tuple[Any, list[Array]]:
-        """Returns the total with a chunk's gradient added, and the arrays [t, ...] that this chunk completes."""
+        """Returns the running total with a chunk's gradient added, and the gradient arrays [t, ...] that this chunk
+        completes.
+        """
 
     @abc.abstractmethod
     def finish_gradient(self, total: Any, arrays: list[Array]) -> 'LogitTerm':
-        """Returns the gradient of the whole term, from the total and the arrays [n, ...], which lack the empty tile."""
+        """Returns the gradient of the whole logit term, from the running total
+        and the arrays [n, ...] that chunks completed.
+
+        These arrays lack the empty tile at the end.
+        """

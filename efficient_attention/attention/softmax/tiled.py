@@ -1,4 +1,5 @@
-"""The backend `blocked`: softmax attention over only the kept tiles, on any device, in memory linear in the length.
+"""The backend `blocked`: softmax attention over only the tiles that a pattern keeps, on any device,
+in memory linear in the length.
 
 The host turns a pattern into a schedule (`tile_schedule.py`). The device runs loops over its tiles (`tile_pass.py`).
 This file joins the results of heads and merges the results of passes.
@@ -24,7 +25,9 @@ from efficient_attention.attention.weights import MASKED
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """Returns output and log-sum-exp of `Softmax` over any pattern, with every option except additive scores."""
+    """Returns softmax attention's output and log-sum-exp by the backend `blocked`, for any pattern;
+    additive scores are not supported.
+    """
     raise_unsupported('blocked', {'additive scores': request.additive is not None})
     heads = request.query.shape[2]
     pattern = request_pattern(request)
@@ -40,7 +43,8 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[
 
 
 def head_groups(pattern: Pattern, heads: int) -> list[tuple[tuple[int, ...], tuple[Pattern, ...]]]:
-    """Returns groups of heads that share a schedule: (head indices, one pattern for all or one per head).
+    """Returns groups of heads that share a schedule of tiles: head indices,
+    and one pattern for the group or one per head.
 
     Patterns of one group differ at most in their random samples per head, so their tables have nearly the same shape.
     """
@@ -55,7 +59,7 @@ def head_groups(pattern: Pattern, heads: int) -> list[tuple[tuple[int, ...], tup
 
 
 def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Pattern, ...]) -> tuple[Array, Array]:
-    """Returns the output [B, L, group, K] and log-sum-exp [B, group, L] of one group of heads."""
+    """Returns the attention output [B, L, group, K] and log-sum-exp [B, group, L] of one group of heads."""
     heads = request.query.shape[2]
     query, key, value = request.query, request.key, request.value
     if len(group) < heads or len(patterns) > 1:
@@ -71,20 +75,22 @@ def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Patte
 
 
 def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
-    """Returns the given query heads of `x_BLHK` [B, L, H or G, K], or their key heads if it holds keys or values."""
+    """Returns the given query heads of `x_BLHK`; if it holds keys or values,
+    returns the key heads that these query heads share.
+    """
     x_BLHK = jnp.repeat(x_BLHK, heads // x_BLHK.shape[2], axis=2)
     if len(group) == heads:
         return x_BLHK
-    # Unique indices: the gradient adds up nothing, so no order of additions can change it.
+    # The indices are unique, so the gradient adds up nothing and does not depend on an order of additions.
     return x_BLHK.at[:, :, np.asarray(group)].get(
         mode='promise_in_bounds', unique_indices=True, indices_are_sorted=True
     )
 
 
 def static_positions(positions_bL: Numbers, is_irrelevant: bool) -> bytes | int:
-    """Returns int32 positions as bytes, or only their number.
+    """Returns positions that are known at trace time as int32 bytes, else only the number of positions.
 
-    The result is bytes if the positions are known at trace time and equal in all rows, or if they are irrelevant.
+    Positions must also be equal in all rows. If positions are irrelevant, the bytes are those of 0, 1, ...
     """
     if is_irrelevant:
         return np.arange(positions_bL.shape[1], dtype=np.int32).tobytes()

@@ -1,4 +1,4 @@
-"""`Sparsemax`, attention with sparsemax instead of softmax over a pattern's keys."""
+"""Defines `Sparsemax`: attention that uses sparsemax instead of softmax over the keys that a pattern allows."""
 
 import dataclasses
 
@@ -11,7 +11,8 @@ from efficient_attention.attention.logits.definition import PatternAttention, We
 
 @dataclasses.dataclass(frozen=True)
 class Sparsemax(PatternAttention):
-    """sparsemax(q k^T / sqrt(K)) v over the pairs that `pattern` allows: most weights are exactly zero.
+    """The mechanism sparsemax(q k^T / sqrt(K)) v over the query-key pairs that `pattern` allows;
+    most weights are exactly zero.
 
     Source: Martins & Astudillo 2016, arXiv 1602.02068, section 4.3.
     """
@@ -19,5 +20,5 @@ class Sparsemax(PatternAttention):
     name = 'sparsemax'
 
     def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Returns sparsemax over the allowed keys."""
+        """Returns sparsemax of the logits over the allowed keys, and None, because there is no log-sum-exp."""
         return sparsemax(logits_BHLM, allowed_bhLM)

@@ -1,4 +1,6 @@
-"""Synthesizer: softmax of logits from only the query token, or from no token (Tay et al. 2020, arXiv 2005.00743)."""
+"""Synthesizer attention: softmax of logits that depend only on the query token,
+or on no token (Tay et al. 2020, arXiv 2005.00743).
+"""
 
 import functools
 
@@ -7,7 +9,7 @@ from efficient_attention.attention.synthesizer import cache, definition, fast_at
 
 
 def make_implementation(softmax: Implementation) -> Implementation:
-    """Returns the implementation, with softmax attention's fast form, cache and cost."""
+    """Returns the synthesizer's `Implementation`, which uses softmax attention's fast form, decoding cache and cost."""
     return Implementation(
         kind=definition.Synthesizer,
         weights=definition.weights,

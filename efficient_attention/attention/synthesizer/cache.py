@@ -1,4 +1,6 @@
-"""The decoding cache of a causal synthesizer: softmax's cache, with other queries and keys, or with a bias."""
+"""The decoding cache of a causal synthesizer: softmax attention's cache,
+with other queries and keys, or with a bias.
+"""
 
 import dataclasses
 from typing import Any
@@ -16,7 +18,9 @@ from efficient_attention.attention.synthesizer.fast_attention import pad_width, 
 
 
 def softmax_spec(softmax: Implementation, spec: CacheSpec) -> CacheSpec:
-    """Returns the equivalent softmax spec; raises NotImplementedError for positions beyond the tables."""
+    """Returns the cache spec of the softmax attention that equals a synthesizer;
+    raises NotImplementedError for positions beyond its tables.
+    """
     mechanism = ensure_kind(Synthesizer, spec.mechanism)
     most = mechanism.length
     raise_unsupported(
@@ -29,14 +33,14 @@ def softmax_spec(softmax: Implementation, spec: CacheSpec) -> CacheSpec:
 
 
 def init(softmax: Implementation, spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None) -> Any:
-    """Returns the cache before any token."""
+    """Returns the synthesizer's empty decoding cache, before any token."""
     return softmax.init_cache(softmax_spec(softmax, spec), batch, dtype, rng)
 
 
 def decode(
     softmax: Implementation, spec: CacheSpec, cache: Any, new: NewTokens, terms: LogitTerms
 ) -> tuple[Array, Any]:
-    """Returns outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
+    """Returns the synthesizer's attention outputs [B, n, H, K] for the new tokens, and the updated decoding cache."""
     raise_unsupported('synthesizer', {'additive scores': terms.additive is not None})
     vectors, places = (new.query, new.key, new.value), QueryKeyPair(new.positions, new.positions)
     request = Request(*vectors, spec.mechanism, None, places, None, learned=terms.learned)
@@ -49,7 +53,7 @@ def decode(
 
 
 def add_table_to_bias(table_HNN: Array, bias: Bias | None) -> Bias:
-    """Returns a function of positions that gives the table's entries plus the bias."""
+    """Returns a bias function of positions whose values are the learned table's entries plus the given bias."""
 
     def logits(query_b1L1: Any, key_b11M: Any) -> Array:
         found_bHLM = table_entries(table_HNN, jnp.asarray(query_b1L1)[:, 0, :, 0], jnp.asarray(key_b11M)[:, 0, 0])

@@ -1,4 +1,4 @@
-"""Synthesizers defined: softmax over a pattern, of logits from learned tables instead of query-key products."""
+"""Defines synthesizers: softmax over a pattern, with logits from learned tables instead of query-key products."""
 
 import dataclasses
 import functools
@@ -38,16 +38,19 @@ FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 
 @dataclasses.dataclass(frozen=True)
 class Synthesizer(PatternAttention):
-    """Softmax of logits that a learned table gives for positions: relu(q) W_j, R_ij, or a product of two tables.
+    """Softmax attention whose logits come from learned tables over positions:
+    relu(q) W_j, R_ij, or R_ij as a product of two tables.
 
     Source: Tay et al. 2020, arXiv 2005.00743, section 3. Logits are not scaled, except q k / sqrt(K) of 'random+dot'.
-    Positions are positions in the row. Time and memory are those of softmax attention over the same pattern.
+    Positions are positions in the row. Time and memory equal the time and memory of softmax attention over the same
+    pattern.
 
     Args:
         kind: 'dense' = relu(q) W_j, with a vector for each key position; 'random' = R_ij, independent of the tokens;
             'factorized' = R_ij as the product of two tables [length, rank]; 'random+dot' = R_ij + q k / sqrt(K).
         length: number of positions, for which the tables have rows.
-        rank: only for 'factorized'. If it exceeds a head's width, softmax gets queries, keys and values of this width.
+        rank: only for 'factorized', the width of its two tables. If it exceeds a head's width, softmax gets queries,
+            keys and values of this width.
         pattern: which query reads which key.
     """
 
@@ -69,12 +72,14 @@ class Synthesizer(PatternAttention):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires positions, of which the tables cover `length`."""
+        """Requires positions, which must be below `length`, the number of positions in the learned tables."""
         return Requirements(longest=self.length)
 
     @functools.cached_property
     def key_access(self) -> KeyAccess:
-        """Reads keys as its pattern says, never by distance: each pair of positions has a separate logit."""
+        """Describes which keys the pattern lets queries read; never by distance,
+        because each pair of positions has a separate logit.
+        """
         return KeyAccess(
             by_length=self.pattern.for_key_count(64) != self.pattern.for_key_count(4096),
             queries=self.kind in ('dense', 'random+dot'),
@@ -83,15 +88,19 @@ class Synthesizer(PatternAttention):
 
     @property
     def reads_table_as_logits(self) -> bool:
-        """Whether softmax gets the table as a bias, instead of tables as queries and keys."""
+        """Whether softmax attention gets the learned table as a bias; otherwise it gets learned tables as queries and
+        keys.
+        """
         return self.kind in ('random', 'random+dot')
 
     def softmax_head_width(self, width: int) -> int:
-        """Returns the width of the queries and keys that softmax gets, for heads of this width."""
+        """Returns the width of the queries and keys that softmax attention gets,
+        for synthesizer heads of this width.
+        """
         return max(width, self.rank) if self.kind == 'factorized' else width
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
-        """Returns the tables of all heads by name."""
+        """Returns the declarations of the learned tables of all heads, by name."""
         if self.kind == 'dense':
             return {'keys': LearnedOperand((heads, self.length, width), 1.0 / math.sqrt(width))}
         if self.kind == 'factorized':
@@ -100,20 +109,20 @@ class Synthesizer(PatternAttention):
         return {'table': LearnedOperand((heads, self.length, self.length), 1.0)}
 
     def differs_by_head(self, heads: int) -> bool:
-        """Returns True for several heads: each head has its own tables."""
+        """Returns True if there are several heads, because each head has its own tables."""
         return heads > 1
 
     def causal_text(self, text: str) -> str:  # noqa: ARG002
-        """Returns the mechanism's text with a causal pattern, for error messages."""
+        """Returns the synthesizer's config text with a causal pattern, as advice in error messages."""
         return f"'synthesizer({self.kind!r}, {self.length}, pattern=causal)'"
 
     def normalise_logits(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
-        """Returns the softmax over the allowed keys, and the log-sum-exp."""
+        """Returns the softmax of the logits over the allowed keys, and the log-sum-exp."""
         return masked_softmax(logits_BHLM, allowed_bhLM)
 
 
 def check_request(request: Request) -> None:
-    """Raises NotImplementedError for unsupported options."""
+    """Raises a NotImplementedError for options of an attention request that synthesizers do not support."""
     mechanism = ensure_kind(Synthesizer, request.mechanism)
     most = max(request.query.shape[1], request.key.shape[1])
     lacks = {
@@ -124,7 +133,7 @@ def check_request(request: Request) -> None:
 
 
 def weights(request: Request) -> Weights:
-    """Returns the dense weights and the log-sum-exp."""
+    """Returns the synthesizer's dense attention weights and the log-sum-exp."""
     check_request(request)
     logits_BHLM = synthesized_logits(request)
     if ensure_kind(Synthesizer, request.mechanism).kind == 'random+dot':
@@ -136,7 +145,7 @@ def weights(request: Request) -> Weights:
 
 
 def synthesized_logits(request: Request) -> Float[Array, 'b H L M']:
-    """Returns the logits that tables give for the positions of queries and keys."""
+    """Returns the logits that the learned tables give for the positions of queries and keys."""
     query_bL, key_bM = request.full_row_positions
     mechanism = ensure_kind(Synthesizer, request.mechanism)
     if mechanism.kind in ('random', 'random+dot'):
@@ -152,7 +161,7 @@ def synthesized_logits(request: Request) -> Float[Array, 'b H L M']:
 
 
 def table_rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L']) -> Float[Array, 'b L H X']:
-    """Returns the table rows of these positions for each head; NaN beyond the table."""
+    """Returns the rows of a learned table at these positions, for each head; NaN for positions beyond the table."""
     found_bLHX = jnp.moveaxis(jnp.take(table_HNX, positions_bL, axis=1, mode='clip'), 0, 2)
     is_inside_bL = is_in_table(jnp.asarray(positions_bL), table_HNX.shape[1])
     return jnp.where(is_inside_bL[..., None, None], found_bLHX, jnp.nan)
@@ -161,7 +170,9 @@ def table_rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L
 def table_entries(
     table_HNN: Float[Array, 'H N N'], query_bL: Int[Numbers, '#B L'], key_bM: Int[Numbers, '#B M']
 ) -> Float[Array, 'b H L M']:
-    """Returns the table entries of all pairs of these positions; NaN beyond the table."""
+    """Returns the entries of a learned table for all pairs of query and key positions;
+    NaN for positions beyond the table.
+    """
     query_bL1, key_b1M = jnp.asarray(query_bL)[:, :, None], jnp.asarray(key_bM)[:, None, :]
     found_HbLM = table_HNN.at[:, query_bL1, key_b1M].get(mode='clip')
     is_inside_bLM = is_in_table(query_bL1, table_HNN.shape[1]) & is_in_table(key_b1M, table_HNN.shape[1])
@@ -169,18 +180,20 @@ def table_entries(
 
 
 def is_in_table(positions: Int[Array, '...'], length: int) -> Bool[Array, '...']:
-    """Returns whether positions are among 0, 1, ..., `length` - 1."""
+    """Returns whether positions are among 0, 1, ..., `length` - 1, the positions of a learned table."""
     return (positions >= 0) & (positions < length)
 
 
 def multiply_adds(softmax: Implementation, mechanism: Synthesizer, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row, equal to those of softmax attention over the same pattern."""
+    """Returns the synthesizer's multiply-adds for one row, which equal those
+    of softmax attention over the same pattern.
+    """
     return softmax.multiply_adds(
         equivalent_softmax(softmax, mechanism), length, heads, mechanism.softmax_head_width(width)
     )
 
 
 def equivalent_softmax(softmax: Implementation, mechanism: Synthesizer) -> Mechanism:
-    """Returns softmax over the same pattern."""
+    """Returns softmax attention over the synthesizer's pattern."""
     make: Any = softmax.kind
     return make(mechanism.pattern)

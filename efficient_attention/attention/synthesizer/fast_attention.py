@@ -1,4 +1,4 @@
-"""Synthesizers computed as softmax attention on softmax's backends: with other queries and keys, or with a bias."""
+"""Computes synthesizers as softmax attention on softmax's backends: with other queries and keys, or with a bias."""
 
 import dataclasses
 import math
@@ -24,7 +24,9 @@ from efficient_attention.attention.whole_rows import repeat_key_heads
 
 
 def compute_attention(softmax: Implementation, request: Request) -> Result:
-    """Returns the output of `Synthesizer` and its log-sum-exp, with every option of softmax attention."""
+    """Returns the synthesizer's output and log-sum-exp; supports every option
+    of softmax attention except additive scores.
+    """
     if table_loop.is_supported(request):
         check_request(request)
         return table_loop.compute_attention(
@@ -35,7 +37,7 @@ def compute_attention(softmax: Implementation, request: Request) -> Result:
 
 
 def as_softmax_request(softmax: Implementation, request: Request) -> Request:
-    """Returns the equivalent request of softmax attention."""
+    """Returns the request of softmax attention that gives the same result as the synthesizer's request."""
     check_request(request)
     mechanism, bias = ensure_kind(Synthesizer, request.mechanism), request.bias
     if mechanism.reads_table_as_logits:
@@ -48,7 +50,9 @@ def as_softmax_request(softmax: Implementation, request: Request) -> Request:
 
 
 def softmax_queries_keys(request: Request) -> tuple[Float[Array, 'B L H X'], Float[Array, 'B M H X']]:
-    """Returns queries and keys whose scaled products are the logits, apart from logits that a table gives directly."""
+    """Returns queries and keys whose scaled products are the synthesizer's logits;
+    zeros if a table gives the logits directly.
+    """
     mechanism = ensure_kind(Synthesizer, request.mechanism)
     scale = math.sqrt(mechanism.softmax_head_width(request.query.shape[3]))
     query, key = request.query, repeat_key_heads(request.key, request.query.shape[2])
@@ -67,25 +71,29 @@ def softmax_queries_keys(request: Request) -> tuple[Float[Array, 'B L H X'], Flo
 
 
 def values_per_head(request: Request) -> Float[Array, 'B M H K']:
-    """Returns the values of each query head."""
+    """Returns the values of each query head; neighbouring query heads share the values of a key head."""
     return repeat_key_heads(request.value, request.query.shape[2])
 
 
 def table_rows_as_tokens(
     rows_bMHX: Float[Array, 'b M H X'], like_BLHK: Float[Array, 'B L H K']
 ) -> Float[Array, 'B M H W']:
-    """Returns rows of a table as queries or keys: for each batch row, and padded with zeros to a head's width."""
+    """Returns rows of a learned table as queries or keys: repeated for each batch row,
+    and padded with zeros to a head's width.
+    """
     padded_bMHW = pad_width(rows_bMHX, like_BLHK.shape[3])
     return jnp.broadcast_to(padded_bMHW, (like_BLHK.shape[0], *padded_bMHW.shape[1:])).astype(like_BLHK.dtype)
 
 
 def pad_width(x_BMHK: Float[Array, 'B M H K'], width: int) -> Float[Array, 'B M H W']:
-    """Returns the vectors padded with zeros to `width`; unchanged if they are that wide."""
+    """Returns vectors padded with zeros to `width`; unchanged if they already have this width."""
     return jnp.pad(x_BMHK, ((0, 0), (0, 0), (0, 0), (0, max(0, width - x_BMHK.shape[3]))))
 
 
 def table_logits(request: Request) -> Float[Array, 'b H L M']:
-    """Returns the table's logits of a request's pairs: a slice of the table if positions are 0, 1, ..."""
+    """Returns the learned table's logits for a request's query-key pairs;
+    a plain slice of the table if positions are 0, 1, ...
+    """
     table_HNN = request.learned_operand('table')
     if request.has_default_positions:
         return table_HNN[None, :, : request.query.shape[1], : request.key.shape[1]]

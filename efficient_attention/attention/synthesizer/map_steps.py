@@ -1,4 +1,4 @@
-"""One loop over all steps of all groups, which reads large arrays, and writes their gradients, in place.
+"""Maps a function over the steps of groups in one loop; large arrays are read, and their gradients written, in place.
 
 A loop over steps inside a loop over groups would copy a group's arrays into the inner loop and their gradient out of
 it.
@@ -14,19 +14,20 @@ from jax import Array
 from jaxtyping import Int
 
 Arrays = dict[str, Array]
-# Arguments: arrays that all steps read, arrays of the step's group, arrays of the step, the step's index in the group.
+# Arguments: arrays for all steps, arrays of the step's group, arrays of the step, index of the step in its group.
 Compute = Callable[[Arrays, Arrays, Arrays, Array], Any]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def map_group_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> Any:
-    """Returns the results of `compute` [groups * steps, ...]; the gradient recomputes each step.
+    """Returns the results of `compute` for all steps of all groups, [groups * steps, ...];
+    the backward pass recomputes each step.
 
     Args:
         compute: returns the result of a step; it closes over no array.
-        fixed: arrays that all steps read; without a gradient.
-        of_groups: [groups, ...] each; the gradient is the sum over a group's steps.
-        of_steps: [groups, steps, ...] each.
+        fixed: arrays that all steps read; they get no gradient.
+        of_groups: arrays [groups, ...]; their gradient is the sum over a group's steps.
+        of_steps: arrays [groups, steps, ...].
     """
     groups, steps = group_and_step_counts(of_steps)
 
@@ -38,12 +39,12 @@ def map_group_steps(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps
 
 
 def forward(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays) -> tuple[Any, Any]:
-    """Returns the results of `map_group_steps`, and all arrays for the gradient."""
+    """Returns the results of `map_group_steps`, and its arguments for the backward pass."""
     return map_group_steps(compute, fixed, of_groups, of_steps), (fixed, of_groups, of_steps)
 
 
 def backward(compute: Compute, kept: tuple[Arrays, Arrays, Arrays], gradients: Any) -> tuple[None, Arrays, Arrays]:
-    """Returns the gradients of the groups' arrays, summed in place, and of the steps' arrays."""
+    """Returns the gradients of the groups' arrays, summed over the steps in place, and of the steps' arrays."""
     fixed, of_groups, of_steps = kept
     groups, steps = group_and_step_counts(of_steps)
 
@@ -67,16 +68,16 @@ map_group_steps.defvjp(forward, backward)
 
 
 def group_and_step_counts(of_steps: Arrays) -> tuple[int, int]:
-    """Returns the number of groups, and of steps per group."""
+    """Returns the number of groups, and the number of steps in each group."""
     groups, steps = next(iter(of_steps.values())).shape[:2]
     return groups, steps
 
 
 def merge_group_step_axes(of_steps: Arrays) -> Arrays:
-    """Returns the arrays with the axes of groups and steps joined."""
+    """Returns the steps' arrays [groups, steps, ...] as [groups * steps, ...]."""
     return {name: x.reshape(-1, *x.shape[2:]) for name, x in of_steps.items()}
 
 
 def take_group(of_groups: Arrays, group: Int[Array, '']) -> Arrays:
-    """Returns the arrays of one group."""
+    """Returns the arrays of one group, from arrays [groups, ...]."""
     return {name: x[group] for name, x in of_groups.items()}

@@ -1,7 +1,8 @@
-"""Softmax of a table, optionally plus q k, for long rows on a CPU: one head after another, a few queries at a time.
+"""Computes softmax of a learned table of logits, optionally plus q k, for long rows on a CPU:
+a few queries of one head at a time.
 
-Tiles of all heads would need a reordered copy of the table, and of its gradient. Here each step reads its part of the
-table in place and writes that part of the gradient, which no other step writes.
+Tiles of all heads would need a reordered copy of the table, and of its gradient. Instead each step reads its part of
+the table in place, and writes its part of the gradient, which no other step writes.
 
 Axes: n steps of S queries, M keys, K head width.
 """
@@ -22,12 +23,14 @@ from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.attention.synthesizer.map_steps import map_group_steps
 from efficient_attention.attention.weights import MASKED
 
-STEP = 128  # queries per step
-FEWEST_PAIRS = 512 * 512  # up to this many query-key pairs, softmax over all pairs at once is used
+STEP = 128  # number of queries per loop step
+FEWEST_PAIRS = 512 * 512  # up to this many query-key pairs, softmax attention computes all pairs at once
 
 
 def is_supported(request: Request) -> bool:
-    """Returns whether the loop supports the request: on one CPU device, logits with a table for all pairs."""
+    """Returns whether this loop can compute the request: long rows on one CPU device,
+    with a table of logits for all query-key pairs.
+    """
     mechanism = ensure_kind(Synthesizer, request.mechanism)
     if device_tuning().dense_step_bytes == 0 or device_count() > 1 or request.backend != 'auto':
         return False
@@ -40,7 +43,9 @@ def is_supported(request: Request) -> bool:
 def compute_attention(
     request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float[Array, 'B M H K']
 ) -> Result:
-    """Returns output in the query's dtype and float32 log-sum-exp of logits with a table, with keys per query head."""
+    """Returns the output in the query's dtype and the float32 log-sum-exp
+    of attention whose logits come from a learned table.
+    """
     batch, queries, heads, width = request.query.shape
     keys = value_BMHK.shape[1]
     has_products = ensure_kind(Synthesizer, request.mechanism).key_access.keys
@@ -71,7 +76,7 @@ def compute_attention(
 def attend_step(
     fixed: dict[str, Array], head: dict[str, Array], step: dict[str, Array], number: Int[Array, '']
 ) -> tuple[Array, Array]:
-    """Returns output [B, S, K] and log-sum-exp [b, S] of one head's queries of one step."""
+    """Returns the attention output [B, S, K] and log-sum-exp [b, S] of the S queries of one loop step in one head."""
     logits_bSM = step['table'][None]
     if 'key' in head:
         logits_bSM += jnp.einsum('BSK,BMK->BSM', step['query'], head['key'])
