@@ -23,14 +23,14 @@ from typing import Any
 from efficient_attention.data.arena.arena_row import ArenaDataset, DatasetOptions
 
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
-# Kind -> function that makes the dataset from its options. A run imports only the module of its kind.
+# Kind of dataset -> function that creates it from its options. A run imports only the module of its kind.
 GENERATED = {
     'listops': 'listops.listops_dataset',
     'pathfinder': 'pathfinder.pathfinder_dataset',
     'recall': 'associative_recall.associative_recall_dataset',
     'passages': 'passages.passage_pairs_dataset',
 }
-# Kind -> class of a dataset that is read from a folder; its arguments are the text form and the folder.
+# Kind of dataset -> class that reads it from a folder. The class takes the dataset's text form and the folder.
 READ = {
     'imdb': 'file_datasets.ImdbReviews',
     'cifar10': 'file_datasets.Cifar10Images',
@@ -41,7 +41,8 @@ READ = {
 
 
 def open_arena_dataset(text: str, field: str) -> ArenaDataset:
-    """Returns the dataset of a text form, see the module docstring.
+    """Returns the dataset that a text form such as 'listops:rows=2000:length=500-2000' describes; the module docstring
+    lists all forms.
 
     Args:
         text: the text form.
@@ -68,6 +69,6 @@ def open_arena_dataset(text: str, field: str) -> ArenaDataset:
 
 
 def import_member(name: str) -> Any:
-    """Returns a class or function of this package, given '<module>.<name>'."""
+    """Returns a class or function of the package data/arena, given '<module>.<name>'; imports its module."""
     module, member = name.split('.')
     return getattr(importlib.import_module(f'efficient_attention.data.arena.{module}'), member)
