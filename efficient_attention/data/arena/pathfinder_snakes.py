@@ -160,8 +160,7 @@ def random_integer_below(rng: np.random.Generator, count: int) -> int:
 def sample_two_snakes(
     rng: np.random.Generator, shapes: SnakeShapeTables, bars: int, *, fixed: bool = False
 ) -> np.ndarray:
-    """Samples two snakes of an image; the snakes grow in turn, and both start again if one of them has no free cells
-    left.
+    """Samples two snakes of an image; the snakes grow in turn, and both start again if one of them cannot grow further.
 
     Args:
         fixed: the first bars' tails lie next to each other in the middle of the image, with random directions.
