@@ -123,10 +123,11 @@ class NoisedRows:
     def _whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
         """Cuts documents into texts of whole sentences, in the order of the split; a sentence that is too long is cut
         anywhere."""
+        # `cut_excerpts` needs a generator; with a short share of 0, its numbers have no effect.
         of_documents, rng = (
             np.asarray(self._corpus.document_starts),
             np.random.default_rng(0),
-        )  # `cut_excerpts` needs a generator; with a short share of 0, its numbers have no effect.
+        )
         _, starts, stops = cut_excerpts(self._before, of_documents, self._noise.tokens, 0.0, rng)
         order = np.argsort(starts)
         return starts[order], stops[order]

@@ -21,9 +21,8 @@ BEFORE_NUMBERS = frozenset(
 SENTENCE_END = re.compile(r'[.!?…]+["\'”’»)\]*_]*\s+')
 LAST_WORD = re.compile(r'[^\s("\'“‘\[*_—-]*\Z')
 OPENING = re.compile(r'["\'“‘«(\[*_`¿¡—–-]*\s*')
-IDEOGRAPHIC_END = re.compile(
-    r'(?<=[。！？])(?=[^\s。！？”’」』）])'
-)  # No space follows a full stop in Chinese and Japanese.
+# No space follows a full stop in Chinese and Japanese.
+IDEOGRAPHIC_END = re.compile(r'(?<=[。！？])(?=[^\s。！？”’」』）])')
 NEW_UNIT = re.compile(
     # starts of list items, headings and lines of code
     r'\s*(?:[-*+•]\s|\(?(?:\d{1,3}[.)]|[a-z]\))\s|#{1,6}\s|>>>|\.\.\.\s|:[a-z]+[ :]|@[a-z]+|\|)'
