@@ -1,4 +1,4 @@
-"""Converts SentencePiece models, unigram (ALBERT, T5) and BPE (Llama), to Hugging Face tokenizers.
+"""Converts SentencePiece models to Hugging Face tokenizers: unigram models (ALBERT, T5) and BPE models (Llama).
 
 Pieces, scores and the precompiled character map are the same, so both libraries give the same pieces. Like
 SentencePiece, a reader of the tokenizer (plain_text_tokenizer.py) treats control symbols such as '</s>' in a text as
@@ -16,9 +16,9 @@ from efficient_attention.data.tokenizers.added_tokens import FLAGS, AddedTokenEn
 from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_sentinels, with_specials
 from efficient_attention.errors import InputError
 
-UNIGRAM, BPE = 1, 2  # trainer_spec.model_type
+UNIGRAM, BPE = 1, 2  # values of `trainer_spec.model_type` in a SentencePiece model
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # piece types
-UNMATCHED = '\U000f0000'  # prefix of piece names that no text contains
+UNMATCHED = '\U000f0000'  # prefix for names of pieces that must never match a text
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
@@ -31,7 +31,7 @@ def read_sentencepiece(
     added: Sequence[AddedTokenEntry] = (),
     sentinels: int = SENTINELS,
 ) -> Tokenizer:
-    """Returns the tokenizer in the bytes of a SentencePiece `.model` file.
+    """Converts the bytes of a SentencePiece `.model` file to a Hugging Face tokenizer.
 
     A special token that the model lacks (T5 has no [CLS] and no [MASK]) is added at the end of the vocabulary.
 
@@ -59,7 +59,7 @@ def read_sentencepiece(
     scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
     if removes_spaces:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-    else:  # Metaspace would mistake a space at the start of a text for its own mark
+    else:  # Without this step, Metaspace would take a space at the start of a text for its own mark.
         steps += [normalizers.Prepend('▁')] if has_prefix else []
         steps.append(normalizers.Replace(' ', '▁'))
         if split:
@@ -73,7 +73,8 @@ def read_sentencepiece(
 
 
 def albert_normalizers() -> list[normalizers.Normalizer]:
-    """Returns ALBERT's normalisation (Lan et al. 2019, arXiv:1909.11942, code): quotes, accents, lower case."""
+    """Returns the normalisation steps of ALBERT's code (Lan et al. 2019, arXiv:1909.11942): quotes, accents, lower
+    case."""
     return [
         normalizers.Replace('``', '"'),
         normalizers.Replace("''", '"'),
@@ -84,10 +85,11 @@ def albert_normalizers() -> list[normalizers.Normalizer]:
 
 
 def _parse_sentencepiece_model(data: bytes, name: str) -> Any:
-    model: Any = importlib.import_module('sentencepiece.sentencepiece_model_pb2').ModelProto()  # a generated class
+    # protobuf generates this class
+    model: Any = importlib.import_module('sentencepiece.sentencepiece_model_pb2').ModelProto()
     try:
         model.ParseFromString(data)
-    except Exception:  # protobuf's DecodeError
+    except Exception:  # protobuf raises a DecodeError, whose class is not public
         raise InputError(f'tokenizer {name}: not a SentencePiece model') from None
     if not model.pieces:
         raise InputError(f'tokenizer {name}: not a SentencePiece model (it has no pieces)')
@@ -105,7 +107,8 @@ def _unigram(model: Any, unknown: int) -> models.Unigram:
 
 
 def _bpe(model: Any, name: str) -> models.BPE:
-    """Returns a BPE model that merges any two neighbours that form a piece, the piece of the highest score first."""
+    """Returns a BPE model that merges any two neighbours that form a piece; the piece with the highest score is merged
+    first."""
     if any(piece.type == UNUSED for piece in model.pieces):
         raise InputError(f'tokenizer {name}: a SentencePiece model of type bpe with unused pieces, which are not read')
     ids = {piece.piece: id for id, piece in enumerate(model.pieces)}
@@ -141,7 +144,8 @@ def _find_special_tokens(known: set[str]) -> dict[str, str]:
 
 
 def _absorb_spaces_before_added(added: Sequence[AddedTokenEntry], model: Any) -> list[AddedTokenEntry]:
-    """Returns the added tokens, changed so that a space before a token does not become a piece.
+    """Changes added tokens so that a space before such a token does not become a separate piece; returns the changed
+    tokens.
 
     If the model removes spaces, a token includes the space before it. Otherwise tokens are not normalized, because the
     model's mark at the start of a text would become part of a token.
@@ -157,7 +161,8 @@ def _absorb_spaces_before_added(added: Sequence[AddedTokenEntry], model: Any) ->
 
 
 def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[AddedTokenEntry], sentinels: int) -> Tokenizer:
-    """Returns T5's tokenizer: sentinels follow the pieces, in reverse order; a text ends with '</s>' and has no start.
+    """Adds T5's special tokens: sentinels follow the pieces in reverse order, and a text ends with '</s>' but has no
+    start token.
 
     If the added tokens or the pieces (mT5) have sentinels, no others are added.
     """
@@ -198,7 +203,7 @@ def piece_splitter(data: bytes, name: str) -> Tokenizer:
     is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
     if not is_unigram or not spec.remove_extra_whitespaces:
         raise InputError(f'tokenizer {name}: known: unigram models that merge repeated spaces into one')
-    unread = (UNKNOWN, CONTROL, UNUSED)  # piece types that SentencePiece never finds in a text
+    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece never finds pieces of these types in a text.
     pieces = [
         (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _score(piece, model))
         for id, piece in enumerate(model.pieces)
@@ -213,7 +218,8 @@ def piece_splitter(data: bytes, name: str) -> Tokenizer:
 
 
 def _score(piece: Any, model: Any) -> float:
-    """Returns a piece's score; a user-defined piece outweighs all others, as in SentencePiece's unigram_model.cc."""
+    """Returns a piece's score; a user-defined piece has a higher score than all others, as in SentencePiece's
+    unigram_model.cc."""
     if piece.type != USER_DEFINED:
         return piece.score
     highest = max(other.score for other in model.pieces if other.type == NORMAL)
