@@ -1,10 +1,10 @@
 """Writes files and folders atomically: they appear complete or not at all, even if the process is killed meanwhile.
 
-Each is written next to its final path under a temporary name, flushed to disk and renamed. Temporary files of killed
-processes of the same host are removed by the next process that writes in the same folder.
+Each file or folder is written under a temporary name in the same folder, flushed to disk and renamed. The next process
+that writes in this folder removes temporary files of killed processes of the same host.
 
-A failed write raises one line: a RunError if the disk fails or is full, an InputError if the path cannot be used, such
-as a folder without write permission.
+A failed write raises an error with a one-line message: a RunError if the disk fails or is full, an InputError if the
+path cannot be used, such as a folder without write permission.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def write_atomically(path: Path, text: str) -> None:
     new content.
 
     Raises:
-        RunError, InputError: the file cannot be written; names it. The old file is then unchanged.
+        RunError, InputError: the file cannot be written; the message names it. The old file is then unchanged.
     """
     with atomic_file(path) as partial:
         partial.write_text(text, encoding='utf-8')
@@ -64,10 +64,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yields an empty temporary folder; renames it to its final path if the `with` block succeeds, and removes it if
     the block fails.
 
-    An existing empty `folder` is replaced; one with content is left unchanged.
+    If `folder` exists and is empty, it is replaced; if it has content, it is left unchanged.
 
     Raises:
-        RunError, InputError: the folder cannot be written, or has content; names it.
+        RunError, InputError: the folder cannot be written, or has content; the message names it.
     """
     partial = partial_path(folder)
     with _one_line_os_errors(folder, partial):

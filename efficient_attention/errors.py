@@ -26,8 +26,8 @@ class ExitCode(enum.IntEnum):
     BAD_INPUT = 2  # InputError
     STOPPED = 3  # A stop signal ended a run, which has saved its state (RunStopped).
     WATCHDOG = 4  # The watchdog ended a process that could not continue.
-    INTERRUPTED = 130  # Ctrl-C when there was nothing to save, or a second Ctrl-C
-    TERMINATED = 143  # SIGTERM when there was nothing to save, or a second SIGTERM
+    INTERRUPTED = 130  # ended by Ctrl-C when there was nothing to save, or by a second Ctrl-C
+    TERMINATED = 143  # ended by SIGTERM when there was nothing to save, or by a second SIGTERM
 
 
 class InputError(ValueError):

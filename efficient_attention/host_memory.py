@@ -22,7 +22,7 @@ def host_memory() -> int:
 def unused_memory_share() -> float:
     """Returns the share of memory that is free for new allocations; file caches that the system can drop count as free.
 
-    The smaller share of host and container counts; 1.0 if the system provides no figures.
+    Returns the smaller of the host's share and the container's share; 1.0 if the system provides no figures.
     """
     shares = [1.0]
     if MEMINFO.is_file():

@@ -33,7 +33,7 @@ class ArenaDataset(abc.ABC):
     """Base class of Long Range Arena datasets; each yields the labelled rows of the splits train, dev and test.
 
     Attributes:
-        text: the text form of the dataset, from the config.
+        text: the dataset's text in the config, such as 'listops:rows=2000:length=500-2000'.
     """
 
     text: str

@@ -3,9 +3,9 @@ of that key.
 
 This task is specific to this project. It follows the associative recall of Arora et al. 2023 (Zoology, arXiv
 2312.04927), with one query and pairs anywhere in the row. So the answer is as often far away as near, while Long Range
-Arena's tasks reward near context. The query is the first word, so a head on the first token can read the answer. A
-pair is one word, so lookup is the only skill to learn. With the value after its key, as in Arora et al., small models
-only learned which values a row has (docs/arena.md).
+Arena's tasks reward near context. The query is the first word, so a head on the first token can read the answer. A pair
+is one word, so lookup is the only skill to learn. If the value follows its key as a separate word, as in Arora et al.,
+small models only learn which values a row has (docs/arena.md).
 """
 
 import dataclasses

@@ -30,7 +30,7 @@ GENERATED = {
     'recall': 'associative_recall.associative_recall_dataset',
     'passages': 'passages.passage_pairs_dataset',
 }
-# Kind of dataset -> class that reads it from a folder. The class takes the dataset's text form and the folder.
+# Kind of dataset -> class that reads it from a folder. The class takes the dataset's config text and the folder.
 READ = {
     'imdb': 'file_datasets.ImdbReviews',
     'cifar10': 'file_datasets.Cifar10Images',

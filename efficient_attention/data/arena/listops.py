@@ -75,7 +75,7 @@ def _random_expression_tree(numbers: Iterator[float], longest: int) -> tuple[lis
     A tree that grows too long is cut, but has at least `longest` words.
     """
     words: list[int] = []
-    # per node: operator, number of arguments, values of the arguments so far
+    # The unfinished operators: each with its word, its number of arguments, and the values of its arguments so far.
     open_nodes: list[tuple[int, int, list[int]]] = []
     while len(words) < longest:
         number = next(numbers)

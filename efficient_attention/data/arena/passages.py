@@ -26,8 +26,8 @@ from efficient_attention.errors import InputError
 # A hash of a document's text selects its split. The test split has twice as many documents as dev,
 # because an accuracy on few documents is uncertain, however many pairs are sampled from them.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
-SOURCE = 'source of passages'  # name of the option in error messages
-LONG = 20_000  # bytes; of documents at least this long, both ends are removed
+SOURCE = 'source of passages'  # name of the passages' source in error messages
+LONG = 20_000  # From this length in bytes on, both ends of a document are removed.
 EDGE = 20  # one twentieth of a long document is removed at each end
 
 

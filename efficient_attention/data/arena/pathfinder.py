@@ -136,7 +136,7 @@ class PathfinderImage(NamedTuple):
     snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] per snake: tail and head of each bar, in order
     distractors: tuple[np.ndarray, ...]  # int64 [bars, 2, 2] per distractor snake that fitted into the image
     discs: np.ndarray  # int64 [2, 2]: the tail of a snake's first bar, and the head of a snake's last bar
-    margin: int  # in pixels; the gap between two bars is about twice as wide
+    margin: int  # margin around a bar, in pixels; the gap between two bars is about twice as wide
 
 
 def pathfinder_image(

@@ -16,9 +16,9 @@ import numpy as np
 from efficient_attention.data.arena import pathfinder_sprites as sprites
 from efficient_attention.errors import InputError
 
-DRAWS = 3  # how often a next bar is sampled before the attempt to grow its snake fails
+DRAWS = 3  # how many samples of a next bar may fail before the attempt to grow a snake fails
 DISTRACTOR_STARTS = 5  # attempts to place a distractor before it is left out
-LEAST_FREE = 0.01  # a distractor needs at least this share of all cells free as start
+LEAST_FREE = 0.01  # least share of all cells in which a distractor can start; with fewer free cells, it does not start
 FIRST_ATTEMPTS = 32  # attempts in parallel at first; doubled each time, up to MOST_ATTEMPTS
 MOST_ATTEMPTS = 512
 # most attempts per pair of snakes; the hardest published case, 64 x 64 pixels and 14 bars, needs about 3,000
@@ -67,19 +67,21 @@ class SnakeShapeTables:
     first: int  # index on the board of the image's first cell
     empty: np.ndarray  # uint8 [cells]: marks of a board that has no bars yet
     second_seeds: np.ndarray  # int64 [360]: moves from the first snake's first tail to the second snake's first tail
-    seed_shapes: np.ndarray  # int64 [360]: shape of a first bar, by its direction in degrees
-    seed_pivots: np.ndarray  # int64 [360]: moves from a first bar's head to its pivot
-    next_pivots: np.ndarray  # int64 [360]: moves from a bar's pivot to the next bar's pivot
-    heads: np.ndarray  # int64 [candidates]: moves from a pivot to each possible head of a bar
-    head_shapes: np.ndarray  # int64 [candidates]: shape of the bar with this head
-    head_degrees: np.ndarray  # int64 [candidates]: direction of the bar with this head, in degrees
+    seed_shapes: np.ndarray  # int64 [360]: index in `moves` of a first bar's shape, by its direction in degrees
+    # int64 [360]: moves from a first bar's head to its pivot, the centre of the circle of possible heads
+    seed_pivots: np.ndarray
+    # int64 [360]: moves from a bar's pivot (centre of the circle of possible heads) to the next bar's pivot
+    next_pivots: np.ndarray
+    heads: np.ndarray  # int64 [candidates]: moves from a bar's pivot to each of its possible heads
+    head_shapes: np.ndarray  # int64 [candidates]: index in `moves` of the bar's shape, by its head
+    head_degrees: np.ndarray  # int64 [candidates]: direction of the bar in degrees, by its head
     weights: np.ndarray  # int32 [360, candidates]: sampling weights of the heads, by the direction of the previous bar
     moves: np.ndarray  # int64 [shapes]: moves from a bar's tail to its head
     # int64 [shapes, cells]: cells within a margin of a bar, relative to its head; cells may repeat
     footprints: np.ndarray
-    # int64 [shapes, cells]: cells within a margin of the footprint, relative to the head; cells may repeat
+    # int64 [shapes, cells]: cells within a margin of a bar's footprint, relative to its head; cells may repeat
     surroundings: np.ndarray
-    # uint8 [shapes, cells]: TAKEN and CLOSED for cells in the footprint, CLOSED for cells around it
+    # uint8 [shapes, cells]: marks TAKEN and CLOSED for cells in a bar's footprint, CLOSED for cells around it
     surrounding_marks: np.ndarray
 
     def cell_coordinates(self, cells: np.ndarray) -> np.ndarray:
@@ -273,8 +275,8 @@ def _sample_next_heads(
     free.
 
     Args:
-        marks: uint8 [places].
-        pivots: int64 [attempts], as places.
+        marks: uint8 [cells of all boards].
+        pivots: int64 [attempts], as cells of all boards.
         before: directions of the last bars, int64 [attempts].
         taken: mark of cells that the snake's footprint must avoid; the next higher mark closes a cell for heads.
     """

@@ -53,7 +53,7 @@ def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
     """Returns sampling weights of the next bar: int64 [360, degrees], by the previous bar's direction and the next
     bar's direction.
 
-    cos^2(min(continuity x turn, 90 degrees)), as whole numbers of 1 / STRAIGHT_ON.
+    A weight is cos^2(min(continuity x turn, 90 degrees)), rounded to a whole number of units 1 / STRAIGHT_ON.
     """
     turns = np.abs((np.arange(DEGREES)[:, None] - degrees + DEGREES // 2) % DEGREES - DEGREES // 2)
     angles = np.minimum(continuity * turns, 90.0) * (math.pi / 180)
@@ -64,7 +64,7 @@ def footprint(vector: Vector, radius: int) -> np.ndarray:
     """Returns the cells within `radius` of a bar that runs along `vector` and ends in the cell (0, 0): int64 [cells,
     2]."""
     cells, end = _pixel_grid(vector, radius, 1), np.array(vector)
-    # distances multiplied by the bar's length
+    # `along` and `across` are distances multiplied by the bar's length.
     along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)
     before_start = ((cells + end) ** 2).sum(axis=1) <= radius**2
     beyond_end = (cells**2).sum(axis=1) <= radius**2

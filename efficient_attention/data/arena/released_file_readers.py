@@ -1,6 +1,6 @@
 """Reads the files that Long Range Arena released: ListOps tables, and Pathfinder images with their metadata files.
 
-Tay et al. 2020, arXiv 2011.04006. original_format_writer.py writes the same layouts.
+Source: Tay et al. 2020, arXiv 2011.04006. The module original_format_writer.py writes files of the same layouts.
 """
 
 import logging
@@ -76,7 +76,7 @@ def pathfinder_image_paths(folder: Path, split: str) -> list[LabelledImagePath]:
     dev, the last 10 % test.
 
     Raises:
-        InputError: there is no list, or a line has an unknown form; the message names file and line.
+        InputError: there is no metadata file, or a line has an unknown form; the message names file and line.
     """
     found = [picture for path in pathfinder_metadata_files(folder) for picture in _parse_metadata_file(folder, path)]
     first, last = (len(found) * tenth // 10 for tenth in TENTHS[split])
@@ -87,7 +87,7 @@ def pathfinder_image_rows(pictures: Sequence[LabelledImagePath]) -> Iterator[Are
     """Yields the grey values of each image row by row, 0 to 255, and its label; skips empty image files.
 
     Raises:
-        InputError: a picture is missing, is unreadable, or differs in size from the first picture.
+        InputError: an image is missing, is unreadable, or differs in size from the first image.
     """
     side = 0
     for path, label in pictures:

@@ -1,8 +1,8 @@
 """Caches the rows of a Long Range Arena dataset on disk, in a folder whose name has a hash of the dataset and the
 split.
 
-manifest.json   the dataset's text form, split and counts; bytes and SHA-256 of every other file; its own checksum
-ids.npy         uint16, the ids of all texts in their fixed vocabulary, end to end
+manifest.json   the dataset's config text, split and counts; bytes and SHA-256 of every other file; its own checksum
+ids.npy         uint16, the ids of all texts in their fixed vocabulary, concatenated
 ends.npy        int64 [rows, texts], end of each text in ids.npy
 labels.npy      uint8 [rows]
 """
@@ -50,8 +50,8 @@ class CachedRow(NamedTuple):
 
 
 def dataset_hash(arena_set: ArenaDataset, split: str) -> str:
-    """Returns a SHA-256 hash that identifies the rows of a split; it covers the dataset's text form and the files it
-    reads."""
+    """Returns a SHA-256 hash that identifies the rows of a split; it covers the dataset's text in the config and the
+    files it reads."""
     # The format of the cache folder is not in the hash, so that a resumed run may use another format.
     identity = {'format': 1, 'rules': arena_set.rules, 'split': split}
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})

@@ -1,5 +1,5 @@
-"""Computes accuracies of simple baselines on Long Range Arena tasks; no baseline reads long-range context, so a good
-model must exceed them.
+"""Computes accuracies of simple baselines, which do without long-range context, on Long Range Arena tasks, for
+comparison with a model's accuracy.
 
 majority        the most frequent class of the training rows
 root            ListOps: the most frequent class for the root operator, which is one word

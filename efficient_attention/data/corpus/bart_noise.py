@@ -16,7 +16,7 @@ import numpy as np
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.data.corpus.noise import Noise, TextToNoise
 
-MASKED = -1  # stands for a mask token in an array of token positions
+MASKED = -1  # value for a mask token in an array of token positions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Makes batches of a prepared corpus for training and evaluation; they are the same for any number of processes and
 after a restart.
 
-Row r of the global batch of step s is the row at position s * batch_size + r. So the step is the whole state of the
-input. A process reads a contiguous block of each global batch and builds only the rows of this block. Rows keep their
-index in the global batch, which seeds dropout, for any number of processes.
+Row r of the global batch of step s is the row at position s * batch_size + r. So the step number determines all input,
+and the input has no other state. A process reads a contiguous block of each global batch and builds only the rows of
+this block. Rows keep their index in the global batch, which seeds dropout, for any number of processes.
 """
 
 import atexit
@@ -42,7 +42,7 @@ class RowSource(Protocol):
     count: int  # number of rows in an epoch
 
     def training_row(self, position: int) -> Row:
-        """Returns the row at a position in training, which continues over all epochs."""
+        """Returns the row at a position in training; positions continue from epoch to epoch."""
 
     def row(self, epoch: int, index: int) -> Row:
         """Returns the row with number `index` in an epoch."""
@@ -51,7 +51,7 @@ class RowSource(Protocol):
         """Returns a row of padding, with the arrays of any other row and no weight in any loss."""
 
 
-# A batch of more epochs is surely a mistake. Without this limit, it would end in a lack of memory.
+# A batch with more than 16 epochs of rows is surely a mistake. This limit reports it before memory runs out.
 MOST_EPOCHS_A_BATCH = 16
 
 

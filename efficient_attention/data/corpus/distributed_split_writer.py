@@ -1,7 +1,7 @@
 """Writes a split of a prepared corpus in parts, on several machines; the files are byte for byte those that
 `SplitWriter` writes.
 
-Each document is tokenised separately; its place is the number of its file and its number in that file. Record sizes
+Each document is tokenised separately; the number of its file and its number in that file identify it. Record sizes
 decide which records are in a shard, so shards can be written in any order. Index files and digests need one last pass.
 """
 
@@ -28,10 +28,10 @@ from efficient_attention.data.corpus.writer import (
 )
 
 Place = tuple[int, int]  # location of a document: number of its file, number of the document in this file
-# location of a record: both numbers of its document's `Place`, number of the record in the document
+# location of a record: number of the file, of the document in the file, of the record in the document
 RecordPlace = tuple[int, int, int]
 COUNTS = 'counts.txt'  # temporary file; one line per split: name, numbers of documents, sentences, records and shards
-# temporary file, int64 [sections, 2]: number of the section's document in the source, sentences of the section
+# temporary file, int64 [sections, 2]: number of the section's document in the source, number of its sentences
 SECTIONS = 'sections.npy'
 
 
@@ -47,7 +47,7 @@ class DocumentSizes(NamedTuple):
     are planned."""
 
     place: Place
-    sections: list[np.ndarray]  # as in `EncodedDocument`: per section int32 [sentences]
+    sections: list[np.ndarray]  # int32 [sentences] per section: tokens of each sentence
     record_bytes: list[int]
 
 
@@ -129,7 +129,7 @@ def write_split_index(
 def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, np.ndarray]:
     """Computes the SHA-256 of a written split, equal to `SplitWriter.digest`, and how often each id occurs.
 
-    Removes SECTIONS, and partial shards of killed processes on any host.
+    Also removes the temporary file SECTIONS, and partial shards that killed processes on any host have left behind.
     """
     for path in (folder / split).glob(PARTIAL):
         path.unlink()

@@ -1,5 +1,4 @@
-"""Makes rows for masked language models with one text per row, such as the texts of a task; `rows.py` makes such rows
-from a corpus."""
+"""Makes rows for masked language models with one text per row, such as the texts of a fine-tuning task."""
 
 from collections.abc import Sequence
 

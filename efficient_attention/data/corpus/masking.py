@@ -1,8 +1,8 @@
 """Chooses which tokens of a row a masked language model predicts, and what replaces them in the input.
 
-BERT (Devlin et al. 2018, arXiv:1810.04805): 15 % of the tokens; of these 80 % become [MASK], 10 % a random id, 10 %
-stay. Whole words: the pieces of a word are chosen together. N-grams (ALBERT, Lan et al. 2019, arXiv:1909.11942): runs
-of 1 to N whole words, p(n) ~ 1/n.
+BERT (Devlin et al. 2018, arXiv:1810.04805) predicts 15 % of the tokens. Of these, 80 % are replaced by [MASK], 10 % by
+a random id, and 10 % stay. With whole words, all pieces of a word are chosen together. With n-grams (ALBERT, Lan et al.
+2019, arXiv:1909.11942), runs of 1 to N whole words are chosen; the probability of n words is proportional to 1/n.
 
 Special tokens and padding are never chosen. A random id is uniform over the ordinary ids, so the special tokens of a
 row keep their meaning (BERT: uniform over all ids).
@@ -87,7 +87,8 @@ class Masker:
 
 @dataclasses.dataclass(frozen=True)
 class MaskableWords:
-    """The whole words among the maskable tokens of a row, and the limits for runs of words.
+    """The whole words among the maskable tokens of a row, and where the uninterrupted run of words around each word
+    ends.
 
     Attributes:
         bounds: word w is candidates bounds[w]:bounds[w + 1].

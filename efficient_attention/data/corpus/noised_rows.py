@@ -112,8 +112,8 @@ class NoisedRows:
         return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()
 
     def _equal_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Cuts the split into texts of equal length that may cross documents; in training there is one text fewer, so
-        that all texts can be shifted."""
+        """Cuts the split into texts of equal length that may cross documents; training has one text fewer, so that a
+        random offset can shift all texts."""
         most = self._noise.tokens
         starts = np.arange(max(1, self.token_count // most - 1) if is_training else -(-self.token_count // most)) * most
         stops = np.minimum(starts + most, self.token_count)
@@ -123,7 +123,7 @@ class NoisedRows:
     def _whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
         """Cuts documents into texts of whole sentences, in the order of the split; a sentence that is too long is cut
         anywhere."""
-        # `cut_excerpts` needs a generator; with a short share of 0, its numbers have no effect.
+        # `cut_excerpts` needs a random generator. With a share of 0 for short excerpts, it has no effect.
         of_documents, rng = (
             np.asarray(self._corpus.document_starts),
             np.random.default_rng(0),

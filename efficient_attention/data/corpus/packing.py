@@ -4,8 +4,8 @@ Documents are cut into excerpts that fit a row, at sentence borders where possib
 [SEP] and a separate segment (1, 2, ... in the row), with positions from 0. Attention and losses that respect segments
 never cross excerpts. Every token of every document is in exactly one excerpt.
 
-For a share of the passes over documents, an excerpt ends with the first sentence that reaches a random target, as in
-BERT's sentence pairs. Such short excerpts also fill gaps that longer excerpts leave.
+For a random share of the documents, an excerpt ends with the first sentence that reaches a random target, as in BERT's
+sentence pairs. Such short excerpts also fill gaps that longer excerpts leave.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """Prepares a corpus from a text source once, and finds it in the cache later.
 
-The name of its folder is a hash of the source's content, the tokenizer and the settings. So a changed file or tokenizer
-never meets an old cache. The folder is built under another name and renamed when it is complete (cache_folder.py).
+The name of the cache folder contains a hash of the source's content, the tokenizer and the settings. So a changed file
+or tokenizer never reads an old cache. The folder is built under another name and renamed when it is complete
+(cache_folder.py).
 """
 
 import array
@@ -44,9 +45,10 @@ from efficient_attention.data.tokenizers.config_tokenizer import (
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
-RULES = 1  # version of sentence splitting, sources and tokenizer training; a new version prepares all corpora again
+# version of the rules for sentence splitting, sources and tokenizer training; a new version prepares all corpora again
+RULES = 1
 KEPT_CHARACTERS = 2**24  # Texts of sources with at most this many characters stay in memory between the two readings.
-# Corpora with fewer characters are prepared in one process, faster than worker processes start.
+# Corpora with fewer characters are prepared in one process, because starting worker processes would take longer.
 PARALLEL_CHARACTERS = 2**24
 
 
@@ -181,7 +183,7 @@ def describe_counts(counts: dict[str, dict[str, int]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _SourceStatistics:
-    """What the first reading of a text source finds: its size, the hash of each document, and the threshold for
+    """The results of a first reading of a text source: its size, the hash of each document, and the threshold for
     held-out documents."""
 
     characters: int

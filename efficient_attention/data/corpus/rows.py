@@ -89,7 +89,8 @@ class CorpusRows:
         return pair_row(plan, index, self._corpus, self._vocabulary, length, rng)
 
     def _check_ids(self, tokens: np.ndarray) -> None:
-        if tokens.view(np.uint32).max() >= self._vocabulary.size:  # Viewed as uint32, negative ids are also too large.
+        # Viewed as uint32, a negative id becomes a large number, so this test also finds negative ids.
+        if tokens.view(np.uint32).max() >= self._vocabulary.size:
             wrong = tokens[tokens.view(np.uint32) >= self._vocabulary.size][0]
             raise InputError(f'token id {wrong} is not in the vocabulary (0 to {self._vocabulary.size - 1})')
 

@@ -33,7 +33,7 @@ class PairPlan:
 
     Attributes:
         spans: int64 [pairs, 2, 3]; for A, then B: document, first sentence, end sentence, counted within the document.
-            In the order of the row, so swapped pairs are swapped here. An A without B has an empty second span.
+            The spans of swapped pairs are swapped, as in the row. An A without B has an empty second span.
         labels: int32 [pairs], see the module docstring.
     """
 
@@ -175,8 +175,8 @@ def _sentence_order(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tu
 
 
 def _split_chunk(start: np.ndarray, stop: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Returns the sentence at which B starts: any sentence of the chunk except the first. For a chunk of one sentence,
-    returns its end."""
+    """Returns the sentence at which segment B starts: any sentence of the chunk except the first. For a chunk of one
+    sentence, returns its end."""
     return start + 1 + (uniform * (stop - start - 1)).astype(np.int64)
 
 
@@ -186,7 +186,7 @@ def _random_second_segment(
     other: np.ndarray,
     other_start: np.ndarray,
 ) -> np.ndarray:
-    """Samples a B from another document for each A, [pairs, 3]: from a random sentence on, with sentences until the
+    """Samples a segment B for each segment A, [pairs, 3]: from a random sentence of another document on, until the
     target length is reached."""
     document, start, middle = first
     chosen = (other * (len(walk.starts) - 1)).astype(np.int64)
@@ -206,7 +206,7 @@ def _unfinished_documents(
 
 
 def _sort_pairs(spans: list[np.ndarray], labels: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Joins the pairs of all steps and sorts them by the first sentence of A, so that neighbouring rows read
+    """Joins the pairs of all steps and sorts them by the first sentence of segment A, so that neighbouring rows read
     neighbouring records."""
     all_spans, all_labels = np.concatenate(spans), np.concatenate(labels)
     order = np.argsort(all_spans[:, 0, 1], kind='stable')

@@ -24,12 +24,13 @@ OPENING = re.compile(r'["\'“‘«(\[*_`¿¡—–-]*\s*')
 # No space follows a full stop in Chinese and Japanese.
 IDEOGRAPHIC_END = re.compile(r'(?<=[。！？])(?=[^\s。！？”’」』）])')
 NEW_UNIT = re.compile(
-    # starts of list items, headings and lines of code
+    # matches the start of a list item, a heading or a line of code
     r'\s*(?:[-*+•]\s|\(?(?:\d{1,3}[.)]|[a-z]\))\s|#{1,6}\s|>>>|\.\.\.\s|:[a-z]+[ :]|@[a-z]+|\|)'
 )
-ONE_LINE_UNIT = re.compile(r'\s*(?:#{1,6}\s|>>>|\.\.\.\s)')  # After such a line, the next line starts a new sentence.
+# matches headings and Python prompts; the next line starts a new sentence
+ONE_LINE_UNIT = re.compile(r'\s*(?:#{1,6}\s|>>>|\.\.\.\s)')
 CODE = re.compile(r'>>>|\.\.\.\s')  # a Python prompt; a full stop in a line of code ends no sentence
-RULER = re.compile(r'\s*([^\w\s])(?:\s*\1){2,}\s*\Z')  # matches rulers such as '=====', '-----' or '* * *'
+RULER = re.compile(r'\s*([^\w\s])(?:\s*\1){2,}\s*\Z')  # matches horizontal rules such as '=====', '-----' or '* * *'
 PREVIEW = 40  # characters before a full stop that are searched for the last word
 
 
@@ -94,6 +95,7 @@ def _is_abbreviation(word: str, following: str) -> bool:
     lowered = word.lower()
     if lowered in TITLES or (lowered in BEFORE_NUMBERS and following.isdigit()):
         return True
-    is_initial = len(word) == 1 and word.isupper() and word != 'I'  # matches 'J. Smith', but not 'So do I. He left.'
+    # an initial as in 'J. Smith', but not the pronoun in 'So do I. He left.'
+    is_initial = len(word) == 1 and word.isupper() and word != 'I'
     is_acronym = word.isupper() and '.' in word and all(len(part) <= 1 for part in word.split('.'))  # 'U.S. Army'
     return is_initial or is_acronym

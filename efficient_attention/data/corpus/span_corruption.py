@@ -2,8 +2,9 @@
 sentinel with its span.
 
 Raffel et al. 2019, arXiv 1910.10683, section 3.1.4, by the rules of its published code (`random_spans_noise_mask` and
-`random_spans_helper`). Of L tokens, n = round(density L) are in round(n / mean span) spans, both at least 1. Lengths of
-spans and of the kept parts between them are uniformly random. A kept part comes first, and no two spans touch.
+`random_spans_helper`). Of L tokens, n = round(density L) are in round(n / mean span) spans; both numbers are at least
+1. Lengths of spans and of the kept parts between them are uniformly random. A kept part comes first, and no two spans
+touch.
 """
 
 import dataclasses

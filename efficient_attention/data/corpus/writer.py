@@ -26,7 +26,8 @@ SHARD_BYTES = 2**28
 
 
 class Record(NamedTuple):
-    """A record, which is a part of a section in a shard: its first sentence and the slice of the section's tokens."""
+    """A part of a section that is stored as one record of a shard: its first sentence, and the slice of the section's
+    tokens."""
 
     first_sentence: int
     tokens: slice

@@ -104,8 +104,8 @@ class FeatureBatches:
 
     @functools.cached_property
     def array_templates(self) -> Feature:
-        """Returns an example of each array that occurs in any row, by name, so that all batches have the same
-        arrays."""
+        """Returns one array for each name that occurs in any row, as a template, so that all batches have arrays of the
+        same names."""
         merged: Feature = {}
         for feature in self.features:
             if feature.keys() - merged.keys():

@@ -12,7 +12,8 @@ from efficient_attention.errors import InputError
 BINARY = ('0', '1')
 IMPLICATION = ('entailment', 'not_entailment')
 INFERENCE = ('entailment', 'neutral', 'contradiction')
-MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'  # The names of files with these subsets contain these words.
+# A file belongs to one of these subsets of a GLUE task if its name contains the word.
+MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'
 
 
 @dataclasses.dataclass(frozen=True)

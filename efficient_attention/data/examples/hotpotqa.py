@@ -2,8 +2,8 @@
 
 A file is a JSON list of questions, or has one question per line. HotpotQA's questions have 'context', [[title,
 [sentence, ...]], ...], and 'supporting_facts', [[title, sentence number from 0], ...]. Subsets with retrieved
-paragraphs may lack the supporting ones or all paragraphs. MuSiQue's questions have 'answer_aliases' and 'paragraphs',
-each with 'title', 'paragraph_text' and 'is_supporting'. They are read as paragraphs of one sentence.
+paragraphs may lack the supporting paragraphs or all paragraphs. MuSiQue's questions have 'answer_aliases' and
+'paragraphs', each with 'title', 'paragraph_text' and 'is_supporting'. They are read as paragraphs of one sentence.
 """
 
 import dataclasses

@@ -93,13 +93,13 @@ def _read_glue_examples(config: ExamplesConfig, sources: str, split: str, faults
             columns = with_columns_of_file(task, row)
             texts, label = glue_texts(columns, row), glue_label(columns, row)
             if label is None and split != 'test' and columns.label not in row.values:
-                row.column_value(columns.label)  # raises an error that lists the known columns
+                row.column_value(columns.label)  # This call raises an error that lists the known columns.
             yield LabelledText(row.file, row.place, submission_id(row, index), texts, label, glue_subset(name))
 
 
 def arena_dataset(config: ExamplesConfig, split: str) -> ArenaDataset:
-    """Returns the Long Range Arena dataset that the config names for a split; raises InputError for an invalid text
-    form."""
+    """Returns the Long Range Arena dataset that the config names for a split; raises InputError if its text in the
+    config is invalid."""
     return open_arena_dataset(getattr(config, split).strip(), f'examples.{split}')
 
 

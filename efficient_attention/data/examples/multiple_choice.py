@@ -117,7 +117,7 @@ def _parse_choices(row: TableRow, prefix: str = 'choice') -> tuple[str, ...]:
         return check_string_list(row.values['choices'], row.file_and_line, 'choices')
     names = [f'{prefix}{number}' for number in range(len(row.values)) if f'{prefix}{number}' in row.values]
     if len(names) < 2:
-        row.column_value(f'{prefix}{len(names)}')  # raises an error that lists the known columns
+        row.column_value(f'{prefix}{len(names)}')  # This call raises an error that lists the known columns.
     return tuple(row.column_text(name) for name in names)
 
 

@@ -1,4 +1,5 @@
-"""Selects some examples of a file, as a suffix of its name says, such as 'dev-v2.0.json#articles:0-3/5'.
+"""Selects some of a file's examples by a suffix of the file name, such as '#articles:0-3/5' in
+'dev-v2.0.json#articles:0-3/5'.
 
     <globs>                     all examples; globs or paths, separated by commas
     <glob>#articles:0-3/5       of five shares of the articles, the shares 0 to 3 (one share: '#articles:4/5')

@@ -49,7 +49,7 @@ class PairDataset:
         """Returns the pairs of the dataset in order.
 
         Raises:
-            InputError: a file cannot be read, the two files have different numbers of lines, a side is empty.
+            InputError: a file cannot be read, the two files have different numbers of lines, a text is empty.
         """
         return (
             concatenate_consecutive_pairs(self.read_single_pairs(), self.joined)
@@ -64,8 +64,8 @@ class PairDataset:
         return read_parallel_files(self) if self.kind == 'lines' else read_table_columns(self)
 
     def digest(self) -> str:
-        """Returns a text that identifies the content of the dataset: a hash of its files, or the text form of a toy
-        problem."""
+        """Returns a text that identifies the content of the dataset: a hash of its files, or a toy problem's text in
+        the config."""
         if self.joined > 1:
             return f'joined:{self.joined}:{dataclasses.replace(self, joined=1).digest()}'
         if self.kind == 'toy':

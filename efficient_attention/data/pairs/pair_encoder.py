@@ -132,7 +132,7 @@ class PairEncoder:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Returns the most tokens that a source and a target may have."""
+        """Returns the maximum length of a source and the maximum length of a target, in tokens."""
         return self.source.length, self.target.length
 
     @property

@@ -19,14 +19,14 @@ from efficient_attention.errors import InputError, RunError
 
 MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
-TARGET_TOKENIZER = 'target_tokenizer.json'  # file of workdirs whose targets have a separate tokenizer
+TARGET_TOKENIZER = 'target_tokenizer.json'  # file in a workdir, if targets have a separate tokenizer
 UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 
 @contextlib.contextmanager
 def new_cache_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
-    """Yields a temporary folder, which becomes the cache folder when the block ends. If another process has created the
-    cache folder meanwhile, its folder stays.
+    """Yields a temporary folder, which becomes the cache folder when the `with` block ends. If another process has
+    created the cache folder meanwhile, keeps the other's folder.
 
     Args:
         folder: the new folder; its name must identify its content.
@@ -47,9 +47,10 @@ def new_cache_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
             if str(error).startswith(f'{folder}: '):
                 raise InputError(f'{field}: {error}') from None
             raise
-        if not (folder / MANIFEST).exists():  # With a manifest, another process has written the same content first.
+        # If the folder has a manifest, another process has written the same content first.
+        if not (folder / MANIFEST).exists():
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
-    except OSError as error:  # The error concerns another file, which the block uses.
+    except OSError as error:  # The error concerns another file, which the `with` block uses.
         kind = RunError if error.errno in FAULTS else InputError
         raise kind(f'{error.filename}: {error.strerror}') from error
 

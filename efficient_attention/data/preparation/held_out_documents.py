@@ -8,7 +8,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 
 HASHES = 2**64
-# If the loss per token has a standard deviation of 3 bits, the mean over 10,000 tokens has one of 0.03 bits.
+# If the loss has a standard deviation of 3 bits per token, its mean over 10,000 tokens has a deviation of 0.03 bits.
 FEW_TOKENS = 10_000
 FAR_OFF = 2.0  # If the actual and the requested share differ by more than this factor, a run prints the actual share.
 

@@ -56,7 +56,7 @@ def map_in_processes(
 
 
 def _start_worker() -> None:
-    # The worker processes already use all cores, so libraries inside them must not start threads.
+    # The worker processes already use all cores, so the tokenizers library must not start threads in them.
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'
     exit_with_parent()
 

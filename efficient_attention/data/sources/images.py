@@ -24,7 +24,8 @@ Shape = tuple[int, ...]
 
 
 def open_images(text: str, shape: Shape) -> Source[bytes]:
-    """Opens the image source that a text form describes; finds its files now, and reads them later.
+    """Opens an image source such as 'images:photos/*.png' or 'tfds:cifar10#image'; finds its files now, and reads them
+    later.
 
     Args:
         text: the text form, see the module docstring.

@@ -51,8 +51,7 @@ class Source(Generic[Document]):
 
 
 def open_source(text: str, field: str = 'data.source') -> Source[str]:
-    """Opens the text source that a text form such as 'text:books/*.txt' describes; finds its files now, and reads them
-    later.
+    """Opens a text source such as 'text:books/*.txt'; finds its files now, and reads them later.
 
     Args:
         text: the text form, see the module docstring.
@@ -77,7 +76,7 @@ def open_source(text: str, field: str = 'data.source') -> Source[str]:
 
 _Opened = tuple[
     str, Callable[[], str], Callable[[], Iterable[str]]
-]  # a text with kind and options, a function that hashes the content, a function that yields the documents
+]  # kind and options of a source as text, a function that hashes the content, a function that yields the documents
 
 
 def _open_stdlib(_rest: str) -> _Opened:

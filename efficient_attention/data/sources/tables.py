@@ -116,7 +116,7 @@ def expand_table_names(sources: str) -> list[str]:
         if not source.startswith(TFDS):
             names += map(str, find_files(source))
         else:
-            tfds_parts(source)  # raises an error if the name has no split
+            tfds_parts(source)  # This call raises an error if the name has no split.
             names.append(source)
     return list(dict.fromkeys(names))
 

@@ -1,7 +1,7 @@
 """Makes batches of continuous text for language models; they are the same for any number of processes and after a
 restart.
 
-Only the step determines the rows of a batch (rows.py), so the step is the whole state of the input.
+Only the step number determines the rows of a batch (rows.py), so the input has no other state.
 """
 
 from collections.abc import Callable, Iterator

@@ -49,7 +49,7 @@ from efficient_attention.data.tokenizers.config_tokenizer import (
     train_config_tokenizer,
 )
 
-RULES = 1  # version of splits, units and separators; a new version prepares all texts again
+RULES = 1  # version of the rules for splits, units and separators; a new version prepares all texts again
 
 
 def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedText:
@@ -187,7 +187,7 @@ class IdsWriter:
 
 def _write_manifest(folder: Path, settings: dict[str, Any], units: TextUnits, counts: dict[str, Any]) -> None:
     files = file_sizes_and_checksums(folder)
-    # The path of the source does not count, so that files may be moved.
+    # The fingerprint leaves out the path of the source, so that files may be moved.
     identity = {name: value for name, value in settings.items() if name != 'source'}
     manifest = {
         'format': FORMAT,

@@ -1,6 +1,7 @@
 """Converts text to ids and back; one id is a byte, a character, a word, a tokenizer piece, or a byte of an image.
 
-To add a kind, write a subclass, and one line each in `load_units` and where units are learned (prepare.py).
+To add a kind of units, write a subclass of `TextUnits`. Then add a line to `load_units`, and a line to the code in
+prepare.py that learns units.
 """
 
 import abc
@@ -22,7 +23,7 @@ from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 
 CHARACTERS = 'characters.json'
 WORDS = 'words.json'
-END_OF_LINE = '<eos>'  # usual name of this token in papers on word-level language models
+END_OF_LINE = '<eos>'  # usual name of the end-of-line token in papers on word-level language models
 UNKNOWN_WORD = '<unk>'  # name of the unknown word, as in WikiText
 SECTION = 2**22  # size of a section that is encoded at once, in bytes or characters
 SEPARATOR = '\n\n'  # separates documents if the units are bytes or characters
@@ -97,7 +98,7 @@ class ByteUnits(TextUnits):
 
 
 class CharacterUnits(TextUnits):
-    """Text as Unicode code points; id 0 stands for all unknown characters, and the known ones are sorted by code
+    """Text as Unicode code points; all unknown characters share id 0, and the known characters are sorted by code
     point."""
 
     unknown = 0
@@ -134,8 +135,8 @@ class CharacterUnits(TextUnits):
 class WordUnits(TextUnits):
     """Text as words between white space, as in WikiText; <eos> ends each line, even an empty one, and has id 0.
 
-    The other words are sorted by falling frequency in the train split, then by text. <unk> stands for every word
-    outside the vocabulary, and its frequency counts these words. A text may contain a literal <unk>, as WikiText does.
+    The other words are sorted by falling frequency in the train split, then by text. <unk> replaces every word outside
+    the vocabulary, and its frequency counts these words. A text may contain a literal <unk>, as WikiText does.
     """
 
     # Word units need no separator, because the end of a document's last line separates documents.

@@ -34,7 +34,8 @@ FAMILIES = {
         r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     ),
     'GPT-4': (
-        '|'.join([ENDINGS, BEFORE + r'\p{L}+', r'\p{N}{1,3}', SIGNS, SPACES]),  # Llama 3 also uses this expression.
+        # Llama 3 uses the same regular expression as GPT-4.
+        '|'.join([ENDINGS, BEFORE + r'\p{L}+', r'\p{N}{1,3}', SIGNS, SPACES]),
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
         r'\s*[\r\n]|\s+(?!\S)|\s+',
     ),
@@ -118,7 +119,7 @@ def _load_json(text: str, path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_str(json.dumps(content))
         tokenizer.no_truncation()  # Callers cut and pad texts themselves, so the settings of the file are switched off.
         tokenizer.no_padding()
-        # raises an error if the unknown piece, or another piece that the tokenizer's settings name, does not exist
+        # This call raises an error if the unknown piece, or another piece that the settings name, does not exist.
         tokenizer.encode(UNKNOWN)
         return tokenizer
     except InputError:

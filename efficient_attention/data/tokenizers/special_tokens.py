@@ -14,7 +14,7 @@ END_OF_TEXT = '<|endoftext|>'  # GPT-2 has only this special token.
 # end-of-text tokens of language models: GPT-2 and Qwen, Llama 3, Gemma
 TEXT_ENDS = (END_OF_TEXT, '<|end_of_text|>', '<eos>')
 TEXT_STARTS = ('<|begin_of_text|>', '<bos>')  # start-of-text tokens of Llama 3 and Gemma
-SENTINEL = '<extra_id_{}>'  # in T5, replaces a removed span of text
+SENTINEL = '<extra_id_{}>'  # T5's token that replaces a removed span of text
 SENTINELS = 100  # number of sentinels in T5's vocabulary
 BERT_SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 

@@ -91,7 +91,7 @@ def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
     """Returns a copy of a tokenizer that encodes a text as text_to_text does in training: the token `begin`, if any,
     the pieces, the token `end`.
 
-    Trained tokenizers would add an encoder's special tokens.
+    Without this change, a tokenizer that was trained here would add an encoder's special tokens.
     """
     last, before = tokenizer.id_to_token(end) or '', [begin] if begin else []
     copy = Tokenizer.from_str(tokenizer.to_str())

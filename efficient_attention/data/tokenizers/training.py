@@ -60,7 +60,7 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        # Listing the characters `continuing` as special tokens fixes their ids. They do not stay special.
+        # The trainer fixes the ids of special tokens. So `continuing` is in this list, though it has no special tokens.
         special_tokens=[*BERT_SPECIALS, *continuing],
     )
     tokenizer.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)
