@@ -1,4 +1,4 @@
-"""Opens a Long Range Arena dataset from its text form, such as 'listops:rows=2000:length=500-2000:seed=0'.
+"""Opens the Long Range Arena dataset that a config names, such as 'listops:rows=2000:length=500-2000:seed=0'.
 
     listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     excludes both lengths, as Long Range Arena does
     pathfinder:rows=<n>:size=<16|20|32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>]
@@ -41,11 +41,11 @@ READ = {
 
 
 def open_arena_dataset(text: str, field: str) -> ArenaDataset:
-    """Returns the dataset that a text form such as 'listops:rows=2000:length=500-2000' describes; the module docstring
+    """Returns the dataset that a text such as 'listops:rows=2000:length=500-2000' describes; the module docstring
     lists all forms.
 
     Args:
-        text: the text form.
+        text: the text that describes the dataset.
         field: name of its config field, for messages.
 
     Raises:

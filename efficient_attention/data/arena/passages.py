@@ -67,7 +67,7 @@ class PassagePairSampler:
 
 
 def passage_pair_sampler(documents: Iterable[str], split: str, length: int, source: str) -> PassagePairSampler:
-    """Returns a sampler of passage pairs from those of the documents that belong to a split.
+    """Returns a sampler of passage pairs from the documents that belong to a split.
 
     Raises:
         InputError: fewer than two documents of the split are long enough; the message names `source` and the split.

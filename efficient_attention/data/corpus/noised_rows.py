@@ -63,7 +63,7 @@ class NoisedRows:
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
     def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
-        """Returns the row with number `index` of an epoch; its arrays are those of a `PairBatches` batch without the
+        """Returns the row with number `index` of an epoch; it has the arrays of a `PairBatches` batch, without the
         batch axis.
 
         Raises:

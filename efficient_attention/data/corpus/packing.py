@@ -41,7 +41,7 @@ class PackingPlan:
         return sorted(set(self.row(index)[:, 0].tolist()))
 
     def row(self, index: int) -> np.ndarray:
-        """Returns the excerpts of a row, int64 [excerpts, 5]; the columns are those of `excerpts`."""
+        """Returns the excerpts of a row, int64 [excerpts, 5]; `PackingPlan` lists the columns."""
         start, stop = self.row_starts[index : index + 2].tolist()
         return self.excerpts[start:stop]
 

@@ -85,8 +85,8 @@ class FeatureBatches:
             yield self.make_batch(rows, block)
 
     def make_batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
-        """Builds the rows that this process reads of one batch, given the row numbers of the batch; the arrays are
-        those of `pad_and_stack_rows`."""
+        """Builds the rows that this process reads of one batch, given the row numbers of the batch; it has the
+        arrays of `pad_and_stack_rows`."""
         first = block.process_index * block.rows
         block_rows = rows[first : first + block.rows]
         shape = (block.rows, *self.padded_shape(rows))

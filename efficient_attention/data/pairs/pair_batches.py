@@ -132,8 +132,8 @@ class PairBatches:
         return min(bucket, most_source), min(bucket, most_target)
 
     def make_batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
-        """Builds the rows that this process reads of one batch, given its pair numbers; `lengths` default to those of
-        `padded_lengths`."""
+        """Builds the rows that this process reads of one batch, given its pair numbers; by default, `lengths` are the
+        result of `padded_lengths`."""
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
         pairs = [self.pairs[row] for row in numbers]

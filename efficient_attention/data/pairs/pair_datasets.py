@@ -34,7 +34,7 @@ class PairDataset:
         place: the files, or the text after 'toy:'.
         columns: source and target columns of a table; the two files of 'lines'.
         field: the config field, for messages.
-        text: the dataset's text form in the config.
+        text: the dataset's text in the config.
         joined: number of consecutive pairs that are joined by spaces into one.
     """
 
@@ -88,7 +88,7 @@ def parse_pair_datasets(text: str, field: str) -> list[PairDataset]:
 
 
 def parse_pair_dataset(text: str, field: str, others: tuple[str, ...] = ()) -> PairDataset:
-    """Returns the dataset that a text form such as 'lines:a.de,a.en' describes; raises InputError as
+    """Returns the dataset that a text such as 'lines:a.de,a.en' describes; raises InputError as
     `parse_pair_datasets`.
 
     `others`: further forms that the caller supports, for the message.

@@ -28,7 +28,7 @@ def open_images(text: str, shape: Shape) -> Source[bytes]:
     later.
 
     Args:
-        text: the text form, see the module docstring.
+        text: the source's text in the config, see the module docstring.
         shape: (height, width, channels) that every image must have; 1 or 3 channels.
 
     Raises:

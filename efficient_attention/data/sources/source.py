@@ -1,4 +1,4 @@
-"""Opens a text source from its text form, such as 'stdlib', 'text:books/**/*.txt' or 'jsonl:rows/*.jsonl.gz#text'.
+"""Opens the text source that a config names, such as 'stdlib', 'text:books/**/*.txt' or 'jsonl:rows/*.jsonl.gz#text'.
 
     stdlib                         documentation topics and docstrings of the running Python's standard library
     text:<globs>                   plain, Markdown (front matter dropped), .gz or .bz2 files, one document per file
@@ -40,7 +40,7 @@ class Source(Generic[Document]):
     """A source of documents that can be read repeatedly; each reading yields the same documents in the same order.
 
     Attributes:
-        text: the text form.
+        text: the source's text in the config.
         digest: a function that reads the content and returns its SHA-256 in hex.
         documents: a function that yields texts, none of them blank, or the bytes of images (images.py).
     """
@@ -54,7 +54,7 @@ def open_source(text: str, field: str = 'data.source') -> Source[str]:
     """Opens a text source such as 'text:books/*.txt'; finds its files now, and reads them later.
 
     Args:
-        text: the text form, see the module docstring.
+        text: the source's text in the config, see the module docstring.
         field: its config field, for messages.
 
     Raises:
@@ -118,7 +118,7 @@ def _open_tfds(rest: str) -> _Opened:
     return 'tfds', lambda: digest_texts(documents()), documents
 
 
-KINDS = {  # kind of source (the word before the colon) -> its text form
+KINDS = {  # kind of source (the word before the colon) -> how to write it in a config
     'stdlib': 'stdlib',
     'text': 'text:<glob>[#paragraphs]',
     'jsonl': 'jsonl:<glob>#<field>',
