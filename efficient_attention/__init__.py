@@ -23,8 +23,8 @@ from typing import Any
 
 __version__ = '0.1.0'
 
-# Name -> module that defines it. Modules are imported on first use, so that importing the package requires no other
-# package.
+# Public name -> module that defines it. A module is imported on first use.
+# So `import efficient_attention` itself imports no other package, such as JAX.
 _PUBLIC = {
     'attend': 'attention.attend',
     'attention_weights': 'attention.attend',

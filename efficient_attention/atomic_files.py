@@ -1,10 +1,10 @@
 """Writes files and folders atomically: they appear complete or not at all, even if the process is killed meanwhile.
 
-Each is written next to its final path under a temporary name, flushed to disk and renamed. Temporary files of killed
-processes of the same host are removed by the next process that writes in the same folder.
+Each file or folder is written under a temporary name in the same folder, flushed to disk and renamed. The next process
+that writes in this folder removes temporary files of killed processes of the same host.
 
-A failed write raises one line: a RunError if the disk fails or is full, an InputError if the path cannot be used, such
-as a folder without write permission.
+A failed write raises an error with a one-line message: a RunError if the disk fails or is full, an InputError if the
+path cannot be used, such as a folder without write permission.
 """
 
 import contextlib
@@ -18,17 +18,18 @@ from pathlib import Path
 
 from efficient_attention.errors import InputError, RunError
 
-# Faults of the disk, independent of the path.
+# Error numbers that mean a fault of the disk, not a wrong path.
 FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-PARTIAL = '.partial-*'  # unfinished files of any host
+PARTIAL = '.partial-*'  # glob pattern for the unfinished files of all hosts
 PREFIX = f'.partial-{platform.node()}-'
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the file atomically by one with `text`, in UTF-8: a reader sees the old or the new content.
+    """Replaces a file atomically by a file with the given text in UTF-8; a concurrent reader sees either the old or the
+    new content.
 
     Raises:
-        RunError, InputError: the file cannot be written; names it. The old file is then unchanged.
+        RunError, InputError: the file cannot be written; the message names it. The old file is then unchanged.
     """
     with atomic_file(path) as partial:
         partial.write_text(text, encoding='utf-8')
@@ -36,7 +37,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yields a path next to `path`, renamed to `path` if the block succeeds and removed if it fails.
+    """Yields a temporary path in the same folder; renames the file to its final path if the `with` block succeeds, and
+    removes it if the block fails.
 
     Creates the parent folder if it is missing.
 
@@ -48,7 +50,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
         try:
             _make_parent(path)
             yield partial
-            flush(partial)  # without it, a power cut after the rename may leave an empty file under the final name
+            # Without this flush, a power cut after the rename may leave an empty file under the final name.
+            flush(partial)
             partial.replace(path)
             flush(path.parent)
         finally:
@@ -58,12 +61,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder next to `folder`, renamed to `folder` if the block succeeds and removed if it fails.
+    """Yields an empty temporary folder; renames it to its final path if the `with` block succeeds, and removes it if
+    the block fails.
 
-    An existing empty `folder` is replaced; one with content is left unchanged.
+    If `folder` exists and is empty, it is replaced; if it has content, it is left unchanged.
 
     Raises:
-        RunError, InputError: the folder cannot be written, or has content; names it.
+        RunError, InputError: the folder cannot be written, or has content; the message names it.
     """
     partial = partial_path(folder)
     with _one_line_os_errors(folder, partial):
@@ -79,12 +83,12 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def partial_path(path: Path) -> Path:
-    """Returns a new name next to `path` that contains the number of this process."""
+    """Returns an unused temporary path in the same folder; its name contains the process id."""
     return path.with_name(f'{PREFIX}{os.getpid()}-{secrets.token_hex(4)}')
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Removes unfinished files in a folder that were left by dead processes of this host."""
+    """Removes unfinished files in a folder that dead processes of this host have left behind."""
     for path in folder.glob(f'{PREFIX}*'):
         process = path.name.removeprefix(PREFIX).partition('-')[0]
         if process.isdigit() and not _is_alive(int(process)):
@@ -103,13 +107,13 @@ def _make_parent(path: Path) -> None:
 
 
 def flush_all(folder: Path) -> None:
-    """Waits until every file and name in a folder is on disk."""
+    """Waits until all files in a folder, and their names, are flushed to disk (fsync)."""
     for path in [*folder.rglob('*'), folder]:
         flush(path)
 
 
 def flush(path: Path) -> None:
-    """Waits until a file's bytes, or a folder's names, would survive a power cut."""
+    """Flushes a file's content, or a folder's file names, to disk (fsync), so that they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -118,20 +122,23 @@ def flush(path: Path) -> None:
 
 
 def write_failed_error(path: Path, error: OSError) -> RunError | InputError:
-    """Returns the error, with a message of one line, for a file or folder that could not be written."""
-    kind = RunError if error.errno in (None, *FAULTS) else InputError  # None: NumPy's error for an incomplete write
+    """Returns a one-line error which says that a file or folder could not be written: RunError for disk faults, else
+    InputError."""
+    # NumPy raises errors without errno for an incomplete write.
+    kind = RunError if error.errno in (None, *FAULTS) else InputError
     return kind(f'{path}: cannot be written ({error.strerror or error})')
 
 
 @contextlib.contextmanager
 def _one_line_os_errors(path: Path, partial: Path) -> Iterator[None]:
-    """Turns an OSError of this write, or one without a file name, into one line; raises other OSErrors unchanged."""
+    """Turns an OSError from writing `path` into a one-line error; raises OSErrors that concern other files
+    unchanged."""
     try:
         yield
     except OSError as error:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
         if names and not any(name == str(path) or name.startswith(str(partial)) for name in names):
-            raise  # the error concerns another file, which the block was reading
+            raise  # The error concerns another file, which the `with` block was reading.
         raise write_failed_error(path, error) from None
 
 

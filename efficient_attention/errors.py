@@ -1,4 +1,4 @@
-"""Errors that end a command with one line, and the exit codes of all commands."""
+"""Defines the errors that end a command with a one-line message, and the exit codes of all commands."""
 
 import enum
 import numbers
@@ -7,7 +7,7 @@ import sys
 from typing import cast
 
 MOST_LETTERS = 4000  # most characters of a printed line
-KINDS_IN_WORDS: dict[type, str] = {  # what a value must be, in words for messages
+KINDS_IN_WORDS: dict[type, str] = {  # type of a value -> its name in error messages
     str: 'a text',
     int: 'a whole number',
     float: 'a number',
@@ -19,19 +19,20 @@ KINDS_IN_WORDS: dict[type, str] = {  # what a value must be, in words for messag
 
 
 class ExitCode(enum.IntEnum):
-    """The exit code of a process; docs/reliability.md has a table."""
+    """The exit code of a process; docs/reliability.md has a table of all codes."""
 
     DONE = 0
-    FAILED = 1  # for a reason other than the input: RunError
+    FAILED = 1  # The run failed for a reason other than its input (RunError).
     BAD_INPUT = 2  # InputError
-    STOPPED = 3  # a stop signal ended a run whose state is saved: RunStopped
-    WATCHDOG = 4  # the watchdog ended a process that could not continue
-    INTERRUPTED = 130  # Ctrl-C when there was nothing to save, or a second Ctrl-C
-    TERMINATED = 143  # SIGTERM when there was nothing to save, or a second SIGTERM
+    STOPPED = 3  # A stop signal ended a run, which has saved its state (RunStopped).
+    WATCHDOG = 4  # The watchdog ended a process that could not continue.
+    INTERRUPTED = 130  # ended by Ctrl-C when there was nothing to save, or by a second Ctrl-C
+    TERMINATED = 143  # ended by SIGTERM when there was nothing to save, or by a second SIGTERM
 
 
 class InputError(ValueError):
-    """Bad input from the user: one line that names what is wrong and where (field, file, byte offset, known values).
+    """Bad input from the user; the message is one line that says what is wrong and where (field, file, byte offset,
+    known values).
 
     Entry points print it as `error: <line>` and exit with code 2.
     """
@@ -45,20 +46,22 @@ class RunError(RuntimeError):
 
 
 class RunStopped(Exception):
-    """A stop signal ended a run, which has saved its state and reported it; entry points exit with code 3."""
+    """A stop signal has ended a run, after the run saved its state and reported it; entry points exit with code 3."""
 
 
 class PeerError(RunError):
-    """Another process of the run is missing or has ended; the message names it. Entry points exit with code 4."""
+    """Another process of a multi-process run is missing or has ended; the message names it. Entry points exit with code
+    4."""
 
 
 def exit_code(error: BaseException) -> int:
-    """Returns the exit code of a command that ends with this error."""
+    """Returns the exit code for a command that ends with this error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     codes = {
         InputError: ExitCode.BAD_INPUT,
-        NotImplementedError: ExitCode.BAD_INPUT,  # the named backend does not support the request
+        # A backend raises this error if it does not support the requested attention.
+        NotImplementedError: ExitCode.BAD_INPUT,
         PeerError: ExitCode.WATCHDOG,
         RunStopped: ExitCode.STOPPED,
         KeyboardInterrupt: ExitCode.INTERRUPTED,
@@ -67,35 +70,38 @@ def exit_code(error: BaseException) -> int:
 
 
 def require(holds: bool, what: str, value: object, allowed: str) -> None:
-    """Raises an InputError with the name of a field or argument, its value and the allowed values, unless `holds`."""
+    """Raises an InputError unless a condition holds; the message has the name of the field or argument, its value and
+    the allowed values."""
     if not holds:
         raise InputError(f'{what} is {value!r}; it must be {allowed}')
 
 
 def require_at_least(minimum: int, what: str, value: object) -> None:
-    """Raises an InputError that names the argument unless it is an integer of at least `minimum`."""
+    """Raises an InputError that names the argument, unless its value is an integer of at least `minimum`."""
     require(is_whole_number(value), what, value, 'a whole number')
     require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
 
 
 def require_truth_values(what: str, **values: object) -> None:
-    """Raises an InputError that names `what` and the first argument that is not True or False."""
+    """Raises an InputError unless all given arguments are True or False; the message names the first that is not."""
     for name, value in values.items():
         require(isinstance(value, bool), f'{what} {name}', value, 'True or False')
 
 
 def show_error(error: Exception) -> None:
-    """Prints the error as one line on the standard error stream."""
+    """Prints an error as one line on the standard error stream."""
     print(f'error: {one_line(error)}', file=sys.stderr)
 
 
 def write_stderr_unlocked(line: str) -> None:
-    """Writes a line directly to standard error; another thread may hold the lock of `sys.stderr`."""
+    """Writes a line directly to file descriptor 2 (standard error), because another thread may hold the lock of
+    `sys.stderr`."""
     os.write(2, f'{line}\n'.encode())
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an error's message without line breaks; if ml_collections has wrapped an error, the inner message.
+    """Returns the message of an error in one line; if ml_collections has wrapped an error, the message of the inner
+    error.
 
     A message may quote the content of a file. A long message is therefore shortened, and control characters, which a
     terminal would execute, are escaped.
@@ -109,10 +115,10 @@ def one_line(error: BaseException) -> str:
 
 
 def is_whole_number(value: object) -> bool:
-    """Whether `value` is an integer of Python or NumPy, but not a bool."""
+    """Whether a value is an integer of Python or NumPy, but not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a real number of Python or NumPy, but not a bool."""
+    """Whether a value is a real number of Python or NumPy, but not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -1,10 +1,10 @@
-"""The memory of this host, or of the container in which the process runs: total bytes and unused share."""
+"""Measures the memory of this host, or of the container in which the process runs: total bytes and unused share."""
 
 import os
 from pathlib import Path
 
 MEMINFO = Path('/proc/meminfo')
-# (limit, use, statistics) of a container, in versions 2 and 1 of Linux's control groups.
+# Files with limit, use and statistics of a container, in versions 2 and 1 of Linux's control groups.
 CONTAINERS = tuple(
     tuple(Path('/sys/fs/cgroup') / name for name in names)
     for names in (
@@ -15,14 +15,14 @@ CONTAINERS = tuple(
 
 
 def host_memory() -> int:
-    """Returns the bytes of this host's memory, or of the part that a container may use."""
+    """Returns the bytes of this host's memory, or the limit of the container if that is less."""
     return min([os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'), *map(read_integer_file, container_limits())])
 
 
 def unused_memory_share() -> float:
-    """Returns the share of memory that new allocations can get, including file caches that can be freed.
+    """Returns the share of memory that is free for new allocations; file caches that the system can drop count as free.
 
-    The smaller share of host and container counts; 1.0 if the system provides no figures.
+    Returns the smaller of the host's share and the container's share; 1.0 if the system provides no figures.
     """
     shares = [1.0]
     if MEMINFO.is_file():
@@ -38,7 +38,7 @@ def unused_memory_share() -> float:
 
 
 def container_limits() -> list[Path]:
-    """Returns the files that contain a memory limit of this container."""
+    """Returns the files that state a memory limit of this container."""
     return [limit for limit, *_ in CONTAINERS if limit.is_file() and limit.read_text().strip().isdecimal()]
 
 
@@ -48,6 +48,6 @@ def read_integer_file(path: Path) -> int:
 
 
 def read_statistic(path: Path, name: str) -> int:
-    """Returns a number from a file with lines of name and number; 0 if the name is missing."""
+    """Returns a value from a file whose lines have a name and a number; 0 if the name is missing."""
     lines = (line.split() for line in path.read_text().splitlines())
     return next((int(number) for key, number in lines if key == name), 0)

@@ -1,1 +1,2 @@
-"""The data pipeline from files to batches: sources, tokenizers, preparation, batching, and a folder per kind of row."""
+"""The data pipeline from source files to batches: sources, tokenizers, preparation and batching, with one folder per
+kind of training row."""

@@ -1,1 +1,2 @@
-"""Long Range Arena and two similar tasks, recall and passages: labelled rows of ids, generated or read from files."""
+"""Long Range Arena and two similar tasks (associative recall, same-document passages): labelled rows of ids, generated
+or read from files."""

@@ -1,4 +1,4 @@
-"""Opens a Long Range Arena dataset from its text form, such as 'listops:rows=2000:length=500-2000:seed=0'.
+"""Opens the Long Range Arena dataset that a config names, such as 'listops:rows=2000:length=500-2000:seed=0'.
 
     listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     excludes both lengths, as Long Range Arena does
     pathfinder:rows=<n>:size=<16|20|32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>]
@@ -23,14 +23,14 @@ from typing import Any
 from efficient_attention.data.arena.arena_row import ArenaDataset, DatasetOptions
 
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
-# Kind -> function that makes the dataset from its options. A run imports only the module of its kind.
+# Kind of dataset -> function that creates it from its options. A run imports only the module of its kind.
 GENERATED = {
     'listops': 'listops.listops_dataset',
     'pathfinder': 'pathfinder.pathfinder_dataset',
     'recall': 'associative_recall.associative_recall_dataset',
     'passages': 'passages.passage_pairs_dataset',
 }
-# Kind -> class of a dataset that is read from a folder; its arguments are the text form and the folder.
+# Kind of dataset -> class that reads it from a folder. The class takes the dataset's config text and the folder.
 READ = {
     'imdb': 'file_datasets.ImdbReviews',
     'cifar10': 'file_datasets.Cifar10Images',
@@ -41,10 +41,11 @@ READ = {
 
 
 def open_arena_dataset(text: str, field: str) -> ArenaDataset:
-    """Returns the dataset of a text form, see the module docstring.
+    """Returns the dataset that a text such as 'listops:rows=2000:length=500-2000' describes; the module docstring
+    lists all forms.
 
     Args:
-        text: the text form.
+        text: the text that describes the dataset.
         field: name of its config field, for messages.
 
     Raises:
@@ -68,6 +69,6 @@ def open_arena_dataset(text: str, field: str) -> ArenaDataset:
 
 
 def import_member(name: str) -> Any:
-    """Returns a class or function of this package, given '<module>.<name>'."""
+    """Returns a class or function of the package data/arena, given '<module>.<name>'; imports its module."""
     module, member = name.split('.')
     return getattr(importlib.import_module(f'efficient_attention.data.arena.{module}'), member)

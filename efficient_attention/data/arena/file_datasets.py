@@ -1,4 +1,4 @@
-"""Long Range Arena datasets that are read from the original files: IMDB, CIFAR-10, AAN, ListOps and Pathfinder."""
+"""Datasets of Long Range Arena that are read from the original files: IMDB, CIFAR-10, AAN, ListOps and Pathfinder."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ class FileDataset(ArenaDataset):
 
 @dataclasses.dataclass(frozen=True)
 class ImdbReviews(FileDataset):
-    """IMDB reviews, see `review_rows`."""
+    """IMDB film reviews as bytes, labelled neg or pos; `review_rows` describes the rows."""
 
     kind = 'imdb'
     vocabulary = 'bytes'
@@ -49,21 +49,21 @@ class ImdbReviews(FileDataset):
         return REVIEW_LABELS
 
     def digest(self, split: str) -> str:
-        """See `ArenaDataset`."""
+        """Returns a hash of the review files of a split."""
         return digest_files(review_files(self.folder, split))
 
     def class_file_counts(self, split: str) -> dict[str, int]:
-        """See `ArenaDataset`."""
+        """Returns the number of reviews per class."""
         return class_counts(review_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaDataset`."""
+        """Returns the reviews of a split as rows of bytes."""
         return review_rows(review_files(self.folder, split), split)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cifar10Images(FileDataset):
-    """Grey CIFAR-10 images, see `image_rows`."""
+    """CIFAR-10 images as rows of grey values; `image_rows` describes the rows."""
 
     kind = 'cifar10'
     vocabulary = 'grey'
@@ -74,25 +74,25 @@ class Cifar10Images(FileDataset):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Returns the names of the class folders."""
+        """Returns the class names, which are the names of the image folders."""
         return self._folder_labels
 
     def digest(self, split: str) -> str:
-        """See `ArenaDataset`."""
+        """Returns a hash of the image files of a split."""
         return digest_files(image_files(self.folder, split))
 
     def class_file_counts(self, split: str) -> dict[str, int]:
-        """See `ArenaDataset`."""
+        """Returns the number of images per class."""
         return class_counts(image_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaDataset`."""
+        """Returns the images of a split as rows of grey values."""
         return image_rows(image_files(self.folder, split), split, self.labels)
 
 
 @dataclasses.dataclass(frozen=True)
 class CitationPairs(FileDataset):
-    """AAN's pairs of papers, see `citation_pair_rows`."""
+    """Pairs of papers from the AAN citation data, as bytes; `citation_pair_rows` describes the rows."""
 
     kind = 'aan'
     vocabulary = 'bytes'
@@ -104,47 +104,47 @@ class CitationPairs(FileDataset):
         return PAIR_LABELS
 
     def digest(self, split: str) -> str:
-        """See `ArenaDataset`."""
+        """Returns a hash of the file with the pairs of a split."""
         return digest_files((citation_pair_file(self.folder, split),))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaDataset`."""
+        """Returns the pairs of papers of a split as rows of bytes."""
         return citation_pair_rows(citation_pair_file(self.folder, split))
 
 
 @dataclasses.dataclass(frozen=True)
 class ListOpsTables(FileDataset):
-    """The released tables of ListOps, see `table_rows`."""
+    """The ListOps tables that Long Range Arena released; `listops_rows` describes the rows."""
 
     kind = 'listops'
     vocabulary = 'listops'
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Returns the ten digits."""
+        """Returns the class names, the digits 0 to 9."""
         return tuple(map(str, range(10)))
 
     def digest(self, split: str) -> str:
-        """See `ArenaDataset`."""
+        """Returns a hash of the table of a split."""
         return digest_files((listops_file(self.folder, split),))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaDataset`."""
+        """Returns the rows of the table of a split."""
         return listops_rows(listops_file(self.folder, split))
 
 
 @dataclasses.dataclass(frozen=True)
 class PathfinderImages(FileDataset):
-    """The released pictures of Pathfinder, see `pathfinder_image_rows`."""
+    """The Pathfinder images that Long Range Arena released; `pathfinder_image_rows` describes the rows."""
 
     kind = 'pathfinder'
     vocabulary = 'grey'
 
     def digest(self, split: str) -> str:
-        """See `ArenaDataset`; hashes the lists, which have the labels, and the pictures of the split."""
+        """Returns a hash of all metadata files, which have the labels, and of the images of a split."""
         pictures = [picture.path for picture in pathfinder_image_paths(self.folder, split)]
         return digest_files([*pathfinder_metadata_files(self.folder), *pictures])
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaDataset`."""
+        """Returns the images of a split as rows of grey values."""
         return pathfinder_image_rows(pathfinder_image_paths(self.folder, split))

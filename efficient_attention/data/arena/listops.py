@@ -1,4 +1,5 @@
-"""Generates ListOps rows: nested operations on digits; the value is the class (Nangia and Bowman 2018, 1804.06028).
+"""Generates ListOps rows: nested operations on digits; the class is the value of the expression (Nangia and Bowman
+2018, 1804.06028).
 
 Trees have Long Range Arena's distribution (Tay et al. 2020, arXiv 2011.04006). A node above the tenth level is an
 operator with probability 1/4 and then has 2 to 10 arguments. Only trees with a length strictly between two limits are
@@ -20,17 +21,19 @@ from efficient_attention.data.arena.arena_row import (
 )
 from efficient_attention.errors import InputError
 
-DIGITS, CLOSE = 10, 14  # words 0 to 9 are the digits, 10 to 13 the operators MIN, MAX, MED and SM
-DEEPEST = 10  # the level at which every node is a digit, counted from 1
+DIGITS, CLOSE = 10, 14  # Words 0 to 9 are the digits, words 10 to 13 the operators MIN, MAX, MED and SM.
+DEEPEST = 10  # depth of the tree, counted from 1, at which every node is a digit
 MOST_ARGUMENTS = 10
 OPERATOR_SHARE = 0.25
-MOST_TREES = 20_000  # sampled per row; with Long Range Arena's lengths about 1 in 100 is usable for a test row
+# most trees to sample per row; for a test row, about 1 in 100 has a length that Long Range Arena allows
+MOST_TREES = 20_000
 RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
-BLOCK = 1024  # random numbers generated at once
+BLOCK = 1024  # how many random numbers are generated at once
 
 
 def evaluate_operator(operator: int, values: Sequence[int]) -> int:
-    """Returns the value of an operator (a word number) on some digits; the median of an even count is rounded down."""
+    """Returns the value of an operator (given as a word index) on some digits; rounds down the median of an even number
+    of digits."""
     if operator == DIGITS:
         return min(values)
     if operator == DIGITS + 1:
@@ -42,7 +45,8 @@ def evaluate_operator(operator: int, values: Sequence[int]) -> int:
 
 
 def listops_row(seed: int, split: str, index: int, shortest: int, longest: int) -> ArenaRow:
-    """Returns row `index` of a split: a tree with more than `shortest` and fewer than `longest` words, and its value.
+    """Returns a generated row: an expression with more than `shortest` and fewer than `longest` words; the class is its
+    value.
 
     Raises:
         InputError: almost no tree has such a length.
@@ -66,12 +70,13 @@ def _uniform_random_numbers(rng: np.random.Generator) -> Iterator[float]:
 
 
 def _random_expression_tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
-    """Returns the words and the value of a random tree.
+    """Returns the words of a random ListOps expression and its value.
 
     A tree that grows too long is cut, but has at least `longest` words.
     """
     words: list[int] = []
-    open_nodes: list[tuple[int, int, list[int]]] = []  # operator, arguments, values so far
+    # The unfinished operators: each with its word, its number of arguments, and the values of its arguments so far.
+    open_nodes: list[tuple[int, int, list[int]]] = []
     while len(words) < longest:
         number = next(numbers)
         if number < OPERATOR_SHARE and len(open_nodes) < DEEPEST - 1:
@@ -98,7 +103,7 @@ def _random_expression_tree(numbers: Iterator[float], longest: int) -> tuple[lis
 
 @dataclasses.dataclass(frozen=True)
 class ListOps(GeneratedDataset):
-    """Generated ListOps trees with a length strictly between two limits."""
+    """Generated ListOps expressions whose length is strictly between two limits."""
 
     kind = 'listops'
     vocabulary = 'listops'
@@ -107,16 +112,16 @@ class ListOps(GeneratedDataset):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Returns the ten digits."""
+        """Returns the class names, the digits 0 to 9."""
         return tuple(map(str, range(10)))
 
     def row(self, split: str, index: int) -> ArenaRow:
-        """See `GeneratedDataset`."""
+        """Returns the row with number `index` of a split."""
         return listops_row(self.seed, split, index, self.shortest, self.longest)
 
 
 def listops_dataset(options: DatasetOptions) -> ListOps:
-    """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
+    """Returns the ListOps dataset with these options; raises InputError if an option is missing or out of range."""
     count, seed = options.integer_option('rows', 1), options.integer_option('seed', 0, 0)
     match = RANGE.fullmatch(options.required_text('length'))
     if match is None or not 0 <= int(match[1]) < int(match[2]) - 1:

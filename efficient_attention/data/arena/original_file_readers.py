@@ -18,17 +18,17 @@ from efficient_attention.data.preparation.held_out_documents import document_has
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 
-HELD_OUT = 10  # one in 10 training rows is in the validation set
+HELD_OUT = 10  # one in 10 training rows is moved to the validation set
 IMAGE_SIDE = 32
-GREY = np.array([0.2989, 0.587, 0.114])  # weights of red, green and blue
+GREY = np.array([0.2989, 0.587, 0.114])  # weights of the red, green and blue channels
 REVIEW_LABELS = ('neg', 'pos')
 PAIR_LABELS = ('0', '1')
 PAIR_FILES = {'train': 'new_aan_pairs.train.tsv', 'dev': 'new_aan_pairs.eval.tsv', 'test': 'new_aan_pairs.test.tsv'}
-PAIR_COLUMNS = 5  # label, two identifiers, two texts
+PAIR_COLUMNS = 5  # columns: label, two identifiers, two texts
 
 
 def review_files(folder: Path, split: str) -> tuple[Path, ...]:
-    """Returns the files <folder>/{train,test}/{neg,pos}/*.txt of a split, in order.
+    """Returns the IMDB files <folder>/{train,test}/{neg,pos}/*.txt of a split, in order.
 
     Raises:
         InputError: there are no files; the message names the missing ones.
@@ -37,7 +37,7 @@ def review_files(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def review_rows(files: Sequence[Path], split: str) -> Iterator[ArenaRow]:
-    """Yields the bytes and label (1 = positive) of each review; dev is the validation tenth of the training files."""
+    """Yields the bytes and label (1 = positive) of each review; the validation set is a tenth of the training files."""
     for path in files:
         data = _read_bytes(path)
         if split == 'test' or is_held_out(data) == (split == 'dev'):
@@ -45,13 +45,14 @@ def review_rows(files: Sequence[Path], split: str) -> Iterator[ArenaRow]:
 
 
 def image_files(folder: Path, split: str) -> tuple[Path, ...]:
-    """Returns the files <folder>/{train,test}/<class>/* of a split; raises InputError where there are none."""
+    """Returns the image files <folder>/{train,test}/<class>/* of a split; raises InputError if there are none."""
     part = folder / ('test' if split == 'test' else 'train')
     return _class_files(part, image_labels(folder), '*')
 
 
 def image_labels(folder: Path) -> tuple[str, ...]:
-    """Returns the sorted folder names of <folder>/train, the classes; raises InputError for fewer than two."""
+    """Returns the class names, which are the sorted names of the folders in <folder>/train; raises InputError for fewer
+    than two."""
     part = folder / 'train'
     found = tuple(sorted(path.name for path in part.iterdir() if path.is_dir())) if part.is_dir() else ()
     if len(found) < 2:
@@ -60,7 +61,7 @@ def image_labels(folder: Path) -> tuple[str, ...]:
 
 
 def image_rows(files: Sequence[Path], split: str, labels: Sequence[str]) -> Iterator[ArenaRow]:
-    """Yields each image's 1,024 grey values row by row, 0.2989 R + 0.587 G + 0.114 B, and its class.
+    """Yields the 1,024 grey values of each image, row by row, and its class; grey is 0.2989 R + 0.587 G + 0.114 B.
 
     Raises:
         InputError: an image cannot be read or is not 32 x 32.
@@ -72,7 +73,7 @@ def image_rows(files: Sequence[Path], split: str, labels: Sequence[str]) -> Iter
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Returns the width and height of an image; raises InputError where it cannot be read."""
+    """Returns the width and height of an image in pixels; raises InputError if the file cannot be read."""
     try:
         with Image.open(path) as image:
             return image.size
@@ -81,7 +82,8 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def grey_pixels(path: Path, side: int = IMAGE_SIDE) -> np.ndarray:
-    """Returns an image's grey values, uint8 [side^2]; raises InputError where it is unreadable or not side x side."""
+    """Returns an image's grey values, uint8 [side^2]; raises InputError if it cannot be read or is not side x side
+    pixels."""
     try:
         with Image.open(path) as image:
             if image.size != (side, side):
@@ -94,12 +96,13 @@ def grey_pixels(path: Path, side: int = IMAGE_SIDE) -> np.ndarray:
 
 
 def class_counts(files: Sequence[Path]) -> dict[str, int]:
-    """Returns class -> number of files, in the order of the files; a file's folder is its class."""
+    """Returns class name -> number of files, in the order of the files; the name of a file's folder is its class."""
     return dict(collections.Counter(path.parent.name for path in files))
 
 
 def citation_pair_file(folder: Path, split: str) -> Path:
-    """Returns AAN's file of a split; if it is missing, raises an InputError that explains why nobody can fetch it."""
+    """Returns the AAN file of a split; if it is missing, raises an InputError which explains why nobody can download
+    it."""
     path = folder / PAIR_FILES[split]
     if not path.is_file():
         raise InputError(
@@ -110,7 +113,8 @@ def citation_pair_file(folder: Path, split: str) -> Path:
 
 
 def citation_pair_rows(path: Path) -> Iterator[ArenaRow]:
-    """Yields the bytes of both texts and the label per line: label, two identifiers, two texts, separated by tabs.
+    """Yields two texts as bytes and a label for each line of an AAN file; a line has five columns separated by tabs:
+    label, two identifiers, two texts.
 
     Raises:
         InputError: a line has other columns or another label; the message names the line.
@@ -126,12 +130,12 @@ def citation_pair_rows(path: Path) -> Iterator[ArenaRow]:
 
 
 def byte_ids(data: bytes) -> np.ndarray:
-    """Returns bytes as word numbers of the byte vocabulary, uint16 [l]."""
+    """Returns bytes as word indices of the byte vocabulary, uint16 [l]."""
     return np.frombuffer(data, np.uint8).astype(np.uint16)
 
 
 def is_held_out(data: bytes) -> bool:
-    """Whether a training row with this content is in the validation set."""
+    """Whether a training row with this content is moved to the validation set."""
     return document_hash(data) % HELD_OUT == 0
 
 

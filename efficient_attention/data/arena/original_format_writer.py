@@ -1,4 +1,4 @@
-"""Writes datasets of rows in the file layout of the original benchmark, so that other code can load them.
+"""Writes generated datasets in the file layout of the original Long Range Arena, so that other code can load them.
 
     listops     basic_{train,val,test}.tsv: Source and Target; parentheses round an operator and each of its arguments
     recall      the same two columns
@@ -35,7 +35,7 @@ BATCH = 0  # number of the first folder of images
 
 
 def write_original_format(sets: Mapping[str, ArenaDataset], folder: Path) -> list[Path]:
-    """Writes the rows of each split's dataset; returns the written files, for images only their metadata.
+    """Writes the rows of all splits to files; returns the paths of these files, for images only the metadata files.
 
     Raises:
         InputError: the datasets are of different kinds, or are read from original files; a file exists already, or a
@@ -54,8 +54,8 @@ def write_original_format(sets: Mapping[str, ArenaDataset], folder: Path) -> lis
 
 
 def listops_bracket_text(words: Sequence[str]) -> str:
-    """Returns ListOps words in the published form: '( ( ( [MAX 1 ) 2 ) ] )' for '[MAX 1 2 ]'."""
-    open_nodes: list[str] = []  # texts of unfinished operators, the innermost last
+    """Returns ListOps words as bracketed text in the published form: '( ( ( [MAX 1 ) 2 ) ] )' for '[MAX 1 2 ]'."""
+    open_nodes: list[str] = []  # texts of the operators that are still open, the innermost last
     for word in words:
         if word in WORDS['listops'][DIGITS:CLOSE]:
             open_nodes.append(word)
@@ -92,21 +92,22 @@ def _write_citation_pair_files(sets: Mapping[str, ArenaDataset], folder: Path) -
 
 
 def _check_files_absent(paths: Iterable[Path]) -> None:
-    """Raises InputError where a file exists: it may be an original file that nobody can download again."""
+    """Raises InputError if one of the files exists, because it may be an original file that nobody can download
+    again."""
     for path in paths:
         if path.exists():
             raise InputError(f'{path} is there already; remove it or name another folder')
 
 
 def _write_lines(path: Path, lines: Iterator[str]) -> Path:
-    """Writes lines to a file without collecting them in memory; returns its path."""
+    """Writes lines of text to a file one by one, so that memory does not grow; returns the path of the file."""
     with atomic_file(path) as partial, partial.open('w', encoding='utf-8') as file:
         file.writelines(f'{line}\n' for line in lines)
     return path
 
 
 def _one_line(text: np.ndarray) -> str:
-    """Returns a byte text as one line, without tabs and incomplete characters."""
+    """Returns a text of bytes as a string without line breaks, tabs and incomplete characters."""
     return ' '.join(bytes(text.astype(np.uint8)).decode(errors='ignore').split())
 
 
@@ -144,7 +145,7 @@ def _write_images(sets: Mapping[str, ArenaDataset], folder: Path) -> list[Path]:
 
 
 def _settings_text(pathfinder: Pathfinder) -> str:
-    """Returns the settings that all images of a dataset share, in the order of the original's metadata."""
+    """Returns the settings that all images of a dataset share, in the column order of the original metadata files."""
     setting = SETTINGS[pathfinder.size]
     lists = (','.join(map(str, numbers)) for numbers in (setting.margins, setting.contrasts))
     fields = setting.continuity, pathfinder.bars, pathfinder.bars // 3, setting.bar_length, setting.thickness

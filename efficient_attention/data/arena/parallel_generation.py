@@ -1,4 +1,4 @@
-"""Yields the rows of a dataset in order; slow generators run in several processes."""
+"""Generates the rows of a dataset in their order; uses several processes if generation is slow."""
 
 import functools
 import logging
@@ -9,7 +9,7 @@ from efficient_attention.data.arena.arena_row import ArenaDataset, ArenaRow, Gen
 from efficient_attention.data.preparation.worker_processes import map_in_processes, usable_cores
 from efficient_attention.errors import InputError
 
-PATIENCE = 5.0  # seconds before worker processes start
+PATIENCE = 5.0  # seconds of generation in one process before worker processes start
 CHUNK = 16  # rows per task
 FAULT = 'a process that generates rows died'
 
@@ -17,7 +17,8 @@ FAULT = 'a process that generates rows died'
 def generate_rows_in_parallel(
     arena_set: ArenaDataset, split: str, *, processes: int = 0, patience: float = PATIENCE
 ) -> Iterator[ArenaRow]:
-    """Yields the rows of a split; the rows and their order do not depend on the number of processes.
+    """Yields the rows of a split, generated in several processes if that is slow; neither the rows nor their order
+    depend on the number of processes.
 
     Args:
         arena_set: the dataset.

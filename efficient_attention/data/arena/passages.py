@@ -1,4 +1,4 @@
-"""Passages: are two passages, given as bytes, from one document (class 1) or from two documents (class 0)?
+"""Generates pairs of passages, given as bytes: class 1 if both are from one document, class 0 if from two documents.
 
 This task is specific to this project. It replaces Long Range Arena's retrieval task, whose data is not available. It
 avoids hints at the class: both passages are from one collection, do not overlap, and have single spaces as only white
@@ -23,17 +23,17 @@ from efficient_attention.data.preparation.held_out_documents import document_has
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
 
-# A hash of its text assigns each document to a split. Test has twice as many documents as dev, because a score on few
-# documents is uncertain, even with many sampled pairs.
+# A hash of a document's text selects its split. The test split has twice as many documents as dev,
+# because an accuracy on few documents is uncertain, however many pairs are sampled from them.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
-SOURCE = 'source of passages'  # its name in messages
-LONG = 20_000  # bytes; longer documents are used without their ends
-EDGE = 20  # one twentieth is removed at each end
+SOURCE = 'source of passages'  # name of the passages' source in error messages
+LONG = 20_000  # From this length in bytes on, both ends of a document are removed.
+EDGE = 20  # one twentieth of a long document is removed at each end
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PassagePairSampler:
-    """The documents of a split that are long enough for two passages.
+    """A sampler of passage pairs from the documents of a split that are long enough for two passages.
 
     Attributes:
         documents: their bytes, each a uint8 array.
@@ -44,7 +44,7 @@ class PassagePairSampler:
     length: int
 
     def row(self, seed: int, split: str, index: int) -> ArenaRow:
-        """Returns row `index`; all documents are equally likely, and so are both classes."""
+        """Returns the pair with number `index`; all documents are equally likely, and so are both classes."""
         rng = row_random_generator(seed, split, index)
         label, first = int(rng.integers(2)), int(rng.integers(len(self.documents)))
         if label:
@@ -58,7 +58,7 @@ class PassagePairSampler:
         return self._passage_at(document, int(rng.integers(len(document) - self.length + 1)))
 
     def _two_disjoint_passages(self, document: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Returns two disjoint passages in random order; adjacent passages are half as likely as any other pair."""
+        """Returns two disjoint passages in random order; two adjacent passages are half as likely as any other pair."""
         places = np.sort(rng.integers(0, len(document) - 2 * self.length + 1, 2)) + [0, self.length]
         return tuple(self._passage_at(document, int(place)) for place in rng.permutation(places))
 
@@ -67,7 +67,7 @@ class PassagePairSampler:
 
 
 def passage_pair_sampler(documents: Iterable[str], split: str, length: int, source: str) -> PassagePairSampler:
-    """Returns the passages of a split of these documents.
+    """Returns a sampler of passage pairs from the documents that belong to a split.
 
     Raises:
         InputError: fewer than two documents of the split are long enough; the message names `source` and the split.
@@ -75,7 +75,7 @@ def passage_pair_sampler(documents: Iterable[str], split: str, length: int, sour
     assert split in SPLITS
     found = tuple(
         document
-        for text in dict.fromkeys(documents)  # equal texts count as one document
+        for text in dict.fromkeys(documents)  # Documents with equal texts count as one document.
         if document_hash(text) % 10 in TENTHS[split] and len(document := document_bytes(text)) >= 2 * length
     )
     if len(found) < 2:
@@ -87,7 +87,8 @@ def passage_pair_sampler(documents: Iterable[str], split: str, length: int, sour
 
 
 def document_bytes(text: str) -> np.ndarray:
-    """Returns a document's bytes with single spaces, and without the ends of a long document; uint8 [l]."""
+    """Returns the bytes of a document (uint8 [l]) with single spaces as white space; the ends of a long document are
+    removed."""
     data = np.frombuffer(' '.join(text.split()).encode(), np.uint8)
     edge = len(data) // EDGE if len(data) >= LONG else 0
     return data[edge : len(data) - edge]
@@ -95,7 +96,7 @@ def document_bytes(text: str) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class PassagePairs(ArenaDataset):
-    """Pairs of passages from the documents of a text source."""
+    """A dataset of passage pairs, sampled from the documents of a text source."""
 
     kind = 'passages'
     vocabulary = 'bytes'
@@ -107,16 +108,17 @@ class PassagePairs(ArenaDataset):
     source: str
 
     def digest(self, split: str) -> str:  # noqa: ARG002  all splits read the same source
-        """See `ArenaDataset`; the digest of the source."""
+        """Returns a hash of the documents of the text source, which is the same for all splits."""
         return open_source(self.source, SOURCE).digest()
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaDataset`."""
+        """Returns the passage pairs of a split."""
         passages = passage_pair_sampler(open_source(self.source, SOURCE).documents(), split, self.length, self.source)
         return (passages.row(self.seed, split, index) for index in range(self.count))
 
 
 def passage_pairs_dataset(options: DatasetOptions) -> PassagePairs:
-    """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
+    """Returns the dataset of passage pairs with these options; raises InputError if an option is missing or out of
+    range."""
     count, seed = options.integer_option('rows', 1), options.integer_option('seed', 0, 0)
     return PassagePairs(options.text, count, options.integer_option('length', 1), seed, options.required_text('source'))

@@ -1,4 +1,5 @@
-"""Generates Pathfinder images of the Long Range Arena: do two discs lie on the ends of one dashed curve?
+"""Generates Pathfinder images of the Long Range Arena; the label says whether two discs lie on the two ends of one
+dashed curve.
 
 The generator follows a description of the original one (Linsley et al. 2018, 1805.08315), with the settings of the
 Long Range Arena (Tay et al. 2021, 2011.04006). An image has two snakes of equal length, each a chain of bars, among
@@ -39,9 +40,10 @@ from efficient_attention.data.arena.pathfinder_snakes import (
 from efficient_attention.errors import InputError, is_whole_number, require, require_at_least
 
 DIFFICULTIES = ('easy', 'intermediate', 'hard')
-BARS = (6, 9, 14)  # the published numbers, by difficulty
+BARS = (6, 9, 14)  # published numbers of bars per snake, by difficulty
 SETTINGS = {
-    16: PathfinderGeometry(  # 16 and 20 are not from the original: too few pixels for distractors and for as many bars
+    # Sizes 16 and 20 are not in the original. They have too few pixels for distractors and for as many bars.
+    16: PathfinderGeometry(
         size=16,
         padding=1,
         seed_distance=5,
@@ -62,7 +64,7 @@ SETTINGS = {
         thickness=0.5,
         margins=(1,),
         disc_radius=1.5,
-        continuity=0.7,  # lower, so that the positions of the discs reveal less
+        continuity=0.7,  # a lower continuity, so that the positions of the discs reveal less about the label
         distractor_bars=0,
         contrasts=(75, 75, 100),
         greys=4,
@@ -77,7 +79,7 @@ SETTINGS = {
         disc_radius=1.5,
         continuity=1.0,
         distractor_bars=20,
-        contrasts=(150, 200, 100),  # distractors are brighter than snakes, as in the original
+        contrasts=(150, 200, 100),  # Distractors are brighter than snakes, as in the original.
     ),
     64: PathfinderGeometry(
         size=64,
@@ -117,34 +119,35 @@ SETTINGS = {
     ),
 }
 SIZES = tuple(SETTINGS)
-FEWER_BARS = {16: (2, 3, 4), 20: (3, 4, 5)}  # sizes that are too small for the published numbers of bars
+# image size -> bars per snake by difficulty, for sizes too small for the published numbers
+FEWER_BARS = {16: (2, 3, 4), 20: (3, 4, 5)}
 
 
 def bars_per_difficulty(size: int) -> dict[str, int]:
-    """Returns difficulty -> number of bars per snake, for images of a size."""
+    """Returns difficulty ('easy', 'intermediate', 'hard') -> number of bars per snake, for images of a given size."""
     return dict(zip(DIFFICULTIES, FEWER_BARS.get(size, BARS), strict=True))
 
 
 class PathfinderImage(NamedTuple):
-    """An image, its label, and the shapes in it; a point is (row, column)."""
+    """A Pathfinder image, its label, and the positions of its bars and discs; each position is (row, column)."""
 
-    pixels: np.ndarray  # uint8 [size, size]
-    label: int  # 1 where both discs lie on one snake
-    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] each: tail and head of each bar, in order
-    distractors: tuple[np.ndarray, ...]  # distractors that fitted into the image, in the same form
-    discs: np.ndarray  # int64 [2, 2]: the tail of a first bar, the head of a last bar
-    margin: int  # pixels; the gap between two bars is about twice as wide
+    pixels: np.ndarray  # grey values, uint8 [size, size]
+    label: int  # 1 if both discs lie on the same snake, else 0
+    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] per snake: tail and head of each bar, in order
+    distractors: tuple[np.ndarray, ...]  # int64 [bars, 2, 2] per distractor snake that fitted into the image
+    discs: np.ndarray  # int64 [2, 2]: the tail of a snake's first bar, and the head of a snake's last bar
+    margin: int  # margin around a bar, in pixels; the gap between two bars is about twice as wide
 
 
 def pathfinder_image(
     rng: np.random.Generator, size: int, bars: int, *, distractors: int | None = None, fixed: bool = False
 ) -> PathfinderImage:
-    """Returns an image made from the next random numbers of a generator; the same bytes on every platform.
+    """Returns an image made from the next numbers of a random generator; all platforms produce the same bytes.
 
     Args:
         rng: a generator for this image; only its uniform numbers are used.
         size: rows and columns, one of SIZES.
-        bars: bars per snake, at least 2; `bars_of` has the numbers of the difficulties.
+        bars: bars per snake, at least 2; `bars_per_difficulty` has the numbers per difficulty.
         distractors: number of short snakes, each of bars // 3 bars (no snakes where that is 0). A snake that does not
             fit into the image is left out. None = as in the Long Range Arena, see below.
         fixed: whether both snakes start in the middle of the image, next to each other, with the first disc on the
@@ -182,7 +185,8 @@ def pathfinder_image(
 def _render_image(
     setting: PathfinderGeometry, snakes: Sequence[np.ndarray], others: Sequence[np.ndarray], discs: np.ndarray
 ) -> np.ndarray:
-    """Returns the pixels: the maximum over all shapes, rescaled so that the darkest is 0 and the brightest 255."""
+    """Returns the pixels of an image: draws all snakes and discs, takes their maximum per pixel, and rescales the grey
+    values to 0 ... 255."""
     around = sprites.AROUND + max(setting.bar_length, math.ceil(setting.disc_radius)) + 1
     canvas = np.zeros((setting.size + 2 * around, setting.size + 2 * around), np.int32)
     of_snakes, of_others, of_discs = setting.contrasts
@@ -194,7 +198,7 @@ def _render_image(
     grey = canvas[around:-around, around:-around]
     darkest, brightest = int(grey.min()), int(grey.max())
     spread, steps = brightest - darkest, setting.greys - 1
-    levels = (2 * steps * (grey - darkest) + spread) // (2 * spread)  # rounded to the nearest
+    levels = (2 * steps * (grey - darkest) + spread) // (2 * spread)  # rounds to the nearest grey level
     return (levels * 255 // steps).astype(np.uint8)
 
 
@@ -216,13 +220,14 @@ def _disc_sprite(setting: PathfinderGeometry, contrast: int) -> sprites.Sprite:
 
 
 def _apply_contrast(picture: sprites.Sprite, contrast: int) -> sprites.Sprite:
-    """Returns the picture in 100ths of a grey level, scaled by the contrast; values may exceed 255."""
+    """Returns a picture whose grey values are multiplied by the contrast in per cent; its unit is 1/100 of a grey
+    level."""
     return picture._replace(grey=picture.grey.astype(np.int32) * contrast)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pathfinder(GeneratedDataset):
-    """Generated Pathfinder images: grey values row by row, label 1 where the discs are the ends of one path.
+    """Generated Pathfinder images as rows of grey values; the label is 1 if both discs lie on the ends of one snake.
 
     Small images and fixed starts allow so few images that two splits would share some. There, a hash gives each image
     to one split.
@@ -236,7 +241,7 @@ class Pathfinder(GeneratedDataset):
     fixed: bool
 
     def row(self, split: str, index: int) -> ArenaRow:
-        """See `GeneratedDataset`."""
+        """Returns the row with number `index` of a split."""
         rng = row_random_generator(self.seed, split, index)
         while True:
             image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors, fixed=self.fixed)
@@ -246,7 +251,7 @@ class Pathfinder(GeneratedDataset):
 
 
 def pathfinder_dataset(options: DatasetOptions) -> Pathfinder:
-    """Returns the dataset with these options; raises InputError where an option is missing or out of range."""
+    """Returns the Pathfinder dataset with these options; raises InputError if an option is missing or out of range."""
     count, seed = options.integer_option('rows', 1), options.integer_option('seed', 0, 0)
     size = options.integer_option('size', 1)
     if size not in SIZES:

@@ -1,4 +1,4 @@
-"""Places the bars of Pathfinder's snakes: chains that grow bar by bar and avoid all earlier bars.
+"""Places the bars of Pathfinder's snakes: a snake grows bar by bar, and each new bar avoids all earlier bars.
 
 Most snakes reach the edge or another snake before they have all bars. So many attempts grow in parallel, each on a
 separate board. A cell is one number, its index on a board that is wider than the image. A move is a difference of two
@@ -16,42 +16,46 @@ import numpy as np
 from efficient_attention.data.arena import pathfinder_sprites as sprites
 from efficient_attention.errors import InputError
 
-DRAWS = 3  # samples of a next bar before its snake fails
-DISTRACTOR_STARTS = 5  # attempts per distractor before it is left out
-LEAST_FREE = 0.01  # share of all cells that must be free before a distractor starts
-FIRST_ATTEMPTS = 32  # parallel attempts; doubled each time, up to MOST_ATTEMPTS
+DRAWS = 3  # how many samples of a next bar may fail before the attempt to grow a snake fails
+DISTRACTOR_STARTS = 5  # attempts to place a distractor before it is left out
+LEAST_FREE = 0.01  # least share of all cells in which a distractor can start; with fewer free cells, it does not start
+FIRST_ATTEMPTS = 32  # attempts in parallel at first; doubled each time, up to MOST_ATTEMPTS
 MOST_ATTEMPTS = 512
-MOST_STARTS = 2**18  # per pair of snakes; the hardest published case, 64 x 64 with 14 bars, needs about 3,000
+# most attempts per pair of snakes; the hardest published case, 64 x 64 pixels and 14 bars, needs about 3,000
+MOST_STARTS = 2**18
 
-TAKEN, CLOSED = 1, 2  # TAKEN: within a margin of a bar. CLOSED: no bar may end here. Second snake: shifted by 2 bits
+# TAKEN marks cells within a margin of a bar. In CLOSED cells no bar may end.
+# The marks of the second snake are shifted by 2 bits.
+TAKEN, CLOSED = 1, 2
 EVERY_SNAKE = 0b1111
 
 
 @dataclasses.dataclass(frozen=True)
 class PathfinderGeometry:
-    """The settings of all images of one size; lengths in cells, which are pixels."""
+    """The settings of all Pathfinder images of one size; all lengths are in cells, and a cell is a pixel."""
 
     size: int
-    padding: int  # width of the border without bars
-    seed_distance: int  # distance between the starts of the two snakes
+    padding: int  # width of the border that has no bars
+    seed_distance: int  # distance between the first tails of the two snakes
     bar_length: int
     thickness: float
-    margins: tuple[int, ...]  # half of the gap between two bars; each image uses one of them
+    margins: tuple[int, ...]  # possible widths of half the gap between two bars; each image uses one width
     disc_radius: float
-    continuity: float  # bars turn by less than 90 degrees / continuity
-    distractor_bars: int  # bars of all distractors of an image together
-    contrasts: tuple[int, int, int]  # of snakes, distractors and discs, in per cent
-    greys: int = 256  # number of grey levels from 0 to 255
+    continuity: float  # A bar turns by less than 90 degrees / continuity from the previous bar.
+    distractor_bars: int  # number of bars of all distractors of an image together
+    contrasts: tuple[int, int, int]  # contrasts of snakes, distractors and discs, in per cent
+    greys: int = 256  # number of grey levels, equally spaced from 0 to 255
 
     @property
     def border_width(self) -> int:
-        """Returns the first snake's least distance from the edge: twice `seed_distance`, or less in small images."""
+        """Returns the least distance between the first snake's start and the image's edge: 2 x `seed_distance`, or less
+        in small images."""
         return min(2 * self.seed_distance, self.size // 2 - 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class SnakeShapeTables:
-    """Precomputed tables for a setting and a margin, which are the same for all images.
+    """Precomputed tables of bar shapes and moves, which are the same for all images with one setting and margin.
 
     A direction is a whole degree, 0 to 359. A shape is the number of a move from a bar's tail to its head. A bar has a
     pivot: the centre of a circle on which its head lies, one margin before its tail.
@@ -59,32 +63,38 @@ class SnakeShapeTables:
 
     setting: PathfinderGeometry
     margin: int
-    stride: int  # cells in a row of the board
-    first: int  # index of the image's first cell
-    empty: np.ndarray  # uint8 [cells]: marks of a board without a bar
+    stride: int  # number of cells in a row of the board
+    first: int  # index on the board of the image's first cell
+    empty: np.ndarray  # uint8 [cells]: marks of a board that has no bars yet
     second_seeds: np.ndarray  # int64 [360]: moves from the first snake's first tail to the second snake's first tail
-    seed_shapes: np.ndarray  # int64 [360]: shape by direction, for first bars
-    seed_pivots: np.ndarray  # int64 [360]: moves from a first bar's head to its pivot
-    next_pivots: np.ndarray  # int64 [360]: moves from a bar's pivot to the next bar's pivot
-    heads: np.ndarray  # int64 [candidates]: moves from a pivot
-    head_shapes: np.ndarray  # int64 [candidates]
-    head_degrees: np.ndarray  # int64 [candidates]: the bar's direction
-    weights: np.ndarray  # int32 [360, candidates], by the direction of the previous bar
-    moves: np.ndarray  # int64 [shapes]: moves from tail to head
-    footprints: np.ndarray  # int64 [shapes, cells], relative to the head: cells within a margin; may repeat cells
-    surroundings: np.ndarray  # likewise: cells within a margin of the footprint
-    surrounding_marks: np.ndarray  # uint8, same shape: TAKEN and CLOSED in the footprint, CLOSED around it
+    seed_shapes: np.ndarray  # int64 [360]: index in `moves` of a first bar's shape, by its direction in degrees
+    # int64 [360]: moves from a first bar's head to its pivot, the centre of the circle of possible heads
+    seed_pivots: np.ndarray
+    # int64 [360]: moves from a bar's pivot (centre of the circle of possible heads) to the next bar's pivot
+    next_pivots: np.ndarray
+    heads: np.ndarray  # int64 [candidates]: moves from a bar's pivot to each of its possible heads
+    head_shapes: np.ndarray  # int64 [candidates]: index in `moves` of the bar's shape, by its head
+    head_degrees: np.ndarray  # int64 [candidates]: direction of the bar in degrees, by its head
+    weights: np.ndarray  # int32 [360, candidates]: sampling weights of the heads, by the direction of the previous bar
+    moves: np.ndarray  # int64 [shapes]: moves from a bar's tail to its head
+    # int64 [shapes, cells]: cells within a margin of a bar, relative to its head; cells may repeat
+    footprints: np.ndarray
+    # int64 [shapes, cells]: cells within a margin of a bar's footprint, relative to its head; cells may repeat
+    surroundings: np.ndarray
+    # uint8 [shapes, cells]: marks TAKEN and CLOSED for cells in a bar's footprint, CLOSED for cells around it
+    surrounding_marks: np.ndarray
 
     def cell_coordinates(self, cells: np.ndarray) -> np.ndarray:
-        """Returns the rows and columns of cells: int64 [..., 2]."""
+        """Returns the image rows and columns of cells that are given as board indices: int64 [..., 2]."""
         return np.stack(np.divmod(cells, self.stride), axis=-1) - self.first // (self.stride + 1)
 
 
 @functools.cache
 def snake_shape_tables(setting: PathfinderGeometry, margin: int) -> SnakeShapeTables:
-    """Returns the tables for images of a setting whose gaps are twice `margin` cells wide."""
+    """Returns the precomputed tables for images with these settings, in which gaps between bars are 2 x `margin` cells
+    wide."""
     length = setting.bar_length
-    around = length + 2 * margin + 3  # largest distance of a bar's head and its surroundings from the image
+    around = length + 2 * margin + 3  # A bar's head and its surroundings are at most this many cells outside the image.
     stride = setting.size + 2 * around
     flat = np.array([stride, 1])
     seeds, later, heads = (
@@ -123,14 +133,16 @@ def snake_shape_tables(setting: PathfinderGeometry, margin: int) -> SnakeShapeTa
 
 
 def _padded_table(rows: Iterable[np.ndarray]) -> np.ndarray:
-    """Returns rows of unequal length as one table; shorter rows repeat their first value."""
+    """Returns arrays of unequal length as one table, an array per row; shorter arrays are padded with their first
+    value."""
     rows = list(rows)
     longest = max(map(len, rows))
     return np.stack([np.concatenate([row, np.repeat(row[:1], longest - len(row))]) for row in rows])
 
 
 def _empty_occupancy_board(setting: PathfinderGeometry, around: int, margin: int) -> np.ndarray:
-    """Returns a board without bars: bars avoid the border, margins may enter it, and heads stay a margin away from it.
+    """Returns a board without bars: bars avoid the border, their margins may enter it, and heads stay a margin away
+    from it.
 
     A tail may be closer to the border than a head; otherwise snakes could not turn near the edge.
     """
@@ -143,14 +155,14 @@ def _empty_occupancy_board(setting: PathfinderGeometry, around: int, margin: int
 
 
 def random_integer_below(rng: np.random.Generator, count: int) -> int:
-    """Returns a whole number in [0, count) from one uniform random number."""
+    """Returns a random whole number from 0 to count - 1, computed from one uniform random number."""
     return int(rng.random() * count)
 
 
 def sample_two_snakes(
     rng: np.random.Generator, shapes: SnakeShapeTables, bars: int, *, fixed: bool = False
 ) -> np.ndarray:
-    """Returns two snakes that grow in turn; after a failure, both start again until both have all bars.
+    """Samples two snakes of an image; the snakes grow in turn, and both start again if one of them cannot grow further.
 
     Args:
         fixed: the first bars' tails lie next to each other in the middle of the image, with random directions.
@@ -179,7 +191,7 @@ def sample_two_snakes(
 
 
 def occupancy_board(shapes: SnakeShapeTables, chains: np.ndarray) -> np.ndarray:
-    """Returns the marks of a board with all bars of `chains`, int64 [chains, bars, 2]: uint8 [cells]."""
+    """Returns a board on which all bars of some snakes, int64 [snakes, bars, 2], are marked: uint8 [cells]."""
     board = shapes.empty.copy()
     for bar in chains.reshape(-1, 1, 2):
         _mark_occupied_cells(shapes, board, bar, 0)
@@ -189,7 +201,7 @@ def occupancy_board(shapes: SnakeShapeTables, chains: np.ndarray) -> np.ndarray:
 def sample_distractor_snake(
     rng: np.random.Generator, shapes: SnakeShapeTables, board: np.ndarray, bars: int
 ) -> np.ndarray | None:
-    """Returns a new snake in free cells, int64 [bars, 2], and marks it on the board; None if no snake fits."""
+    """Returns a new snake in free cells, int64 [bars, 2], and marks it on the board; returns None if no snake fits."""
     for _ in range(DISTRACTOR_STARTS):
         degree = random_integer_below(rng, sprites.DEGREES)
         free = _free_start_cells(shapes, board, shapes.seed_shapes[degree])
@@ -204,7 +216,8 @@ def sample_distractor_snake(
 
 
 class SnakeSeeds(NamedTuple):
-    """The first bars of snakes that grow in parallel: int64 [snakes, attempts] each."""
+    """Tails and directions of the first bars of snakes that grow in parallel; each array is int64 [snakes,
+    attempts]."""
 
     tails: np.ndarray
     degrees: np.ndarray
@@ -213,7 +226,8 @@ class SnakeSeeds(NamedTuple):
 def _grow_snakes(
     rng: np.random.Generator, shapes: SnakeShapeTables, boards: np.ndarray, seeds: SnakeSeeds, bars: int
 ) -> np.ndarray:
-    """Returns the snakes of all attempts that complete all bars: int64 [complete attempts, snakes, bars, 2], as cells.
+    """Grows many snakes in parallel and returns the complete ones as board cells: int64 [complete attempts, snakes,
+    bars, 2].
 
     The one or two snakes of an attempt grow in turn, one bar at a time. A snake avoids all bars except its own newest
     bar, from which its next bar continues.
@@ -226,7 +240,8 @@ def _grow_snakes(
     degrees, origins = seeds.degrees.copy(), alive * boards.shape[1]
     heads = seeds.tails + shapes.moves[shapes.seed_shapes[degrees]]
     pivots = heads + shapes.seed_pivots[degrees] + origins
-    chains = np.zeros((snakes, bars, attempts, 2), np.int64)  # indices over all boards, until the end
+    # indices over the boards of all attempts; the return statement subtracts each board's start
+    chains = np.zeros((snakes, bars, attempts, 2), np.int64)
     chains[:, 0] = np.stack([seeds.tails, heads], axis=-1) + origins[:, None]
     for this in range(snakes if snakes > 1 else 0):
         _mark_occupied_cells(shapes, marks, chains[this, 0], 1 - this)
@@ -256,11 +271,12 @@ def _sample_next_heads(
     before: np.ndarray,
     taken: int,
 ) -> np.ndarray:
-    """Returns each attempt's next head as a candidate number, -1 for none: int64 [attempts].
+    """Samples the head of the next bar for each attempt: int64 [attempts], candidate numbers; -1 if no candidate is
+    free.
 
     Args:
-        marks: uint8 [places].
-        pivots: int64 [attempts], as places.
+        marks: uint8 [cells of all boards].
+        pivots: int64 [attempts], as cells of all boards.
         before: directions of the last bars, int64 [attempts].
         taken: mark of cells that the snake's footprint must avoid; the next higher mark closes a cell for heads.
     """
@@ -283,13 +299,13 @@ def _sample_next_heads(
 
 
 def _mark_occupied_cells(shapes: SnakeShapeTables, marks: np.ndarray, bars: np.ndarray, snake: int) -> None:
-    """Marks bars, int64 [bars, 2], as obstacles of a snake; at most one bar per board."""
+    """Marks bars, int64 [bars, 2], as obstacles for one snake; there is at most one bar per board."""
     shape = np.searchsorted(shapes.moves, bars[:, 1] - bars[:, 0])
     marks[bars[:, 1, None] + shapes.surroundings[shape]] |= shapes.surrounding_marks[shape] << 2 * snake
 
 
 def _free_start_cells(shapes: SnakeShapeTables, board: np.ndarray, shape: int) -> np.ndarray:
-    """Returns the cells where a first bar of this shape touches nothing: int64 [free cells].
+    """Returns the cells where the first bar of a snake would touch no other bar: int64 [free cells].
 
     A footprint includes all cells within a margin of the tail, so no result is in the border.
     """

@@ -1,4 +1,5 @@
-"""Shapes in Pathfinder's images: moves by whole degrees, the cells that a bar takes, pictures of bars and discs.
+"""Computes the shapes in Pathfinder's images: moves in whole degrees, the cells that a bar covers, pictures of bars and
+discs.
 
 A point is (row, column) in cells. All decisions about cells use whole numbers or rounded values, so the last bit of a
 platform's sine never moves a bar.
@@ -11,23 +12,24 @@ import numpy as np
 from PIL import Image
 
 DEGREES = 360
-DECIMALS = 9  # decimals of sines and distances, before they are rounded to cells or compared
-ANTIALIAS = 2  # shapes are drawn this many times larger, then shrunk
-AROUND = 4  # cells of margin round a shape, so that shrinking cuts nothing: Lanczos reads three cells to each side
-STRAIGHT_ON = 2**20  # weight of a bar that does not turn
+DECIMALS = 9  # Sines and distances are rounded to 9 decimals before they are compared or rounded to cells.
+ANTIALIAS = 2  # Shapes are drawn at twice their size, then shrunk.
+AROUND = 4  # cells of margin around a shape, so that shrinking cuts nothing off; Lanczos reads three cells to each side
+STRAIGHT_ON = 2**20  # weight of a next bar that continues straight on
 
 Vector = tuple[int, int]
 
 
 class Sprite(NamedTuple):
-    """A grey picture of a shape, uint8 [rows, columns]; `corner` is its first cell relative to the shape's point."""
+    """A grey picture of a bar or disc, uint8 [rows, columns]; `corner` is the offset of its first cell from the bar's
+    head or the disc's centre."""
 
     grey: np.ndarray
     corner: Vector
 
 
 def moves_per_degree(distance: int) -> np.ndarray:
-    """Returns the end cell of a move by `distance` cells, for every whole degree: int64 [360, 2].
+    """Returns the offset after a move by `distance` cells in each whole degree: int64 [360, 2], rows and columns.
 
     A negative distance moves backwards.
     """
@@ -35,21 +37,23 @@ def moves_per_degree(distance: int) -> np.ndarray:
 
 
 def circle(radius: int) -> np.ndarray:
-    """Returns the distinct cells on a circle round a cell, sampled about once per cell of arc: int64 [cells, 2]."""
+    """Returns the distinct cells on a circle around the cell (0, 0), sampled about once per cell of its arc: int64
+    [cells, 2]."""
     samples = math.ceil(2 * math.pi * radius)
     return np.unique(np.rint(np.round(radius * _directions(samples), DECIMALS)).astype(np.int64), axis=0)
 
 
 def whole_degrees(offsets: np.ndarray) -> np.ndarray:
-    """Returns the directions of offsets, int [offsets, 2], as whole degrees in [0, 360): int64 [offsets]."""
+    """Returns the direction of each offset, int [offsets, 2], in whole degrees from 0 to 359: int64 [offsets]."""
     angles = np.arctan2(offsets[:, 0], offsets[:, 1]) * (180 / math.pi)
     return np.round(np.round(angles, DECIMALS)).astype(np.int64) % DEGREES
 
 
 def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
-    """Returns the weight of a bar in each of `degrees` after a bar in any whole degree: int64 [360, degrees].
+    """Returns sampling weights of the next bar: int64 [360, degrees], by the previous bar's direction and the next
+    bar's direction.
 
-    cos^2(min(continuity x turn, 90 degrees)), as whole numbers of 1 / STRAIGHT_ON.
+    A weight is cos^2(min(continuity x turn, 90 degrees)), rounded to a whole number of units 1 / STRAIGHT_ON.
     """
     turns = np.abs((np.arange(DEGREES)[:, None] - degrees + DEGREES // 2) % DEGREES - DEGREES // 2)
     angles = np.minimum(continuity * turns, 90.0) * (math.pi / 180)
@@ -57,9 +61,11 @@ def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
 
 
 def footprint(vector: Vector, radius: int) -> np.ndarray:
-    """Returns the cells within `radius` of a bar that runs along `vector` to the cell (0, 0): int64 [cells, 2]."""
+    """Returns the cells within `radius` of a bar that runs along `vector` and ends in the cell (0, 0): int64 [cells,
+    2]."""
     cells, end = _pixel_grid(vector, radius, 1), np.array(vector)
-    along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)  # distances, times the bar's length
+    # `along` and `across` are distances multiplied by the bar's length.
+    along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)
     before_start = ((cells + end) ** 2).sum(axis=1) <= radius**2
     beyond_end = (cells**2).sum(axis=1) <= radius**2
     beside = across**2 <= radius**2 * squared
@@ -67,12 +73,13 @@ def footprint(vector: Vector, radius: int) -> np.ndarray:
 
 
 def dilated(cells: np.ndarray, radius: int) -> np.ndarray:
-    """Returns the cells within `radius` of any of `cells`, without repeats: int64 [more cells, 2]."""
+    """Returns all cells within `radius` of at least one of the given cells, without repeats: int64 [more cells, 2]."""
     return np.unique((cells[:, None] + footprint((0, 0), radius)).reshape(-1, 2), axis=0)
 
 
 def bar_picture(vector: Vector, thickness: float) -> Sprite:
-    """Returns the picture of a bar that runs along `vector` to (0, 0), `thickness` cells wide, with flat ends."""
+    """Returns the picture of a bar with flat ends, `thickness` cells wide, that runs along `vector` and ends in the
+    cell (0, 0)."""
     width = round(thickness * ANTIALIAS)
     pixels = _pixel_grid(vector, AROUND, ANTIALIAS)
     fine_vector = (vector[0] * ANTIALIAS, vector[1] * ANTIALIAS)
@@ -81,7 +88,8 @@ def bar_picture(vector: Vector, thickness: float) -> Sprite:
 
 
 def disc_picture(radius: float, thickness: float) -> Sprite:
-    """Returns the picture of a disc of `radius` cells round (0, 0), centred like bars of this thickness."""
+    """Returns the picture of a disc with a radius in cells around (0, 0); its centre is aligned with bars of the given
+    thickness."""
     around = math.ceil(radius) + AROUND
     offsets = _pixel_grid((0, 0), around, ANTIALIAS) - _line_center(round(thickness * ANTIALIAS))
     return _downsample_sprite((offsets**2).sum(axis=1) <= (radius * ANTIALIAS) ** 2, (0, 0), around)
@@ -93,25 +101,28 @@ def _directions(count: int) -> np.ndarray:
 
 
 def _line_center(width: int) -> float:
-    """Returns the centre of a line in fine pixels: between two pixels where its width is even."""
+    """Returns the offset of a line's centre, in pixels of the enlarged drawing: between two pixels if its width is
+    even."""
     return 0.0 if width % 2 else 0.5
 
 
 def _box(vector: Vector, around: int) -> tuple[Vector, Vector]:
-    """Returns first and last cell of the box round a bar that ends in (0, 0), with `around` cells on every side."""
+    """Returns the first and last cell of the box around a bar that ends in (0, 0), with `around` more cells on every
+    side."""
     (down, right) = vector
     return (min(-down, 0) - around, min(-right, 0) - around), (max(-down, 0) + around, max(-right, 0) + around)
 
 
 def _pixel_grid(vector: Vector, around: int, scale: int) -> np.ndarray:
-    """Returns the points of a bar's box row by row, `scale` per cell in each direction: int64 [points, 2]."""
+    """Returns the grid points in the box around a bar, row by row, `scale` points per cell and axis: int64 [points,
+    2]."""
     first, last = _box(vector, around)
     rows, columns = (np.arange(scale * first[axis], scale * (last[axis] + 1)) for axis in (0, 1))
     return np.stack(np.meshgrid(rows, columns, indexing='ij'), axis=-1).reshape(-1, 2)
 
 
 def _along_and_across_bar(points: np.ndarray, vector: Vector, middle: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns each point's offset from a bar's end along the bar and across it, and the bar's length.
+    """Returns each point's offset from a bar's end, along the bar and across it, and the bar's length.
 
     Args:
         points: int [points, 2].
@@ -126,7 +137,8 @@ def _along_and_across_bar(points: np.ndarray, vector: Vector, middle: float) -> 
 
 
 def _downsample_sprite(is_lit: np.ndarray, vector: Vector, around: int) -> Sprite:
-    """Returns the fine pixels of a bar's box, bool [pixels], as a picture in cells; Pillow resizes in integers."""
+    """Shrinks the enlarged drawing of a bar, bool [pixels], to a picture in cells; Pillow resizes with integers, so
+    that platforms agree."""
     first, last = _box(vector, around)
     rows, columns = last[0] - first[0] + 1, last[1] - first[1] + 1
     fine = np.where(is_lit, np.uint8(255), np.uint8(0)).reshape(rows * ANTIALIAS, columns * ANTIALIAS)

@@ -1,6 +1,6 @@
-"""Reads the released files of Long Range Arena: ListOps' tables, and Pathfinder's pictures with their lists.
+"""Reads the files that Long Range Arena released: ListOps tables, and Pathfinder images with their metadata files.
 
-Tay et al. 2020, arXiv 2011.04006. original_format_writer.py writes the same layouts.
+Source: Tay et al. 2020, arXiv 2011.04006. The module original_format_writer.py writes files of the same layouts.
 """
 
 import logging
@@ -19,21 +19,22 @@ from efficient_attention.data.tokenizers.fixed_vocabulary import WORDS
 from efficient_attention.errors import InputError
 
 TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
-PARENTHESES = str.maketrans('()', '  ')  # round an operator and each of its arguments; models never see them
+# The files put parentheses around an operator and each argument. Models never see them.
+PARENTHESES = str.maketrans('()', '  ')
 NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
-TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # tenths of the pictures, in the order of their lists
-FIELDS = 4  # fields of a line that are used: folder, file, number, label
+TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # tenths of the images, in the order of the metadata files
+FIELDS = 4  # fields of a metadata line that are used: folder, file, number, label
 
 
 class LabelledImagePath(NamedTuple):
-    """The file of a picture and its class number."""
+    """The path of a Pathfinder image and its class number."""
 
     path: Path
     label: int
 
 
 def listops_file(folder: Path, split: str) -> Path:
-    """Returns ListOps' file of a split; raises InputError where there is none."""
+    """Returns the path of the ListOps table of a split; raises InputError if there is no such file."""
     path = folder / TABLES[split]
     if not path.is_file():
         raise InputError(f'{path}: no such file; the folder must hold {", ".join(TABLES.values())}')
@@ -41,7 +42,8 @@ def listops_file(folder: Path, split: str) -> Path:
 
 
 def listops_rows(path: Path) -> Iterator[ArenaRow]:
-    """Yields the words of column Source, with or without the released parentheses, and the digit in column Target.
+    """Yields rows of a ListOps table: the words of column Source without parentheses, and the digit in column Target as
+    class.
 
     Raises:
         InputError: a column is missing, or a row has an unknown word or label; the message names file and line.
@@ -58,7 +60,8 @@ def listops_rows(path: Path) -> Iterator[ArenaRow]:
 
 
 def pathfinder_metadata_files(folder: Path) -> tuple[Path, ...]:
-    """Returns Pathfinder's lists <folder>/metadata/*.npy, sorted by number; raises InputError where there are none."""
+    """Returns Pathfinder's metadata files <folder>/metadata/*.npy, sorted by number; raises InputError if there are
+    none."""
     found = [path for path in (folder / 'metadata').glob('*.npy') if path.is_file()]
     if not found:
         raise InputError(
@@ -69,10 +72,11 @@ def pathfinder_metadata_files(folder: Path) -> tuple[Path, ...]:
 
 
 def pathfinder_image_paths(folder: Path, split: str) -> list[LabelledImagePath]:
-    """Returns the pictures of a split: of all lists in order, 80 % are train, the next 10 % dev, the last 10 % test.
+    """Returns the images of a split; of the images in the order of the metadata files, 80 % are train, the next 10 %
+    dev, the last 10 % test.
 
     Raises:
-        InputError: there is no list, or a line has an unknown form; the message names file and line.
+        InputError: there is no metadata file, or a line has an unknown form; the message names file and line.
     """
     found = [picture for path in pathfinder_metadata_files(folder) for picture in _parse_metadata_file(folder, path)]
     first, last = (len(found) * tenth // 10 for tenth in TENTHS[split])
@@ -80,10 +84,10 @@ def pathfinder_image_paths(folder: Path, split: str) -> list[LabelledImagePath]:
 
 
 def pathfinder_image_rows(pictures: Sequence[LabelledImagePath]) -> Iterator[ArenaRow]:
-    """Yields the grey values of each picture row by row, 0 to 255, and its label; skips empty files.
+    """Yields the grey values of each image row by row, 0 to 255, and its label; skips empty image files.
 
     Raises:
-        InputError: a picture is missing, is unreadable, or differs in size from the first picture.
+        InputError: an image is missing, is unreadable, or differs in size from the first image.
     """
     side = 0
     for path, label in pictures:

@@ -1,7 +1,8 @@
-"""Caches the rows of a Long Range Arena dataset on disk, in a folder named by a hash of dataset and split.
+"""Caches the rows of a Long Range Arena dataset on disk, in a folder whose name has a hash of the dataset and the
+split.
 
-manifest.json   the dataset's text form, split and counts; bytes and SHA-256 of every other file; its own checksum
-ids.npy         uint16, the ids of all texts in their fixed vocabulary, end to end
+manifest.json   the dataset's config text, split and counts; bytes and SHA-256 of every other file; its own checksum
+ids.npy         uint16, the ids of all texts in their fixed vocabulary, concatenated
 ends.npy        int64 [rows, texts], end of each text in ids.npy
 labels.npy      uint8 [rows]
 """
@@ -36,25 +37,29 @@ CONTENT = 'rows'
 
 
 class CachedRow(NamedTuple):
-    """A row of one or two texts, as ids of a fixed vocabulary, uint16 [l]; memory-mapped from disk."""
+    """A row of one or two texts as ids of a fixed vocabulary, uint16 [l], memory-mapped from the cache, with its class
+    number."""
 
     texts: tuple[np.ndarray, ...]
     label: int
 
     def to_arena_row(self, length: int | None = None) -> ArenaRow:
-        """Returns the row in word numbers, as it was made; with `length`, only the first words of each text."""
+        """Returns the row as it was before caching, in word indices; with `length`, only the first words of each
+        text."""
         return ArenaRow(tuple(text[:length] - FIRST_WORD for text in self.texts), self.label)
 
 
 def dataset_hash(arena_set: ArenaDataset, split: str) -> str:
-    """Returns the SHA-256 that identifies the rows of a split: the dataset's text form and the files it reads."""
-    # The format of the folder is not included: a resumed run may have another format.
+    """Returns a SHA-256 hash that identifies the rows of a split; it covers the dataset's text in the config and the
+    files it reads."""
+    # The format of the cache folder is not in the hash, so that a resumed run may use another format.
     identity = {'format': 1, 'rules': arena_set.rules, 'split': split}
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})
 
 
 def labelled_dataset_hash(arena_set: ArenaDataset, split: str) -> str:
-    """Returns `dataset_hash`, extended by the classes of the files; it identifies rows with their labels."""
+    """Returns a hash that identifies the rows of a split and their labels; it extends `dataset_hash` by the number of
+    files per class."""
     classes = arena_set.class_file_counts(split)
     return json_sha256([dataset_hash(arena_set, split), classes]) if classes else dataset_hash(arena_set, split)
 
@@ -62,7 +67,8 @@ def labelled_dataset_hash(arena_set: ArenaDataset, split: str) -> str:
 def cached_rows(
     arena_set: ArenaDataset, split: str, cache: Path, *, field: str = 'examples.cache', show_progress: bool = True
 ) -> Iterator[CachedRow]:
-    """Returns the rows of a split; rows that are not in the cache are generated or read, and cached.
+    """Returns the rows of a split from the cache; if they are not in the cache, generates or reads them and caches
+    them.
 
     Args:
         arena_set: the dataset.
@@ -96,7 +102,7 @@ def _split_into_rows(ids: np.ndarray, ends_RT: np.ndarray, labels_R: np.ndarray)
 
 
 def _write_row_cache(folder: Path, arena_set: ArenaDataset, split: str, progress: Progress) -> int:
-    """Writes the rows one by one, without collecting them in memory; returns their number."""
+    """Writes the rows into a cache folder one by one, so that memory does not grow; returns the number of rows."""
     lengths: list[list[int]] = []
     labels: list[int] = []
     with (folder / 'ids.npy').open('wb') as file:
@@ -123,6 +129,7 @@ def _write_row_cache(folder: Path, arena_set: ArenaDataset, split: str, progress
 
 
 def _write_header(file: BinaryIO, count: int) -> None:
-    """Writes the header of an array of `count` words; NumPy pads headers, so the length does not depend on `count`."""
+    """Writes the NumPy header of an array of `count` ids; NumPy pads headers, so their length does not depend on
+    `count`."""
     description = {'descr': '<u2', 'fortran_order': False, 'shape': (count,)}
     np.lib.format.write_array_header_1_0(file, description)

@@ -1,4 +1,5 @@
-"""Baseline accuracies on Long Range Arena tasks without long-range reading, for comparison with a model's accuracy.
+"""Computes accuracies of simple baselines, which do without long-range context, on Long Range Arena tasks, for
+comparison with a model's accuracy.
 
 majority        the most frequent class of the training rows
 root            ListOps: the most frequent class for the root operator, which is one word
@@ -21,11 +22,11 @@ from efficient_attention.data.arena.associative_recall import values_in
 from efficient_attention.data.arena.listops import CLOSE, DIGITS, evaluate_operator
 from efficient_attention.data.arena.pathfinder import SETTINGS
 
-HASHED = 2**16  # columns of the 3-gram counts
-PENALTY = 1e-4  # factor of the sum of squared weights, added to the mean loss per row
-STEPS = 60  # most iterations of L-BFGS
-SEEN = 8_000  # training rows that the baseline `discs` uses
-NEAREST = 25  # training rows that vote
+HASHED = 2**16  # number of hash buckets for byte 3-grams, which are the features of a text
+PENALTY = 1e-4  # weight of the L2 penalty, which is added to the mean loss per row
+STEPS = 60  # maximum number of L-BFGS iterations
+SEEN = 8_000  # number of training rows that the baseline `discs` uses
+NEAREST = 25  # number of nearest training rows that vote on the class
 Rows = Sequence[ArenaRow]
 Predict = Callable[[Rows], np.ndarray]
 
@@ -41,24 +42,25 @@ def baseline_accuracies(arena_set: ArenaDataset, train: Rows, test: Rows) -> dic
 
 
 def baseline_names(kind: str) -> list[str]:
-    """Returns the names of the baselines for a kind of rows."""
+    """Returns the names of the baselines for a kind of dataset."""
     return ['majority', *LEARN.get(kind, {})]
 
 
 def majority_class_baseline(train: Rows) -> Predict:
-    """Fits a baseline that always predicts the most frequent class."""
+    """Fits a baseline that always predicts the most frequent class of the training rows."""
     best = most_frequent([row.label for row in train])
     return lambda rows: np.full(len(rows), best)
 
 
 def most_frequent(labels: Sequence[int]) -> int:
-    """Returns the most frequent of some numbers; of equally frequent numbers, the smallest."""
+    """Returns the most frequent number of a list; of several equally frequent numbers, the smallest."""
     counts = Counter(labels)
     return min(counts, key=lambda label: (-counts[label], label))
 
 
 def root_operator_baseline(train: Rows) -> Predict:
-    """Fits a baseline that predicts the most frequent class of each root operator."""
+    """Fits a ListOps baseline that predicts the most frequent class of the training rows with the same root
+    operator."""
     under: dict[int, list[int]] = {}
     for row in train:
         under.setdefault(int(row.texts[0][0]), []).append(row.label)
@@ -67,8 +69,8 @@ def root_operator_baseline(train: Rows) -> Predict:
 
 
 def root_digits_baseline(train: Rows) -> Predict:
-    """Fits a baseline that applies the root operator to the digits under it; without such digits, as
-    `root_operator_baseline`."""
+    """Fits a ListOps baseline that applies the root operator to the digits directly under it. If there are no such
+    digits, predicts as `root_operator_baseline`."""
     otherwise = root_operator_baseline(train)
 
     def predict(rows: Rows) -> np.ndarray:
@@ -82,14 +84,15 @@ def root_digits_baseline(train: Rows) -> Predict:
 
 
 def digits_under_root(text: np.ndarray) -> list[int]:
-    """Returns the digits directly under the root of a tree."""
+    """Returns the digits directly under the root operator of a ListOps expression."""
     words = text.astype(np.int64)
     steps = np.where((words >= DIGITS) & (words < CLOSE), 1, 0) - (words == CLOSE)
     return words[(np.cumsum(steps) == 1) & (words < DIGITS)].tolist()
 
 
 def most_common_value_baseline(train: Rows) -> Predict:
-    """Fits a baseline that predicts the most frequent value in a row; for a row without values, the commonest class."""
+    """Fits a baseline for associative recall that predicts the most frequent value in a row; for a row without values,
+    the most frequent class."""
     otherwise = most_frequent([row.label for row in train])
 
     def in_text(text: np.ndarray) -> int:
@@ -100,22 +103,24 @@ def most_common_value_baseline(train: Rows) -> Predict:
 
 
 def trigram_baseline(train: Rows) -> Predict:
-    """Fits a linear model of byte 3-grams: their shares in one text, or the similarity of two texts."""
+    """Fits a linear model on byte 3-grams; its features are their shares in one text, or the similarity of two
+    texts."""
     return linear_model(trigram_features, train)
 
 
 def pixel_baseline(train: Rows) -> Predict:
-    """Fits a linear model of grey values."""
+    """Fits a linear model on the grey values of images."""
     return linear_model(pixel_features, train)
 
 
 def pixel_features(rows: Rows) -> scipy.sparse.csr_array:
-    """Returns grey values from 0 to 1, [rows, pixels]."""
+    """Returns the grey values of images, scaled to 0 ... 1: [rows, pixels]."""
     return scipy.sparse.csr_array(np.stack([row.texts[0] for row in rows]) / np.float32(255.0))
 
 
 def disc_position_baseline(train: Rows) -> Predict:
-    """Fits a vote of the training images with the nearest discs; the baseline does not look at any bar."""
+    """Fits a Pathfinder baseline in which the training images with the nearest disc positions vote; it ignores all
+    bars."""
     train = train[:SEEN]
     tree = scipy.spatial.cKDTree(disc_places(train))
     labels = np.array([row.label for row in train])
@@ -128,7 +133,7 @@ def disc_position_baseline(train: Rows) -> Predict:
 
 
 def disc_places(rows: Rows) -> np.ndarray:
-    """Returns rows and columns of both discs, the upper disc first: float [rows, 4].
+    """Returns the row and column of both discs in each Pathfinder image, the upper disc first: float [rows, 4].
 
     The first disc is where the darkest pixel within a disc's radius is brightest; the second disc lies outside it.
     """
@@ -149,7 +154,8 @@ def disc_places(rows: Rows) -> np.ndarray:
 
 
 def trigram_features(rows: Rows) -> scipy.sparse.csr_array:
-    """Returns square roots of the shares of hashed 3-grams, [rows, columns]; of two texts their product, [rows, 1]."""
+    """Returns features of byte 3-grams: the square roots of their shares in a text, [rows, buckets]; for two texts the
+    inner product, [rows, 1]."""
     sides = [_hashed_trigram_counts([row.texts[side] for row in rows]) for side in range(len(rows[0].texts))]
     if len(sides) == 1:
         return sides[0]
@@ -169,7 +175,7 @@ def _hashed_trigram_counts(texts: Sequence[np.ndarray]) -> scipy.sparse.csr_arra
 
 
 def linear_model(features: Callable[[Rows], scipy.sparse.csr_array], train: Rows) -> Predict:
-    """Fits multinomial logistic regression with a small L2 penalty, by L-BFGS."""
+    """Fits a multinomial logistic regression with a small L2 penalty by L-BFGS; returns its prediction function."""
     x_RF, labels_R = features(train), np.array([row.label for row in train])
     classes, size = int(labels_R.max()) + 1, x_RF.shape[1] + 1
     wanted_RC = np.eye(classes)[labels_R]

@@ -1,1 +1,2 @@
-"""Selects the rows of each batch as a function of (seed, step): by length, by mixture shares, and per process."""
+"""Selects the rows of each batch as a function of (seed, step): groups rows by length, mixes datasets by shares,
+divides a batch among processes."""

@@ -1,4 +1,5 @@
-"""A cache of per-epoch results for the last two epochs, because prefetching reads from two epochs at once."""
+"""Caches a result per epoch, such as the order of its rows, for the last two epochs, because prefetched batches may be
+from two epochs."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +9,8 @@ T = TypeVar('T')
 
 
 class LastTwoEpochs(Generic[T]):
-    """A cache of the last two results of a function of the epoch; prefetched batches may be from both epochs.
+    """A cache for the last two results of a function of the epoch, such as the order of its rows. Two suffice, because
+    prefetched batches are from at most two epochs.
 
     Threads wait for each other, so nothing is computed twice. A pickled cache is empty.
     """
@@ -18,7 +20,7 @@ class LastTwoEpochs(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, epoch: int, make: Callable[[int], T]) -> T:
-        """Returns the result for `epoch`; calls `make` if it is not one of the last two."""
+        """Returns the result for an epoch; computes it with `make` if it is not one of the last two results."""
         with self._lock:
             if epoch not in self._kept:
                 newest = [*self._kept.items()][-1:]

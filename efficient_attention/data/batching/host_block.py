@@ -1,4 +1,4 @@
-"""The share of each global batch that one process reads in a run of several processes."""
+"""Decides which rows of each global batch one process reads, in a run of several processes."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class HostBlock:
-    """A contiguous block of rows of each global batch, which one process reads.
+    """The contiguous block of rows of each global batch that one process reads.
 
     Raises:
         InputError: the batch size is not a multiple of the number of processes.
     """
 
-    batch_size: int  # rows of the global batch
+    batch_size: int  # number of rows in the global batch
     process_index: int = 0
     process_count: int = 1
 
@@ -25,10 +25,11 @@ class HostBlock:
 
     @property
     def rows(self) -> int:
-        """Returns the number of rows in the block."""
+        """Returns the number of rows in this process's block."""
         return self.batch_size // self.process_count
 
     def global_position(self, row: int) -> int:
-        """Returns the global position of row `row`; rows are counted over this process's blocks of all steps."""
+        """Converts a row number of this process, counted over its blocks of all steps, to the row's position in the
+        sequence of global batches."""
         step, row_of_block = divmod(row, self.rows)
         return step * self.batch_size + self.process_index * self.rows + row_of_block

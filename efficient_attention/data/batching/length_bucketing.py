@@ -1,4 +1,4 @@
-"""Groups rows of similar length into batches, each padded to one of a few lengths.
+"""Groups rows of similar length into batches; each batch is padded to one of a few lengths, the buckets.
 
 The rows in the batch of a training step are a function of only (seed, step). Few lengths mean few compiled programs,
 and similar lengths mean little padding.
@@ -14,12 +14,12 @@ from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.errors import InputError
 
-SORTED_TOGETHER = 32  # batches whose rows are sorted together by length; a larger number pads less and mixes less
+SORTED_TOGETHER = 32  # Rows of 32 batches are sorted by length together. A larger number pads less and mixes rows less.
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthBucketedBatches:
-    """Batches of row numbers, for rows of different lengths.
+    """Groups rows of different lengths into batches; each batch is an array of row numbers.
 
     Attributes:
         lengths: tokens of each row.
@@ -49,7 +49,8 @@ class LengthBucketedBatches:
         return -(-self.rows_per_epoch // self.batch_size)
 
     def rows_of_step(self, step: int) -> np.ndarray:
-        """Returns the rows of a training step; the last batch of an epoch may have fewer than `batch_size` rows.
+        """Returns the row numbers of a training step; the last batch of an epoch may have fewer rows than the batch
+        size.
 
         Raises:
             InputError: there are no rows.
@@ -60,7 +61,7 @@ class LengthBucketedBatches:
         return self.epoch_plan(epoch)[turn]
 
     def longest_first_batches(self, *, is_row_alone: bool = False) -> Iterator[np.ndarray]:
-        """Yields batches with every row once, the longest rows first.
+        """Yields batches that contain every row once, the longest rows first.
 
         With `is_row_alone`, rows of a batch have the same bucket, so each is padded only to its own bucket. Some
         batches are smaller then.
@@ -75,7 +76,7 @@ class LengthBucketedBatches:
                 yield group[start : start + self.batch_size]
 
     def epoch_plan(self, epoch: int) -> list[np.ndarray]:
-        """Returns the dataset row numbers of each batch of an epoch."""
+        """Returns the batches of an epoch, each as an array of row numbers."""
         return self.plans.get(epoch, self._make_epoch_plan)
 
     def _make_epoch_plan(self, epoch: int) -> list[np.ndarray]:
@@ -90,13 +91,13 @@ class LengthBucketedBatches:
         return [batches[turn] for turn in rng.permutation(len(batches))]
 
     def bucket_of_rows(self, rows: np.ndarray) -> int:
-        """Returns the length to which these rows are padded."""
+        """Returns the padded length for a batch of these rows."""
         return self.bucket_for_length(int(self.lengths[rows].max()))
 
     def bucket_for_length(self, longest: int) -> int:
-        """Returns the length to which a batch is padded whose longest row has `longest` tokens."""
+        """Returns the padded length for a batch whose longest row has `longest` tokens."""
         return next((bucket for bucket in self.buckets if longest <= bucket <= self.length), self.length)
 
     def mean_bucket(self) -> float:
-        """Returns the mean padded length over the batches of an epoch."""
+        """Returns the mean padded length of the batches of the first epoch."""
         return float(np.mean([self.bucket_of_rows(rows) for rows in self.epoch_plan(0)]))

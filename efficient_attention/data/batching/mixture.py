@@ -1,4 +1,4 @@
-"""Mixes several datasets by shares: the rows of an epoch, as a function of only (seed, epoch).
+"""Mixes several datasets by shares: selects the rows of an epoch as a function of only (seed, epoch).
 
 Shares depend on dataset size, a size limit and a temperature (Raffel et al. 2019, arXiv 1910.10683, section 3.5.2).
 There, each example is sampled by the shares. Here, an epoch has fixed numbers of rows, so the shares are exact.
@@ -14,7 +14,8 @@ from efficient_attention.data.batching.random_streams import RandomStreamId, ran
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """A mixture of datasets; their rows are numbered in sequence, dataset after dataset.
+    """A mixture of datasets, whose rows are numbered consecutively: first all rows of the first dataset, then of the
+    second, and so on.
 
     An epoch has as many rows as all datasets together, where each dataset counts at most `limit` rows. Each epoch
     continues a dataset where the last epoch stopped. A new random order starts after all rows of the dataset were
@@ -34,20 +35,21 @@ class Mixture:
 
     @property
     def shares(self) -> np.ndarray:
-        """Returns each dataset's share of the rows of an epoch; the shares sum to 1."""
+        """Returns the share of each dataset among the rows of an epoch; the shares sum to 1."""
         rates = self.limited_sizes.astype(np.float64)
         rates = (rates / rates.sum()) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
     @property
     def limited_sizes(self) -> np.ndarray:
-        """Returns the number of rows that count for each dataset."""
+        """Returns the number of rows of each dataset, capped at `limit`; the shares are computed from these numbers."""
         sizes = np.array(self.sizes, np.int64)
         return np.minimum(sizes, self.limit) if self.limit else sizes
 
     @functools.cached_property
     def rows_per_dataset(self) -> np.ndarray:
-        """Returns the rows per dataset in an epoch: its share within one row, and at least one row."""
+        """Returns the number of rows of each dataset in an epoch: its share, rounded to whole rows, and at least one
+        row."""
         wanted = self.shares * self.limited_sizes.sum()
         rows = np.floor(wanted).astype(np.int64)
         missing = int(self.limited_sizes.sum() - rows.sum())
@@ -56,18 +58,18 @@ class Mixture:
 
     @property
     def rows_per_epoch(self) -> int:
-        """Returns the number of rows in an epoch."""
+        """Returns the number of rows in an epoch, over all datasets."""
         return int(self.rows_per_dataset.sum())
 
     def epoch_rows(self, epoch: int) -> np.ndarray:
-        """Returns the row numbers of an epoch, dataset after dataset; small datasets may repeat rows."""
+        """Returns the row numbers of an epoch, dataset after dataset; rows of a small dataset may repeat."""
         firsts = np.cumsum((0, *self.sizes[:-1]))
         return np.concatenate(
             [first + self.epoch_rows_of_dataset(number, epoch) for number, first in enumerate(firsts)]
         )
 
     def epoch_rows_of_dataset(self, number: int, epoch: int) -> np.ndarray:
-        """Returns the rows of one dataset in an epoch, counted from its first row."""
+        """Returns the row numbers of one dataset in an epoch, counted within this dataset."""
         size, count = self.sizes[number], int(self.rows_per_dataset[number])
         start = epoch * count
         turns = range(start // size, -(-(start + count) // size))

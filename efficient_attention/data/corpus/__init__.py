@@ -1,1 +1,2 @@
-"""Corpora of documents: preparation on disk as sentences of ids, and rows for masking or denoising."""
+"""Corpora of documents: prepares them on disk as sentences of token ids, and makes rows for masked language models or
+for denoising."""

@@ -1,4 +1,5 @@
-"""BART's noise: permuted sentences, masked spans of words, masked or deleted tokens, and rotated texts.
+"""Applies BART's noise to a text: permutes sentences, masks spans of words, masks or deletes tokens, and rotates the
+text.
 
 Lewis et al. 2019, arXiv 1910.13461, section 2.2. Of W words, ceil(infilling W) are hidden in whole-word spans. Span
 lengths are sampled from a Poisson distribution until they reach this number; the last span is cut. A span of length 0
@@ -15,12 +16,13 @@ import numpy as np
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.data.corpus.noise import Noise, TextToNoise
 
-MASKED = -1  # marks a mask token in an array of token positions
+MASKED = -1  # value for a mask token in an array of token positions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BartNoise(Noise):
-    """BART's noise for texts of at most `tokens` tokens.
+    """BART's noise, for texts of at most `tokens` tokens; the source is the noised text, and the target is the original
+    text.
 
     Attributes:
         config: the fields `mean_span`, `permutation`, `infilling`, `masking`, `deletion` and `rotation` are read.
@@ -38,12 +40,13 @@ class BartNoise(Noise):
     crosses_documents: bool = False
 
     def __call__(self, text: TextToNoise, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """See `Noise`."""
+        """Returns the noised text as source and the original text as target, without begin and end tokens."""
         places = self.noised_token_positions(text, rng)
         return np.where(places == MASKED, np.int32(self.mask), text.tokens[places]), text.tokens
 
     def noised_token_positions(self, text: TextToNoise, rng: np.random.Generator) -> np.ndarray:
-        """Returns the position in the text of each source token; `MASKED` for a mask."""
+        """Returns, for each token of the noised text, its position in the original text; -1 (`MASKED`) for a mask
+        token."""
         config = self.config
         is_start = ~self.is_continuation[text.tokens]
         is_start[text.sentence_starts] = True
@@ -56,7 +59,8 @@ class BartNoise(Noise):
 
 
 def permute_sentences(starts: np.ndarray, tokens: int, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns positions 0 ... tokens - 1 with ceil(share n) of the n sentences, which begin at `starts`, shuffled."""
+    """Returns the token positions 0 ... tokens - 1 after shuffling a random share of the sentences, rounded up;
+    sentences begin at `starts`."""
     chosen = rng.permutation(len(starts))[: math.ceil(share * len(starts))]
     order = np.arange(len(starts))
     order[chosen] = rng.permutation(chosen)
@@ -67,7 +71,8 @@ def permute_sentences(starts: np.ndarray, tokens: int, share: float, rng: np.ran
 def infill_spans(
     places: np.ndarray, is_start: np.ndarray, share: float, mean_span: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns the positions with a mask in place of each span of whole words; ceil(share W) of W words are in spans.
+    """Replaces random spans of whole words by one mask each; the spans contain the given share of all words, rounded
+    up. Returns the new token positions.
 
     Args:
         places: positions of tokens.
@@ -93,7 +98,8 @@ def infill_spans(
 
 
 def span_lengths(words: int, mean: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns Poisson lengths of at most `words` spans in random order; they add up to `words`, as the last is cut."""
+    """Samples span lengths from a Poisson distribution until they add up to `words`; the last span is shortened.
+    Returns them in random order."""
     lengths = rng.poisson(mean, words)
     ends = np.cumsum(lengths)
     last = min(int(np.searchsorted(ends, words)), words - 1)
@@ -102,14 +108,15 @@ def span_lengths(words: int, mean: float, rng: np.random.Generator) -> np.ndarra
 
 
 def random_span_starts(lengths_S: np.ndarray, words: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns the first word of each span, rising, among `words` words: uniform over placements without overlap."""
+    """Returns the first word of each span in rising order; all placements of the spans without overlap are equally
+    likely."""
     spans, kept = len(lengths_S), words - lengths_S.sum()
     slots_S = np.sort(rng.choice(kept + spans, spans, replace=False, shuffle=False))
     return slots_S - np.arange(spans) + np.cumsum(lengths_S) - lengths_S
 
 
 def choose_token_positions(places: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns random indices into `places`: a rounded share of the tokens that are not masks."""
+    """Returns random indices of tokens that are not masks: the given share of them, rounded."""
     if not share:
         return np.zeros(0, np.int64)
     tokens = np.flatnonzero(places != MASKED)

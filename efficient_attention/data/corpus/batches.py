@@ -1,8 +1,9 @@
-"""Batches of a prepared corpus for training and evaluation, the same for any number of hosts and after any restart.
+"""Makes batches of a prepared corpus for training and evaluation; they are the same for any number of processes and
+after a restart.
 
-Row r of the global batch of step s is the row at position s * batch_size + r. So the step is the whole state of the
-input. A process reads a contiguous block of each global batch and builds only the rows of this block. Rows keep their
-index in the global batch, which seeds dropout, for any number of processes.
+Row r of the global batch of step s is the row at position s * batch_size + r. So the step number determines all input,
+and the input has no other state. A process reads a contiguous block of each global batch and builds only the rows of
+this block. Rows keep their index in the global batch, which seeds dropout, for any number of processes.
 """
 
 import atexit
@@ -29,28 +30,29 @@ from efficient_attention.errors import InputError, RunError
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
-ENDED = r'process was terminated unexpectedly with exit code (-?\d+)'  # Grain's message on a dead worker
-THREADS = 1  # threads that build rows in a process; more gained nothing when measured, due to the interpreter lock
+ENDED = r'process was terminated unexpectedly with exit code (-?\d+)'  # message of Grain when a worker process has died
+THREADS = 1  # threads per process that build rows; measurements showed no gain from more, due to the interpreter lock
 
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
 
 class RowSource(Protocol):
-    """The interface to the training rows of a split of a corpus."""
+    """Interface of the classes that build the rows of a corpus split, such as `CorpusRows`."""
 
-    count: int  # rows of an epoch
+    count: int  # number of rows in an epoch
 
     def training_row(self, position: int) -> Row:
-        """Returns the row at a position of endless training."""
+        """Returns the row at a position in training; positions continue from epoch to epoch."""
 
     def row(self, epoch: int, index: int) -> Row:
-        """Returns a row of an epoch."""
+        """Returns the row with number `index` in an epoch."""
 
     def padding_row(self) -> Row:
-        """Returns a row of padding, with the same arrays and no weight in any loss."""
+        """Returns a row of padding, with the arrays of any other row and no weight in any loss."""
 
 
-MOST_EPOCHS_A_BATCH = 16  # a larger batch is surely a mistake, which would otherwise show as a lack of memory
+# A batch with more than 16 epochs of rows is surely a mistake. This limit reports it before memory runs out.
+MOST_EPOCHS_A_BATCH = 16
 
 
 def training_batches(
@@ -62,7 +64,7 @@ def training_batches(
     steps: range,
     rows: RowSource | None = None,
 ) -> Iterator[Batch]:
-    """Yields a process's block [batch_size / process_count, ...] of the global batch of each step.
+    """Yields the rows of each step's global batch that this process reads: arrays [batch_size / process_count, ...].
 
     A caller may pass its own `rows`: rows of the train split that it has already planned, which takes time, or rows
     of another kind than for masked language models.
@@ -77,7 +79,8 @@ def training_batches(
 
 
 def training_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlock, steps: range) -> Iterator[Batch]:
-    """Yields batches as `training_batches`, from given rows; raises InputError for a batch far above an epoch."""
+    """Yields training batches, as `training_batches` does, from given rows; raises InputError if a batch is far larger
+    than an epoch."""
     if block.batch_size > MOST_EPOCHS_A_BATCH * rows.count:
         raise InputError(
             f'train.batch_size is {block.batch_size}, but an epoch has {rows.count} rows of {config.length} tokens; '
@@ -90,7 +93,8 @@ def training_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlo
 def evaluation_batches(
     prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int, rows: RowSource | None = None
 ) -> Iterator[Batch]:
-    """Yields every held-out row exactly once, with masks from (seed, epoch 0, index); equally many batches per process.
+    """Yields batches that contain every held-out row once, with the same masks in every evaluation; all processes yield
+    equally many batches.
 
     The last global batch is filled with rows of padding whose weights are all 0. Rows are built in threads, not in
     `config.workers` processes, because starting these takes longer than most evaluations. `rows`: see
@@ -105,19 +109,19 @@ def evaluation_batches(
 
 
 def evaluation_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlock) -> Iterator[Batch]:
-    """Yields batches as `evaluation_batches`, from given rows."""
+    """Yields evaluation batches, as `evaluation_batches` does, from given rows."""
     steps = range(-(-rows.count // block.batch_size))
     source = GrainRowSource(functools.partial(_row_or_padding, rows), block, steps)
     return _prefetched_batches(source, workers=0, prefetch=config.prefetch)
 
 
 def evaluation_row_count(prepared: PreparedCorpus, config: DataConfig, seed: int) -> int:
-    """Returns the number of held-out rows, padding not counted."""
+    """Returns the number of held-out rows, without rows of padding."""
     return CorpusRows(prepared.held_out, prepared.vocabulary, config, seed).count
 
 
 def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
-    """Returns positions per second (padding counts, as in a model) of only the input, over `count` batches.
+    """Measures the speed of the input pipeline over `count` batches, in tokens per second; padding counts as tokens.
 
     The first batch is not timed: it waits for the plan and for workers to start. `count` should be well above the
     number of batches that were prefetched meanwhile.
@@ -135,7 +139,7 @@ def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
 
 
 class GrainRowSource:
-    """The rows that one process reads in a range of steps, in order: a data source for Grain."""
+    """The rows that one process reads in a range of steps, in order, as a data source for Grain."""
 
     def __init__(self, read: Callable[[int], Row], block: HostBlock, steps: range) -> None:
         self._read = read
@@ -155,7 +159,7 @@ def _row_or_padding(rows: RowSource, position: int) -> Row:
 
 
 def _prefetched_batches(source: GrainRowSource, *, workers: int, prefetch: int) -> Iterator[Batch]:
-    """Yields batches of the rows; threads, or `workers` processes, prefetch `prefetch` batches."""
+    """Yields batches of the rows in order; threads or worker processes prefetch `prefetch` batches."""
     share = -(-prefetch // max(1, workers))
     dataset = grain.MapDataset.source(source).batch(source.block.rows, drop_remainder=True, batch_fn=_stack)
     options = grain.ReadOptions(num_threads=min(THREADS, share), prefetch_buffer_size=share)
@@ -166,13 +170,14 @@ def _prefetched_batches(source: GrainRowSource, *, workers: int, prefetch: int) 
 
 
 def _load_in_workers(dataset: grain.IterDataset, workers: int, buffered: int) -> grain.IterDataset:
-    """Returns `dataset`, built by `workers` processes that buffer `buffered` batches each."""
-    # Semaphores of earlier processes may be in reference cycles. If Python 3.12 frees them while it starts to track
-    # new ones, each prints a warning that it may leak.
+    """Returns a Grain dataset whose batches are built by worker processes; each worker buffers up to `buffered`
+    batches."""
+    # Semaphores of earlier processes may be in reference cycles, so this call collects them first.
+    # If Python 3.12 freed them while it starts to track new ones, each would print a warning about a leak.
     gc.collect()
     if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()  # Grain reads its flags, which nobody has parsed outside an absl app
-    # Batches are small, so a pipe transfers them. A killed run would leave shared memory behind.
+        flags.FLAGS.mark_as_parsed()  # Grain reads absl flags, which are not parsed if the program is no absl app.
+    # Batches are small, so workers send them through a pipe. Shared memory would remain after a killed run.
     through_pipe = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
     dataset = grain.experimental.WithOptionsIterDataset(dataset, through_pipe)
     processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffered)
@@ -200,7 +205,7 @@ def _iterate_and_close(dataset: grain.IterDataset) -> Generator[Batch, None, Non
 
 @atexit.register
 def _close_unfinished() -> None:
-    """Ends threads and workers of unfinished batches before the interpreter shuts down."""
+    """Ends the threads and workers of unfinished batches before the interpreter shuts down."""
     for batches in list(_unfinished):
         batches.close()
 

@@ -1,6 +1,7 @@
-"""Writes a split of a prepared corpus in parts, on several machines, byte for byte as `SplitWriter` writes it.
+"""Writes a split of a prepared corpus in parts, on several machines; the files are byte for byte those that
+`SplitWriter` writes.
 
-Each document is tokenised separately; its place is the number of its file and its number in that file. Record sizes
+Each document is tokenised separately; the number of its file and its number in that file identify it. Record sizes
 decide which records are in a shard, so shards can be written in any order. Index files and digests need one last pass.
 """
 
@@ -26,29 +27,32 @@ from efficient_attention.data.corpus.writer import (
     token_dtype,
 )
 
-Place = tuple[int, int]  # location of a document: file number, number of the document in the file
-RecordPlace = tuple[int, int, int]  # location of a record: its document's `Place`, number in the document
-COUNTS = 'counts.txt'  # temporary: one line per split with its name, documents, sentences, records, shards
-SECTIONS = 'sections.npy'  # temporary, int64 [sections, 2]: a document's number in the source, sentences
+Place = tuple[int, int]  # location of a document: number of its file, number of the document in this file
+# location of a record: number of the file, of the document in the file, of the record in the document
+RecordPlace = tuple[int, int, int]
+COUNTS = 'counts.txt'  # temporary file; one line per split: name, numbers of documents, sentences, records and shards
+# temporary file, int64 [sections, 2]: number of the section's document in the source, number of its sentences
+SECTIONS = 'sections.npy'
 
 
 class EncodedDocument(NamedTuple):
-    """A tokenised document: sentence lengths per section, and records."""
+    """A tokenised document: the sentence lengths of each section, and the records that are written to a shard."""
 
-    sections: list[np.ndarray]  # per section int32 [sentences], tokens of its sentences
+    sections: list[np.ndarray]  # int32 [sentences] per section: tokens of each sentence
     records: list[bytes]
 
 
 class DocumentSizes(NamedTuple):
-    """The sizes of a document for index files and shards: its location, sentence lengths and record bytes."""
+    """The location of a document and its sizes (sentence lengths, bytes per record), from which index files and shards
+    are planned."""
 
     place: Place
-    sections: list[np.ndarray]  # as in DocumentParts
+    sections: list[np.ndarray]  # int32 [sentences] per section: tokens of each sentence
     record_bytes: list[int]
 
 
 def encode_document(text: str, tokenizer_file: str, vocabulary_size: int) -> EncodedDocument:
-    """Tokenises a document; a document without sentences has neither sections nor records."""
+    """Tokenises a document and cuts it into records; a document without sentences has no sections and no records."""
     sections, records = [], []
     for encoded in encode_documents([text], tokenizer_file, processes=1):
         if len(encoded.lengths):
@@ -59,7 +63,8 @@ def encode_document(text: str, tokenizer_file: str, vocabulary_size: int) -> Enc
 
 
 def shard_starts(documents: Iterable[tuple[Place, list[int]]], shard_bytes: int = SHARD_BYTES) -> list[RecordPlace]:
-    """Returns the first record of each shard, from the record sizes in bytes of all documents in order."""
+    """Plans the shards from the record sizes in bytes of all documents; returns the location of each shard's first
+    record."""
     starts: list[RecordPlace] = []
     filled = shard_bytes
     for place, sizes in documents:
@@ -72,7 +77,7 @@ def shard_starts(documents: Iterable[tuple[Place, list[int]]], shard_bytes: int 
 
 
 def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes]) -> None:
-    """Writes a shard atomically; a second attempt writes the same file again.
+    """Writes a shard file atomically; a repeated call with the same records writes the same file again.
 
     Raises:
         RunError, InputError: the shard cannot be written.
@@ -87,7 +92,8 @@ def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes])
 def write_split_index(
     folder: Path, documents: Iterable[DocumentSizes], starts: Sequence[RecordPlace], first_of_file: Mapping[int, int]
 ) -> dict[str, int]:
-    """Writes the index files of a split and SECTIONS; returns counts for the manifest, without tokens.
+    """Writes the index files of a split and the temporary file SECTIONS; returns the manifest's counts, except the
+    number of tokens.
 
     Args:
         folder: folder of the split.
@@ -121,9 +127,9 @@ def write_split_index(
 
 
 def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, np.ndarray]:
-    """Returns the SHA-256 of a written split, as `SplitWriter.digest`, and the count of each id.
+    """Computes the SHA-256 of a written split, equal to `SplitWriter.digest`, and how often each id occurs.
 
-    Removes SECTIONS, and partial shards of killed processes on any host.
+    Also removes the temporary file SECTIONS, and partial shards that killed processes on any host have left behind.
     """
     for path in (folder / split).glob(PARTIAL):
         path.unlink()
@@ -142,7 +148,7 @@ def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, n
 
 
 def read_records(folder: Path, split: str, dtype: str) -> Iterator[np.ndarray]:
-    """Yields the ids of every record of a split, shard by shard."""
+    """Yields the token ids of every record of a split, shard by shard."""
     for number in range(len(np.load(folder / split / 'shard_starts.npy')) - 1):
         reader = array_record_module.ArrayRecordReader(str(shard_path(folder, split, number)))
         for record in range(reader.num_records()):

@@ -1,4 +1,5 @@
-"""Tokenises documents into sentences of ids, in one or several processes, always in the same order."""
+"""Splits documents into sentences and tokenises them, in one or several processes; the results always come in the order
+of the documents."""
 
 import dataclasses
 import functools
@@ -16,7 +17,7 @@ from efficient_attention.data.tokenizers.plain_text_tokenizer import (
     make_plain_text_tokenizer,
 )
 
-BATCH = 2**19  # characters per task
+BATCH = 2**19  # characters of text per task of a worker process
 FAULT = (
     'a process that prepares the corpus died (out of memory, or a script without a __main__ guard);'
     ' data.processes=1 starts no processes'
@@ -25,18 +26,18 @@ FAULT = (
 
 @dataclasses.dataclass(frozen=True)
 class EncodedSection:
-    """The tokenised sentences of one section of a document."""
+    """The tokenised sentences of one section of a document; long documents are cut into sections."""
 
     document: int  # number of the document in the source
-    lengths: np.ndarray  # int32 [sentences], tokens per sentence, at least 1
-    ids: np.ndarray  # uint32 [tokens], the sentences end to end
-    characters: int  # characters of the section
+    lengths: np.ndarray  # int32 [sentences]: tokens per sentence, at least 1
+    ids: np.ndarray  # uint32 [tokens]: the ids of all sentences, concatenated
+    characters: int  # number of characters in the section
 
 
 def encode_documents(
     texts: Iterable[str], tokenizer_file: str, processes: int, *, batch: int = BATCH, section: int = SECTION
 ) -> Iterator[EncodedSection]:
-    """Yields every section of every document, in order, tokenised.
+    """Yields the tokenised sections of all documents, in order.
 
     Args:
         texts: the documents.

@@ -1,4 +1,4 @@
-"""Rows for masked language models with one text per row, such as rows of a task, masked like rows of a corpus."""
+"""Makes rows for masked language models with one text per row, such as the texts of a fine-tuning task."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,15 @@ Row = dict[str, np.ndarray]
 
 
 class MaskedTexts:
-    """The masked rows of a list of texts; implements `Rows` of batches.py.
+    """Masked rows from a list of texts, one text per row; implements `RowSource` of batches.py.
 
     Attributes:
         count: rows of an epoch, one per text.
     """
 
     def __init__(self, texts: Sequence[np.ndarray], vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
-        """Takes `texts`, ids [l]; a row uses the first `config.length` ids. Raises InputError for a bad seed."""
+        """Stores the texts, each an array of ids [l]; a row uses the first `config.length` ids. Raises InputError if
+        the seed is out of range."""
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must be at least 0 and below 2^64')
         self.count, self._texts, self._seed = len(texts), texts, seed
@@ -31,12 +32,13 @@ class MaskedTexts:
         self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
 
     def training_row(self, position: int) -> Row:
-        """Returns the row at a position of endless training: epoch position // count, in that epoch's random order."""
+        """Returns the row at a position in training over all epochs; each epoch contains all rows in another random
+        order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
     def row(self, epoch: int, index: int) -> Row:
-        """Returns row `index` with the masks of an epoch."""
+        """Returns the row with number `index`, with the masks of the given epoch."""
         text = self.token_ids(index)
         used, places = len(text), np.arange(self._length, dtype=np.int32)
         tokens = np.full(self._length, self._pad, np.int32)
@@ -47,15 +49,15 @@ class MaskedTexts:
         return row | self._masker(tokens, used, random_stream(self._seed, RandomStreamId.CORPUS_ROW, masks, index))
 
     def token_ids(self, index: int) -> np.ndarray:
-        """Returns the unmasked ids of row `index`, integers [l]."""
+        """Returns the ids of a row before masking, cut to the length of a row: integers [l]."""
         return self._texts[index][: self._length]
 
     def is_cut(self, index: int) -> bool:
-        """Whether the text of row `index` is too long, so that the row holds only a piece of the text."""
+        """Whether the text with this number is longer than a row, so that the row contains only its beginning."""
         return len(self._texts[index]) > self._length
 
     def padding_row(self) -> Row:
-        """Returns a row of padding, with the same arrays and all weights 0."""
+        """Returns a row of padding, with the arrays of any other row and all weights 0."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._pad
         return row

@@ -1,8 +1,8 @@
-"""Chooses the tokens of a row that a masked language model predicts, and their replacements in the input.
+"""Chooses which tokens of a row a masked language model predicts, and what replaces them in the input.
 
-BERT (Devlin et al. 2018, arXiv:1810.04805): 15 % of the tokens; of these 80 % become [MASK], 10 % a random id, 10 %
-stay. Whole words: the pieces of a word are chosen together. N-grams (ALBERT, Lan et al. 2019, arXiv:1909.11942): runs
-of 1 to N whole words, p(n) ~ 1/n.
+BERT (Devlin et al. 2018, arXiv:1810.04805) predicts 15 % of the tokens. Of these, 80 % are replaced by [MASK], 10 % by
+a random id, and 10 % stay. With whole words, all pieces of a word are chosen together. With n-grams (ALBERT, Lan et al.
+2019, arXiv:1909.11942), runs of 1 to N whole words are chosen; the probability of n words is proportional to 1/n.
 
 Special tokens and padding are never chosen. A random id is uniform over the ordinary ids, so the special tokens of a
 row keep their meaning (BERT: uniform over all ids).
@@ -19,12 +19,13 @@ from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 
 def prediction_count(tokens: int, mask_rate: float, max_masked: int) -> int:
-    """Returns the number of predictions in a row of `tokens` tokens (special ones count, as in BERT), at least 1."""
+    """Returns how many tokens are predicted in a row of `tokens` tokens, at least 1; special tokens count as tokens, as
+    in BERT."""
     return min(max_masked, max(1, round(tokens * mask_rate)))
 
 
 class Masker:
-    """Samples masks for rows of one vocabulary."""
+    """Masks rows of one vocabulary at random, as the config says."""
 
     def __init__(self, vocabulary: Vocabulary, config: DataConfig) -> None:
         self._config = config
@@ -36,7 +37,7 @@ class Masker:
         self._ordinary = np.flatnonzero(self._is_maskable).astype(np.int32)
 
     def __call__(self, tokens_L: np.ndarray, used: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns the masked row.
+        """Returns the row with masked tokens, and the positions, original ids and weights of the tokens to predict.
 
         tokens int32 [L]; masked_positions and masked_tokens int32 [P]; masked_weights float32 [P].
 
@@ -76,7 +77,7 @@ class Masker:
         return masked
 
     def _replacements(self, originals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns the model's input tokens in place of `originals`."""
+        """Returns the ids that replace the chosen tokens in the input: the mask, a random id, or the original id."""
         draw, which = rng.random((2, originals.size))
         random_ids = self._ordinary[(which * self._ordinary.size).astype(np.int64)]
         is_mask = draw < self._config.mask_token_share
@@ -86,7 +87,8 @@ class Masker:
 
 @dataclasses.dataclass(frozen=True)
 class MaskableWords:
-    """The whole words among the maskable tokens of a row.
+    """The whole words among the maskable tokens of a row, and where the uninterrupted run of words around each word
+    ends.
 
     Attributes:
         bounds: word w is candidates bounds[w]:bounds[w + 1].
@@ -98,7 +100,7 @@ class MaskableWords:
 
 
 def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> MaskableWords:
-    """Returns the words among sorted maskable positions; a continuation after a special token starts a new word."""
+    """Groups sorted maskable positions into words; a word piece after a special token starts a new word."""
     if not candidates.size:
         return MaskableWords([0], [])
     is_after_gap = np.diff(candidates, prepend=-2) > 1
@@ -111,7 +113,8 @@ def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> MaskableW
 def choose_word_runs(
     words: MaskableWords, budget: int, longest: int, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Returns runs of 1..longest whole words as ranges of candidates, in the order of choice; at most `budget` tokens.
+    """Chooses random runs of 1 to `longest` whole words, with at most `budget` tokens in total; returns them as index
+    ranges of maskable tokens.
 
     Runs start at words in random order. A run that overlaps a chosen one is dropped (ALBERT's test for overlap; the
     other test in its code has no effect). A run that exceeds the budget is shortened word by word. Runs do not cross

@@ -1,4 +1,4 @@
-"""The interface of all kinds of noise, which turn a text from a corpus into a noised source and its target."""
+"""Defines the interface of all kinds of noise; a noise turns a text into a noised source and its target."""
 
 import abc
 from typing import NamedTuple
@@ -7,14 +7,14 @@ import numpy as np
 
 
 class TextToNoise(NamedTuple):
-    """A text before noise is added."""
+    """A text to which noise will be added: its tokens and where its sentences start."""
 
     tokens: np.ndarray  # int32 [T]
-    sentence_starts: np.ndarray  # int64, positions of the sentences' first tokens, rising from 0
+    sentence_starts: np.ndarray  # int64: position of each sentence's first token, in rising order from 0
 
 
 class Noise(abc.ABC):
-    """A kind of noise with its settings; picklable.
+    """Base class for a kind of noise with its settings; can be pickled.
 
     Attributes:
         tokens: most tokens of a text.
@@ -29,4 +29,5 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, text: TextToNoise, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Returns source and target, int32, without begin and end tokens; all random numbers come from `rng`."""
+        """Returns the source and the target of a text, int32, without begin and end tokens; all random numbers come
+        from `rng`."""

@@ -1,4 +1,5 @@
-"""Rows for an encoder-decoder that restores noised texts; all random numbers come from (seed, epoch, index).
+"""Makes rows for an encoder-decoder that restores noised texts; all random numbers are functions of (seed, epoch, row
+index).
 
 If the noise crosses documents, a split is read as one sequence of tokens, cut into texts of equal length. Each epoch
 samples where the first text starts, and drops a rest that fills no text. In evaluation, texts start at the first token
@@ -18,11 +19,11 @@ from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
-SHORTEST = 2  # least tokens of a text for noise
+SHORTEST = 2  # fewest tokens of a text to which noise is added
 
 
 class NoisedRows:
-    """The noised rows of one split; picklable.
+    """The rows of one corpus split with noise, for an encoder-decoder; can be pickled.
 
     Attributes:
         count: rows of an epoch.
@@ -51,17 +52,19 @@ class NoisedRows:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Returns the padded lengths of sources and of targets, with begin and end tokens."""
+        """Returns the padded lengths of sources and of targets, begin and end tokens included."""
         source, target = self._noise.lengths
         return source + self._ends.special_id_count, target + self._ends.special_id_count
 
     def training_row(self, position: int) -> dict[str, np.ndarray]:
-        """Returns the row at a position of endless training: epoch position // count, in that epoch's random order."""
+        """Returns the row at a position in training over all epochs; each epoch contains all rows in another random
+        order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
     def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
-        """Returns row `index` of an epoch; arrays as in a batch of `PairBatches`, without the axis of rows.
+        """Returns the row with number `index` of an epoch; it has the arrays of a `PairBatches` batch, without the
+        batch axis.
 
         Raises:
             InputError: these tokens of the corpus cannot be read.
@@ -78,11 +81,11 @@ class NoisedRows:
         return self._padded_row(index, *map(self._ends.add_special_ids, pair))
 
     def padding_row(self) -> dict[str, np.ndarray]:
-        """Returns a row of padding, with the same arrays and no weight in any loss."""
+        """Returns a row of padding, with the arrays of any other row and no weight in any loss."""
         return self._padded_row(-1, np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     def tokens_and_sentence_starts(self, start: int, stop: int) -> TextToNoise:
-        """Returns the tokens start:stop of the split, and the starts of their sentences."""
+        """Returns the tokens start:stop of the split, and where the sentences in this range start."""
         first = int(np.searchsorted(self._before, start, side='right')) - 1
         end = int(np.searchsorted(self._before, stop))
         of_documents = np.asarray(self._corpus.document_starts)
@@ -96,7 +99,8 @@ class NoisedRows:
         return TextToNoise(tokens, np.maximum(self._before[first:end] - start, 0))
 
     def _text_bounds(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Returns start and end of each text, in tokens of the split; leaves tokens for an epoch's offset."""
+        """Returns the first and the end token of each text, counted over the split; leaves some tokens unused, so that
+        texts can be shifted in each epoch."""
         least = self._noise.tokens if self._noise.crosses_documents and is_training else SHORTEST
         if self.token_count < least:
             change = 'lower' if self._corpus.split == 'train' else 'raise'
@@ -108,7 +112,8 @@ class NoisedRows:
         return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()
 
     def _equal_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Returns texts that cross documents; in training one fewer than possible, so that they can start anywhere."""
+        """Cuts the split into texts of equal length that may cross documents; training has one text fewer, so that a
+        random offset can shift all texts."""
         most = self._noise.tokens
         starts = np.arange(max(1, self.token_count // most - 1) if is_training else -(-self.token_count // most)) * most
         stops = np.minimum(starts + most, self.token_count)
@@ -116,11 +121,13 @@ class NoisedRows:
         return starts[is_long], stops[is_long]
 
     def _whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns texts within documents, in the order of the split; a sentence that is too long is cut anywhere."""
+        """Cuts documents into texts of whole sentences, in the order of the split; a sentence that is too long is cut
+        anywhere."""
+        # `cut_excerpts` needs a random generator. With a share of 0 for short excerpts, it has no effect.
         of_documents, rng = (
             np.asarray(self._corpus.document_starts),
             np.random.default_rng(0),
-        )  # the random numbers have no effect
+        )
         _, starts, stops = cut_excerpts(self._before, of_documents, self._noise.tokens, 0.0, rng)
         order = np.argsort(starts)
         return starts[order], stops[order]
@@ -132,7 +139,7 @@ class NoisedRows:
         return random_stream(self._seed, RandomStreamId.CORPUS_ORDER, epoch).permutation(self.count)
 
     def _padded_row(self, index: int, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the padded row of a source and a target."""
+        """Returns a row with the padded source and target, and their segments, targets and weights."""
         (source_M, source_segments_M), (target_L, segments_L) = (
             (np.append(ids, np.full(length - len(ids), self._ends.pad, np.int32)), (np.arange(length) < len(ids)) * 1)
             for ids, length in zip((source, target), self.lengths, strict=True)

@@ -4,8 +4,8 @@ Documents are cut into excerpts that fit a row, at sentence borders where possib
 [SEP] and a separate segment (1, 2, ... in the row), with positions from 0. Attention and losses that respect segments
 never cross excerpts. Every token of every document is in exactly one excerpt.
 
-For a share of the passes over documents, an excerpt ends with the first sentence that reaches a random target, as in
-BERT's sentence pairs. Such short excerpts also fill gaps that longer excerpts leave.
+For a random share of the documents, an excerpt ends with the first sentence that reaches a random target, as in BERT's
+sentence pairs. Such short excerpts also fill gaps that longer excerpts leave.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ from efficient_attention.data.corpus.prepared_corpus import CorpusSplit
 from efficient_attention.data.corpus.sentence_pairs import cumulative_token_counts, sample_target_lengths
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
-EXCERPT_SPECIALS = 2  # [CLS] excerpt [SEP]
+EXCERPT_SPECIALS = 2  # [CLS] before and [SEP] after an excerpt
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackingPlan:
-    """The packed rows of one epoch of a split.
+    """Lists which excerpts are in each packed row of one epoch of a split.
 
     Attributes:
         excerpts: int64 [excerpts, 5], row by row: document, first and end sentence (counted within the document),
@@ -37,17 +37,18 @@ class PackingPlan:
         return len(self.row_starts) - 1
 
     def documents_of_row(self, index: int) -> list[int]:
-        """Returns the documents that row `index` reads."""
+        """Returns the numbers of the documents from which a row has excerpts."""
         return sorted(set(self.row(index)[:, 0].tolist()))
 
     def row(self, index: int) -> np.ndarray:
-        """Returns the excerpts of row `index`, int64 [excerpts, 5]."""
+        """Returns the excerpts of a row, int64 [excerpts, 5]; `PackingPlan` lists the columns."""
         start, stop = self.row_starts[index : index + 2].tolist()
         return self.excerpts[start:stop]
 
 
 def plan_packing(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
-    """Packs excerpts of all documents of a split into rows, in random order; reads only sentence lengths."""
+    """Plans the rows of an epoch: cuts all documents of a split into excerpts and packs them in random order. Reads
+    sentence lengths, no tokens."""
     before = cumulative_token_counts(corpus.sentence_lengths)
     document_starts = np.asarray(corpus.document_starts)
     longest = config.length - EXCERPT_SPECIALS
@@ -66,7 +67,7 @@ def plan_packing(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generat
 def packed_row(
     plan: PackingPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int
 ) -> dict[str, np.ndarray]:
-    """Returns the unmasked row `index`: tokens, segments, token_types (all 0), positions; int32 [L]."""
+    """Returns a packed row before masking: tokens, segments, token_types (all 0) and positions, each int32 [L]."""
     row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
     row['tokens'][:] = vocabulary.pad
     at = 0
@@ -84,10 +85,11 @@ def packed_row(
 def cut_excerpts(
     before: np.ndarray, document_starts: np.ndarray, longest: int, short_probability: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns document, start and end token (counted over the split) of every excerpt; cuts all documents in parallel.
+    """Cuts all documents into excerpts in parallel; returns document, start and end token of each excerpt, with tokens
+    counted over the split.
 
     Args:
-        before: `tokens_before` of the split.
+        before: `cumulative_token_counts` of the split.
         document_starts: first sentence of each document.
         longest: most tokens of an excerpt.
         short_probability: share of the documents whose excerpts end with the sentence that reaches a random target.
@@ -107,14 +109,15 @@ def cut_excerpts(
 
 
 def _excerpt_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longest: int) -> np.ndarray:
-    """Returns the first sentence border at the target or beyond; else the last one that fits; else a cut anywhere."""
+    """Returns where an excerpt ends: at the first sentence border at or after the target; if that is too long, at the
+    last border that fits; otherwise within a sentence."""
     reached = before[np.minimum(np.searchsorted(before, start + targets), len(before) - 1)]
     fitting = before[np.searchsorted(before, start + longest, side='right') - 1]
     return np.where(reached <= start + longest, reached, np.where(fitting > start, fitting, start + longest))
 
 
 def _choose_rows(sizes: np.ndarray, length: int) -> np.ndarray:
-    """Returns the row of each excerpt: the fullest row with enough free positions (best fit), or a new row.
+    """Assigns a row to each excerpt: the fullest row with enough free positions (best fit), or a new row.
 
     The result is int64 [excerpts]. Rows with r free positions wait in stack r. Bit r of `waiting` says whether stack r
     has any rows, so each excerpt finds its row in constant time.

@@ -1,7 +1,8 @@
-"""Prepares a corpus from text once, and finds it again in the cache.
+"""Prepares a corpus from a text source once, and finds it in the cache later.
 
-The name of its folder is a hash of the source's content, the tokenizer and the settings. So a changed file or tokenizer
-never meets an old cache. The folder is built under another name and renamed when it is complete (cache_folder.py).
+The name of the cache folder contains a hash of the source's content, the tokenizer and the settings. So a changed file
+or tokenizer never reads an old cache. The folder is built under another name and renamed when it is complete
+(cache_folder.py).
 """
 
 import array
@@ -44,13 +45,15 @@ from efficient_attention.data.tokenizers.config_tokenizer import (
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
-RULES = 1  # version of sentence splitting, sources and tokenizer training; a new version means a new corpus
-KEPT_CHARACTERS = 2**24  # texts of smaller sources stay in memory between passes
-PARALLEL_CHARACTERS = 2**24  # smaller corpora are done before other processes have started
+# version of the rules for sentence splitting, sources and tokenizer training; a new version prepares all corpora again
+RULES = 1
+KEPT_CHARACTERS = 2**24  # Texts of sources with at most this many characters stay in memory between the two readings.
+# Corpora with fewer characters are prepared in one process, because starting worker processes would take longer.
+PARALLEL_CHARACTERS = 2**24
 
 
 def prepare_corpus(config: DataConfig, *, sentinels: int | None = None, show_progress: bool = True) -> PreparedCorpus:
-    """Returns the prepared corpus of a config; builds and caches it if it is not in the cache.
+    """Returns the prepared corpus that a config describes; builds and caches it if it is not in the cache.
 
     Args:
         config: `source`, `held_out`, `cache`, `processes`, `tokenizer`, `vocab_size` and `lowercase` are read.
@@ -72,13 +75,14 @@ def prepare_corpus(config: DataConfig, *, sentinels: int | None = None, show_pro
 
 
 def training_documents(config: DataConfig) -> Iterator[str]:
-    """Returns the documents of the train split, in the order of the source; raises InputError as `prepare_corpus`."""
+    """Returns the training documents of a config's source, in order; raises InputError as `prepare_corpus`."""
     with Progress(f'reading {config.source}', is_shown=False) as progress:
         return _scan_source(open_source(config.source), config.held_out, progress).training_documents()
 
 
 def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
-    """Returns the checked tokenizer of a file; None if the config asks to train one.
+    """Returns the tokenizer file of a config as a tokenizer, after checks; returns None if the config asks to train
+    one.
 
     With `is_text_to_text`, it may lack an encoder's special tokens, and have more or fewer pieces than `vocab_size`.
     """
@@ -93,7 +97,7 @@ def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> To
 
 
 def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None) -> Path:
-    """Returns the cache folder for a source of this digest and the arguments of `prepare_corpus`.
+    """Returns the cache folder of a corpus; its name contains a hash of the source's content and all settings.
 
     The task text_to_text shares the corpora of other tasks, except if its tokenizer differs: a trained one with
     sentinels, or a SentencePiece file, which this task reads differently.
@@ -116,7 +120,8 @@ def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None)
 def _build_corpus(
     folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | int, progress: Progress
 ) -> None:
-    """Writes the corpus into `folder`; `tokenizer` is a tokenizer, or the number of sentinels of a new one."""
+    """Writes the corpus into a new cache folder; `tokenizer` is a tokenizer, or the number of sentinels of a tokenizer
+    to train."""
     started = time.monotonic()
     survey = _scan_source(source, config.held_out, progress)
     with new_cache_folder(folder) as partial:
@@ -131,26 +136,27 @@ def _build_corpus(
 
 
 class CorpusStatistics(NamedTuple):
-    """Facts about a corpus for its manifest, in addition to its settings."""
+    """Facts about a corpus that its manifest contains in addition to its settings."""
 
     source_sha256: str
-    content_sha256: str  # hash of both splits
+    content_sha256: str  # SHA-256 of the ids of both splits
     characters: int
-    counts: dict[str, dict[str, int]]  # split -> documents, sentences, tokens, records, shards
+    counts: dict[str, dict[str, int]]  # split -> numbers of documents, sentences, tokens, records and shards
     seconds: float
 
 
 def write_vocabulary_and_manifest(
     folder: Path, config: DataConfig, tokenizer: Tokenizer, unigram_counts: np.ndarray, parts: CorpusStatistics
 ) -> None:
-    """Writes the vocabulary files and the manifest into the folder of a corpus whose splits are complete."""
+    """Writes the vocabulary files and the manifest of a corpus whose splits have been written."""
     identity = {
         'format': FORMAT,
         'rules': RULES,
         'source_sha256': parts.source_sha256,
         'tokenizer_sha256': file_sha256(folder / TOKENIZER),
         'held_out': config.held_out,
-        'content_sha256': parts.content_sha256,  # detects new rules and libraries, which change nothing else here
+        # The hash of the ids detects changes of rules and libraries that no other field detects.
+        'content_sha256': parts.content_sha256,
     }
     manifest = {
         **identity,
@@ -162,12 +168,13 @@ def write_vocabulary_and_manifest(
         'made_with': {'python': platform.python_version(), 'tokenizers': importlib.metadata.version('tokenizers')},
         'seconds': round(parts.seconds, 1),
     }
-    vocabulary = vocabulary_of(tokenizer, config.tokenizer, needed=())  # required tokens were checked before
+    # `corpus_tokenizer` has already checked the required tokens.
+    vocabulary = vocabulary_of(tokenizer, config.tokenizer, needed=())
     write_manifest(folder, vocabulary, unigram_counts, manifest)
 
 
 def describe_counts(counts: dict[str, dict[str, int]]) -> str:
-    """Returns a manifest's `counts` in words."""
+    """Returns a line with the numbers of documents and tokens for training and held out, from a manifest's `counts`."""
     train, held_out = (
         f'{counts[split]["documents"]:,} documents, {counts[split]["tokens"]:,} tokens' for split in SPLITS
     )
@@ -176,12 +183,13 @@ def describe_counts(counts: dict[str, dict[str, int]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _SourceStatistics:
-    """The statistics that a first reading of a text source collects."""
+    """The results of a first reading of a text source: its size, the hash of each document, and the threshold for
+    held-out documents."""
 
     characters: int
-    hashes: array.array  # one hash per document, in order
-    threshold: int  # documents with a smaller hash are held out
-    documents: Callable[[], Iterable[str]]  # yields all documents, from memory if the source is small
+    hashes: array.array  # hash of each document, in the order of the source
+    threshold: int  # Documents with a smaller hash are held out.
+    documents: Callable[[], Iterable[str]]  # yields all documents; reads them from memory if the source is small
 
     def training_documents(self) -> Iterator[str]:
         hashed = zip(self.documents(), self.hashes, strict=True)
@@ -211,7 +219,8 @@ def _scan_source(source: Source, held_out: float, progress: Progress) -> _Source
 def _encode_splits(
     folder: Path, config: DataConfig, survey: _SourceStatistics, vocabulary_size: int, progress: Progress
 ) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
-    """Writes both splits; returns their counts, the train split's count of each id, and a hash of both."""
+    """Tokenises and writes both splits; returns their counts, how often each id occurs in the train split, and a hash
+    of both splits."""
     progress.start('tokenising', survey.characters)
     train, held_out = (SplitWriter(folder, split, vocabulary_size) for split in SPLITS)
     processes = _worker_count(config.processes, survey.characters)

@@ -1,4 +1,4 @@
-"""Opens, checks and reads a prepared corpus; describes its files.
+"""Opens a prepared corpus, checks its files and reads its sentences; this docstring describes the files.
 
 A prepared corpus is a folder that is written once and never changed:
 
@@ -37,14 +37,15 @@ from efficient_attention.data.preparation.cache_folder import (
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
-FORMAT = 1  # version of the folder; it is in the fingerprint, so a new format never reads an old cache
+FORMAT = 1  # version of the folder's format; it is in the fingerprint, so that a new format never reads an old cache
 IS_CONTINUATION = 'is_continuation.npy'
 SPLITS = ('train', 'held_out')
-RANDOM_ACCESS = 'readahead_buffer_size:0,max_parallelism:0'  # as array_record recommends for reading by index
+RANDOM_ACCESS = 'readahead_buffer_size:0,max_parallelism:0'  # options that array_record recommends for reading by index
 
 
 class CorpusSplit:
-    """One split of a prepared corpus; pickles as its folder, and opens its shards at the first read in each process.
+    """Reads the sentences of one split of a prepared corpus. Pickling stores only its folder and split; each process
+    opens the shards at its first read.
 
     Attributes:
         split: 'train' or 'held_out'.
@@ -71,7 +72,8 @@ class CorpusSplit:
         return CorpusSplit, (self._folder, self.split)
 
     def sentences(self, document: int, start: int = 0, stop: int | None = None) -> list[np.ndarray]:
-        """Returns the int32 ids of sentences start:stop of a document, counted from 0 within it.
+        """Returns the ids of sentences start:stop of a document, one int32 array per sentence; sentences are counted
+        within the document.
 
         Raises:
             IndexError: there is no such document.
@@ -93,7 +95,7 @@ class CorpusSplit:
         path = self._folder / self.split / f'{name}.npy'
         try:
             return np.load(path, mmap_mode='r', allow_pickle=False)
-        except ValueError:  # an empty array cannot be memory-mapped
+        except ValueError:  # An empty array cannot be memory-mapped.
             return load_array(path, 'corpus')
 
     def _read_record(self, record: int) -> np.ndarray:
@@ -107,7 +109,7 @@ class CorpusSplit:
 
     def _shard_reader(self, shard: int) -> Any:
         with self._lock:
-            key = (os.getpid(), shard)  # a reader's file position and threads do not survive a fork
+            key = (os.getpid(), shard)  # A reader has a file position and threads, which do not survive a fork.
             if key not in self._readers:
                 path = shard_path(self._folder, self.split, shard)
                 self._readers[key] = array_record_module.ArrayRecordReader(str(path), options=RANDOM_ACCESS)
@@ -116,25 +118,25 @@ class CorpusSplit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PreparedCorpus:
-    """An open prepared corpus: both splits, the vocabulary, and the path of its tokenizer."""
+    """An open prepared corpus: its two splits, its vocabulary, and the path of its tokenizer."""
 
     folder: Path
     manifest: dict
     vocabulary: Vocabulary
     train: CorpusSplit
     held_out: CorpusSplit
-    unigram_counts: np.ndarray  # int64 [V], in the train split
+    unigram_counts: np.ndarray  # int64 [V]: how often each id occurs in the train split
     fingerprint: str  # SHA-256 over source, tokenizer, settings and the ids themselves
     tokenizer_file: Path
 
 
 def shard_path(folder: Path, split: str, shard: int) -> Path:
-    """Returns the path of a shard of a split in a prepared corpus."""
+    """Returns the path of a shard file in a prepared corpus, given the split and the shard's number."""
     return Path(folder) / split / f'shard-{shard:05d}.arrayrecord'
 
 
 def open_corpus(folder: str | Path) -> PreparedCorpus:
-    """Returns the prepared corpus in `folder`, after comparing every file with the manifest.
+    """Opens the prepared corpus in a folder, after it has compared every file with the checksums of the manifest.
 
     Raises:
         InputError: there is no corpus, or a file is missing or damaged; the message names the file and the remedy.

@@ -1,4 +1,5 @@
-"""Random access to the rows of a split; all random numbers come from (seed, epoch, index), so nothing is stored.
+"""Builds any masked row of a corpus split on request; all random numbers are functions of (seed, epoch, index), so no
+row is stored.
 
 An epoch has a plan and an order. The plan is a table of the sentences in each row, made from only sentence lengths.
 With `static_copies` = n, epoch e has the plan and the masks of epoch e mod n, in another order.
@@ -21,7 +22,7 @@ Plan = PairPlan | PackingPlan
 
 
 class CorpusRows:
-    """The masked rows of one split; picklable, but each process recomputes the row plans of epochs.
+    """The masked rows of one corpus split; can be pickled, but each process then plans the rows of an epoch again.
 
     Attributes:
         count: rows of epoch 0; every training epoch has this many rows.
@@ -48,7 +49,7 @@ class CorpusRows:
         return self._plans.get(self._static_copy_epoch(epoch), self._make_epoch_plan)
 
     def training_row(self, position: int) -> dict[str, np.ndarray]:
-        """Returns the row at a position of endless training: epoch position // count, in that epoch's random order.
+        """Returns the row at a position in training over all epochs; each epoch has its own random order of rows.
 
         Plans of later epochs may have more or fewer rows than `count`, because splits or packing differ. A longer plan
         omits some rows at random; a shorter plan repeats some.
@@ -58,7 +59,7 @@ class CorpusRows:
         return self.row(epoch, int(order[turn % len(order)]))
 
     def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
-        """Returns row `index` of the plan of an epoch, masked.
+        """Returns the row with number `index` of an epoch's plan, masked.
 
         Raises:
             InputError: the corpus cannot be read there, or has an id outside the vocabulary, which a model on a device
@@ -76,7 +77,7 @@ class CorpusRows:
             raise kind(f'{where}: {one_line(error)}') from error
 
     def padding_row(self) -> dict[str, np.ndarray]:
-        """Returns a row of padding, with the same arrays and all weights 0."""
+        """Returns a row of padding, with the arrays of any other row and all weights 0."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._vocabulary.pad
         return row
@@ -88,9 +89,8 @@ class CorpusRows:
         return pair_row(plan, index, self._corpus, self._vocabulary, length, rng)
 
     def _check_ids(self, tokens: np.ndarray) -> None:
-        if (
-            tokens.view(np.uint32).max() >= self._vocabulary.size
-        ):  # Viewed as uint32, a negative id is too large as well.
+        # Viewed as uint32, a negative id becomes a large number, so this test also finds negative ids.
+        if tokens.view(np.uint32).max() >= self._vocabulary.size:
             wrong = tokens[tokens.view(np.uint32) >= self._vocabulary.size][0]
             raise InputError(f'token id {wrong} is not in the vocabulary (0 to {self._vocabulary.size - 1})')
 
@@ -106,7 +106,7 @@ class CorpusRows:
 
 
 def check_not_empty(corpus: CorpusSplit) -> None:
-    """Raises InputError where a split has no text."""
+    """Raises InputError if a corpus split contains no text."""
     if not len(corpus.sentence_lengths):
         change = 'lower' if corpus.split == 'train' else 'raise'
         raise InputError(f'the {corpus.split} split of the corpus is empty; add documents or {change} data.held_out')

@@ -1,4 +1,4 @@
-"""Forms the sentence pairs of an epoch (next sentence or sentence order), and makes a row from each pair.
+"""Forms the sentence pairs of an epoch, for next-sentence or sentence-order prediction, and makes a row from each pair.
 
 Documents are cut into chunks as in BERT (Devlin et al. 2018, arXiv:1810.04805, and its published code). A chunk takes
 sentences until it has at least the target length, then is split at a random sentence border into A and B.
@@ -22,18 +22,18 @@ from efficient_attention.data.preparation.held_out_documents import more_documen
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
-PAIR_SPECIALS = 3  # [CLS] A [SEP] B [SEP]
+PAIR_SPECIALS = 3  # special tokens of a row with a pair: [CLS] A [SEP] B [SEP]
 LONE_SPECIALS = 2  # [CLS] A [SEP]
-SHORTEST_TARGET = 2  # tokens, as in BERT
+SHORTEST_TARGET = 2  # smallest target length in tokens, as in BERT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairPlan:
-    """The sentence pairs of one epoch of a split, in the order of their documents.
+    """Lists the sentence pairs of one epoch of a split, in the order of their documents.
 
     Attributes:
         spans: int64 [pairs, 2, 3]; for A, then B: document, first sentence, end sentence, counted within the document.
-            In the order of the row, so swapped pairs are swapped here. An A without B has an empty second span.
+            The spans of swapped pairs are swapped, as in the row. An A without B has an empty second span.
         labels: int32 [pairs], see the module docstring.
     """
 
@@ -44,18 +44,19 @@ class PairPlan:
         return len(self.labels)
 
     def documents_of_row(self, index: int) -> list[int]:
-        """Returns the documents that pair `index` reads."""
+        """Returns the numbers of the documents from which a pair has sentences."""
         return sorted({document for document, start, stop in self.spans[index].tolist() if start < stop})
 
 
 def plan_pairs(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PairPlan:
-    """Cuts every document of a split into random pairs; reads only sentence lengths.
+    """Plans the pairs of an epoch: cuts every document of a split into random sentence pairs. Reads sentence lengths,
+    no tokens.
 
     Raises:
         InputError: next-sentence pairs need two documents, and the split has fewer.
     """
     starts_of_documents = np.asarray(corpus.document_starts)
-    documents = np.flatnonzero(np.diff(starts_of_documents))  # documents with at least one sentence
+    documents = np.flatnonzero(np.diff(starts_of_documents))  # documents that have at least one sentence
     if config.pairs == 'nsp' and len(documents) < 2:
         raise InputError(too_few_documents(corpus.split, len(documents), config))
     walk = _ParallelDocumentWalk(
@@ -73,7 +74,8 @@ def plan_pairs(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator
 
 
 def too_few_documents(split: str, count: int, config: DataConfig) -> str:
-    """Returns the message for next-sentence pairs without a second document, with possible remedies."""
+    """Returns the error message for a split that has too few documents for next-sentence pairs; the message lists
+    remedies."""
     ways = [more_documents_advice(config.source), 'data.pairs=sop']
     if split == 'held_out':
         ways += ['a larger data.held_out', 'data.held_out=0 to train without evaluation']
@@ -81,12 +83,13 @@ def too_few_documents(split: str, count: int, config: DataConfig) -> str:
 
 
 def cumulative_token_counts(sentence_lengths: np.ndarray) -> np.ndarray:
-    """Returns the number of tokens before each sentence of a split, then their total: int64 [sentences + 1]."""
+    """Returns the number of tokens before each sentence of a split, and the total at the end: int64 [sentences + 1]."""
     return np.concatenate([[0], np.cumsum(sentence_lengths, dtype=np.int64)])
 
 
 def sample_target_lengths(count: int, longest: int, short_probability: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns target lengths of `count` document passes: `longest`, or uniform in 2..longest for the short share."""
+    """Samples a target length in tokens per document: `longest`, or for a share of the documents a uniform number in 2
+    ... longest."""
     is_short = rng.random(count) < short_probability
     return np.where(is_short, rng.integers(SHORTEST_TARGET, longest + 1, count), longest)
 
@@ -94,7 +97,8 @@ def sample_target_lengths(count: int, longest: int, short_probability: float, rn
 def pair_row(
     plan: PairPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Returns the unmasked row `index`: tokens, segments, token_types, positions [L]; pair_labels, pair_weights [].
+    """Returns the row of a sentence pair before masking: tokens, segments, token_types, positions [L]; pair_labels,
+    pair_weights [].
 
     A pair that is too long is cut as in BERT: token by token from the longer half, at a random end.
     """
@@ -119,21 +123,24 @@ def pair_row(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ParallelDocumentWalk:
-    """The documents of a split, cut in parallel: one NumPy step takes one chunk of each document."""
+    """The documents of a split while they are cut into chunks; each NumPy step cuts one chunk from every document in
+    parallel."""
 
-    tokens_before: np.ndarray  # [sentences + 1]
-    starts: np.ndarray  # [documents], first sentence of each document, counted over the split
+    tokens_before: np.ndarray  # int64 [sentences + 1]: number of tokens before each sentence
+    starts: np.ndarray  # [documents]: first sentence of each document, counted over the split
     ends: np.ndarray  # [documents]
-    targets: np.ndarray  # [documents], target length of a chunk, in tokens
+    targets: np.ndarray  # [documents]: target length of a chunk, in tokens
 
     def chunk_end(self, start: np.ndarray, tokens: np.ndarray, document: np.ndarray) -> np.ndarray:
-        """Returns the end of the shortest run of sentences with at least `tokens`, or the document's end."""
+        """Returns the end of the shortest run of sentences that has at least `tokens` tokens, or the end of the
+        document."""
         enough = np.searchsorted(self.tokens_before, self.tokens_before[start] + tokens)
         return np.minimum(enough, self.ends[document])
 
 
 def _next_sentence(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Returns spans [pairs, 2, 3] and labels [pairs]; documents and sentences are counted over the walk."""
+    """Forms next-sentence pairs; returns spans [pairs, 2, 3] and labels [pairs], with documents and sentences counted
+    over all non-empty documents."""
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
@@ -151,7 +158,8 @@ def _next_sentence(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tup
 
 
 def _sentence_order(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Returns spans [pairs, 2, 3] and labels [pairs]; documents and sentences are counted over the walk."""
+    """Forms sentence-order pairs; returns spans [pairs, 2, 3] and labels [pairs], with documents and sentences counted
+    over all non-empty documents."""
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
@@ -167,7 +175,8 @@ def _sentence_order(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tu
 
 
 def _split_chunk(start: np.ndarray, stop: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Returns the start of B: any sentence of the chunk except its first; the end of a one-sentence chunk."""
+    """Returns the sentence at which segment B starts: any sentence of the chunk except the first. For a chunk of one
+    sentence, returns its end."""
     return start + 1 + (uniform * (stop - start - 1)).astype(np.int64)
 
 
@@ -177,7 +186,8 @@ def _random_second_segment(
     other: np.ndarray,
     other_start: np.ndarray,
 ) -> np.ndarray:
-    """Returns a random B for each A, [pairs, 3]: from a random sentence of another document, until the row is full."""
+    """Samples a segment B for each segment A, [pairs, 3]: from a random sentence of another document on, until the
+    target length is reached."""
     document, start, middle = first
     chosen = (other * (len(walk.starts) - 1)).astype(np.int64)
     chosen += chosen >= document
@@ -190,13 +200,14 @@ def _random_second_segment(
 def _unfinished_documents(
     walk: _ParallelDocumentWalk, document: np.ndarray, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the documents that have sentences left, and their next sentences."""
+    """Returns the documents that still have sentences, and the next sentence of each."""
     is_left = start < walk.ends[document]
     return document[is_left], start[is_left]
 
 
 def _sort_pairs(spans: list[np.ndarray], labels: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the pairs of all steps, sorted by the start of A, so that neighbouring rows read neighbouring records."""
+    """Joins the pairs of all steps and sorts them by the first sentence of segment A, so that neighbouring rows read
+    neighbouring records."""
     all_spans, all_labels = np.concatenate(spans), np.concatenate(labels)
     order = np.argsort(all_spans[:, 0, 1], kind='stable')
     return all_spans[order], all_labels[order]
@@ -208,7 +219,7 @@ def _read_sentences(corpus: CorpusSplit, document: int, start: int, stop: int) -
 
 
 def _trim(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns `keep` tokens of `ids`; each removed token is from the front or the back with equal probability."""
+    """Cuts a text to `keep` tokens; each removed token is taken from the front or the back with equal probability."""
     if ids.size == keep:
         return ids
     front = int(rng.binomial(ids.size - keep, 0.5))
@@ -216,7 +227,8 @@ def _trim(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
-    """Returns how many tokens of two texts fit in `room`; the longer text is cut first, of equal ones the second.
+    """Returns how many tokens of two texts remain if at most `room` tokens fit; the longer text is cut first, and of
+    equal texts the second.
 
     The rule of BERT's code (`_truncate_seq_pair`), without its loop.
     """

@@ -1,4 +1,4 @@
-"""Writes a prepared corpus: shards, index files and manifest."""
+"""Writes the files of a prepared corpus: shards of token ids, index files and manifest."""
 
 import array
 import contextlib
@@ -26,14 +26,16 @@ SHARD_BYTES = 2**28
 
 
 class Record(NamedTuple):
-    """One record of a section: its first sentence and the slice of its tokens."""
+    """A part of a section that is stored as one record of a shard: its first sentence, and the slice of the section's
+    tokens."""
 
     first_sentence: int
     tokens: slice
 
 
 def cut_records(lengths: np.ndarray, record_tokens: int = RECORD_TOKENS) -> Iterator[Record]:
-    """Yields the records of a section, given its sentence lengths; a record ends once it has `record_tokens` tokens."""
+    """Yields the records of a section, given its sentence lengths; a record ends with the sentence that reaches
+    `record_tokens` tokens."""
     ends = np.cumsum(lengths)
     first, written = 0, 0
     while first < len(lengths):
@@ -43,13 +45,13 @@ def cut_records(lengths: np.ndarray, record_tokens: int = RECORD_TOKENS) -> Iter
 
 
 def section_digest_bytes(document: int, lengths: np.ndarray, ids: np.ndarray) -> bytes:
-    """Returns the bytes of one section for the digest of its split."""
+    """Returns the bytes of one section that enter the SHA-256 of its split."""
     numbers = np.array([document, len(lengths), len(ids)], '<i8')
     return numbers.tobytes() + lengths.astype('<i4').tobytes() + ids.astype('<u4').tobytes()
 
 
 class SplitWriter:
-    """Writes the documents of one split, section by section in order, then its index files.
+    """Writes the documents of one split, section by section in order, and at the end its index files.
 
     Args:
         folder: folder of the corpus, in which the folder of the split is made.
@@ -79,12 +81,13 @@ class SplitWriter:
         self._shard_starts = array.array('q')
         self._document = -1
         self._record_tokens, self._most_shard_bytes = record_tokens, shard_bytes
-        self._shard_bytes = shard_bytes  # bytes in the open shard; starts full, so that the first record opens a shard
+        # bytes written to the open shard; the first value makes the first record open a shard
+        self._shard_bytes = shard_bytes
         self._writer: Any = None
         (folder / split).mkdir()
 
     def add(self, document: int, lengths: np.ndarray, ids: np.ndarray) -> None:
-        """Appends a section of a document.
+        """Appends a section of a document to the split.
 
         Args:
             document: a number that grows from document to document; a document without sentences writes nothing.
@@ -104,11 +107,13 @@ class SplitWriter:
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.intc).tobytes())
 
     def digest(self) -> str:
-        """Returns the SHA-256 over all added documents, sentence lengths and ids, whatever the layout in files."""
+        """Returns a SHA-256 over the sentence lengths and ids of all added documents; it does not depend on how they
+        are divided into files."""
         return self._content.hexdigest()
 
     def close(self) -> dict[str, int]:
-        """Writes the index files; returns the counts for the manifest."""
+        """Writes the index files; returns the numbers of documents, sentences, tokens, records and shards for the
+        manifest."""
         self._close_shard()
         counts = {
             'documents': len(self._document_starts),
@@ -147,7 +152,8 @@ class SplitWriter:
 
 @contextlib.contextmanager
 def convert_disk_full_error() -> Iterator[None]:
-    """Turns array_record's error on a full disk into an OSError, as other files raise it."""
+    """Raises an OSError in place of the RuntimeError that array_record raises on a full disk, as writing other files
+    does."""
     try:
         yield
     except RuntimeError as error:
@@ -162,12 +168,12 @@ def save_index(folder: Path, lengths: Sequence[int], starts: Mapping[str, Sequen
 
 
 def open_shard(path: Path) -> Any:
-    """Returns an ArrayRecord writer whose records can be read one by one."""
+    """Opens a new ArrayRecord file for writing; its records can later be read one by one."""
     return array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
 
 
 def token_dtype(vocabulary_size: int) -> str:
-    """Returns the NumPy type of ids on disk: the smallest unsigned type, little endian."""
+    """Returns the NumPy type of token ids on disk: unsigned, little endian, with 16 bits if they suffice, else 32."""
     return '<u2' if vocabulary_size <= 2**16 else '<u4'
 
 

@@ -1,1 +1,1 @@
-"""Labelled examples for fine-tuning: readers of their files, and batches of rows of similar length."""
+"""Labelled examples for fine-tuning: reads them from files, and makes batches of examples of similar length."""

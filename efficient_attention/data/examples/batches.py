@@ -1,4 +1,5 @@
-"""Batches of labelled rows; a batch is padded to one of a few lengths (data/batching/length_bucketing.py)."""
+"""Makes batches of labelled examples for fine-tuning; each batch is padded to one of a few lengths
+(data/batching/length_bucketing.py)."""
 
 import dataclasses
 import functools
@@ -12,14 +13,14 @@ from efficient_attention.data.batching.length_bucketing import LengthBucketedBat
 Feature = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
-# Token arrays of a feature that devices get: name -> padding value (None = the padding id). Scalars need no padding.
+# Token arrays of a batch: name -> padding value (None = the padding id). Scalars need no padding.
 TOKEN_ARRAYS = {'tokens': None, 'token_types': 0, 'labels': -1, 'support': -1, 'is_global': False}
 SCALARS = ('label', 'start', 'end', 'type')
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureBatches:
-    """Batches of a list of features.
+    """Makes training and evaluation batches from a list of features, which are tokenised examples.
 
     Attributes:
         features: the unpadded rows; see tasks/problems/problem.py.
@@ -44,30 +45,30 @@ class FeatureBatches:
 
     @functools.cached_property
     def length_buckets(self) -> LengthBucketedBatches:
-        """Returns the length buckets, which decide which dataset rows share a batch."""
+        """Returns the object that groups rows of similar length, and so decides which rows share a batch."""
         axis, most = (0, self.sentences) if self.sentences else (-1, self.length)
         lengths = np.array([feature['tokens'].shape[axis] for feature in self.features], np.int64)
         return LengthBucketedBatches(lengths, self.buckets, most, self.batch_size, self.seed)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Returns the number of batches with every row once."""
+        """Returns the number of batches in an epoch, which contains every row once."""
         return self.length_buckets.steps_per_epoch
 
     @functools.cached_property
     def choice_shape(self) -> tuple[int, ...]:
-        """Returns (A,), the most choices of a row; () where rows have no choices."""
+        """Returns (A,), where A is the largest number of choices of a row; () if rows have no choices."""
         return max(feature['tokens'].shape[:-1] for feature in self.features)
 
     def tokens_per_step(self) -> float:
-        """Returns the mean number of tokens in a training batch, padding and choices included."""
+        """Returns the mean number of tokens in a training batch, including padding and all choices."""
         sizes = [np.prod(self.padded_shape(rows)) for rows in self.length_buckets.epoch_plan(0)]
         return self.batch_size * float(np.mean(sizes))
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[Batch]:
-        """Yields this process's rows of the batches of steps start_step:stop_step.
+        """Yields the rows that this process reads of the training batches start_step:stop_step.
 
         Raises:
             InputError: there is no row, or the batch size is not a multiple of the number of processes.
@@ -77,13 +78,15 @@ class FeatureBatches:
             yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields this process's rows of batches with every row once, the longest first."""
+        """Yields the rows that this process reads of the evaluation batches; these contain every row once, the longest
+        rows first."""
         block = HostBlock(self.batch_size, process_index, process_count)
         for rows in self.length_buckets.longest_first_batches(is_row_alone=self.is_row_alone):
             yield self.make_batch(rows, block)
 
     def make_batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
-        """Returns this process's block of the batch of these rows; arrays as in `pad_and_stack_rows`."""
+        """Builds the rows that this process reads of one batch, given the row numbers of the batch; it has the
+        arrays of `pad_and_stack_rows`."""
         first = block.process_index * block.rows
         block_rows = rows[first : first + block.rows]
         shape = (block.rows, *self.padded_shape(rows))
@@ -92,7 +95,7 @@ class FeatureBatches:
         )
 
     def padded_shape(self, rows: np.ndarray) -> tuple[int, ...]:
-        """Returns the padded shape of these rows: (L,), with choices (A, L), with sentences (S, L)."""
+        """Returns the shape to which these rows are padded: (L,), with choices (A, L), with sentences (S, L)."""
         if not self.sentences:
             return (*self.choice_shape, self.length_buckets.bucket_of_rows(rows))
         longest = max(self.features[row]['tokens'].shape[-1] for row in rows)
@@ -101,7 +104,8 @@ class FeatureBatches:
 
     @functools.cached_property
     def array_templates(self) -> Feature:
-        """Returns one array for each name that occurs in any row, so that all batches have the same arrays."""
+        """Returns one array for each name that occurs in any row, as a template, so that all batches have arrays of the
+        same names."""
         merged: Feature = {}
         for feature in self.features:
             if feature.keys() - merged.keys():
@@ -112,7 +116,7 @@ class FeatureBatches:
 def pad_and_stack_rows(
     features: Sequence[Feature], numbers: np.ndarray, shape: tuple[int, ...], pad: int, like: Feature
 ) -> Batch:
-    """Returns the padded arrays of a batch, [B, L], with choices [B, A, L], or with sentences [B, S, L].
+    """Pads rows and stacks them to a batch: arrays [B, L], with choices [B, A, L], or with sentences [B, S, L].
 
     Padding completes rows, choices and sentences; rows of weight 0 complete the batch. The batch adds three
     arrays: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label), and 'index' int32 [B]
@@ -125,7 +129,8 @@ def pad_and_stack_rows(
     batch['weights'][: len(features)] = [float(is_labelled(feature)) for feature in features]
     for name, fill in TOKEN_ARRAYS.items():
         if name in like:
-            dtype = np.int32 if name == 'tokens' else like[name].dtype  # tokens on disk have smaller types
+            # Token ids that are read from disk may have a smaller type.
+            dtype = np.int32 if name == 'tokens' else like[name].dtype
             array = np.full(shape, pad if fill is None else fill, dtype)
             for row, feature in enumerate(features):
                 if name in feature:
@@ -143,10 +148,10 @@ def pad_and_stack_rows(
 
 
 def leading_slice(shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Returns the slices of the first `shape` entries of a larger array."""
+    """Returns slices that select the first `shape` entries along each axis of a larger array."""
     return tuple(slice(size) for size in shape)
 
 
 def is_labelled(feature: Feature) -> bool:
-    """Whether a row has any label."""
+    """Whether a tokenised example has a label of any kind."""
     return any(name in feature for name in ('label', 'labels', 'start'))

@@ -1,4 +1,5 @@
-"""Reads sentences with one tag per word: CoNLL columns, CoNLL-U, and JSON lines with a list of words and of tags.
+"""Reads sentences with one tag per word, from CoNLL columns, CoNLL-U files, or JSON lines with a list of words and a
+list of tags.
 
 In a CoNLL file a line has a word and its columns, separated by tabs if the line has a tab, otherwise by spaces. A blank
 line ends a sentence. By default the word is the first column and the tag the last. `examples.text` and `examples.label`
@@ -19,15 +20,15 @@ from efficient_attention.data.sources.text_files import find_files, read_lines
 from efficient_attention.errors import InputError
 
 CONLLU = ('id', 'form', 'lemma', 'upos', 'xpos', 'feats', 'head', 'deprel', 'deps', 'misc')
-DEFAULTS = {'text': 0, 'label': -1}  # the config's default names stand for these columns
+DEFAULTS = {'text': 0, 'label': -1}  # column index for each default name in the config
 CONLLU_DEFAULTS = {'text': 'form', 'label': 'upos'}
 
-Line = tuple[int, list[str]]  # number from 1, columns
+Line = tuple[int, list[str]]  # line number from 1, columns of the line
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words with one tag each.
+    """A sentence: its words, and one tag per word.
 
     Attributes:
         file: the source file; '' = no file.
@@ -47,12 +48,13 @@ class Sentence:
 
     @property
     def file_and_line(self) -> str:
-        """Returns file and first line, for messages."""
+        """Returns the sentence's file and first line, for error messages."""
         return f'{self.file}: line {self.lines[0]}' if self.file else 'input'
 
 
 def read_sentences(config: ExamplesConfig, split: str) -> Iterator[Sentence]:
-    """Yields the sentences of 'train', 'dev' or 'test' in the order of the files; tags are optional in 'test'.
+    """Yields the sentences of a split ('train', 'dev' or 'test') in the order of the files; in 'test', tags may be
+    missing.
 
     Raises:
         InputError: a file or a line is missing or invalid; the message names file, line and column.
@@ -86,7 +88,7 @@ def _read_column_file(config: ExamplesConfig, path: Path, *, is_test: bool) -> I
 
 
 def _column(field: str, value: str, default: str, is_conllu: bool) -> int:
-    """Returns the index of a column, given its name or number in the config."""
+    """Returns the index of a column, given its name or number as the config states it."""
     if is_conllu:
         value = CONLLU_DEFAULTS[default] if value == default else value
         if value in CONLLU:
@@ -122,7 +124,7 @@ def _read_field(path: Path, line: Line, index: int, field: str) -> str:
 
 
 def _read_tag(path: Path, line: Line, index: int) -> str:
-    """Returns a tag without surrounding spaces, which would make it a different class."""
+    """Returns the tag of a line without surrounding spaces, because a tag with spaces would be a separate class."""
     number, columns = line
     tag = _read_field(path, line, index, 'examples.label').strip()
     if not tag:
@@ -131,7 +133,7 @@ def _read_tag(path: Path, line: Line, index: int) -> str:
 
 
 def _group_lines_by_sentence(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
-    """Groups lines into sentences; a None ends a sentence."""
+    """Groups lines into sentences; None marks the end of a sentence."""
     sentence: list[Line] = []
     for line in lines:
         if line is not None:

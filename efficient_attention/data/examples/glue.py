@@ -1,4 +1,5 @@
-"""The GLUE tasks and the diagnostic set (Wang et al. 2018, arXiv:1804.07461): files, columns, labels, metrics."""
+"""Describes the GLUE tasks and the diagnostic set (Wang et al. 2018, arXiv:1804.07461): their files, columns, labels
+and metrics."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,12 +12,13 @@ from efficient_attention.errors import InputError
 BINARY = ('0', '1')
 IMPLICATION = ('entailment', 'not_entailment')
 INFERENCE = ('entailment', 'neutral', 'contradiction')
-MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'  # parts of the names of such files
+# A file belongs to one of these subsets of a GLUE task if its name contains the word.
+MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """A GLUE task: the columns and labels of its files, and its metrics.
+    """Describes a GLUE task: the columns and labels of its files, and its metrics.
 
     Attributes:
         title: name on the benchmark's site; the submission is '<title>.tsv'.
@@ -57,10 +59,10 @@ GLUE = {
     'wnli': GlueTask('WNLI', SENTENCES, 'label', BINARY, ('accuracy',)),
     'ax': GlueTask('AX', SENTENCES, 'label', INFERENCE, ('matthews',), tfds_texts=PREMISE),
 }
-# The diagnostic set with labels, diagnostic-full.tsv, has different columns.
+# The labelled version of the diagnostic set, diagnostic-full.tsv, has different columns.
 LABELLED_DIAGNOSTIC = dataclasses.replace(GLUE['ax'], texts=('Premise', 'Hypothesis'), label='Label')
-TFDS_DIAGNOSTIC = 'glue/ax'  # its name in TFDS
-SPLIT_FILES = {  # files in the folder of a task, as the benchmark ships them
+TFDS_DIAGNOSTIC = 'glue/ax'  # name of the diagnostic set in TFDS
+SPLIT_FILES = {  # file names in the folder of a task, as GLUE distributes them
     'train': ('train.tsv',),
     'dev': ('dev.tsv', 'dev_matched.tsv', 'dev_mismatched.tsv'),
     'test': ('test.tsv', 'test_matched.tsv', 'test_mismatched.tsv', 'diagnostic.tsv'),
@@ -68,14 +70,15 @@ SPLIT_FILES = {  # files in the folder of a task, as the benchmark ships them
 
 
 def glue_task(name: str) -> GlueTask:
-    """Returns the task `name`; raises InputError with the known names for any other."""
+    """Returns the GLUE task with this name; raises InputError with the known names if there is no such task."""
     if name not in GLUE:
         raise InputError(f"examples.name is {name!r}; known with examples.format 'glue': {', '.join(GLUE)}")
     return GLUE[name]
 
 
 def glue_sources(sources: str, split: str) -> list[str]:
-    """Returns the files of 'train', 'dev' or 'test'; a folder in `sources` stands for its files of the split.
+    """Returns the files of a split ('train', 'dev' or 'test'); a folder in `sources` is replaced by its files of the
+    split.
 
     Raises:
         InputError: a glob matches no file, or a folder has no file of the split; the message names them.
@@ -94,7 +97,8 @@ def glue_sources(sources: str, split: str) -> list[str]:
 
 
 def glue_subset(name: str) -> str:
-    """Returns 'mismatched', 'diagnostic' or '' (all others), given the name of a file or TFDS split."""
+    """Returns which part of a GLUE task a file or TFDS split belongs to: 'mismatched', 'diagnostic', or '' for all
+    others."""
     if name.startswith(TFDS):
         data_set, split = tfds_parts(name)
         last = f'{DIAGNOSTIC if data_set.split(":")[0] == TFDS_DIAGNOSTIC else data_set} {split}'
@@ -104,7 +108,7 @@ def glue_subset(name: str) -> str:
 
 
 def read_glue(task: GlueTask, name: str, split: str, faults: list[str]) -> Iterator[TableRow]:
-    """Yields the rows of one of a task's files or TFDS splits; errors as `read_table`.
+    """Yields the rows of a file or TFDS split of a GLUE task; raises the errors of `read_table`.
 
     Rows that are known to be broken in the official files are skipped and listed in `faults`.
     """
@@ -113,24 +117,26 @@ def read_glue(task: GlueTask, name: str, split: str, faults: list[str]) -> Itera
 
 
 def _has_header(task: GlueTask, name: str) -> bool:
-    first = next(read_lines(Path(name)), (0, ''))[1]  # of CoLA's files, only test has a header
+    first = next(read_lines(Path(name)), (0, ''))[1]  # Of the files of CoLA, only test.tsv has a header.
     return {'index', *task.texts} <= set(first.split('\t'))
 
 
 def with_columns_of_file(task: GlueTask, row: TableRow) -> GlueTask:
-    """Returns the task with the column names of the row's file."""
+    """Returns the GLUE task with the column names that the row's file uses; only the labelled diagnostic file has other
+    names."""
     is_labelled = glue_subset(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
     return LABELLED_DIAGNOSTIC if is_labelled else task
 
 
 def glue_texts(task: GlueTask, row: TableRow) -> tuple[str, ...]:
-    """Returns the text or both texts of a row; a few texts in the official files are empty."""
+    """Returns the text or both texts of a row; a text may be empty, because the official files contain a few empty
+    texts."""
     columns = task.tfds_texts if task.tfds_texts and row.file.startswith(TFDS) else task.texts
     return tuple(row.column_text(column, may_be_empty=True) for column in columns)
 
 
 def glue_label(task: GlueTask, row: TableRow) -> str | None:
-    """Returns the label of a row by its official name; None where the row has no label (a test file).
+    """Returns the label of a row by its official name; None if the row has no label, as in test files.
 
     Raises:
         InputError: the label of a TFDS row is not a class number.
@@ -146,6 +152,7 @@ def glue_label(task: GlueTask, row: TableRow) -> str | None:
 
 
 def submission_id(row: TableRow, index: int) -> str:
-    """Returns a row's number in a submission: its number in the file, or its position in the file from 0."""
+    """Returns the number that identifies a row in a submission to GLUE: its number in the file, or else its position in
+    the file from 0."""
     column = 'idx' if row.file.startswith(TFDS) else 'index'
     return str(row.values.get(column, index))

@@ -1,9 +1,9 @@
-"""Reads questions over several paragraphs from the files of HotpotQA and MuSiQue.
+"""Reads questions that need several paragraphs to answer (multi-hop), from the files of HotpotQA and MuSiQue.
 
 A file is a JSON list of questions, or has one question per line. HotpotQA's questions have 'context', [[title,
 [sentence, ...]], ...], and 'supporting_facts', [[title, sentence number from 0], ...]. Subsets with retrieved
-paragraphs may lack the supporting ones or all paragraphs. MuSiQue's questions have 'answer_aliases' and 'paragraphs',
-each with 'title', 'paragraph_text' and 'is_supporting'. They are read as paragraphs of one sentence.
+paragraphs may lack the supporting paragraphs or all paragraphs. MuSiQue's questions have 'answer_aliases' and
+'paragraphs', each with 'title', 'paragraph_text' and 'is_supporting'. They are read as paragraphs of one sentence.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from efficient_attention.data.sources.json_files import check_json_type, read_js
 from efficient_attention.data.sources.text_files import read_text
 from efficient_attention.errors import InputError
 
-SentenceId = tuple[str, int]  # title of a paragraph, and number of a sentence in it, from 0
+SentenceId = tuple[str, int]  # title of a paragraph, and number of a sentence in this paragraph, from 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A title and its sentences."""
+    """A paragraph: its title and its sentences."""
 
     title: str
     sentences: tuple[str, ...]
@@ -29,7 +29,7 @@ class Paragraph:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MultiHopQuestion:
-    """A question about several paragraphs.
+    """A question with the paragraphs that are given to answer it.
 
     Attributes:
         answers: the answer and its aliases, possibly 'yes' or 'no'; None = unknown.
@@ -46,7 +46,7 @@ class MultiHopQuestion:
 
 
 def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
-    """Returns the questions of files, in order.
+    """Returns the questions of all given files, in order.
 
     Args:
         text: paths or globs, separated by commas, each with its selections (data/examples/selections.py); each
@@ -66,7 +66,8 @@ def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
 
 
 def parse_paragraphs(value: Any, where: str) -> tuple[Paragraph, ...]:
-    """Returns the paragraphs in [[title, [sentence, ...]], ...]; raises InputError, which names `where`."""
+    """Parses JSON paragraphs of the form [[title, [sentence, ...]], ...]; raises an InputError that starts with
+    `where`."""
     return tuple(
         _parse_paragraph(paragraph, f'{where}, paragraph {number}')
         for number, paragraph in enumerate(check_json_type(value, list, where))
@@ -104,7 +105,7 @@ def _parse_question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion
 
 
 def _has_labels(row: Any) -> bool:
-    """Whether a row of a test file has an answer and supporting facts; an empty answer counts as none."""
+    """Whether a row of a test file contains an answer and supporting facts; an empty answer counts as missing."""
     if not isinstance(row, dict) or not row.get('answer') or row.get('answerable') is False:
         return False
     paragraphs = row.get('paragraphs')
@@ -123,7 +124,7 @@ def _parse_paragraph(value: Any, where: str) -> Paragraph:
 
 
 def _supporting_sentence_ids(values: list[Any], where: str) -> frozenset[SentenceId]:
-    """Returns facts given as [title, number], or as [title, [number, ...], ...], which some subsets have."""
+    """Parses supporting facts, given as [title, number], or as [title, [number, ...], ...], which some subsets have."""
     supporting = set()
     for value in values:
         inside = f"{where}: field 'supporting_facts'"

@@ -1,4 +1,5 @@
-"""Reads texts and pairs of texts with a class or a number: tables, GLUE files and Long Range Arena datasets."""
+"""Reads texts and pairs of texts that are labelled with a class or a number, from tables, GLUE files and Long Range
+Arena datasets."""
 
 import dataclasses
 import math
@@ -27,9 +28,10 @@ from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
 
 WHOLE = re.compile(r'-?\d{1,18}')
-LARGEST = float(np.finfo(np.float32).max)  # largest absolute value of a number to predict
-NUMERAL = re.compile(r'[+-]?(?:0|[1-9]\d*)(?:\.\d*)?')  # not '01', which may be a code rather than the number 1
-ARENA = 'arena'  # the format with datasets of Long Range Arena instead of files
+LARGEST = float(np.finfo(np.float32).max)  # largest absolute value of a label that is a number
+# A numeral has no leading zero, because '01' may be a code rather than the number 1.
+NUMERAL = re.compile(r'[+-]?(?:0|[1-9]\d*)(?:\.\d*)?')
+ARENA = 'arena'  # value of `examples.format` that means datasets of Long Range Arena instead of files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +58,13 @@ class LabelledText:
 
     @property
     def file_and_line(self) -> str:
-        """Returns file and line of the example, for error messages."""
+        """Returns the example's file and line, for error messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
 
 def read_labelled(config: ExamplesConfig, split: str, faults: list[str]) -> Iterator[LabelledText]:
-    """Yields the examples of 'train', 'dev' or 'test' in the order of the files; none where the config names no file.
+    """Yields the examples of a split ('train', 'dev' or 'test') in the order of the files; yields none if the config
+    names no file.
 
     Rows of 'train' and 'dev' must have a label, rows of 'test' may. `faults` collects broken rows of GLUE's own files.
 
@@ -90,12 +93,13 @@ def _read_glue_examples(config: ExamplesConfig, sources: str, split: str, faults
             columns = with_columns_of_file(task, row)
             texts, label = glue_texts(columns, row), glue_label(columns, row)
             if label is None and split != 'test' and columns.label not in row.values:
-                row.column_value(columns.label)  # raises an error with the known columns
+                row.column_value(columns.label)  # This call raises an error that lists the known columns.
             yield LabelledText(row.file, row.place, submission_id(row, index), texts, label, glue_subset(name))
 
 
 def arena_dataset(config: ExamplesConfig, split: str) -> ArenaDataset:
-    """Returns the Long Range Arena dataset of a split of the config; raises InputError for an invalid text form."""
+    """Returns the Long Range Arena dataset that the config names for a split; raises InputError if its text in the
+    config is invalid."""
     return open_arena_dataset(getattr(config, split).strip(), f'examples.{split}')
 
 
@@ -125,16 +129,16 @@ def _example_id(config: ExamplesConfig, row: TableRow, index: int) -> str:
 
 
 def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
-    """Returns the distinct labels, sorted: whole numbers by value, others by their characters.
+    """Returns the distinct labels of all examples, sorted: whole numbers by their value, other labels as text.
 
     Raises:
         InputError: two labels are the same number, such as '1' and '1.0', which would split a class.
     """
-    found: dict[str, str] = {}  # label -> place of its first occurrence
+    found: dict[str, str] = {}  # label -> file and line of its first occurrence
     for example in examples:
         if example.label is not None:
             found.setdefault(example.label, example.file_and_line)
-    first: dict[Decimal, str] = {}  # number -> its first spelling
+    first: dict[Decimal, str] = {}  # number -> label that was first found for this number
     for label, where in found.items():
         known = first.setdefault(Decimal(label), label) if NUMERAL.fullmatch(label) else label
         if known != label:
@@ -144,7 +148,8 @@ def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
 
 
 def numeric_label(example: LabelledText) -> float:
-    """Returns an example's label as a number; raises InputError where it is no number, or exceeds float32."""
+    """Returns the label of an example as a number; raises InputError if it is no number, or exceeds the range of
+    float32."""
     try:
         value = float(example.label or '')
     except ValueError:

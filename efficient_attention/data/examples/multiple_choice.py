@@ -1,4 +1,4 @@
-"""Reads multiple-choice questions: SWAG, CODAH, RACE, and a user's own tables."""
+"""Reads multiple-choice questions from the files of SWAG, CODAH and RACE, and from a user's own tables."""
 
 import dataclasses
 import re
@@ -13,13 +13,13 @@ from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
 
 CODAH = ('category', 'prompt', 'ending0', 'ending1', 'ending2', 'ending3', 'label')
-BLANK = '_'  # the gap for the answer in RACE's questions; some questions have several in a row
+BLANK = '_'  # RACE's questions have this character in place of the answer, sometimes several times in a row.
 BLANKS = re.compile(f'{BLANK}+')
 
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceQuestion:
-    """A context, a question or the beginning of the answers, and the answers.
+    """A multiple-choice question: a context, a question or the common beginning of all choices, and the choices.
 
     Attributes:
         file: source file; '' = no file.
@@ -41,19 +41,21 @@ class ChoiceQuestion:
 
     @property
     def file_and_line(self) -> str:
-        """Returns file and line of the example, for error messages."""
+        """Returns the question's file and line, for error messages."""
         return f'{self.file}: {self.place}' if self.file else self.place
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """Returns the second text of each row: the question with the choice in its gaps, or after it."""
+        """Returns one text per choice: the question with the choice in place of its gaps, or else with the choice at
+        its end."""
         if BLANK in self.question:
             return tuple(choice.join(BLANKS.split(self.question)) for choice in self.choices)
         return tuple(f'{self.question} {choice}' if self.question else choice for choice in self.choices)
 
 
 def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]:
-    """Yields the questions of 'train', 'dev' or 'test' in the order of the files; 'test' may lack answers.
+    """Yields the questions of a split ('train', 'dev' or 'test') in the order of the files; in 'test', answers may be
+    missing.
 
     Raises:
         InputError: a file or a field of a row is missing or invalid.
@@ -71,7 +73,8 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
 
 
 def answer_index(label: str | None, choices: int, where: str, field: str) -> int | None:
-    """Returns the number of a choice from 0, given this number or a letter from A; None for None.
+    """Returns the number of the right choice, from 0, given a label that is this number or a letter from A; returns
+    None for None.
 
     Raises:
         InputError: there is no such choice.
@@ -108,17 +111,18 @@ def _parse_question(
 
 
 def _parse_choices(row: TableRow, prefix: str = 'choice') -> tuple[str, ...]:
-    """Returns the list in column 'choices', or the columns 'choice0', 'choice1', ...; raises for fewer than two."""
+    """Returns the choices of a row, from a list in column 'choices' or from the columns 'choice0', 'choice1', ...;
+    raises InputError for fewer than two."""
     if 'choices' in row.values:
         return check_string_list(row.values['choices'], row.file_and_line, 'choices')
     names = [f'{prefix}{number}' for number in range(len(row.values)) if f'{prefix}{number}' in row.values]
     if len(names) < 2:
-        row.column_value(f'{prefix}{len(names)}')  # raises an error with the known columns
+        row.column_value(f'{prefix}{len(names)}')  # This call raises an error that lists the known columns.
     return tuple(row.column_text(name) for name in names)
 
 
 def check_string_list(value: Any, where: str, field: str) -> tuple[str, ...]:
-    """Returns a list of at least two texts as a tuple; raises InputError for any other value."""
+    """Returns a list of at least two non-empty strings as a tuple; raises InputError for any other value."""
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise InputError(f'{where}: field {field!r} is not a list of two or more')
     if not all(isinstance(one, str) and one.strip() for one in value):
@@ -127,7 +131,8 @@ def check_string_list(value: Any, where: str, field: str) -> tuple[str, ...]:
 
 
 def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
-    """Reads SWAG's CSV (sent1, sent2, ending0 ...), its rows as JSON lines, and CODAH's TSV without header."""
+    """Reads SWAG's CSV files (sent1, sent2, ending0 ...), SWAG's JSON lines, and CODAH's TSV files, which have no
+    header."""
     index = 0
     for name in expand_table_names(sources):
         for row in read_table(name, columns=CODAH if '.tsv' in Path(name).suffixes else ()):
@@ -146,7 +151,8 @@ def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
 
 
 def _race(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
-    """Reads RACE's files: a JSON object with an article, its questions, options and answers; or one object per line."""
+    """Reads RACE's files: a JSON object with an article, its questions, options and answers, or one such object per
+    line."""
     for path in find_files(sources):
         is_lines = '.jsonl' in path.suffixes
         for values, where in read_json_lines(path) if is_lines else [(read_json(path), f'{path}: article')]:

@@ -1,4 +1,4 @@
-"""Adds a tokenizer's special tokens to one or two texts that are token ids already."""
+"""Adds a tokenizer's special tokens to one or two texts that are already token ids."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ NO_TYPE = np.zeros((), np.int32)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowTemplate:
-    """The special tokens of a row; makes rows as `TextEncoder.row` does, from parts that were cut out of a text.
+    """The special tokens around one or two texts; builds the same rows as `TextEncoder.row`, but from token ids instead
+    of encodings.
 
     Attributes:
         fixed: for one text the special tokens before and after it; for two, before, between and after them.
@@ -33,15 +34,16 @@ class RowTemplate:
 
     @property
     def first_text_start(self) -> int:
-        """Returns the position of the first text's first token."""
+        """Returns the position in the row of the first text's first token."""
         return len(self.fixed[0])
 
     def second_text_start(self, first_length: int) -> int:
-        """Returns the position of the second text's first token after a first text of `first_length` tokens."""
+        """Returns the position in the row of the second text's first token, if the first text has `first_length`
+        tokens."""
         return self.first_text_start + first_length + len(self.fixed[1])
 
     def row(self, *texts: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
-        """Returns 'tokens' and 'token_types', int32 [l], of one or two texts, as many as the template has.
+        """Returns the row of one or two texts with special tokens: 'tokens' and 'token_types', each int32 [l].
 
         Where the template adds nothing to a single array of ids, `tokens` is this array itself.
         """
@@ -63,7 +65,7 @@ class RowTemplate:
 
 
 def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
-    """Returns the template of an encoder, found from a row of the encoder.
+    """Finds the special tokens that an encoder adds, by encoding a row of one or two letters.
 
     Raises:
         InputError: the tokenizer gives no token for a letter.
@@ -75,13 +77,14 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
     fixed: list[list[int]] = [[]]
     fixed_types: list[list[int]] = [[]]
     text_types: list[int] = []
-    seen = 0  # tokens of texts so far; `sequence_ids` cannot replace it: None for the first text of a pair
+    # Counts the tokens of texts so far. `sequence_ids` does not help, as it is None for the first text of a pair.
+    seen = 0
     for id, kind, is_special in zip(row.ids, row.type_ids, row.special_tokens_mask, strict=True):
         if is_special:
             fixed[-1].append(id)
             fixed_types[-1].append(kind)
             continue
-        if seen % len(letter.ids) == 0:  # the first token of a text
+        if seen % len(letter.ids) == 0:  # This token is the first one of a text.
             text_types.append(kind)
             fixed.append([])
             fixed_types.append([])
@@ -90,7 +93,8 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
 
 
 def pad_and_stack_choices(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np.ndarray]:
-    """Returns rows as one feature: padded 'tokens' (type of the rows) and 'token_types' [A, l]; 'lengths' [A]."""
+    """Stacks the rows of a question's choices to one feature: padded 'tokens' and 'token_types' [A, l], and 'lengths'
+    [A]."""
     lengths = np.array([len(row['tokens']) for row in rows], np.int32)
     joined = {'lengths': lengths}
     for name, fill in (('tokens', pad), ('token_types', 0)):
@@ -101,5 +105,5 @@ def pad_and_stack_choices(rows: Sequence[dict[str, np.ndarray]], pad: int) -> di
 
 
 def broadcast_zero_token_types(types: Int[np.ndarray, '*B L']) -> Int[np.ndarray, '*B L']:
-    """Returns the token types; if all are 0, as a broadcast scalar that takes no memory."""
+    """Returns the token types unchanged, or, if all are 0, as a broadcast scalar that takes no memory."""
     return types if types.any() else np.broadcast_to(NO_TYPE, types.shape)

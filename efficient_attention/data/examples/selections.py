@@ -1,4 +1,5 @@
-"""Selects some of a file's examples, by a suffix of its name such as 'dev-v2.0.json#articles:0-3/5'.
+"""Selects some of a file's examples by a suffix of the file name, such as '#articles:0-3/5' in
+'dev-v2.0.json#articles:0-3/5'.
 
     <globs>                     all examples; globs or paths, separated by commas
     <glob>#articles:0-3/5       of five shares of the articles, the shares 0 to 3 (one share: '#articles:4/5')
@@ -25,14 +26,15 @@ FIRST = re.compile(r'first:(\d+)')
 
 
 class Selection(Protocol):
-    """A function that selects examples in order; its second argument maps an example to its article."""
+    """A function that selects some examples and keeps their order; its second argument returns the article of an
+    example."""
 
     def __call__(self, rows: Sequence[Row], article_of: Callable[[Row], str]) -> Sequence[Row]:
-        """Returns the selected rows."""
+        """Returns the selected rows, in order."""
 
 
 def parse_file_selections(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
-    """Yields files and their selection, for each of the comma-separated sources.
+    """Yields, for each of the comma-separated sources, its files and the function that selects from their examples.
 
     Raises:
         InputError: no file matches, or a selection has another form than above.
@@ -46,7 +48,7 @@ def parse_file_selections(text: str) -> Iterator[tuple[tuple[Path, ...], Selecti
 
 
 def share_of_articles(articles: Sequence[str], first: int, last: int, shares: int) -> set[str]:
-    """Returns the article titles in the shares `first` to `last` of `shares` equal shares.
+    """Divides articles into `shares` equal shares; returns the titles in the shares `first` to `last`.
 
     Titles are sorted by their hash and assigned to the shares in turn.
     """

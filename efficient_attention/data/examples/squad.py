@@ -1,4 +1,4 @@
-"""Reads questions about a text, with answers: SQuAD's JSON (1.1 and 2.0) and JSON lines.
+"""Reads questions about a text, with their answers, from SQuAD's JSON files (1.1 and 2.0) or from JSON lines.
 
 A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. Any other file
 has one question per line: {'id', 'question', 'context', 'answers': [{'text', 'answer_start'}]}, optionally 'title' and
@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A gold answer; `start` is its first character in the context, -1 = unknown."""
+    """A gold answer: its text, and the position of its first character in the context (-1 = unknown)."""
 
     text: str
     start: int = -1
@@ -26,7 +26,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context.
+    """A question about a context, with its gold answers.
 
     Attributes:
         answers: the gold answers; () = the question has no answer, None = unknown.
@@ -42,12 +42,13 @@ class Question:
     place: str = ''
 
     def has_answer_at_start(self, answer: Answer) -> bool:
-        """Whether the context has the answer's text at the answer's start."""
+        """Whether the context contains the answer's text at the position where the answer says that it starts."""
         return answer.start >= 0 and bool(answer.text) and self.context.startswith(answer.text, answer.start)
 
     @property
     def training_answer(self) -> Answer | None:
-        """Returns the most frequent answer, the first of equally frequent ones, to learn; None without answers.
+        """Returns the answer to train on: the most frequent answer, the first of equally frequent answers; None if
+        there are no answers.
 
         SQuAD's training sets have one answer per question, its dev sets several.
         """
@@ -55,7 +56,7 @@ class Question:
 
 
 def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
-    """Returns the questions of files, in order.
+    """Returns the questions of all given files, in order.
 
     Args:
         text: paths or globs, separated by commas, each with its selections (data/examples/selections.py).
@@ -74,7 +75,8 @@ def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
 
 
 def drop_misplaced_answers(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """Returns the questions whose training answer is at its 'answer_start', and a line about the others, if any."""
+    """Drops questions whose training answer is not at its 'answer_start'; returns the others, and a line for the user
+    if any were dropped."""
     kept: list[Question] = []
     others: list[Question] = []
     for question in questions:
@@ -98,7 +100,8 @@ def _read_questions(path: Path, is_labelled: bool) -> Iterator[Question]:
 
 
 def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """Yields (question, its paragraph with the title, its location for error messages) per question of a SQuAD file."""
+    """Yields, for each question of a SQuAD file: the question, its paragraph with the article's title, and its location
+    for error messages."""
     articles = typed_json_field(read_json(path), 'data', list, str(path))
     for a, article in enumerate(articles):
         where = f'{path}: article {a}'
@@ -110,7 +113,7 @@ def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], st
 
 
 def _parse_question(row: Any, paragraph: Any, places: tuple[str, str], is_labelled: bool) -> Question:
-    """Returns the parsed question.
+    """Parses a JSON question with its context and answers.
 
     `places` holds two locations for error messages: one until the id is known, and the prefix of the id after that.
     """

@@ -1,4 +1,4 @@
-"""Reads the rows of a training file with all columns, and writes such rows in the same format."""
+"""Reads the rows of a file with training examples, all columns included, and writes changed rows in the same format."""
 
 import csv
 import dataclasses
@@ -18,7 +18,7 @@ FORMATS = ('.csv', '.tsv', '.jsonl')
 
 @dataclasses.dataclass(frozen=True)
 class TextTable:
-    """A file of rows, in which one or two columns are texts.
+    """A file with training examples, in which one or two columns are texts.
 
     Attributes:
         path: the file.
@@ -29,7 +29,7 @@ class TextTable:
     config: ExamplesConfig
 
     def rows(self, faults: list[str]) -> Iterator[TableRow]:
-        """Returns the rows; `faults` collects broken rows of GLUE's own files.
+        """Returns the rows of the file; broken rows in GLUE's official files are skipped and listed in `faults`.
 
         Raises:
             InputError: the file is missing, of another kind, or has an invalid row.
@@ -44,24 +44,24 @@ class TextTable:
 
     @property
     def suffix(self) -> str:
-        """Returns the suffix of the file, without a compression suffix."""
+        """Returns the file's suffix, such as '.tsv', without the suffix of a compressed file."""
         return Path(self.path.name.removesuffix('.gz')).suffix
 
     def columns(self, row: TableRow) -> tuple[str, ...]:
-        """Returns the columns of the row's text or texts."""
+        """Returns the names of the columns with the row's text or texts."""
         if self.config.format == 'glue':
             return with_columns_of_file(glue_task(self.config.name), row).texts
         return tuple(column for column in (self.config.text, self.config.text_pair) if column)
 
     def has_header(self) -> bool:
-        """Whether the first line of the file has the column names."""
+        """Whether the first line of the file contains the column names."""
         if self.config.format != 'glue' or not glue_task(self.config.name).headless:
             return True
         return tuple(next(self.rows([])).values) != glue_task(self.config.name).headless
 
 
 def format_table_lines(rows: Iterable[Mapping[str, Any]], suffix: str, *, has_header: bool) -> Iterator[str]:
-    """Yields the lines of a file with these rows, each with its line end."""
+    """Yields the lines of a CSV, TSV or JSON-lines file with these rows; each line ends with a line break."""
     columns: Sequence[str] | None = None
     for row in rows:
         if suffix == '.jsonl':
@@ -75,7 +75,7 @@ def format_table_lines(rows: Iterable[Mapping[str, Any]], suffix: str, *, has_he
 
 
 def format_table_line(fields: Sequence[str], suffix: str) -> str:
-    """Returns a line of a CSV or TSV file."""
+    """Returns one line of a CSV or TSV file, line break included."""
     if suffix == '.tsv':
         return '\t'.join(fields) + '\n'
     text = io.StringIO()

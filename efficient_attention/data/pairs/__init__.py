@@ -1,1 +1,1 @@
-"""Pairs of source and target texts for encoder-decoders: readers, encoding and batches."""
+"""Pairs of source and target texts for encoder-decoders: reads them from files, encodes them, and makes batches."""

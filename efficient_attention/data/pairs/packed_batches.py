@@ -1,4 +1,4 @@
-"""Batches of rows of one shape with several pairs per row, so that rows have little padding.
+"""Makes batches in which each row contains several source-target pairs, so that rows have little padding.
 
 The pairs in each row are a function of only (seed, epoch). Each epoch puts its pairs into a new random order; each pair
 goes into the first row with enough free tokens on both sides (Krell et al. 2021, arXiv 2107.02027, compare packings).
@@ -19,13 +19,13 @@ from efficient_attention.data.pairs.pair_encoder import EncodedPair
 from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
-OPEN_ROWS = 64  # incomplete rows that a pair may join; more rows mean less padding and more time
+OPEN_ROWS = 64  # A pair may join one of up to 64 incomplete rows. A larger number means less padding and more time.
 SIDES = {'source': ('source', 'source_segments', 'source_positions'), 'target': ('targets', 'segments', 'positions')}
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedBatches:
-    """Batches of packed rows for training; evaluation has one pair per row (`PairBatches`).
+    """Batches of packed rows, for training only; evaluation has one pair per row (`PairBatches`).
 
     A batch has the arrays of `PairBatches` except 'index'. Segments 1, 2, ... mark the pairs of a row.
     'source_positions' and 'positions', int32, start at 0 in each pair.
@@ -46,24 +46,25 @@ class PackedBatches:
     seed: int = 0
     mixture: Mixture | None = None
     plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
-    counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)  # epoch -> steps
+    # epoch -> number of steps, for epochs that have been planned
+    counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @functools.cached_property
     def source_target_sizes(self) -> list[tuple[int, int]]:
-        """Returns the tokens of each pair's source and target."""
+        """Returns the number of tokens of the source and of the target, per pair."""
         return [(len(pair.source), len(pair.target)) for pair in self.pairs]
 
     @property
     def rows_per_epoch(self) -> int:
-        """Returns the number of rows in the first epoch; other epochs differ by few rows."""
+        """Returns the number of rows in the first epoch; other epochs have a few rows more or fewer."""
         return len(self.epoch_plan(0))
 
     def mean_padded_lengths(self) -> tuple[int, int]:
-        """Returns the lengths of source and target rows."""
+        """Returns the lengths of source rows and of target rows, which are the same for all rows."""
         return self.lengths
 
     def tokens_per_step(self) -> float:
-        """Returns the tokens of a training batch: source and target tokens, with padding."""
+        """Returns the number of source and target tokens in a training batch, padding included."""
         return float(self.batch_size * sum(self.lengths))
 
     def padding_share(self) -> float:
@@ -76,7 +77,7 @@ class PackedBatches:
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[Batch]:
-        """Yields this process's rows of the batches of steps start_step:stop_step.
+        """Yields the rows that this process reads of the training batches start_step:stop_step.
 
         Raises:
             InputError: there is no pair, or the batch size is not a multiple of the number of processes.
@@ -86,7 +87,8 @@ class PackedBatches:
             yield self.make_batch(self.rows_of_step(step), block)
 
     def rows_of_step(self, step: int) -> list[list[int]]:
-        """Returns the rows of a step as lists of pair numbers; a resumed run first plans all earlier epochs once."""
+        """Returns the rows of a training step, each as a list of pair numbers; a resumed run first plans all earlier
+        epochs once."""
         if not self.pairs:
             raise InputError('there is no row to train on')
         epoch = 0
@@ -102,7 +104,7 @@ class PackedBatches:
         return self.counts[epoch]
 
     def epoch_plan(self, epoch: int) -> list[list[int]]:
-        """Returns the rows of an epoch."""
+        """Returns the rows of an epoch, each as a list of pair numbers."""
         return self.plans.get(epoch, self._make_epoch_plan)
 
     def _make_epoch_plan(self, epoch: int) -> list[list[int]]:
@@ -112,7 +114,7 @@ class PackedBatches:
         return [rows[place] for place in rng.permutation(len(rows))]
 
     def make_batch(self, rows: Sequence[Sequence[int]], block: HostBlock) -> Batch:
-        """Returns this process's block of the batch of these rows."""
+        """Builds the rows that this process reads of one batch, given the pair numbers of each row."""
         first = block.process_index * block.rows
         batch: Batch = {}
         for length, symbols, (side, names) in zip(self.lengths, self.symbols, SIDES.items(), strict=True):
@@ -127,7 +129,8 @@ class PackedBatches:
 def concatenate_into_rows(
     rows: Sequence[Sequence[np.ndarray]], shape: tuple[int, int], pad: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the ids, segments (0 = padding) and positions of rows of texts end to end, int32 of the given shape."""
+    """Concatenates the texts of each row; returns the ids, segments (0 = padding) and positions, each int32 of the
+    given shape."""
     ids, segments, positions = np.full(shape, pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for row, texts in enumerate(rows):
         lengths = [len(text) for text in texts]
@@ -141,7 +144,8 @@ def concatenate_into_rows(
 def first_fit_packing(
     numbers: Sequence[int], sizes: Sequence[tuple[int, int]], lengths: tuple[int, int]
 ) -> list[list[int]]:
-    """Packs pair numbers into rows: each goes into the first open row where source and target fit, or a new row.
+    """Packs pairs into rows (first fit): each pair goes into the first open row with space for its source and target,
+    or else into a new row.
 
     Args:
         numbers: the numbers in packing order.
@@ -149,7 +153,8 @@ def first_fit_packing(
         lengths: limits of the summed sizes in a row.
     """
     closed: list[list[int]] = []
-    opened: list[tuple[list[int], list[int]]] = []  # numbers, and free tokens on both sides
+    # Each open row: its pair numbers, and its free tokens in source and target.
+    opened: list[tuple[list[int], list[int]]] = []
     for number in numbers:
         source, target = sizes[number]
         row = next((one for one in opened if one[1][0] >= source and one[1][1] >= target), None)

@@ -1,4 +1,4 @@
-"""Batches of encoded pairs of similar length, padded to one of a few lengths."""
+"""Makes batches of encoded source-target pairs of similar length; each batch is padded to one of a few lengths."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ Batch = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class PairBatches:
-    """Batches of a list of pairs.
+    """Makes training and evaluation batches from a list of encoded pairs, with one pair per row.
 
     A batch has 'source' and 'source_segments' int32 [B, M]; 'tokens' (input of the decoder: the start, then the target
     without its last token), 'targets' and 'segments' int32 [B, L]; 'weights' float32 [B, L] (1 = token, 0 = padding);
@@ -46,7 +46,8 @@ class PairBatches:
 
     @functools.cached_property
     def length_buckets(self) -> LengthBucketedBatches:
-        """Returns the length buckets, which decide by the longer of source and target which pairs share a batch."""
+        """Returns the object that groups pairs by the longer of source and target, and so decides which pairs share a
+        batch."""
         longer = np.array([max(len(pair.source), len(pair.target)) for pair in self.pairs], np.int64)
         return LengthBucketedBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed, self.mixture)
 
@@ -65,12 +66,12 @@ class PairBatches:
         return int(source), int(target)
 
     def tokens_per_step(self) -> float:
-        """Returns the mean tokens of a training batch: source and target tokens, with padding."""
+        """Returns the mean number of source and target tokens in a training batch, padding included."""
         plan = self.length_buckets.epoch_plan(0)
         return self.batch_size * float(np.mean([sum(self.padded_lengths(rows)) for rows in plan]))
 
     def padding_share(self) -> float:
-        """Returns the share of padding in a training epoch, including rows that complete a batch."""
+        """Returns the share of padding in a training epoch; padding includes the rows that complete the last batch."""
         plan = self.length_buckets.epoch_plan(0)
         tokens = sum(
             len(self.pairs[number].source) + len(self.pairs[number].target) for rows in plan for number in rows
@@ -80,7 +81,7 @@ class PairBatches:
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[Batch]:
-        """Yields this process's rows of the batches of steps start_step:stop_step.
+        """Yields the rows that this process reads of the training batches start_step:stop_step.
 
         Raises:
             InputError: there is no pair, or the batch size is not a multiple of the number of processes.
@@ -90,13 +91,15 @@ class PairBatches:
             yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields this process's rows of batches with every pair once, the longest first."""
+        """Yields the rows that this process reads of the evaluation batches; these contain every pair once, the longest
+        first."""
         block = HostBlock(self.batch_size, process_index, process_count)
         for rows in self.evaluation_batch_rows():
             yield self.make_batch(rows, block, self.evaluation_padded_lengths(rows))
 
     def evaluation_batch_rows(self) -> Iterator[np.ndarray]:
-        """Yields the pairs of each evaluation batch: every pair once, grouped by the buckets they must have."""
+        """Yields the pair numbers of each evaluation batch; every pair occurs once, and pairs that need different
+        padded lengths are in different batches."""
         order = np.concatenate([*self.length_buckets.longest_first_batches(), np.zeros(0, np.int64)])
         keys = [self.required_padded_lengths(self.pairs[number]) for number in order]
         for key in dict.fromkeys(keys):
@@ -105,7 +108,8 @@ class PairBatches:
                 yield group[start : start + self.batch_size]
 
     def required_padded_lengths(self, pair: EncodedPair) -> tuple[int, int]:
-        """Returns the padded lengths that a pair must have in evaluation; 0 = any length that is large enough."""
+        """Returns the padded lengths that a pair's source and target must have in evaluation; 0 = any length that is
+        large enough."""
         sides = zip((pair.source, pair.target), self.lengths, self.alone, strict=True)
         source, target = (
             min(self.length_buckets.bucket_for_length(len(ids)), most) * is_alone for ids, most, is_alone in sides
@@ -113,7 +117,7 @@ class PairBatches:
         return source, target
 
     def evaluation_padded_lengths(self, rows: np.ndarray) -> tuple[int, int]:
-        """Returns the padded lengths of the pairs of an evaluation batch."""
+        """Returns the padded source and target lengths of an evaluation batch, given its pair numbers."""
         source, target = (
             own or most
             for own, most in zip(
@@ -123,12 +127,13 @@ class PairBatches:
         return source, target
 
     def padded_lengths(self, rows: np.ndarray) -> tuple[int, int]:
-        """Returns the padded lengths of the sources and of the targets of these pairs."""
+        """Returns the padded source and target lengths of a batch with these pairs."""
         bucket, (most_source, most_target) = self.length_buckets.bucket_of_rows(rows), self.lengths
         return min(bucket, most_source), min(bucket, most_target)
 
     def make_batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
-        """Returns this process's block of the batch of these pairs; `lengths` are padded lengths, default `padded`."""
+        """Builds the rows that this process reads of one batch, given its pair numbers; by default, `lengths` are the
+        result of `padded_lengths`."""
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
         pairs = [self.pairs[row] for row in numbers]

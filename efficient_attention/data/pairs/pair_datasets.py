@@ -1,4 +1,5 @@
-"""Reads datasets of text pairs: two parallel files, two columns of a table, a TFDS dataset, or a toy problem."""
+"""Reads datasets of source and target texts: two parallel files, two columns of a table, a TFDS dataset, or a toy
+problem."""
 
 import dataclasses
 import itertools
@@ -17,7 +18,7 @@ KINDS += ('joined:<pairs>:<set>',)
 
 
 class TextPair(NamedTuple):
-    """A source text, its target text, and their location in the files, for error messages."""
+    """A source text and its target text; `where` is their location in the files, for error messages."""
 
     source: str
     target: str
@@ -26,14 +27,14 @@ class TextPair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PairDataset:
-    """A dataset of text pairs.
+    """A dataset of source and target texts, as the config describes it.
 
     Attributes:
         kind: 'lines', 'table', 'tfds' or 'toy'.
         place: the files, or the text after 'toy:'.
         columns: source and target columns of a table; the two files of 'lines'.
         field: the config field, for messages.
-        text: the dataset's text form in the config.
+        text: the dataset's text in the config.
         joined: number of consecutive pairs that are joined by spaces into one.
     """
 
@@ -45,10 +46,10 @@ class PairDataset:
     joined: int = 1
 
     def read_pairs(self) -> Iterator[TextPair]:
-        """Returns the pairs in order.
+        """Returns the pairs of the dataset in order.
 
         Raises:
-            InputError: a file cannot be read, the two files have different numbers of lines, a side is empty.
+            InputError: a file cannot be read, the two files have different numbers of lines, a text is empty.
         """
         return (
             concatenate_consecutive_pairs(self.read_single_pairs(), self.joined)
@@ -57,13 +58,14 @@ class PairDataset:
         )
 
     def read_single_pairs(self) -> Iterator[TextPair]:
-        """Returns the pairs before they are joined; raises InputError as `read`."""
+        """Returns the pairs before consecutive pairs are joined; raises InputError as `read_pairs`."""
         if self.kind == 'toy':
             return (TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy(self.place, self.field)))
         return read_parallel_files(self) if self.kind == 'lines' else read_table_columns(self)
 
     def digest(self) -> str:
-        """Returns a text that identifies the pairs: a hash of the files, or the text form of a toy problem."""
+        """Returns a text that identifies the content of the dataset: a hash of its files, or a toy problem's text in
+        the config."""
         if self.joined > 1:
             return f'joined:{self.joined}:{dataclasses.replace(self, joined=1).digest()}'
         if self.kind == 'toy':
@@ -76,7 +78,8 @@ class PairDataset:
 
 
 def parse_pair_datasets(text: str, field: str) -> list[PairDataset]:
-    """Returns the datasets in a config's text, which ';' separates; messages name `field`.
+    """Returns the datasets that a config's text lists, separated by ';'; error messages contain `field`, the name of
+    the config field.
 
     Raises:
         InputError: a dataset has an unknown form.
@@ -85,7 +88,8 @@ def parse_pair_datasets(text: str, field: str) -> list[PairDataset]:
 
 
 def parse_pair_dataset(text: str, field: str, others: tuple[str, ...] = ()) -> PairDataset:
-    """Returns the dataset of a text form such as 'lines:a.de,a.en'; raises InputError as `parse_pair_datasets`.
+    """Returns the dataset that a text such as 'lines:a.de,a.en' describes; raises InputError as
+    `parse_pair_datasets`.
 
     `others`: further forms that the caller supports, for the message.
     """
@@ -106,7 +110,7 @@ def parse_pair_dataset(text: str, field: str, others: tuple[str, ...] = ()) -> P
 
 
 def concatenate_consecutive_pairs(pairs: Iterable[TextPair], size: int) -> Iterator[TextPair]:
-    """Yields every `size` consecutive pairs as one pair; the last one may join fewer."""
+    """Joins every `size` consecutive pairs into one pair and yields it; the last one may consist of fewer pairs."""
     pairs = iter(pairs)
     while some := list(itertools.islice(pairs, size)):
         source, target = (' '.join(text.strip() for text in side) for side in list(zip(*some, strict=True))[:2])
@@ -114,7 +118,7 @@ def concatenate_consecutive_pairs(pairs: Iterable[TextPair], size: int) -> Itera
 
 
 def find_single_file(pattern: str, field: str) -> Path:
-    """Returns the one file of a name or glob; raises InputError where there is none or several."""
+    """Returns the only file that a path or glob matches; raises InputError if none or several match."""
     try:
         files = find_files(pattern)
     except InputError as error:
@@ -127,7 +131,7 @@ def find_single_file(pattern: str, field: str) -> Path:
 
 
 def read_parallel_files(pairs: PairDataset) -> Iterator[TextPair]:
-    """Yields the pairs of two files, line by line."""
+    """Yields the pairs of two parallel files: line n of one file is the source, line n of the other file the target."""
     source, target = (find_single_file(name, pairs.field) for name in pairs.columns)
     for ours, theirs in itertools.zip_longest(read_lines(source), read_lines(target)):
         if ours is None or theirs is None:
@@ -140,7 +144,7 @@ def read_parallel_files(pairs: PairDataset) -> Iterator[TextPair]:
 
 
 def check_pair_not_empty(pair: TextPair, files: tuple[str, str], number: int) -> TextPair:
-    """Returns the text pair; raises InputError where the source or the target is empty."""
+    """Returns the pair unchanged; raises InputError if its source or target is empty."""
     for text, file in zip(pair[:2], files, strict=True):
         if not text.strip():
             raise InputError(f'{file}: line {number} is empty')
@@ -148,7 +152,7 @@ def check_pair_not_empty(pair: TextPair, files: tuple[str, str], number: int) ->
 
 
 def read_table_columns(pairs: PairDataset) -> Iterator[TextPair]:
-    """Yields the pairs of two columns of a table."""
+    """Yields the pairs of a table, in which one column has the sources and another column the targets."""
     try:
         expand_table_names(pairs.place)
     except InputError as error:

@@ -1,4 +1,5 @@
-"""Encodes pairs of texts as token ids, with prefix, length limits, and begin and end symbols."""
+"""Encodes source and target texts as token ids; adds a prefix and begin and end tokens, and applies the length
+limits."""
 
 import dataclasses
 import functools
@@ -15,12 +16,13 @@ from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds, text_to_text_ids
 from efficient_attention.errors import InputError
 
-ENCODED_AT_ONCE = 4096  # pairs encoded at a time
+ENCODED_AT_ONCE = 4096  # number of pairs that are encoded at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPair:
-    """A source and a target, int32 [M] and [L], with end symbols, their location `where`, and their dataset number."""
+    """A source and a target as token ids, int32 [M] and [L], end tokens included; with their location in the files, and
+    their number in the dataset."""
 
     source: np.ndarray
     target: np.ndarray
@@ -30,7 +32,7 @@ class EncodedPair:
 
 @dataclasses.dataclass
 class OverlongPairs:
-    """Pairs above a length limit: their count, and the location of the first one in the files."""
+    """The number of pairs above a length limit, and where the first of them is in the files."""
 
     count: int = 0
     first: str = ''
@@ -39,7 +41,8 @@ class OverlongPairs:
 def special_ids_of_tokenizer(
     tokenizer: Tokenizer, start: str = '', begin: str = '', name: str = 'data.tokenizer'
 ) -> SequenceSpecialIds:
-    """Returns the special ids of a tokenizer, found by common names; `start` and `begin` are as in `PairsConfig`.
+    """Returns the special ids of a tokenizer, found by common names; `start` and `begin` are the fields of
+    `PairsConfig`.
 
     `name` is the config field of the tokenizer, for messages.
 
@@ -57,7 +60,7 @@ def special_ids_of_tokenizer(
 
 @dataclasses.dataclass(frozen=True)
 class SideEncoder:
-    """An encoder from source texts, or from target texts, to ids.
+    """Encodes either source texts or target texts as token ids.
 
     Attributes:
         tokenizer: the tokenizer of this side.
@@ -75,31 +78,33 @@ class SideEncoder:
 
     @functools.cached_property
     def plain_text_tokenizer(self) -> Tokenizer:
-        """Returns a tokenizer for user texts: '</s>' in a text is text; mask, sentinels, added tokens stay whole."""
+        """Returns a tokenizer for user texts: a typed '</s>' is plain text; the mask, sentinels and tokens that an
+        author added stay whole."""
         mask = role_names(self.tokenizer).get('mask')
         return make_plain_text_tokenizer(self.tokenizer, () if mask is None else (mask,))
 
     def pieces_with_text(self, text: str) -> list[tuple[str, str]]:
-        """Returns the pieces of a text, each with its part of the text."""
+        """Returns the pieces of a text; each piece comes with the part of the text that it encodes."""
         if self.marian is not None:
             return self.marian.pieces_with_text(text)
         encoding = self.plain_text_tokenizer.encode(text, add_special_tokens=False)
         return [(piece, text[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
 
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """Returns the ids of texts, each with its end symbol, without length limit."""
+        """Returns the ids of each text with begin and end tokens, without a length limit."""
         if self.marian is not None:
             return [self.symbols.add_special_ids(ids) for ids in self.marian.ids(texts)]
         encoded = self.plain_text_tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [self.symbols.add_special_ids(one.ids) for one in encoded]
 
     def truncate_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the token ids, cut to the length limit with an end symbol, in the model's reading order."""
+        """Cuts token ids to the length limit, with an end token, and puts them into the model's reading order."""
         ids = ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
         return ids[self.reversed_positions(len(ids))]
 
     def reversed_positions(self, length: int) -> np.ndarray:
-        """Returns the text position of each token that the model reads (its own inverse); ends are included."""
+        """Returns, for each token in the model's reading order, its position in the text; begin and end tokens
+        count."""
         places, first = np.arange(length), self.symbols.special_id_count - 1
         if self.is_reversed:
             places[first : length - 1] = places[first : length - 1][::-1]
@@ -108,7 +113,7 @@ class SideEncoder:
 
 @dataclasses.dataclass(frozen=True)
 class PairEncoder:
-    """An encoder from pairs of texts to ids.
+    """Encodes pairs of source and target texts as token ids.
 
     Attributes:
         source: encoder of sources.
@@ -122,21 +127,21 @@ class PairEncoder:
 
     @property
     def special_ids(self) -> tuple[SequenceSpecialIds, SequenceSpecialIds]:
-        """Returns the special ids of the source and target tokenizers."""
+        """Returns the special ids of the source tokenizer and of the target tokenizer."""
         return self.source.symbols, self.target.symbols
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Returns the most tokens of a source and of a target."""
+        """Returns the maximum length of a source and the maximum length of a target, in tokens."""
         return self.source.length, self.target.length
 
     @property
     def limits(self) -> str:
-        """Returns the length limits of sources and targets, as text for messages."""
+        """Returns the length limits of sources and targets, as a text for error messages."""
         return f'data.length {self.source.length} and pairs.target_length {self.target.length}'
 
     def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: OverlongPairs) -> Iterator[EncodedPair]:
-        """Yields the pairs as ids; counts pairs above a limit in `overlong`, and cuts or skips them.
+        """Yields the pairs as token ids; pairs above a length limit are counted in `overlong`, and cut or skipped.
 
         Raises:
             InputError: a pair is too long and `overlong` of this encoder is 'error'.
@@ -156,7 +161,7 @@ class PairEncoder:
                 )
 
     def count_overlong_pair(self, pair: TextPair, source: int, target: int, overlong: OverlongPairs) -> None:
-        """Counts a pair that is too long; raises InputError if such pairs are an error."""
+        """Counts a pair that is too long; raises InputError if the config forbids such pairs."""
         if self.overlong == 'error':
             raise InputError(f'{pair.where}: {source} and {target} tokens, above {self.limits} (pairs.overlong)')
         overlong.count += 1

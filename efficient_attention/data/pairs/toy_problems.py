@@ -1,4 +1,4 @@
-"""Toy problems for text_to_text: copy, reverse, sort or add up digits; all pairs are generated.
+"""Generates pairs for toy problems of encoder-decoders: copy, reverse, sort or add up digits.
 
 Each pair is a function of only (seed, its number). Such problems have been used to compare sequence models since
 Zaremba and Sutskever 2014, arXiv 1410.4615. Accuracy by length shows whether a model generalises beyond the training
@@ -21,7 +21,8 @@ DIGITS = 10
 
 
 class Toy(NamedTuple):
-    """A problem with `rows` pairs; sources have `shortest` to `longest` digits, all lengths equally likely."""
+    """A toy problem with `rows` generated pairs; a source has `shortest` to `longest` digits, and all lengths are
+    equally likely."""
 
     problem: str
     rows: int
@@ -31,7 +32,8 @@ class Toy(NamedTuple):
 
 
 def parse_toy(text: str, field: str) -> Toy:
-    """Returns the problem of '<problem>:<rows>:<shortest>-<longest>[:<seed>]'; an InputError names `field`."""
+    """Parses a toy problem of the form '<problem>:<rows>:<shortest>-<longest>[:<seed>]'; an InputError names the config
+    field."""
     match = FORM.fullmatch(text)
     if match is None or match['problem'] not in PROBLEMS:
         form = f'toy:<{"|".join(PROBLEMS)}>:<rows>:<shortest>-<longest>[:<seed>]'
@@ -44,7 +46,7 @@ def parse_toy(text: str, field: str) -> Toy:
 
 
 def toy_pairs(toy: Toy) -> Iterator[tuple[str, str]]:
-    """Yields sources and targets, digits separated by spaces."""
+    """Yields the generated sources and targets as texts; spaces separate the digits."""
     for row in range(toy.rows):
         rng = np.random.default_rng((toy.seed, row))
         digits = rng.integers(0, DIGITS, rng.integers(toy.shortest, toy.longest + 1)).tolist()
@@ -52,7 +54,7 @@ def toy_pairs(toy: Toy) -> Iterator[tuple[str, str]]:
 
 
 def toy_target_digits(problem: str, digits: Sequence[int]) -> list[int]:
-    """Returns the digits of the target; for 'sum' the digits of the decimal number."""
+    """Returns the digits of the target; for the problem 'sum', these are the digits of the decimal number."""
     if problem == 'sum':
         return [int(digit) for digit in str(sum(digits))]
     if problem == 'sort':
@@ -61,5 +63,5 @@ def toy_target_digits(problem: str, digits: Sequence[int]) -> list[int]:
 
 
 def digits_to_text(digits: Sequence[int]) -> str:
-    """Returns digits as a text with spaces."""
+    """Returns digits as a text, separated by spaces."""
     return ' '.join(map(str, digits))

@@ -1,4 +1,4 @@
-"""Writes folders of the cache, and checks them when they are opened.
+"""Writes the folders of the data cache, and verifies their checksums when they are opened.
 
 A folder appears complete or not at all, even if processes are killed or race. Its manifest has checksums of itself and
 of every other file.
@@ -19,13 +19,14 @@ from efficient_attention.errors import InputError, RunError
 
 MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
-TARGET_TOKENIZER = 'target_tokenizer.json'  # in workdirs with a separate tokenizer for targets
+TARGET_TOKENIZER = 'target_tokenizer.json'  # file in a workdir, if targets have a separate tokenizer
 UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 
 @contextlib.contextmanager
 def new_cache_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
-    """Writes a folder atomically (`atomic_folder`); if another process has written it meanwhile, that folder stays.
+    """Yields a temporary folder, which becomes the cache folder when the `with` block ends. If another process has
+    created the cache folder meanwhile, keeps the other's folder.
 
     Args:
         folder: the new folder; its name must identify its content.
@@ -39,22 +40,23 @@ def new_cache_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
     try:
         with atomic_folder(folder) as partial:
             yield partial
-            partial.chmod(0o755)  # other users may share the cache
+            partial.chmod(0o755)  # Other users may share the cache.
             is_complete = True
     except InputError as error:
         if not (is_complete and folder.is_dir()):
             if str(error).startswith(f'{folder}: '):
                 raise InputError(f'{field}: {error}') from None
             raise
-        if not (folder / MANIFEST).exists():  # otherwise another process has written the same content first
+        # If the folder has a manifest, another process has written the same content first.
+        if not (folder / MANIFEST).exists():
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
-    except OSError as error:  # the error concerns another file
+    except OSError as error:  # The error concerns another file, which the `with` block uses.
         kind = RunError if error.errno in FAULTS else InputError
         raise kind(f'{error.filename}: {error.strerror}') from error
 
 
 def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
-    """Returns the manifest of a prepared folder, after a check of its own checksum.
+    """Returns the manifest of a prepared folder, after it has verified the manifest's own checksum.
 
     Args:
         folder: the prepared folder.
@@ -82,7 +84,8 @@ def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
 
 
 def check_file_checksums(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
-    """Raises InputError unless every file has the checksum of the manifest; `content` as in `read_manifest`."""
+    """Raises InputError unless every file has the size and checksum that the manifest states; `content` has the meaning
+    as in `read_manifest`."""
     for name, expected in manifest['files'].items():
         path = folder / name
         if not path.is_file():
@@ -94,7 +97,8 @@ def check_file_checksums(folder: Path, manifest: Mapping[str, Any], content: str
 
 
 def file_sizes_and_checksums(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns bytes and SHA-256 of every file below `folder`, by relative path, sorted: the manifest's `files`."""
+    """Returns size and SHA-256 of every file below `folder`, sorted by relative path; the manifest stores the result as
+    `files`."""
     paths = sorted(path for path in folder.rglob('*') if path.is_file())
     return {
         path.relative_to(folder).as_posix(): {'bytes': path.stat().st_size, 'sha256': file_sha256(path)}
@@ -103,7 +107,7 @@ def file_sizes_and_checksums(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarray:
-    """Returns the array in a file, after its checksum was checked.
+    """Loads the NumPy array of a file whose checksum has already been verified.
 
     Args:
         path: the file.
@@ -122,12 +126,12 @@ def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarr
 
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of a manifest without its field `checksum`."""
+    """Returns the SHA-256 of a manifest; its field `checksum` is left out."""
     return json_sha256({name: value for name, value in manifest.items() if name != 'checksum'})
 
 
 def json_sha256(value: Any) -> str:
-    """Returns the SHA-256 of a value as JSON with sorted names, in hex."""
+    """Returns the SHA-256 of a value, in hex; the value is written as JSON with sorted names."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -138,7 +142,7 @@ def file_sha256(path: Path) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an error's message without line breaks."""
+    """Returns the message of an error without line breaks."""
     return ' '.join(str(error).split())
 
 

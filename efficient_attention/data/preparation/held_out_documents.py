@@ -1,4 +1,5 @@
-"""Selects held-out documents for evaluation: a hash of a document's text below a threshold, whatever the order."""
+"""Selects the held-out documents of a corpus: documents whose hash is below a threshold, so that their order does not
+matter."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,12 +8,14 @@ from typing import Any
 from efficient_attention.errors import InputError
 
 HASHES = 2**64
-FEW_TOKENS = 10_000  # if the loss per token has a deviation of 3 bits, the mean over 10,000 has one of 0.03
-FAR_OFF = 2.0  # factor between requested and actual share, beyond which a run prints the actual share
+# If the loss has a standard deviation of 3 bits per token, its mean over 10,000 tokens has a deviation of 0.03 bits.
+FEW_TOKENS = 10_000
+FAR_OFF = 2.0  # If the actual and the requested share differ by more than this factor, a run prints the actual share.
 
 
 class SingleDocumentError(InputError):
-    """There is only one document, which cannot be split; the caller adds a remedy to the message."""
+    """The source has only one document, which cannot be divided into splits; the caller adds a remedy to the
+    message."""
 
 
 def document_hash(document: str | bytes) -> int:
@@ -22,7 +25,7 @@ def document_hash(document: str | bytes) -> int:
 
 
 def held_out_threshold(hashes: Sequence[int], share: float) -> int:
-    """Returns the threshold below which the hash of a held-out document is.
+    """Computes the threshold for held-out documents: a document is held out if its hash is smaller.
 
     With 0 < share < 1, both splits get a document: a small corpus holds out the document with the smallest hash, or
     trains on the one with the largest. Documents with equal texts are in the same split.
@@ -32,7 +35,7 @@ def held_out_threshold(hashes: Sequence[int], share: float) -> int:
         share: share of held-out documents, in [0, 1]; 0 and 1 leave a split empty.
 
     Raises:
-        OneDocument: 0 < share < 1 and all documents have the same text.
+        SingleDocumentError: 0 < share < 1 and all documents have the same text.
     """
     threshold = int(share * HASHES)
     if share in (0, 1):
@@ -44,19 +47,21 @@ def held_out_threshold(hashes: Sequence[int], share: float) -> int:
 
 
 def more_documents_advice(source: str) -> str:
-    """Returns a remedy for a source with too few documents, as one item of a list in a message."""
+    """Returns a remedy for a source with too few documents, as part of an error message."""
     is_whole_files = source.startswith('text:') and '#' not in source
     return f"data.source='{source}#paragraphs' (blank lines separate documents)" if is_whole_files else 'more documents'
 
 
 def split_counts(manifest: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns (training, held-out) documents and (training, held-out) tokens, from a manifest of a corpus or text."""
+    """Returns (training, held-out) documents and (training, held-out) tokens, from the manifest of a prepared corpus or
+    text."""
     train, held_out = manifest['counts']['train'], manifest['counts']['held_out']
     return (train['documents'], held_out['documents']), (train['tokens'], held_out['tokens'])
 
 
 def held_out_share_note(share: float, documents: tuple[int, int], tokens: tuple[int, int]) -> list[str]:
-    """Returns a line if the held-out share of tokens is far from `share`, which counts documents; else nothing.
+    """Returns a warning, as a list of one line, if the held-out share of tokens is far from `share`, which counts
+    documents; otherwise [].
 
     Args:
         share: `data.held_out`.
@@ -73,7 +78,8 @@ def held_out_share_note(share: float, documents: tuple[int, int], tokens: tuple[
 
 
 def few_held_out_note(share: float, tokens: tuple[int, int]) -> list[str]:
-    """Returns a line if there are so few held-out tokens that scores are partly chance; else nothing.
+    """Returns a warning, as a list of one line, if there are so few held-out tokens that scores are partly chance;
+    otherwise [].
 
     Args:
         share: `data.held_out`.

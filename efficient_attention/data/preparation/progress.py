@@ -1,4 +1,4 @@
-"""Shows the progress of a long preparation: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of a long data preparation: a progress bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-PERIOD = 30.0  # seconds between lines where there is no terminal
+PERIOD = 30.0  # seconds between two lines, if the output is no terminal
 
 
 class Progress:
-    """A reporter of the steps of a job on the standard error stream; use it as a context manager."""
+    """Reports the progress of each step of a job on the standard error stream; used as a context manager."""
 
     def __init__(self, title: str, *, is_shown: bool) -> None:
         self._title = title
@@ -43,7 +43,7 @@ class Progress:
             self._bar.stop()
 
     def start(self, step: str, total: int | None = None) -> None:
-        """Begins a step with `total` characters or rows; None = unknown."""
+        """Begins a step that will process `total` characters or rows; None = unknown total."""
         self._step, self._total, self._done, self._said = step, total, 0, time.monotonic()
         if self._bar is None:
             self.print_line(step)
@@ -51,7 +51,7 @@ class Progress:
             self._task = self._bar.add_task(f'{self._title}: {step}', total=total)
 
     def advance(self, count: int) -> None:
-        """Adds `count` to the progress of the step."""
+        """Adds `count` characters or rows to the progress of the current step."""
         self._done += count
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, count)
@@ -60,7 +60,7 @@ class Progress:
             self.print_line(f'{self._step}: {self._done:,}' + (f' of {self._total:,}' if self._total else ''))
 
     def print_line(self, text: str) -> None:
-        """Prints a permanent line."""
+        """Prints a line that stays visible above the progress bar."""
         if self._bar is not None:
             self._bar.console.print(f'{self._title}: {text}', markup=False, highlight=False, soft_wrap=True)
         elif self._is_shown:

@@ -1,4 +1,5 @@
-"""Worker processes that return results in the order of the tasks, and end with their parent process."""
+"""Runs a function in worker processes; returns results in the order of the tasks, and ends the workers with their
+parent process."""
 
 import collections
 import multiprocessing
@@ -15,7 +16,7 @@ from efficient_attention.errors import InputError
 
 Task = TypeVar('Task')
 Result = TypeVar('Result')
-WAITING = 4  # tasks per process that may wait for the reader, which limits the memory
+WAITING = 4  # most tasks per process that are submitted ahead of the results, which limits memory
 
 
 def usable_cores() -> int:
@@ -26,7 +27,8 @@ def usable_cores() -> int:
 def map_in_processes(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int, *, fault: str
 ) -> Iterator[Result]:
-    """Yields function(task) of each task, in order; the processes end with the generator.
+    """Yields function(task) for each task, in order, computed by worker processes; the processes end with the
+    generator.
 
     Args:
         function: a module-level function, or a `functools.partial` of one.
@@ -37,7 +39,7 @@ def map_in_processes(
     Raises:
         InputError: a process died.
     """
-    context = multiprocessing.get_context('spawn')  # a fork would copy JAX's threads in an undefined state
+    context = multiprocessing.get_context('spawn')  # A fork would copy the threads of JAX in an undefined state.
     waiting: collections.deque[Future[Result]] = collections.deque()
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker)
     try:
@@ -54,12 +56,14 @@ def map_in_processes(
 
 
 def _start_worker() -> None:
-    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # processes already use all cores
+    # The worker processes already use all cores, so the tokenizers library must not start threads in them.
+    os.environ['TOKENIZERS_PARALLELISM'] = 'false'
     exit_with_parent()
 
 
 def exit_with_parent() -> None:
-    """Ends this worker as soon as its parent is gone, so that a killed parent leaves no worker behind.
+    """Makes this worker process end as soon as its parent process has ended, so that a killed parent leaves no workers
+    behind.
 
     A thread waits for the parent's end. Linux's parent-death signal would come too early: it follows the thread that
     started the process, and Grain starts workers from its own threads. The worker ignores Ctrl-C, which a terminal

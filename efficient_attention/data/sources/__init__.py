@@ -1,1 +1,1 @@
-"""Readers of documents and tables: text, JSON, images, ArrayRecord, Wikipedia dumps and TFDS datasets."""
+"""Readers of documents and tables: text files, JSON, images, ArrayRecord, Wikipedia dumps and TFDS datasets."""

@@ -1,4 +1,4 @@
-"""Reads texts from ArrayRecord files; errors name the damaged file or record."""
+"""Reads text documents from ArrayRecord files; error messages name the damaged file or record."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

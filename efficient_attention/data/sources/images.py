@@ -1,4 +1,5 @@
-"""Reads images as documents: the bytes of each image, row by row with interleaved channels; all have one shape.
+"""Reads images as documents for language models: the bytes of each image, row by row with interleaved channels; all
+images have one shape.
 
 images:<globs>                 files that Pillow reads, such as PNG and JPEG; glob by glob, sorted by path
 tfds:<name>[:<split>]#<field>  a TensorFlow Datasets dataset, without TensorFlow, e.g. tfds:cifar10#image
@@ -18,15 +19,16 @@ from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.data.sources.tfds import digest_texts, tfds_field, tfds_values
 from efficient_attention.errors import InputError
 
-MODES = {1: 'L', 3: 'RGB'}  # channels -> Pillow's name
+MODES = {1: 'L', 3: 'RGB'}  # number of channels -> Pillow's name of the mode
 Shape = tuple[int, ...]
 
 
 def open_images(text: str, shape: Shape) -> Source[bytes]:
-    """Returns the images of a source's text form; files are found now and read later.
+    """Opens an image source such as 'images:photos/*.png' or 'tfds:cifar10#image'; finds its files now, and reads them
+    later.
 
     Args:
-        text: the text form, see the module docstring.
+        text: the source's text in the config, see the module docstring.
         shape: (height, width, channels) that every image must have; 1 or 3 channels.
 
     Raises:
@@ -43,7 +45,8 @@ def open_images(text: str, shape: Shape) -> Source[bytes]:
     return Source(text, lambda: hashlib.sha256(f'{kind} {digest()}'.encode()).hexdigest(), documents)
 
 
-_Opened = tuple[Callable[[], str], Callable[[], Iterator[bytes]]]  # digest of the content; the images
+# two functions: one hashes the content, the other yields the images
+_Opened = tuple[Callable[[], str], Callable[[], Iterator[bytes]]]
 
 
 def _open_files(rest: str, shape: Shape) -> _Opened:
@@ -66,7 +69,7 @@ def _read_files(files: Sequence[Path], shape: Shape) -> Iterator[bytes]:
 
 def _read_file(path: Path, shape: Shape) -> bytes:
     height, width, channels = shape
-    with Image.open(path) as image:  # reads only the header
+    with Image.open(path) as image:  # `Image.open` reads only the header of the file.
         if (image.height, image.width, image.mode) != (height, width, MODES[channels]):
             raise InputError(_wrong_shape_message(path, f'{image.height} x {image.width} {image.mode}', shape))
         return image.tobytes()

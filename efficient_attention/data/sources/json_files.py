@@ -1,4 +1,4 @@
-"""Reads JSON files and JSON lines; errors name the file, place and field of every fault."""
+"""Reads JSON files and JSON lines; each error message names the file, the line or position, and the field."""
 
 import json
 import math
@@ -17,12 +17,14 @@ _REQUIRED: Any = object()
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value in a JSON file, plain or .gz; raises InputError, which names the file and place."""
+    """Returns the value in a JSON file, plain or packed (.gz, .bz2); raises an InputError that names file and
+    position."""
     return _parse_json_text(read_text(path), str(path))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
-    """Yields (row, 'file: line 3') per line of a file of JSON lines, plain or .gz; skips blank lines."""
+    """Yields each line of a JSON-lines file, plain or packed (.gz, .bz2), as (value, 'file: line 3'); skips blank
+    lines."""
     for number, line in read_lines(path):
         if line.strip():
             where = f'{path}: line {number}'
@@ -30,7 +32,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
 
 
 def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
-    """Yields the text in `field` of every row of JSON-lines files; skips blank lines.
+    """Yields the text in a field of every row of JSON-lines files; skips blank lines.
 
     Raises:
         InputError: a row is not a JSON object with a text in `field`; the message names file and line.
@@ -41,7 +43,7 @@ def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
 
 
 def typed_json_field(row: Any, name: str, kind: type, where: str, *, default: Any = _REQUIRED) -> Any:
-    """Returns the value of a field of a JSON object.
+    """Returns the value of a field of a JSON object, after it has checked the value's type.
 
     Args:
         row: the object.
@@ -63,7 +65,7 @@ def typed_json_field(row: Any, name: str, kind: type, where: str, *, default: An
 
 
 def check_json_type(value: Any, kind: type, where: str) -> Any:
-    """Returns `value`; raises InputError where it is not of type `kind`."""
+    """Returns the value unchanged; raises InputError if it is not of type `kind`."""
     is_right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not is_right:
         raise InputError(f'{where} is {json_type_name(value)}, not {NAMES[kind]}')
@@ -73,7 +75,7 @@ def check_json_type(value: Any, kind: type, where: str) -> Any:
 
 
 def json_type_name(value: Any) -> str:
-    """Returns the kind of a JSON or TFDS value in words, for messages: 'a list', 'null', 'a decimal number'."""
+    """Returns the type of a JSON or TFDS value in words, for error messages: 'a list', 'null', 'a decimal number'."""
     if value is None or isinstance(value, bool):
         return {None: 'null', True: 'true', False: 'false'}[value]
     if isinstance(value, float):
@@ -82,12 +84,12 @@ def json_type_name(value: Any) -> str:
 
 
 def nonfinite_json_text(value: float) -> str:
-    """Returns a float that is not finite as JSON files write it: NaN, Infinity or -Infinity."""
+    """Returns NaN, Infinity or -Infinity, as JSON files write a float that is not finite."""
     return json.dumps(value)
 
 
 def check_unique_ids(pairs: Iterable[tuple[str, str]]) -> None:
-    """Raises InputError where two (id, place) pairs have the same id, which would be ambiguous in predictions."""
+    """Raises InputError if two (id, location) pairs have the same id, because predictions would be ambiguous."""
     places: dict[str, str] = {}
     for id, place in pairs:
         if id in places:

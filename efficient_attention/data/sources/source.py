@@ -1,4 +1,4 @@
-"""Opens a text source by its text form: 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
+"""Opens the text source that a config names, such as 'stdlib', 'text:books/**/*.txt' or 'jsonl:rows/*.jsonl.gz#text'.
 
     stdlib                         documentation topics and docstrings of the running Python's standard library
     text:<globs>                   plain, Markdown (front matter dropped), .gz or .bz2 files, one document per file
@@ -29,7 +29,7 @@ from efficient_attention.errors import InputError
 MARKDOWN = frozenset({'.md', '.markdown'})
 FRONT_MATTER = re.compile(
     r'\A\s*---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)', re.DOTALL
-)  # YAML between lines of dashes
+)  # YAML metadata between two lines of dashes, at the start of a file
 
 
 Document = TypeVar('Document', str, bytes)
@@ -37,10 +37,10 @@ Document = TypeVar('Document', str, bytes)
 
 @dataclasses.dataclass(frozen=True)
 class Source(Generic[Document]):
-    """Documents that can be read repeatedly, always the same documents in the same order.
+    """A source of documents that can be read repeatedly; each reading yields the same documents in the same order.
 
     Attributes:
-        text: the text form.
+        text: the source's text in the config.
         digest: a function that reads the content and returns its SHA-256 in hex.
         documents: a function that yields texts, none of them blank, or the bytes of images (images.py).
     """
@@ -51,10 +51,10 @@ class Source(Generic[Document]):
 
 
 def open_source(text: str, field: str = 'data.source') -> Source[str]:
-    """Returns the source of a text form; files are found now and read later.
+    """Opens a text source such as 'text:books/*.txt'; finds its files now, and reads them later.
 
     Args:
-        text: the text form, see the module docstring.
+        text: the source's text in the config, see the module docstring.
         field: its config field, for messages.
 
     Raises:
@@ -76,7 +76,7 @@ def open_source(text: str, field: str = 'data.source') -> Source[str]:
 
 _Opened = tuple[
     str, Callable[[], str], Callable[[], Iterable[str]]
-]  # kind and options; digest of the content; documents
+]  # kind and options of a source as text, a function that hashes the content, a function that yields the documents
 
 
 def _open_stdlib(_rest: str) -> _Opened:
@@ -102,7 +102,7 @@ def _open_json(rest: str) -> _Opened:
 
 
 def _open_dump(rest: str) -> _Opened:
-    from efficient_attention.data.sources.wikipedia_dump import dump_documents  # only dumps need its parser
+    from efficient_attention.data.sources.wikipedia_dump import dump_documents  # Only Wikipedia dumps need this parser.
 
     files = find_files(rest)
     return 'dump', functools.partial(digest_files, files), functools.partial(dump_documents, files)
@@ -118,7 +118,7 @@ def _open_tfds(rest: str) -> _Opened:
     return 'tfds', lambda: digest_texts(documents()), documents
 
 
-KINDS = {  # kind, the word before the colon -> its text form
+KINDS = {  # kind of source (the word before the colon) -> how to write it in a config
     'stdlib': 'stdlib',
     'text': 'text:<glob>[#paragraphs]',
     'jsonl': 'jsonl:<glob>#<field>',

@@ -1,4 +1,5 @@
-"""The embedded corpus: English documentation topics and docstrings of the running Python's standard library.
+"""A text corpus that needs no download: English documentation topics and docstrings of the running Python's standard
+library.
 
 Nothing is downloaded and no module is executed: the files are parsed. Another Python version has another corpus.
 """
@@ -12,9 +13,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-TOPICS = 'pydoc_data/topics.py'  # source of `help('topics')`: the language reference as plain text
+TOPICS = 'pydoc_data/topics.py'  # the file behind `help('topics')`, with the language reference as plain text
 SKIPPED_FOLDERS = frozenset({'test', 'tests', 'idle_test', 'site-packages', 'dist-packages', '__pycache__'})
-MIN_WORDS = 8  # shorter docstrings ('Return self.') teach a model nothing
+MIN_WORDS = 8  # Docstrings with fewer words, such as 'Return self.', teach a model nothing.
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -24,14 +25,16 @@ def stdlib_files(root: Path | None = None) -> tuple[Path, ...]:
     root = root or Path(sysconfig.get_path('stdlib'))
     found: list[Path] = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]  # os.walk enters only the rest
+        # `os.walk` enters only the folders that remain in this list.
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
         found += [Path(folder, name) for name in files if name.endswith('.py')]
     return tuple(sorted(found))
 
 
-@functools.lru_cache(maxsize=1)  # parsing takes seconds, and each split reads all files; the texts take 2 MB
+@functools.lru_cache(maxsize=1)  # Parsing takes seconds, and each split reads all files. The cached texts take 2 MB.
 def stdlib_documents(files: tuple[Path, ...]) -> tuple[str, ...]:
-    """Returns all documentation topics and docstrings of the files in order, without repeats and very short ones."""
+    """Returns all documentation topics and docstrings of the files in order, without repeated texts and very short
+    texts."""
     texts = (_topics if path.as_posix().endswith(TOPICS) else _docstrings for path in files)
     found = dict.fromkeys(text for read, path in zip(texts, files, strict=True) for text in read(_parse_module(path)))
     return tuple(text for text in found if _word_count(text) >= MIN_WORDS)
@@ -39,10 +42,10 @@ def stdlib_documents(files: tuple[Path, ...]) -> tuple[str, ...]:
 
 def _parse_module(path: Path) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # invalid escapes in old files, which we cannot repair
+        warnings.simplefilter('ignore')  # Old files contain invalid escapes, which cause warnings.
         try:
             return ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # some Pythons ship deliberately broken files
+        except (SyntaxError, ValueError):  # Some Python versions ship files that are broken on purpose.
             return ast.Module(body=[], type_ignores=[])
 
 
@@ -58,7 +61,7 @@ def _docstrings(module: ast.Module) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[Documented]:
-    """Yields the module, classes and functions at or below `node`, in source order."""
+    """Yields the definitions (modules, classes and functions) at or below a syntax node, in source order."""
     if isinstance(node, Documented):
         yield node
     for block in (
@@ -67,7 +70,7 @@ def _definitions(node: ast.AST) -> Iterator[Documented]:
         'cases',
         'orelse',
         'finalbody',
-    ):  # only statements: ast.walk takes 5 times as long
+    ):  # This loop visits only statements, because `ast.walk` takes 5 times as long.
         for inner in getattr(node, block, ()):
             yield from _definitions(inner)
 

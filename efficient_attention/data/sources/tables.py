@@ -1,4 +1,4 @@
-"""Reads rows with named columns: CSV, TSV and JSON lines, plain or .gz, folders of texts, and TFDS datasets.
+"""Reads rows with named columns from CSV, TSV and JSON lines (plain or .gz), folders of text files, and TFDS datasets.
 
 CSV fields in double quotes may contain commas and line ends. In TSV a quote is an ordinary character, because GLUE's
 files have single ones. A *.txt file is one row: 'text' is its content, 'label' the name of its folder, and 'id' its own
@@ -20,20 +20,21 @@ from efficient_attention.errors import InputError
 
 SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')
 TFDS = 'tfds:'
-TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')  # ':1.0.0' is a version, part of the name
-LARGEST_FIELD = 2**31 - 1  # characters; the csv module's limit of 131,072 is too small for a book
+# A number after a colon, such as ':1.0.0', is a version and part of the name.
+TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')
+LARGEST_FIELD = 2**31 - 1  # most characters of a field; the csv module's default of 131,072 is too small for a book
 
-CSV_FAULTS = {  # message of Python's csv module -> plain words
+CSV_FAULTS = {  # message of Python's csv module -> message for users
     'unexpected end of data': 'a double quote opens a field and none closes it',
     "expected after '\"'": 'text stands behind a closing double quote',
 }
 
-Fields = Iterator[tuple[int, list[str]]]  # line from 1, fields
+Fields = Iterator[tuple[int, list[str]]]  # line number from 1, fields of the line
 
 
 @dataclasses.dataclass(frozen=True)
 class TableRow:
-    """One row of a table.
+    """One row of a table, with its location in the file.
 
     Attributes:
         file: path of the file, or 'tfds:name:split'.
@@ -51,11 +52,12 @@ class TableRow:
 
     @property
     def file_and_line(self) -> str:
-        """Returns file and place, for messages."""
+        """Returns the row's file and line, for error messages."""
         return f'{self.file}: {self.place}'
 
     def column_value(self, column: str) -> Any:
-        """Returns the value in a column; for an unknown column raises InputError with the known ones."""
+        """Returns the value in a column; if there is no such column, raises an InputError that lists the known
+        columns."""
         if column not in self.values:
             where = f'{self.file}: line {self.header}' if self.header else self.file_and_line
             raise InputError(f'{where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
@@ -79,7 +81,7 @@ class TableRow:
         return value
 
     def column_label(self, column: str) -> str | None:
-        """Returns the label in a column without surrounding spaces; None where the field is empty.
+        """Returns the label in a column without surrounding spaces; None if the field is empty.
 
         A number of JSON or TFDS becomes the text of its value: 1, 1.0 and 1e0 are all '1'. A text is not changed.
 
@@ -90,7 +92,7 @@ class TableRow:
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:
-            return self.class_names[column][value] if value >= 0 else None  # TFDS has -1 for hidden labels
+            return self.class_names[column][value] if value >= 0 else None  # TFDS stores -1 for hidden labels.
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise InputError(
@@ -104,7 +106,7 @@ class TableRow:
 
 
 def expand_table_names(sources: str) -> list[str]:
-    """Returns the files of comma-separated globs, and TFDS splits among them unchanged, without repeats.
+    """Expands comma-separated globs to the files that match, without repeats; names of TFDS splits stay unchanged.
 
     Raises:
         InputError: a glob matches no file, or a TFDS dataset has no split.
@@ -114,13 +116,13 @@ def expand_table_names(sources: str) -> list[str]:
         if not source.startswith(TFDS):
             names += map(str, find_files(source))
         else:
-            tfds_parts(source)  # raises an error if there is no split
+            tfds_parts(source)  # This call raises an error if the name has no split.
             names.append(source)
     return list(dict.fromkeys(names))
 
 
 def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | None = None) -> Iterator[TableRow]:
-    """Returns the rows of one file or TFDS split, in order; blank lines are skipped.
+    """Returns the rows of one file or TFDS split, in order; skips blank lines.
 
     Args:
         name: one of `expand_table_names`.
@@ -149,7 +151,7 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
 
 
 def read_tables(sources: str, *, columns: Sequence[str] = ()) -> Iterator[TableRow]:
-    """Yields the rows of all `sources` in order; arguments and errors as `expand_table_names` and `read_table`."""
+    """Yields the rows of all sources in order; for arguments and errors see `expand_table_names` and `read_table`."""
     for name in expand_table_names(sources):
         yield from read_table(name, columns=columns)
 
@@ -188,7 +190,7 @@ def _csv_fields(path: Path) -> Fields:
     csv.field_size_limit(LARGEST_FIELD)
     reader = csv.reader((f'{line}\n' for _, line in read_lines(path)), strict=True)
     while True:
-        first = reader.line_num + 1  # a quoted field may cover several lines
+        first = reader.line_num + 1  # The next row starts here; a quoted field may extend over several lines.
         try:
             fields = next(reader)
         except StopIteration:
@@ -218,7 +220,7 @@ def _tfds_table(name: str) -> Iterator[TableRow]:
 
 
 def tfds_parts(name: str) -> tuple[str, str]:
-    """Returns dataset and split of 'tfds:<name>[/<config>]:<split>'; raises InputError where there is no split."""
+    """Splits 'tfds:<name>[/<config>]:<split>' into dataset and split; raises InputError if there is no split."""
     match = TFDS_SPLIT.fullmatch(name)
     if match is None:
         raise InputError(f'{name}: no split; write tfds:<name>[/<config>]:<split>, such as {name}:train')
@@ -227,5 +229,6 @@ def tfds_parts(name: str) -> tuple[str, str]:
 
 def _to_python_scalar(value: Any, where: str) -> Any:
     if isinstance(value, bytes):
-        return decode_utf8(value, where, offset=1)  # a nonzero offset: TFDS texts have no byte order mark to remove
+        # TFDS texts have no byte order mark. An offset above 0 makes `decode_utf8` keep such a character.
+        return decode_utf8(value, where, offset=1)
     return value.item() if hasattr(value, 'item') and getattr(value, 'ndim', 0) == 0 else value

@@ -1,4 +1,5 @@
-"""Finds and reads source files: globs, gzip, UTF-8; every error names the file and the place in it."""
+"""Finds and reads source files (globs, gzip, bzip2, UTF-8); every error message names the file and the position in
+it."""
 
 import bz2
 import functools
@@ -15,13 +16,15 @@ from typing import Any, Self, TypeVar
 from efficient_attention.errors import InputError
 
 MOST_BYTES = 2**31  # most bytes of a file that is read as one text
-MOST_OF_A_LINE = 2**28  # bytes; text8, one line, has 10^8
-PIECE = 2**20  # bytes read at a time, so that limits apply before a whole line or file is in memory
-# Limits of a packed file: it may unpack to ROOM bytes or MOST_RATIO times its size. Text shrinks to a third or a tenth,
-# very repetitive text to a fiftieth. Gigabytes of one letter shrink to a thousandth, and are refused.
+MOST_OF_A_LINE = 2**28  # most bytes of a line; the corpus text8 is one line of 10^8 bytes
+PIECE = 2**20  # bytes read at a time, so that the limits apply before a whole line or file is in memory
+# A packed file may unpack to ROOM bytes or to MOST_RATIO times its size, whichever is more.
+# Text shrinks to a third or a tenth when it is packed, very repetitive text to a fiftieth.
+# Gigabytes of one letter shrink to a thousandth, and are refused.
 ROOM, MOST_RATIO = 2**26, 100
 Read = TypeVar('Read')
-PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # suffix -> opener
+# suffix -> function that opens such a packed file
+PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}
 
 
 def find_files(patterns: str) -> tuple[Path, ...]:
@@ -43,17 +46,20 @@ def find_files(patterns: str) -> tuple[Path, ...]:
 
 
 def digest_files(paths: Sequence[Path]) -> str:
-    """Returns the SHA-256 over the bytes and suffixes of files in order; names do not count, so folders may move."""
+    """Returns a SHA-256 over the bytes and suffixes of files in order; it does not depend on file names, so folders may
+    be moved."""
     total = hashlib.sha256()
     for path in paths:
         with _opened(path, unpack=False) as file:
             content = _read_or_input_error(path, functools.partial(hashlib.file_digest, file, 'sha256')).hexdigest()
-        total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how the file is read
+        # The suffix is in the hash, because it decides how the file is read.
+        total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())
     return total.hexdigest()
 
 
 def read_text(path: Path) -> str:
-    """Returns a file's text: UTF-8 with or without byte order mark, unpacked if its name ends in .gz or .bz2.
+    """Returns a file's text, which is UTF-8 with or without byte order mark; unpacks files whose name ends in .gz or
+    .bz2.
 
     Raises:
         InputError: the file cannot be read, or is not UTF-8; the message names the byte.
@@ -64,7 +70,8 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end) of a UTF-8 file; raises InputError as `read_text`."""
+    """Yields (line number from 1, line without its line break) for each line of a UTF-8 file; raises InputError as
+    `read_text`."""
     offset = 0
     with _opened(path) as file:
         for number in itertools.count(1):
@@ -76,13 +83,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_chunks(path: Path, size: int = 2**20) -> Iterator[bytes]:
-    """Yields the bytes of a file, at most `size` at a time, unpacked and with errors as in `read_text`."""
+    """Yields the bytes of a file, at most `size` at a time; unpacks and raises errors as `read_text`."""
     with _opened(path) as file:
         yield from iter(lambda: _read_or_input_error(path, lambda: file.read(size)), b'')
 
 
 def decode_utf8(data: bytes, where: str, offset: int = 0) -> str:
-    """Returns UTF-8 `data` as text, without a byte order mark at offset 0.
+    """Decodes UTF-8 bytes to text; at offset 0, drops a byte order mark.
 
     Args:
         data: bytes that start `offset` bytes into `where`.
@@ -109,18 +116,18 @@ def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
 
 
 class _Unpacked:
-    """A packed file; reading beyond the limit for its size raises InputError."""
+    """A packed file (.gz, .bz2) that raises InputError if more bytes are read than its size makes plausible."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, PACKED[path.suffix](path)
         self._most, self._read = max(ROOM, MOST_RATIO * path.stat().st_size), 0
 
     def read(self, size: int) -> bytes:
-        """Returns the next bytes, unpacked; raises InputError where they are too many for a file of this size."""
+        """Returns the next unpacked bytes; raises InputError if the file unpacks to too many bytes for its size."""
         return self._check_decompressed_size(self._file.read(size))
 
     def readline(self, size: int) -> bytes:
-        """Returns the next bytes as `read` does, but stops at the end of a line."""
+        """Returns the next unpacked bytes up to the end of a line; raises InputError as `read`."""
         return self._check_decompressed_size(self._file.readline(size))
 
     def _check_decompressed_size(self, data: bytes) -> bytes:
@@ -143,7 +150,8 @@ class _Unpacked:
 def _read_limited_chunks(
     path: Path, read: Callable[[int], bytes], most: int, what: str, *, end: bytes = b''
 ) -> Iterator[bytes]:
-    """Yields a whole file, or one line that ends with `end`, in pieces; raises InputError beyond `most` bytes."""
+    """Yields a whole file, or one line that ends with `end`, in pieces; raises InputError if it has more than `most`
+    bytes."""
     size, piece = 0, b''
     while not (end and piece.endswith(end)) and (piece := _read_or_input_error(path, functools.partial(read, PIECE))):
         size += len(piece)

@@ -17,17 +17,18 @@ DATA_SET = re.compile(r'[A-Za-z]\w*(/[\w.+-]+)*(:[\d.*]+)?')
 
 
 def tfds_field(text: str) -> tuple[str, str, str]:
-    """Returns name, split and field of '<name>[:<split>]#<field>'; raises InputError where one is missing."""
+    """Splits '<name>[:<split>]#<field>' into name, split and field; raises InputError if name or field is missing."""
     name, _, field = text.partition('#')
     if not name or not field:
         raise InputError('name or field is missing; write tfds:<name>[:<split>]#<field>')
-    match = re.fullmatch(r'(?P<name>.*?)(?::(?P<split>[A-Za-z_].*))?', name)  # ':1.0.0' is a version, part of the name
+    # A number after a colon, such as ':1.0.0', is a version and part of the name.
+    match = re.fullmatch(r'(?P<name>.*?)(?::(?P<split>[A-Za-z_].*))?', name)
     assert match
     return match['name'], match['split'] or 'train', field
 
 
 def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
-    """Yields the text in `field` of every row of a TFDS dataset that was prepared as ArrayRecord.
+    """Yields the text in a field of every row of a TFDS dataset; the dataset must have been prepared as ArrayRecord.
 
     Args:
         name: the TFDS name, e.g. 'imdb_reviews' or 'wikipedia/20230601.en:1.0.0'.
@@ -44,7 +45,7 @@ def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
 
 
 def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
-    """Yields the value of `field` in every row of a TFDS dataset; arguments and errors as `tfds_documents`."""
+    """Yields the value of a field in every row of a TFDS dataset; for arguments and errors see `tfds_documents`."""
     rows = tfds_rows(name, split)
     for index in range(len(rows)):
         row = rows[index]
@@ -54,20 +55,21 @@ def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
 
 
 def tfds_rows(name: str, split: str) -> Sequence[dict]:
-    """Returns the rows of a split; raises InputError where the dataset is missing or would run foreign code."""
+    """Returns the rows of a split of a TFDS dataset; raises InputError if the dataset is missing or would run foreign
+    code."""
     check_tfds_runs_no_code(name)
     try:
-        import tensorflow_datasets as tfds  # optional, and slow to import
+        import tensorflow_datasets as tfds  # This package is optional, and slow to import.
     except ImportError as error:
         raise InputError(f'tfds:{name} needs the package tensorflow_datasets ({error})') from None
     try:
         return tfds.data_source(name, split=split)
-    except Exception as error:  # TFDS raises whatever its builders raise
+    except Exception as error:  # TFDS passes on any exception that a dataset builder raises.
         raise InputError(f'tfds:{name}: {type(error).__name__}: {one_line(error)[:300]}') from None
 
 
 def check_tfds_runs_no_code(name: str) -> None:
-    """Raises InputError where opening a dataset would import modules that its name or its files choose.
+    """Raises InputError if opening a TFDS dataset would import modules that its name or its files choose.
 
     TFDS takes 'space:name' for a community's code, and imports the class that features.json gives for a feature.
     """
@@ -87,7 +89,7 @@ def check_tfds_runs_no_code(name: str) -> None:
 
 
 def feature_class_names(features: Any) -> Iterator[str]:
-    """Yields the Python classes in a features.json, in the forms of old and new TFDS releases."""
+    """Yields the names of the Python classes in a features.json, which old and new TFDS releases write differently."""
     pairs = (
         features.items() if isinstance(features, dict) else enumerate(features if isinstance(features, list) else ())
     )
@@ -99,7 +101,7 @@ def feature_class_names(features: Any) -> Iterator[str]:
 
 
 def digest_texts(texts: Iterator[str] | Iterator[bytes]) -> str:
-    """Returns the SHA-256 over texts, or bytes of images, and their order."""
+    """Returns a SHA-256 over texts, or over the bytes of images; their order counts."""
     total = hashlib.sha256()
     for text in texts:
         content = text.encode('utf-8', 'surrogatepass') if isinstance(text, str) else text

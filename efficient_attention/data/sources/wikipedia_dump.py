@@ -1,4 +1,4 @@
-"""Reads articles of MediaWiki's XML dumps (enwiki-latest-pages-articles.xml.bz2 and its parts) as plain text.
+"""Reads articles as plain text from MediaWiki's XML dumps (enwiki-latest-pages-articles.xml.bz2 and its parts).
 
 As for BERT (Devlin et al. 2018, arXiv 1810.04805, section 3.1), only running text is kept: no lists, tables or
 headings. The file is a stream, with one page in memory at a time.
@@ -16,17 +16,19 @@ from mwparserfromhell import nodes
 from efficient_attention.data.sources.text_files import read_chunks
 from efficient_attention.errors import InputError
 
-PAGE_CHARACTERS = 2**24  # most characters of one page; MediaWiki itself saves at most 2 MiB
-# Most tags, links and tables of a page; if it has more, all of this kind are removed before parsing. Parse time grows
-# with the square of unclosed tags (20,000 '<ref>' take a minute); articles have a few thousand.
+PAGE_CHARACTERS = 2**24  # most characters of a page in a dump; MediaWiki itself saves at most 2 MiB
+# Most tags, links and tables of a page. If a page has more of one kind, all of this kind are removed before parsing.
+# Parse time grows with the square of the unclosed tags: 20,000 '<ref>' take a minute.
+# Real articles have a few thousand tags.
 MOST = ((re.compile('<(?=[a-z])', re.I), 10_000), (re.compile(r'\[?[a-z]+://\S*'), 5_000), (re.compile(r'{\|'), 2_000))
 NAMESPACE = re.compile(r':?(file|image|category|media|wikipedia|help|portal|template|[a-z]{2,3}(-[a-z]+)?):', re.I)
 WITHOUT_TEXT = frozenset('ref references gallery table math score timeline imagemap syntaxhighlight source'.split())
 LIST_ITEMS = frozenset(('li', 'dd', 'dt'))
-ITEM = '\x00'  # marks the start of a list item
+ITEM = '\x00'  # marks lines that contain a list item, so that they are dropped
 BEHAVIOUR = re.compile(r'__[A-Z]+__')
 STYLE = re.compile(r"'{2,}")
-# Punctuation that removed templates leave at the ends of a bracket. Bounded, else long runs of commas take for ever.
+# Finds punctuation that removed templates leave at the ends of a bracket.
+# The repetition is limited, because long runs of commas would take for ever.
 OPENED = re.compile(r'\((?: ?[,;:]){1,9} ?')
 CLOSED = re.compile(r'(?: ?[,;:]){1,9} ?\)')
 EMPTY_BRACKETS = re.compile(r' ?\( ?\)')
@@ -34,17 +36,17 @@ SPACES = re.compile(r'[ \t\xa0]+')
 
 
 class Page(NamedTuple):
-    """A page of a dump."""
+    """A page of a dump, with its wikitext."""
 
     title: str
-    namespace: str  # '0' = articles
+    namespace: str  # MediaWiki's number of the namespace; '0' = articles
     is_redirect: bool
-    model: str  # 'wikitext', or another kind of content
+    model: str  # kind of content: 'wikitext', or another kind
     text: str  # wikitext
 
 
 def dump_documents(files: Sequence[Path]) -> Iterator[str]:
-    """Yields the running text of every article of dumps, plain, .gz or .bz2; blank lines separate paragraphs.
+    """Yields the running text of every article in dumps, plain, .gz or .bz2; blank lines separate paragraphs.
 
     Redirects and pages of other namespaces are skipped.
 
@@ -66,7 +68,7 @@ def read_pages(path: Path) -> Iterator[Page]:
 
 
 def plain_text(wikitext: str) -> str:
-    """Returns the running text of an article's markup; '' where there is none."""
+    """Converts an article's wikitext to its running text; returns '' if there is none."""
     for mark, most in MOST:
         if sum(1 for _ in mark.finditer(wikitext)) > most:
             wikitext = mark.sub(' ', wikitext)
@@ -82,7 +84,7 @@ def _clean(line: str) -> str:
 
 
 def _node_text(node: Any) -> str:
-    """Returns the text of a node of mwparserfromhell's tree, with ITEM at the start of a list item's line."""
+    """Returns the text of a node of mwparserfromhell's tree; a list item starts with the mark ITEM."""
     match node:
         case nodes.Text():
             return str(node.value)
@@ -96,7 +98,7 @@ def _node_text(node: Any) -> str:
             return _contents_text(node.title) if node.brackets and node.title is not None else ''
         case nodes.Tag():
             return _tag_text(node)
-    return ''  # templates, comments, headings, arguments
+    return ''  # Templates, comments, headings and arguments have no running text.
 
 
 def _tag_text(node: Any) -> str:
@@ -113,7 +115,7 @@ def _contents_text(code: Any) -> str:
 
 
 class _PageReader:
-    """A collector of each page's fields from expat's events."""
+    """Collects the fields of each page from the events of the XML parser expat."""
 
     FIELDS = frozenset(('title', 'ns', 'model', 'text'))
 
@@ -121,7 +123,7 @@ class _PageReader:
         self._where = where
         self._pages: list[Page] = []
         self._fields: dict[str, list[str]] = {}
-        self._open: list[str] | None = None  # the text of the current field
+        self._open: list[str] | None = None  # parts of the text of the field that is being read
         self._characters = 0
         self._is_redirect = False
         self._parser = expat.ParserCreate()
@@ -132,7 +134,7 @@ class _PageReader:
         self._parser.StartDoctypeDeclHandler = self._refuse_entities
 
     def feed(self, chunk: bytes, *, is_last: bool = False) -> list[Page]:
-        """Parses the next bytes; returns the pages that are complete now."""
+        """Parses the next bytes of a dump; returns the pages that are now complete."""
         try:
             self._parser.Parse(chunk, is_last)
         except expat.ExpatError as error:
@@ -155,7 +157,7 @@ class _PageReader:
             self._open = None
         elif name == 'page':
             found = {field: ''.join(parts) for field, parts in self._fields.items()}
-            model = found.get('model', 'wikitext')  # dumps from before 2012 do not say
+            model = found.get('model', 'wikitext')  # Dumps from before 2012 do not state the kind of content.
             text = found.get('text', '')
             self._pages.append(Page(found.get('title', ''), found.get('ns', '0'), self._is_redirect, model, text))
 

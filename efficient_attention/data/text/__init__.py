@@ -1,1 +1,1 @@
-"""Continuous text for language models: ids on disk, and rows of consecutive tokens."""
+"""Continuous text for language models: stores it on disk as token ids, and makes rows of consecutive tokens."""

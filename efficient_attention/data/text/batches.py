@@ -1,6 +1,7 @@
-"""Batches of a text for language models, the same for any number of hosts and after any restart.
+"""Makes batches of continuous text for language models; they are the same for any number of processes and after a
+restart.
 
-Only the step determines the rows of a batch (rows.py), so the step is the whole state of the input.
+Only the step number determines the rows of a batch (rows.py), so the input has no other state.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ Batch = dict[str, np.ndarray]
 
 
 def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, steps: range) -> Iterator[Batch]:
-    """Yields a process's block [batch_size / process_count, L] of the global batch of each step.
+    """Yields the rows of each step's global batch that this process reads: arrays [batch_size / process_count, L].
 
     With 'streams', row r reads one part of the text, targets / batch_size long, in order. It starts again when less
     than a row is left, and each pass over the part has different segment numbers. With 'windows', each row starts at
@@ -32,7 +33,8 @@ def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, 
 
 
 def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None = None) -> Iterator[Batch]:
-    """Yields batches in which every target is predicted exactly once; all processes yield equally many batches.
+    """Yields evaluation batches in which every target is predicted exactly once; all processes yield equally many
+    batches.
 
     Rows are windows of `rows.length` tokens that move by `stride` tokens. If both are equal (the default), rows are
     independent segments. Otherwise each row after the first predicts its last `stride` tokens, all after at least
@@ -52,7 +54,8 @@ def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None =
 
 
 def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batch]:
-    """Yields batches with every target exactly once, in text order: batch t has segment t of each stream of the block.
+    """Yields evaluation batches for models with memory: every target occurs once, in text order, and row r of the next
+    batch continues row r.
 
     The targets are cut into consecutive parts of equal length, one stream per row of the global batch; the last parts
     may be shorter or empty. The first target of a part is predicted from the token before it. Padding of weight 0
@@ -73,12 +76,13 @@ def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batc
 
 
 def _block_row_numbers(block: HostBlock) -> range:
-    """Returns the row numbers of the block in the global batch."""
+    """Returns the numbers of the rows in the global batch that this process reads."""
     return range(block.process_index * block.rows, (block.process_index + 1) * block.rows)
 
 
 def _sliding_window_row(rows: TextRows, number: int, windows: int, stride: int) -> Row:
-    """Returns the row of window `number`, with weight 0 for targets of earlier windows; padding after the last one."""
+    """Returns the row of a window with weight 0 for targets of earlier windows; after the last window, returns a row of
+    padding."""
     row = rows.row(number * stride if number < windows else rows.target_count)
     if number:
         row['weights'][: rows.length - stride] = 0
@@ -96,7 +100,7 @@ def _check_targets(rows: TextRows) -> None:
 
 def _contiguous_stream_rows(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
     stretch = rows.target_count // rows.row_start_multiple // batch_size * rows.row_start_multiple
-    steps = stretch // rows.length  # steps in which a stream reads its stretch of the text once
+    steps = stretch // rows.length  # number of steps in which a stream reads its part of the text once
     if not steps:
         raise InputError(_text_too_short_message(rows, batch_size))
     return lambda step, row: rows.row(row * stretch + step % steps * rows.length, reading=step // steps)

@@ -1,4 +1,4 @@
-"""Writes the ids of a source's text into the cache once; a hash of text and settings names the folder."""
+"""Converts the text of a source to ids and caches them; the cache folder is named by a hash of text and settings."""
 
 import collections
 import functools
@@ -49,11 +49,11 @@ from efficient_attention.data.tokenizers.config_tokenizer import (
     train_config_tokenizer,
 )
 
-RULES = 1  # version of splits, units and separators; a new version means a new text
+RULES = 1  # version of the rules for splits, units and separators; a new version prepares all texts again
 
 
 def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedText:
-    """Returns the text of a config as ids; builds and caches it if it is not in the cache.
+    """Returns the text that a config describes, as ids; builds and caches it if it is not in the cache.
 
     Args:
         config: `source`, `units`, `splitting`, `held_out`, `test` and `cache` are read. Tokenizer units also read
@@ -99,7 +99,8 @@ def _settings(config: DataConfig) -> dict[str, Any]:
 
 
 def _learn_vocabulary(config: DataConfig, texts_by_split: SplitTexts, progress: Progress) -> TextUnits:
-    """Returns the units of the config; learned units use only the train split."""
+    """Returns the text units that a config names; characters, words and tokenizers are learned from only the train
+    split."""
     if config.units in ('bytes', 'pixels'):
         return ByteUnits() if config.units == 'bytes' else PixelUnits()
     progress.start('learning the vocabulary')
@@ -125,7 +126,7 @@ def _count_words(texts_by_split: SplitTexts, *, lowercase: bool) -> collections.
 
 
 def _training_texts(texts_by_split: SplitTexts) -> Iterator[str]:
-    """Yields the texts of the train split, and the separators between them."""
+    """Yields the texts of the train split, and a separator between two texts."""
     is_first = True
     for split, text in texts_by_split():
         if split == 'train' and isinstance(text, str):
@@ -138,7 +139,8 @@ def _training_texts(texts_by_split: SplitTexts) -> Iterator[str]:
 def _write_text_ids(
     folder: Path, texts_by_split: SplitTexts, units: TextUnits, progress: Progress
 ) -> dict[str, dict[str, int]]:
-    """Writes units, ids and unigram counts; returns the counts of each split for the manifest."""
+    """Writes the vocabulary, the ids of all splits and the unigram counts; returns each split's counts for the
+    manifest."""
     progress.start('encoding')
     writers = {split: IdsWriter(folder, split, units) for split in SPLITS}
     for split, text in texts_by_split():
@@ -151,7 +153,7 @@ def _write_text_ids(
 
 
 class IdsWriter:
-    """Writes the ids of one split, document by document."""
+    """Writes the ids of one split to a file, document by document."""
 
     def __init__(self, folder: Path, split: str, units: TextUnits) -> None:
         self.unigram_counts = np.zeros(units.size, np.int64)
@@ -162,7 +164,8 @@ class IdsWriter:
         self._file = ids_path(folder, split).open('wb')
 
     def add(self, text: Text) -> None:
-        """Appends a document, or the part of it in this split, after a separator."""
+        """Appends a document, or the part of it that is in this split; writes a separator before it, except before the
+        first."""
         if self._starts:
             self._append(self._units.separator)
         self._starts.append(self._tokens)
@@ -170,7 +173,7 @@ class IdsWriter:
             self._append(self._units.encode(section))
 
     def close(self) -> dict[str, int]:
-        """Closes the file; returns the numbers of documents, tokens and unknown tokens."""
+        """Closes the file of ids; returns the numbers of documents, tokens and unknown tokens."""
         self._file.close()
         np.save(starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
         unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0
@@ -184,7 +187,8 @@ class IdsWriter:
 
 def _write_manifest(folder: Path, settings: dict[str, Any], units: TextUnits, counts: dict[str, Any]) -> None:
     files = file_sizes_and_checksums(folder)
-    identity = {name: value for name, value in settings.items() if name != 'source'}  # file paths do not count
+    # The fingerprint leaves out the path of the source, so that files may be moved.
+    identity = {name: value for name, value in settings.items() if name != 'source'}
     manifest = {
         'format': FORMAT,
         'settings': settings,

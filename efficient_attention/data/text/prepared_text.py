@@ -1,4 +1,4 @@
-"""Opens and checks a text that was prepared as ids; describes its files.
+"""Opens a text that was prepared as ids, after checking its files; this docstring describes the files.
 
 A prepared text is a folder that is written once and never changed:
 
@@ -25,43 +25,43 @@ from efficient_attention.data.text.rows import TextRows
 from efficient_attention.data.text.splits import SPLITS
 from efficient_attention.data.text.units import TextUnits, load_units
 
-FORMAT = 2  # version of the folder; it is in the fingerprint, so a new format never reads an old cache
+FORMAT = 2  # version of the folder's format; it is in the fingerprint, so that a new format never reads an old cache
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PreparedText:
-    """An open prepared text: its splits as ids, its units and its fingerprint."""
+    """An open prepared text: the ids of its splits, its units (vocabulary), and its fingerprint."""
 
     folder: Path
     manifest: dict[str, Any]
     units: TextUnits
-    splits: dict[str, np.ndarray]  # 'train', 'held_out', 'test': unsigned [tokens], memory-mapped
-    document_starts: dict[str, np.ndarray]  # split -> int64 [documents], first token of each document
-    unigram_counts: np.ndarray  # int64 [V], in the train split
+    splits: dict[str, np.ndarray]  # split ('train', 'held_out' or 'test') -> its ids, unsigned [tokens], memory-mapped
+    document_starts: dict[str, np.ndarray]  # split -> position of each document's first token, int64 [documents]
+    unigram_counts: np.ndarray  # int64 [V]: how often each id occurs in the train split
     fingerprint: str  # SHA-256 over source, settings and the ids themselves
 
     def rows(self, split: str, length: int, *, cut_at_documents: bool = False) -> TextRows:
-        """Returns a split as rows of `length` tokens, see `TextRows`."""
+        """Returns rows of `length` tokens from a split; `TextRows` describes them."""
         return TextRows(self.splits[split], length, self.document_starts[split], cut_at_documents, self.units.start)
 
 
 def ids_path(folder: Path, split: str) -> Path:
-    """Returns the path of a split's ids."""
+    """Returns the path of the file with the ids of a split."""
     return folder / f'{split}.ids'
 
 
 def starts_path(folder: Path, split: str) -> Path:
-    """Returns the path of a split's document starts."""
+    """Returns the path of the file with the document starts of a split."""
     return folder / f'{split}_starts.npy'
 
 
 def token_dtype(size: int) -> str:
-    """Returns the NumPy type of ids below `size` on disk, little endian."""
+    """Returns the smallest NumPy type for ids below `size` on disk: unsigned, little endian."""
     return '<u1' if size <= 2**8 else '<u2' if size <= 2**16 else '<u4'
 
 
 def open_text(folder: Path) -> PreparedText:
-    """Returns the text in `folder`, after comparing every file with the manifest.
+    """Opens the prepared text in a folder, after it has compared every file with the checksums of the manifest.
 
     Raises:
         InputError: a file is missing, damaged, or of another version; the message names the file and the remedy.
@@ -80,6 +80,6 @@ def open_text(folder: Path) -> PreparedText:
 
 
 def _memory_map(path: Path, kind: str) -> np.ndarray:
-    if not path.stat().st_size:  # an empty file cannot be mapped
+    if not path.stat().st_size:  # An empty file cannot be memory-mapped.
         return np.zeros(0, kind)
     return np.memmap(path, kind, 'r')

@@ -1,4 +1,5 @@
-"""Rows of a language model: tokens, targets and segments of a text or of images, from any first target."""
+"""Cuts a text or images into rows for a language model: tokens, targets, segments and weights, starting at any
+target."""
 
 import dataclasses
 
@@ -7,12 +8,12 @@ import numpy as np
 from efficient_attention.errors import InputError
 
 Row = dict[str, np.ndarray]
-LARGEST = 2**31 - 1  # largest segment number (int32); numbers restart at 1 after it
+LARGEST = 2**31 - 1  # largest segment number (int32); after it, numbers restart at 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextRows:
-    """A split of ids x as rows of `length` tokens with their targets.
+    """Rows of `length` tokens with their targets, from one split of a text or of images with ids x.
 
     In a text, target i is x[i + 1] and its token is x[i]; all ids except the first are targets. Images (`start` >= 0)
     are `length` ids long. There, target i is x[i]; its token is x[i - 1], or `start` at the beginning of an image. All
@@ -34,16 +35,18 @@ class TextRows:
 
     @property
     def target_count(self) -> int:
-        """Returns the number of targets."""
+        """Returns the number of ids that are targets."""
         return len(self.ids) if self.start >= 0 else max(len(self.ids) - 1, 0)
 
     @property
     def row_start_multiple(self) -> int:
-        """Returns the number that divides the first target of every row: 1, or the length of an image."""
+        """Returns the number of which every row's first target is a multiple: 1 for texts, the length of an image for
+        images."""
         return self.length if self.start >= 0 else 1
 
     def row(self, first: int, stop: int | None = None, *, reading: int | None = None) -> Row:
-        """Returns the row of targets first:first + length.
+        """Returns the row with the targets first:first + length; it has tokens, targets, segments and weights (1 =
+        counts), each [length].
 
         It has tokens, targets, segments and weights (1 = counts), each [length].
 
@@ -77,7 +80,7 @@ class TextRows:
 
 
 def check_rows(rows: TextRows) -> None:
-    """Raises InputError unless there are enough targets for one full training row."""
+    """Raises InputError if there are too few targets for one full training row."""
     if rows.target_count < rows.length:
         if rows.start >= 0:
             raise InputError('there is no image to train on')

@@ -1,4 +1,4 @@
-"""Splits a text or images into train, held-out and test, by documents or by position."""
+"""Splits a text, or a set of images, into train, held-out and test, either by whole documents or by position."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,12 +13,13 @@ from efficient_attention.data.text.units import Text
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'held_out', 'test')
-# A function that yields (split, document or the part of it in this split), in the order of the source.
+# A function of this type yields (split, document or the part of it in this split), in the order of the source.
 SplitTexts = Callable[[], Iterator[tuple[str, Text]]]
 
 
 def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
-    """Returns a function that reads the source and yields each text with its split, the same at every call.
+    """Returns a function that reads the source and yields each text with the name of its split; every call yields the
+    same.
 
     Args:
         source: read once now, and again at each call of the result.
@@ -75,12 +76,14 @@ def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> Spli
 
 
 def _countable_text(text: Text, config: DataConfig) -> Text:
-    """Returns the text in the unit of its length: bytes if the units are bytes, else characters."""
+    """Returns the text in the unit in which its length is measured: bytes if the units are bytes, otherwise
+    characters."""
     return text.encode() if config.units == 'bytes' and isinstance(text, str) else text
 
 
 def _cut_position(text: Text, place: int, config: DataConfig) -> int:
-    """Returns where to cut a document near the position `place`.
+    """Returns the position at which to cut a document, near `place`: images are not cut, and words are cut only at a
+    line end.
 
     Texts of words are cut at a line end. Images are not cut: the result is the end of the image that is nearer.
     """

@@ -1,4 +1,5 @@
-"""Finds the tokens that a checkpoint's author added to a vocabulary, in the files next to it.
+"""Finds the tokens that a checkpoint's author added to the tokenizer's vocabulary, in JSON files next to the
+vocabulary.
 
 Older layouts have a vocabulary (vocab.txt, spiece.model, vocab.json with merges.txt). They list added tokens in
 `added_tokens.json`, under `added_tokens_decoder` of `tokenizer_config.json`, or in a list of additional special tokens.
@@ -14,14 +15,15 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 
 SETTINGS, ADDED, SPECIAL_MAP = 'tokenizer_config.json', 'added_tokens.json', 'special_tokens_map.json'
-DECODER = 'added_tokens_decoder'  # key of SETTINGS: {id: token}
-FURTHER = ('additional_special_tokens', 'extra_special_tokens')  # keys of SETTINGS or SPECIAL_MAP: lists of tokens
+DECODER = 'added_tokens_decoder'  # key of tokenizer_config.json; its value is {id: token}
+# keys of tokenizer_config.json or special_tokens_map.json; their values are lists of tokens
+FURTHER = ('additional_special_tokens', 'extra_special_tokens')
 FLAGS = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
 
 
 @dataclasses.dataclass(frozen=True)
 class AddedTokenEntry:
-    """An added token, its id (None = the next free id), and the file that lists it."""
+    """A token that an author added, its id (None = the next free id), and the file that lists it."""
 
     token: AddedToken
     id: int | None
@@ -29,12 +31,12 @@ class AddedTokenEntry:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Returns the content of tokenizer_config.json; {} without such a file."""
+    """Returns the content of tokenizer_config.json; {} if there is no such file."""
     return read_json_object(folder / SETTINGS)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file; {} without such a file."""
+    """Returns the object in a JSON file; {} if there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -47,7 +49,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def added_tokens(folder: Path) -> list[AddedTokenEntry]:
-    """Returns the tokens that the files of a folder add, by id; then additional special tokens without id, in order.
+    """Returns the tokens that the files of a folder add: first tokens with an id, sorted by id, then special tokens
+    without an id, in order.
 
     Raises:
         InputError: a file is invalid, or two files give a token different ids; the message names the file.
@@ -72,7 +75,8 @@ def added_tokens(folder: Path) -> list[AddedTokenEntry]:
 
 
 def with_added(tokenizer: Tokenizer, added: list[AddedTokenEntry]) -> Tokenizer:
-    """Returns the tokenizer with these tokens, which texts never split; new tokens must have the next free ids.
+    """Adds tokens to a tokenizer, which then never splits them in a text; new tokens must have the next free ids.
+    Returns the tokenizer.
 
     Raises:
         InputError: a token has another id than expected; the message names the file.
@@ -104,7 +108,7 @@ def _token_list(value: Any, path: Path, key: str) -> list[Any]:
 
 
 def _token_text(value: Any) -> str:
-    """Returns the text of a token that is given as text or as an object; '' for any other value."""
+    """Returns the text of a token that is given as a string or as an object; '' for any other value."""
     text = value.get('content') if isinstance(value, dict) else value
     return text if isinstance(text, str) else ''
 

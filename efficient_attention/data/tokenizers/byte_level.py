@@ -1,4 +1,4 @@
-"""Loads byte-level BPE tokenizers of RoBERTa, BART and GPT-2 from vocab.json and merges.txt."""
+"""Loads the byte-level BPE tokenizers of RoBERTa, BART and GPT-2 from vocab.json and merges.txt."""
 
 from pathlib import Path
 
@@ -12,7 +12,8 @@ PAIR = ('vocab.json', 'merges.txt')
 
 
 def load_byte_level_bpe(folder: Path) -> Tokenizer:
-    """Returns the tokenizer of vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>' (RoBERTa, BART).
+    """Loads a byte-level BPE tokenizer from vocab.json and merges.txt; its rows are '<s> a </s></s> b </s>', as in
+    RoBERTa and BART.
 
     GPT-2's tokenizer, whose only special token is '<|endoftext|>', adds nothing to a text.
 
@@ -21,7 +22,7 @@ def load_byte_level_bpe(folder: Path) -> Tokenizer:
     """
     try:
         tokenizer = Tokenizer(models.BPE.from_file(*(str(folder / name) for name in PAIR)))
-    except Exception as error:  # the Rust library raises bare Exception
+    except Exception as error:  # The Rust library raises a plain Exception.
         raise InputError(f'{folder}: {" and ".join(PAIR)} are no tokenizer ({str(error)[:200]})') from None
     has_prefix = bool(settings_of(folder).get('add_prefix_space', False))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=has_prefix)

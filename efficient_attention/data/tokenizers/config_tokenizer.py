@@ -1,4 +1,4 @@
-"""Provides the tokenizer of a config: loaded from a file, or trained on the training text."""
+"""Provides the tokenizer that a config names: loads it from a file, or trains it on the training text."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,11 +17,13 @@ from efficient_attention.data.tokenizers.special_tokens import ROLES, author_tok
 from efficient_attention.data.tokenizers.training import TRAINERS, train_tokenizer
 from efficient_attention.errors import InputError
 
-TRAINING_CHARACTERS = 2**25  # most characters for training a tokenizer; more text hardly changes a vocabulary
+# A tokenizer is trained on at most this many characters; more text hardly changes a vocabulary.
+TRAINING_CHARACTERS = 2**25
 
 
 def load_config_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
-    """Returns the tokenizer of a file, as `load_tokenizer` reads it; None if the config asks to train one.
+    """Loads the tokenizer file that a config names, as `load_tokenizer` does; returns None if the config asks to train
+    a tokenizer.
 
     Raises:
         InputError: the kind to train is unknown, or the file is no tokenizer.
@@ -36,7 +38,8 @@ def load_config_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) 
 
 
 def tokenizer_identity(config: DataConfig) -> dict[str, Any]:
-    """Returns the facts that, with the text, determine the tokenizer: its kind or file content, and config fields."""
+    """Returns all facts that, together with the text, determine the tokenizer: its kind or a hash of its file, and
+    config fields."""
     is_trained, path = config.tokenizer.startswith('train:'), Path(config.tokenizer)
     identity: dict[str, Any] = {
         'tokenizer': config.tokenizer if is_trained else file_sha256(path),
@@ -52,7 +55,7 @@ def tokenizer_identity(config: DataConfig) -> dict[str, Any]:
 
 
 def unsplit_added_tokens(path: Path) -> list[str]:
-    """Returns the tokens that a tokenizer's files add to a vocabulary and that texts never split."""
+    """Returns the tokens that a tokenizer's files add to its vocabulary; these tokens are never split in a text."""
     if path.suffix == '.json' and path.name != PAIR[0]:
         return list(author_tokens(load_tokenizer(path, lowercase=False)))
     roles = {name for names in ROLES.values() for name in names}
@@ -62,7 +65,7 @@ def unsplit_added_tokens(path: Path) -> list[str]:
 def train_config_tokenizer(
     config: DataConfig, texts: Callable[[], Iterable[str]], characters: int, sentinels: int = 0
 ) -> Tokenizer:
-    """Trains the tokenizer of a config.
+    """Trains the tokenizer that a config names, on the given texts.
 
     Args:
         config: `tokenizer`, `vocab_size` and `lowercase` are read.

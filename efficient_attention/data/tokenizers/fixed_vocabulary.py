@@ -1,4 +1,5 @@
-"""Fixed vocabularies that need no training: bytes, and word lists of generated tasks, such as 'fixed:bytes'.
+"""Provides fixed vocabularies that need no training, such as 'fixed:bytes': bytes, and the word lists of Long Range
+Arena tasks.
 
     fixed:bytes      the 256 bytes of UTF-8
     fixed:listops    ListOps' digits, operators and closing bracket; the parentheses of published files are ignored
@@ -18,9 +19,10 @@ from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS
 from efficient_attention.errors import InputError
 
 PREFIX = 'fixed:'
-FIRST_WORD = len(BERT_SPECIALS)  # the id of a vocabulary's first word
+FIRST_WORD = len(BERT_SPECIALS)  # id of the first word of each vocabulary, after the special tokens
 OPERATORS = ('[MIN', '[MAX', '[MED', '[SM')
-RECALL_KEYS, RECALL_VALUES, RECALL_FILLERS = 64, 16, 64  # numbers of keys, values and filler words
+# numbers of keys, of values and of filler words in associative recall
+RECALL_KEYS, RECALL_VALUES, RECALL_FILLERS = 64, 16, 64
 WORDS: dict[str, tuple[str, ...]] = {
     'listops': (*map(str, range(10)), *OPERATORS, ']'),
     'grey': tuple(map(str, range(256))),
@@ -35,12 +37,13 @@ CLS = 'cls'
 
 
 def is_fixed(path: str | Path) -> bool:
-    """Whether a tokenizer's name is a fixed vocabulary and not a file."""
+    """Whether a tokenizer's name denotes a fixed vocabulary, not a file."""
     return str(path).startswith(PREFIX)
 
 
 def fixed_tokenizer(name: str) -> Tokenizer:
-    """Returns the tokenizer of 'fixed:<vocabulary>[:cls]'; raises InputError with the known ones for any other."""
+    """Returns the tokenizer of 'fixed:<vocabulary>[:cls]'; for another vocabulary, raises an InputError with the known
+    ones."""
     vocabulary, _, form = name.removeprefix(PREFIX).partition(':')
     if vocabulary not in (BYTES, *WORDS) or form not in ('', CLS):
         known = ', '.join(PREFIX + word for word in (BYTES, *WORDS))
@@ -57,7 +60,7 @@ def fixed_tokenizer(name: str) -> Tokenizer:
 
 
 def check_fixed_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> None:
-    """Raises InputError unless the tokenizer has the fixed vocabulary `vocabulary`, which rows of `kind` use."""
+    """Raises InputError unless the tokenizer has the fixed vocabulary that rows of this kind use."""
     if tokenizer.get_vocab() != fixed_tokenizer(f'{PREFIX}{vocabulary}').get_vocab():
         raise InputError(
             f"data.tokenizer has another vocabulary than the rows of {kind}; it must be '{PREFIX}{vocabulary}'"
@@ -65,7 +68,7 @@ def check_fixed_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> 
 
 
 def fixed_name(pieces: Mapping[str, int]) -> str:
-    """Returns the name of the fixed vocabulary with exactly these pieces and ids; '' if there is none."""
+    """Returns the name of the fixed vocabulary that has exactly these pieces and ids; '' if there is none."""
     names = [PREFIX + word for word in (BYTES, *WORDS) if fixed_vocabulary_size(word) == len(pieces)]
     return next((name for name in names if fixed_tokenizer(name).get_vocab() == pieces), '')
 
@@ -95,7 +98,8 @@ def _byte_pieces() -> Tokenizer:
 
 
 def byte_character(byte: int) -> str:
-    """Returns the visible character of a byte in byte-level vocabularies (GPT-2): itself, or one from U+0100."""
+    """Returns the visible character that represents a byte in GPT-2's byte-level vocabularies: the byte's own
+    character, or one from U+0100."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     if byte in visible:
         return chr(byte)

@@ -1,4 +1,5 @@
-"""Loads tokenizers from users' files: vocab.txt, tokenizer.json, SentencePiece models, vocab.json with merges.txt."""
+"""Loads tokenizers from users' files: vocab.txt, tokenizer.json, SentencePiece models, or vocab.json with
+merges.txt."""
 
 import json
 import math
@@ -20,20 +21,21 @@ from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
-# The regular expressions that a tokenizer.json may have: those of published families, which terminate on any text. Any
-# other regular expression might run for ever, or crash the process.
+# A tokenizer.json may contain only the regular expressions of published families, which terminate on any text.
+# Any other regular expression might run for ever, or crash the process.
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SIGNS = r' ?[^\s\p{L}\p{N}]+[\r\n]*'
 SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'
 CAPITALS, SMALL = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]', r'[\p{Ll}\p{Lm}\p{Lo}\p{M}]'
-BEFORE = r'[^\r\n\p{L}\p{N}]?'  # a space or sign that belongs to the letters after it
+BEFORE = r'[^\r\n\p{L}\p{N}]?'  # matches a space or sign that is joined to the letters after it
 FAMILIES = {
     'GPT-2': (
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
         r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     ),
     'GPT-4': (
-        '|'.join([ENDINGS, BEFORE + r'\p{L}+', r'\p{N}{1,3}', SIGNS, SPACES]),  # Llama 3's as well
+        # Llama 3 uses the same regular expression as GPT-4.
+        '|'.join([ENDINGS, BEFORE + r'\p{L}+', r'\p{N}{1,3}', SIGNS, SPACES]),
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
         r'\s*[\r\n]|\s+(?!\S)|\s+',
     ),
@@ -47,22 +49,23 @@ FAMILIES = {
         '|'.join([ENDINGS, BEFORE + r'[\p{L}\p{M}]+', r'\p{N}', r' ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*', SPACES]),
     ),
 }
-OWN = (' {2,}', r'\s+', RUNS)  # in tokenizers trained here, or converted from SentencePiece models
+# Tokenizers that are trained here, or converted from SentencePiece models, have these expressions.
+OWN = (' {2,}', r'\s+', RUNS)
 SAFE_PATTERNS = frozenset({*OWN, *(pattern for patterns in FAMILIES.values() for pattern in patterns)})
 
-UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
-STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # parts that may have regular expressions
+UNKNOWN = 'a \U000e0100'  # test text: a word, and a character that no vocabulary contains
+STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # parts of a tokenizer.json that may contain regular expressions
 MOST_SENTINELS = 10_000
-MOST_GROWTH = 1000  # most characters that a normalizer may make from one
+MOST_GROWTH = 1000  # most characters that a normalizer may make from one character
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
-    """Returns the tokenizer of a vocab.txt, tokenizer.json, SentencePiece *.model, or vocab.json with merges.txt.
+    """Loads a tokenizer from a vocab.txt, a tokenizer.json, a SentencePiece *.model, or a vocab.json with merges.txt.
 
     Tokens that other files in the folder add (`added_tokens`) are included.
 
     Args:
-        path: the suffix determines the kind; or a name such as 'fixed:bytes' (fixed.py).
+        path: the suffix determines the kind; or a name such as 'fixed:bytes' (fixed_vocabulary.py).
         lowercase: lower-case and strip accents first, as BERT (vocab.txt) and ALBERT (*.model) do. A tokenizer.json
             has its normalisation inside, which is not changed.
         is_text_to_text: a SentencePiece model without a begin token, such as T5's, gets T5's sentinels instead of an
@@ -76,7 +79,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
         return fixed_tokenizer(str(path))
     if is_marian(path):
         raise InputError(f'tokenizer {path}: models with two SentencePiece files can only translate, not be trained')
-    if path.exists() and not path.is_file():  # a device or a pipe may have no end
+    if path.exists() and not path.is_file():  # Reading a device or a pipe might never end.
         raise InputError(f'tokenizer {path}: not a file')
     try:
         data = path.read_bytes()
@@ -96,7 +99,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
 
 
 def read_sentinel_count(path: Path) -> int:
-    """Returns the number of T5 sentinels after a model's pieces, from its tokenizer_config.json (mT5: 0)."""
+    """Returns how many T5 sentinels follow a model's pieces, from its tokenizer_config.json (0 for mT5)."""
     count = settings_of(path.parent).get('extra_ids', SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         raise InputError(
@@ -112,14 +115,16 @@ def _load_json(text: str, path: Path) -> Tokenizer:
             _check_patterns(content.get(step), step, path)
         if _max_normalizer_growth(content.get('normalizer')) > MOST_GROWTH:
             raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters from one')
-        tokenizer = Tokenizer.from_str(json.dumps(content))  # the checked content, however the library parses the text
-        tokenizer.no_truncation()  # callers cut and pad texts, whatever the file says
+        # The library gets the checked content, because it might parse the original text differently.
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+        tokenizer.no_truncation()  # Callers cut and pad texts themselves, so the settings of the file are switched off.
         tokenizer.no_padding()
-        tokenizer.encode(UNKNOWN)  # raises if the unknown piece, or a piece of a step, does not exist
+        # This call raises an error if the unknown piece, or another piece that the settings name, does not exist.
+        tokenizer.encode(UNKNOWN)
         return tokenizer
     except InputError:
         raise
-    except Exception as error:  # the Rust library raises bare Exception
+    except Exception as error:  # The Rust library raises a plain Exception.
         raise InputError(f'tokenizer {path}: not a tokenizer.json ({one_line(error)[:200]})') from None
 
 
@@ -136,7 +141,7 @@ def _check_patterns(part: Any, step: str, path: Path) -> None:
 
 
 def _max_normalizer_growth(part: Any) -> int:
-    """Returns the most characters that the replacements in a normalizer make from one character."""
+    """Returns the most characters that a normalizer's replacements can make from one character."""
     if isinstance(part, dict):
         longest = max((len(part.get(name) or '') for name in ('content', 'prepend')), default=0)
         return max(1, longest) * math.prod(map(_max_normalizer_growth, part.values()))

@@ -1,4 +1,5 @@
-"""Tokenizers of released Marian models: one SentencePiece model per side, and a shared vocabulary in vocab.json."""
+"""Reads the tokenizers of released Marian models: one SentencePiece model for sources, one for targets, and a shared
+vocab.json."""
 
 import dataclasses
 import functools
@@ -15,16 +16,17 @@ from efficient_attention.errors import InputError
 
 SOURCE, TARGET, VOCABULARY = FILES = ('source.spm', 'target.spm', 'vocab.json')
 END, UNKNOWN, PAD = SPECIALS = ('</s>', '<unk>', '<pad>')
-CODE_BEGIN, CODE_END = '>>', '<<'  # around the language code of a text, in multilingual models
+CODE_BEGIN, CODE_END = '>>', '<<'  # These signs enclose the language code of a text, in multilingual models.
 
 
 def is_marian(path: Path) -> bool:
-    """Whether a path is a SentencePiece file of a Marian model."""
+    """Whether a path names a SentencePiece file of a Marian model (source.spm or target.spm)."""
     return path.name in (SOURCE, TARGET)
 
 
 def marian_vocabulary(folder: Path) -> Tokenizer:
-    """Returns the pieces of vocab.json with their ids; this tokenizer names and joins pieces, but cannot split a text.
+    """Loads the pieces and ids of a Marian model's vocab.json, as a tokenizer that can join pieces to text, but cannot
+    split a text.
 
     Raises:
         InputError: the file is missing, has invalid ids, or lacks a special token; the message names it.
@@ -50,7 +52,8 @@ def marian_vocabulary(folder: Path) -> Tokenizer:
 
 
 def check_marian_settings(folder: Path, pieces: Mapping[str, int]) -> None:
-    """Raises InputError if the tokenizer's settings ask for ids or a layout that this reader does not support."""
+    """Raises InputError if the settings of a Marian tokenizer ask for ids or a file layout that this module does not
+    support."""
     settings = settings_of(folder)
     if settings.get('separate_vocabs'):
         raise InputError(f'{folder / SETTINGS}: separate_vocabs is True; read here: one vocabulary of both sides')
@@ -61,7 +64,7 @@ def check_marian_settings(folder: Path, pieces: Mapping[str, int]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class MarianTokenizer:
-    """A reader from texts to ids, as in released Marian models; '</s>' in a text is text.
+    """Converts texts to ids as released Marian models do, for sources or for targets; a typed '</s>' is plain text.
 
     Attributes:
         path: the SentencePiece model of one side.
@@ -73,7 +76,7 @@ class MarianTokenizer:
 
     @functools.cached_property
     def sentencepiece_model(self) -> Tokenizer:
-        """Returns the SentencePiece model of the side; raises InputError where it cannot be read."""
+        """Returns the SentencePiece model of this tokenizer; raises InputError if it cannot be read."""
         try:
             data = self.path.read_bytes()
         except OSError as error:
@@ -81,12 +84,13 @@ class MarianTokenizer:
         return piece_splitter(data, str(self.path))
 
     def ids(self, texts: Iterable[str]) -> list[list[int]]:
-        """Returns the ids of texts without end tokens; a piece outside the vocabulary has the unknown id."""
+        """Returns the ids of texts, without end tokens; a piece outside the vocabulary gets the id of <unk>."""
         known = self.vocabulary.get_vocab()
         return [[known.get(piece, known[UNKNOWN]) for piece, _ in self.pieces_with_text(text)] for text in texts]
 
     def pieces_with_text(self, text: str) -> list[tuple[str, str]]:
-        """Returns the pieces of a text, each with its part of the text; a language code is one piece."""
+        """Splits a text into pieces; each piece comes with the part of the text that it encodes. A language code is one
+        piece."""
         code, rest = split_language_code(text)
         encoding = self.sentencepiece_model.encode(rest, add_special_tokens=False)
         found = [(piece, rest[slice(*place)]) for piece, place in zip(encoding.tokens, encoding.offsets, strict=True)]
@@ -94,7 +98,8 @@ class MarianTokenizer:
 
 
 def split_language_code(text: str) -> tuple[str, str]:
-    """Returns the language code at the start of a text, such as '>>fra<<' ('' = none), and the rest of the text."""
+    """Splits off the language code at the start of a text, such as '>>fra<<' ('' = none); returns the code and the rest
+    of the text."""
     end = text.find(CODE_END) + len(CODE_END)
     if not text.startswith(CODE_BEGIN) or end < len(CODE_END):
         return '', text

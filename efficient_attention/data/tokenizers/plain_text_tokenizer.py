@@ -1,4 +1,5 @@
-"""Makes tokenizers that read user texts safely: added tokens stay whole, and a typed '[SEP]' is plain text.
+"""Makes tokenizers that read user texts safely: a typed '[SEP]' is plain text, and tokens that a checkpoint's author
+added stay whole.
 
 Encoders, pairs, language models and corpora all follow this rule (docs/checkpoints.md). Long texts are cut at blank
 lines, where no sentence and no word continues.
@@ -14,12 +15,14 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
 
-SECTION = 2**17  # characters; longer documents are cut at the next blank line, which limits tasks and records
+# Documents with more characters are cut at the next blank line, which limits the size of tasks and records.
+SECTION = 2**17
 BLANK_LINE = re.compile(r'\n[ \t]*\n')
 
 
 def make_plain_text_tokenizer(tokenizer: Tokenizer, symbols: Collection[str] = ()) -> Tokenizer:
-    """Returns a copy that encodes user texts: '[SEP]' or '</s>' in a text is text, and other added tokens stay whole.
+    """Returns a copy of a tokenizer for user texts: a typed '[SEP]' or '</s>' is plain text, and other added tokens
+    stay whole.
 
     In the copy, structural tokens have names that no text contains. The library's `encode_special_tokens` would split
     all special tokens, and Unigram and WordLevel models would still find '</s>' among their pieces.
@@ -30,8 +33,9 @@ def make_plain_text_tokenizer(tokenizer: Tokenizer, symbols: Collection[str] = (
     """
     content = json.loads(tokenizer.to_str())
     model, hidden = content['model'], structural_tokens(tokenizer) - set(symbols)
-    mark = secrets.token_hex(16)  # random for each reader, so that no text can contain it
-    unknown = model.get('unk_token')  # keeps its name: in a text it gives the unknown id anyway
+    mark = secrets.token_hex(16)  # The mark is random for each tokenizer, so that no text can contain it.
+    # The unknown token keeps its name, because in a text it gives the unknown id anyway.
+    unknown = model.get('unk_token')
     names = {name: f'{mark}{name}{mark}' for name in hidden if name != unknown or name not in model['vocab']}
     content['added_tokens'] = [
         token | {'content': names.get(token['content'], token['content'])}
@@ -51,7 +55,7 @@ def _rename_pieces(vocabulary: Any, names: dict[str, str]) -> Any:
 
 
 def cut_at_blank_lines(text: str, section: int = SECTION) -> Iterator[str]:
-    """Yields sections of at least `section` characters, cut at blank lines; together they are the text."""
+    """Yields sections of at least `section` characters, cut at blank lines; joined, the sections are the text."""
     start = 0
     while blank := BLANK_LINE.search(text, start + section):
         yield text[start : blank.end()]

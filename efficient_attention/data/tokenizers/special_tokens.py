@@ -1,25 +1,29 @@
-"""Special tokens of tokenizers, found by the names in published vocabularies."""
+"""Finds a tokenizer's special tokens, such as padding or mask, by their names in published vocabularies, and adds
+missing ones."""
 
 from tokenizers import AddedToken, Tokenizer, models, processors
 
-ROLES = {  # role -> names of its token in published files; the first one has priority
+ROLES = {  # role -> names of its token in published files; earlier names have priority
     'pad': ('[PAD]', '<pad>'),
     'unknown': ('[UNK]', '<unk>'),
     'cls': ('[CLS]', '<cls>', '<s>'),
     'sep': ('[SEP]', '<sep>', '</s>'),
     'mask': ('[MASK]', '<mask>'),
 }
-END_OF_TEXT = '<|endoftext|>'  # GPT-2's only special token
-TEXT_ENDS = (END_OF_TEXT, '<|end_of_text|>', '<eos>')  # of language models: GPT-2 and Qwen, Llama 3, Gemma
-TEXT_STARTS = ('<|begin_of_text|>', '<bos>')  # Llama 3, Gemma
-SENTINEL = '<extra_id_{}>'  # in T5, stands for a removed span
-SENTINELS = 100  # number of T5's sentinels
+END_OF_TEXT = '<|endoftext|>'  # GPT-2 has only this special token.
+# end-of-text tokens of language models: GPT-2 and Qwen, Llama 3, Gemma
+TEXT_ENDS = (END_OF_TEXT, '<|end_of_text|>', '<eos>')
+TEXT_STARTS = ('<|begin_of_text|>', '<bos>')  # start-of-text tokens of Llama 3 and Gemma
+SENTINEL = '<extra_id_{}>'  # T5's token that replaces a removed span of text
+SENTINELS = 100  # number of sentinels in T5's vocabulary
 BERT_SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 
 def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
-    """Adds special tokens `names` (new names get the next ids) and the template [CLS] text [SEP]; returns the input."""
-    is_spaced = not isinstance(tokenizer.model, models.WordPiece)  # otherwise the space in 'a [MASK]' becomes a piece
+    """Adds special tokens to a tokenizer; new names get the next ids, and rows become [CLS] text [SEP]. Returns the
+    tokenizer."""
+    # Except in WordPiece, the space in 'a [MASK]' would become a piece.
+    is_spaced = not isinstance(tokenizer.model, models.WordPiece)
     tokenizer.add_special_tokens(
         [AddedToken(name, special=True, normalized=False, lstrip=is_spaced and name in ROLES['mask']) for name in names]
     )
@@ -35,7 +39,8 @@ def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
 
 
 def with_sentinels(tokenizer: Tokenizer, count: int) -> Tokenizer:
-    """Adds `count` sentinels after the pieces, in T5's order: <extra_id_0> has the last id; returns the tokenizer."""
+    """Adds `count` sentinels after a tokenizer's pieces, in T5's order: <extra_id_0> has the last id. Returns the
+    tokenizer."""
     names = [SENTINEL.format(number) for number in reversed(range(count))]
     tokenizer.add_special_tokens(
         [AddedToken(name, special=True, normalized=False, lstrip=True, rstrip=True) for name in names]
@@ -44,7 +49,7 @@ def with_sentinels(tokenizer: Tokenizer, count: int) -> Tokenizer:
 
 
 def role_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns role -> token, for each role of `ROLES` that the tokenizer has.
+    """Returns role ('pad', 'mask', ...) -> token, for each role of `ROLES` for which the tokenizer has a token.
 
     A checkpoint's author may have added a second name, such as '<sep>' to T5, whose texts end with '</s>'. Tokens of
     the tokenizer's template have priority, then names in the original vocabulary, then added names.
@@ -65,20 +70,23 @@ def framing_tokens(tokenizer: Tokenizer) -> set[str]:
 
 
 def structural_tokens(tokenizer: Tokenizer) -> set[str]:
-    """Returns the tokens that stand for no text: tokens of roles and of the template, starts and ends of a text.
+    """Returns the tokens that represent no text: tokens with a role such as padding, tokens of the template, starts and
+    ends of a text.
 
     If a role has a token, a second name of this role that a checkpoint's author added is not structural.
     """
     every, own = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False)
     named = {name for names in ROLES.values() for name in names if name in own}
     roles, framing = role_names(tokenizer), framing_tokens(tokenizer)
-    has_end = 'sep' in roles  # then another family's end of text is a token that an author added
+    # If the tokenizer has an end token, another family's end of text is only a token that an author added.
+    has_end = 'sep' in roles
     ends = {name for name in (*TEXT_ENDS, *TEXT_STARTS) if name in own or (name in every and not has_end)}
     return {*roles.values(), *framing, *named, *ends}
 
 
 def author_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Returns added tokens that are not structural, with their ids; texts never split them."""
+    """Returns the tokens with their ids that an author added and that are not structural; a text is never split inside
+    them."""
     structural = structural_tokens(tokenizer)
     added = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
     return {name: id for name, id in added.items() if name not in structural}

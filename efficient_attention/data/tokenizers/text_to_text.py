@@ -1,4 +1,5 @@
-"""The special ids that text_to_text reads from a tokenizer, which may lack an encoder's special tokens."""
+"""Finds the special ids that the task text_to_text needs in a tokenizer, which may lack an encoder's [CLS] or
+[MASK]."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSpecialIds:
-    """Ids of padding, of the end of a text, of the decoder's first input, and of every text's begin (-1 = none)."""
+    """Special ids of a source or target: padding, end of a text, the decoder's first input, and begin of every text (-1
+    = none)."""
 
     pad: int
     end: int
@@ -26,31 +28,31 @@ class SequenceSpecialIds:
         return 1 + (self.begin >= 0)
 
     def add_special_ids(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns a text's tokens with begin and end symbols, int32."""
+        """Adds begin and end tokens to a text's tokens; returns int32."""
         return np.array([*([self.begin] if self.begin >= 0 else []), *tokens, self.end], np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class TextToTextIds:
-    """The special ids of a tokenizer; picklable."""
+    """The special ids of a tokenizer for the task text_to_text; can be pickled."""
 
-    name: str  # the tokenizer's file, for messages
+    name: str  # path of the tokenizer's file, for error messages
     size: int
     pad: int
-    start: int  # id of the first decoder input
+    start: int  # id of the decoder's first input
     end: int
-    unknown: int | None  # None = every text has pieces
+    unknown: int | None  # id of the unknown piece; None = every text has pieces
     mask: int | None
-    sentinels: tuple[int, ...]  # sentinel of the first removed span, the second, ...
+    sentinels: tuple[int, ...]  # ids of the sentinels: for the first removed span, for the second, and so on
 
     def check_sentinels(self, count: int) -> None:
-        """Raises InputError where there are fewer than `count` sentinels."""
+        """Raises InputError if the tokenizer has fewer than `count` sentinels."""
         if len(self.sentinels) < count:
             has = f'{len(self.sentinels)} sentinels ({SENTINEL.format(0)}, ...)' if self.sentinels else 'no sentinels'
             raise InputError(f'tokenizer {self.name}: {has} in its vocabulary; {count} are needed')
 
     def check_fits_vocab_size(self, vocab_size: int) -> None:
-        """Raises InputError where the tokenizer has more pieces than a model's vocabulary."""
+        """Raises InputError if the tokenizer has more pieces than a model's vocabulary."""
         if self.size <= vocab_size:
             return
         beyond = [number for number, id in enumerate(self.sentinels) if id >= vocab_size]
@@ -59,7 +61,7 @@ class TextToTextIds:
 
 
 def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> TextToTextIds:
-    """Returns the special ids of a tokenizer, such as `load_tokenizer(..., is_text_to_text=True)` returns.
+    """Finds the special ids of a tokenizer, such as one from `load_tokenizer(..., is_text_to_text=True)`.
 
     Args:
         tokenizer: must have an end of text; in a tokenizer like GPT-2's, '<|endoftext|>' replaces all missing symbols.
@@ -86,9 +88,10 @@ def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> Tex
 
 
 def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
-    """Returns a copy that encodes a text as text_to_text does in training: `begin`, if any, its pieces, `end`.
+    """Returns a copy of a tokenizer that encodes a text as text_to_text does in training: the token `begin`, if any,
+    the pieces, the token `end`.
 
-    Trained tokenizers would add an encoder's special tokens.
+    Without this change, a tokenizer that was trained here would add an encoder's special tokens.
     """
     last, before = tokenizer.id_to_token(end) or '', [begin] if begin else []
     copy = Tokenizer.from_str(tokenizer.to_str())
@@ -101,7 +104,8 @@ def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
 
 
 def special_token_id(pieces: dict[str, int], role: str, found: int | None, name: str) -> int:
-    """Returns the id for a role: its special token, or the end of text in a vocabulary like GPT-2's."""
+    """Returns the id of the special token for a role; in a vocabulary like GPT-2's, which has no such token, returns
+    the id of the end of text."""
     if found is not None:
         return found
     end = next((token for token in TEXT_ENDS if token in pieces), None)
@@ -111,7 +115,7 @@ def special_token_id(pieces: dict[str, int], role: str, found: int | None, name:
 
 
 def sentinels_of(pieces: dict[str, int]) -> tuple[int, ...]:
-    """Returns the ids of <extra_id_0>, <extra_id_1>, ..., up to the first missing one."""
+    """Returns the ids of <extra_id_0>, <extra_id_1>, ..., up to the first sentinel that is missing."""
     found: list[int] = []
     while (piece := SENTINEL.format(len(found))) in pieces:
         found.append(pieces[piece])

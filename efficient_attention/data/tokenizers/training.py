@@ -1,4 +1,4 @@
-"""Trains WordPiece, Unigram and byte-level BPE vocabularies; the same texts give the same file, bit for bit.
+"""Trains WordPiece, Unigram and byte-level BPE vocabularies; the same texts produce the same file, bit for bit.
 
 Hugging Face's trainers count words in hash maps whose order changes from run to run. This order affects the ids of
 WordPiece's '##' characters and the last digits of Unigram's scores, so this file sorts both.
@@ -17,16 +17,19 @@ from efficient_attention.data.tokenizers.wordpiece import bert_normalizer, word_
 from efficient_attention.errors import InputError
 
 UNIGRAM_SPECIALS = ('<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]')
-CHARACTER_COVERAGE = 0.9999  # covered share of the texts' characters; rarer ones are unknown (as in SentencePiece)
-CHARACTER_SHARE = 3  # at most 1 in 3 pieces is a single character (WordPiece has most of them twice)
-RUNS = r'▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^▁\p{L}\p{M}\p{N}]+|▁'  # no piece mixes letters, digits and signs (SentencePiece)
-SCORE_DIGITS = 3  # decimals of a log probability; the noise is near 1e-10
+# share of the texts' characters that get a piece; rarer characters are unknown, as in SentencePiece
+CHARACTER_COVERAGE = 0.9999
+# At most 1 in 3 pieces is a single character. WordPiece has most characters twice, with and without '##'.
+CHARACTER_SHARE = 3
+# No piece mixes letters, digits and signs, as in SentencePiece.
+RUNS = r'▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^▁\p{L}\p{M}\p{N}]+|▁'
+SCORE_DIGITS = 3  # decimals of a log probability that are kept; the noise is near 1e-10
 UNUSED = re.compile(r'\[unused\d+\]')
-LADDER = 1e-4  # step between the scores of characters that the Unigram trainer adds at the end
+LADDER = 1e-4  # difference between the scores of consecutive characters that the Unigram trainer adds at the end
 
 
 def train_tokenizer(kind: str, texts: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> Tokenizer:
-    """Returns a trained tokenizer of exactly `vocab_size` pieces, with special tokens at ids 0 to 4.
+    """Trains a tokenizer with exactly `vocab_size` pieces, of which ids 0 to 4 are special tokens.
 
     If the corpus is too small, '[unused0]', '[unused1]', ... fill the vocabulary, as in BERT's.
 
@@ -50,13 +53,15 @@ def train_tokenizer(kind: str, texts: Callable[[], Iterable[str]], *, vocab_size
 def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
     normalizer, splitter = bert_normalizer(lowercase), pre_tokenizers.BertPreTokenizer()
     kept, rare = _alphabet(texts(), normalizer, vocab_size)
-    continuing = [f'##{c}' for c in kept if len(splitter.pre_tokenize_str(f'a{c}')) == 1]  # punctuation never continues
+    # Punctuation never continues a word.
+    continuing = [f'##{c}' for c in kept if len(splitter.pre_tokenize_str(f'a{c}')) == 1]
     tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]'))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        special_tokens=[*BERT_SPECIALS, *continuing],  # fixes the ids of `continuing`, which are not special tokens
+        # The trainer fixes the ids of special tokens. So `continuing` is in this list, though it has no special tokens.
+        special_tokens=[*BERT_SPECIALS, *continuing],
     )
     tokenizer.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)
     return word_piece(_fill_vocabulary(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
@@ -107,7 +112,8 @@ TRAINERS: dict[str, Callable[[Callable[[], Iterable[str]], int, bool], Tokenizer
 def _alphabet(
     texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int
 ) -> tuple[list[str], re.Pattern[str] | None]:
-    """Returns the sorted normalised characters that get a piece, and a pattern of the raw characters that get none."""
+    """Returns the sorted normalised characters that get a piece, and a regular expression for the raw characters that
+    get none."""
     raw = _count_characters(texts)
     results = {character: normalizer.normalize_str(f'0{character}0')[1:-1].replace(' ', '') for character in raw}
     counts: dict[str, int] = {}
@@ -150,17 +156,19 @@ def _unused(count: int) -> list[str]:
 
 
 def unused_ids(pieces: dict[str, int]) -> list[int]:
-    """Returns the ids of pieces that only fill a vocabulary and that no text has."""
+    """Returns the ids of the pieces '[unused0]', '[unused1]', ..., which only fill a vocabulary and occur in no
+    text."""
     return [id for piece, id in pieces.items() if UNUSED.fullmatch(piece)]
 
 
 def _canonical_pieces(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple[str, float]]:
-    """Returns the trained pieces with rounded scores, in an order without noise, special pieces first."""
+    """Returns the trained pieces in a reproducible order, special pieces first, with rounded scores."""
     scores = {piece: float(score) for piece, score in pieces[len(UNIGRAM_SPECIALS) :]}
     lowest = min(scores.values(), default=0.0)
     singles = [piece for piece in scores if len(piece) == 1]
     ladder = sorted(piece for piece in singles if scores[piece] < lowest + LADDER * (len(singles) + 1))
-    steps = sorted(scores[piece] for piece in ladder)  # the trainer assigns these scores in the order of a hash map
+    # The trainer assigns these scores in the order of a hash map, which changes from run to run.
+    steps = sorted(scores[piece] for piece in ladder)
     scores |= dict(zip(ladder, steps, strict=True))
     rounded = sorted((-round(score, SCORE_DIGITS), piece) for piece, score in scores.items())
     special = [(name, 0.0) for name in UNIGRAM_SPECIALS]

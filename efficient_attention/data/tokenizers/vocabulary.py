@@ -1,4 +1,4 @@
-"""The vocabulary of a tokenizer as plain numbers: size, special ids, and pieces that continue a word."""
+"""Describes a tokenizer's vocabulary in plain numbers: its size, its special ids, and which pieces continue a word."""
 
 import dataclasses
 import string
@@ -11,12 +11,14 @@ from tokenizers import Tokenizer, models
 from efficient_attention.data.tokenizers.special_tokens import ROLES, role_names
 from efficient_attention.errors import InputError
 
-WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')  # SentencePiece's space; byte-level space, newline, tab and return
+# These start a word: SentencePiece's space, and the byte-level space, newline, tab and return.
+WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Numbers of a tokenizer for building training rows; picklable; -1 for a token that the tokenizer lacks."""
+    """The size and special ids of a tokenizer, for building training rows; -1 = the tokenizer lacks this token. Can be
+    pickled."""
 
     size: int
     pad: int
@@ -24,12 +26,13 @@ class Vocabulary:
     cls: int
     sep: int
     mask: int
-    special: tuple[int, ...]  # ids that are never masked, sorted
+    special: tuple[int, ...]  # ids that are never masked, in rising order
     is_continuation: np.ndarray  # bool [V]: whether the piece continues a word
 
 
 def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tuple(ROLES)) -> Vocabulary:
-    """Returns the checked vocabulary of a tokenizer.
+    """Returns the size and special ids of a tokenizer, after checking that the ids have no gaps and the needed special
+    tokens exist.
 
     Args:
         tokenizer: any tokenizer.
@@ -57,13 +60,13 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tup
 
 
 def readable_token(tokenizer: Tokenizer, vocabulary: Vocabulary, id: int) -> str:
-    """Returns a token's text for people: a word unchanged, a piece inside a word with '##' in front."""
+    """Returns a token's text for people to read: a word unchanged, a piece inside a word with '##' in front."""
     text = tokenizer.decode([id], skip_special_tokens=False).strip() or tokenizer.id_to_token(id) or ''
     return f'##{text.removeprefix("##")}' if vocabulary.is_continuation[id] else text
 
 
 def check_ids(pieces: dict[str, int], name: str) -> None:
-    """Raises InputError, which names `name`, unless the ids are 0, 1, ... without gaps and repeats."""
+    """Raises an InputError with the tokenizer's name unless the ids are 0, 1, 2, ..., each exactly once."""
     ids = sorted(pieces.values())
     for expected, found in enumerate(ids):
         if found != expected:
@@ -72,7 +75,7 @@ def check_ids(pieces: dict[str, int], name: str) -> None:
 
 
 def _continuation_rule(tokenizer: Tokenizer) -> Any:
-    """Returns a function from a piece to whether it continues a word; depends on the kind of model.
+    """Returns a function that says whether a piece continues a word; the rule depends on the kind of tokenizer.
 
     Where spaces are marked, punctuation is a separate word, as in ALBERT's code, so masking a word masks no full stop.
     """

@@ -1,4 +1,4 @@
-"""BERT's WordPiece tokenizer, and the reader of its vocabulary file vocab.txt."""
+"""Builds BERT's WordPiece tokenizer, and reads its vocabulary file vocab.txt."""
 
 from pathlib import Path
 
@@ -7,11 +7,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
 from efficient_attention.errors import InputError
 
-MAX_WORD = 100  # characters; a longer word becomes one [UNK], as in BERT
+MAX_WORD = 100  # most characters of a word; a longer word becomes one [UNK], as in BERT
 
 
 def word_piece(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
-    """Returns BERT's tokenizer (Devlin et al. 2018, arXiv:1810.04805) over a vocabulary; '##' marks continuations.
+    """Returns BERT's tokenizer (Devlin et al. 2018, arXiv:1810.04805) for a vocabulary; '##' marks pieces that continue
+    a word.
 
     Control characters are removed; CJK characters and punctuation are separate words; the longest piece from the left
     wins; a word of more than 100 characters is unknown. Two rare cases differ from BERT's code: private-use characters
@@ -26,14 +27,15 @@ def word_piece(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
 
 
 def bert_normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """Returns BERT's normalisation: no control characters, spaces around CJK characters, lower case without accents."""
+    """Returns BERT's normalisation: removes control characters, puts spaces around CJK characters, and with `lowercase`
+    lower-cases and strips accents."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
     )
 
 
 def read_vocabulary(text: str, path: Path) -> dict[str, int]:
-    """Returns {piece: id} of the text of a `vocab.txt`, one piece per line; an InputError names `path` and the line."""
+    """Parses the text of a vocab.txt, one piece per line, to {piece: id}; an InputError names the file and the line."""
     pieces: dict[str, int] = {}
     for id, line in enumerate(text.rstrip('\n').split('\n')):
         if pieces.setdefault(line.strip(), id) != id:
