@@ -34,7 +34,7 @@ class EvalConfig:
     compressed_length: int = field_read_by_tasks('language_modelling', default=-1)
     # limit of relative distances in evaluations, in positions, as in model.clamp_length; -1 = model.clamp_length
     clamp_length: int = field_read_by_tasks('language_modelling', default=-1)
-    # True = evaluate as if model.same_length were True, which has the same effect; only with memory
+    # True = evaluate with memory as if model.same_length were True; model.same_length itself has the same effect
     same_length: bool = field_read_by_tasks('language_modelling', default=False)
 
     # number of beams in the beam search of text_to_text; see inference/beam_search.py

@@ -100,7 +100,8 @@ class LayerConfig:
     relative_shared_biases: bool = field_of_relative_attention('transformer_xl', default=True)
     # with 'transformer_xl': larger distances count as this distance, in positions; 0 = no limit
     clamp_length: int = field_of_relative_attention('transformer_xl', default=0)
-    # with memory: each token attends to M keys, itself included, instead of M memory positions plus its segment so far
+    # True = with a memory of M positions, each token attends to M keys, itself included
+    # False = with a memory of M positions, each token attends to the M memory positions and to its segment so far
     same_length: bool = False
     # with 'tupe' and 'tupe_r': learned terms replace the position terms of [CLS], position 0 of an encoder
     relative_cls_reset: bool = field_of_relative_attention(*UNTIED, default=True)
@@ -140,7 +141,7 @@ class LayerConfig:
     state_width: int = 0
     # dropout of the recurrent state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
-    # positions whose products and states are stored for gradients at a time; others are recomputed; 0 = store all
+    # positions whose products and states the backward pass keeps at a time; it recomputes all others; 0 = keep all
     recurrent_chunk: int = field_with_marks(CHANGEABLE, default=0)
 
     # -- How a decoder of recurrent layers reads the source --

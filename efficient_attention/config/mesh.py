@@ -7,7 +7,8 @@ from efficient_attention.config.layer import UNTIED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 
-WITHOUT_LSE = ('jax_nn', 'cudnn')  # backends without a log-sum-exp, so results over parts of the keys cannot be merged
+# These attention backends return no log-sum-exp, so results over parts of the keys cannot be merged.
+WITHOUT_LSE = ('jax_nn', 'cudnn')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ ENCODING = ('pretraining', 'fine_tuning')  # tasks whose models are only an enco
 QUANTIZATIONS = ('none', 'int8', 'int8_weights')
 RANK_KINDS = ('query', 'key', 'value', 'out', 'gate', 'up', 'down', 'token')
 RANK_ENTRY = re.compile(r'(\w+)=([1-9]\d*)')
-MOST_LAYERS = 2**16  # far above any model; `layer_to_param_index` has one entry per layer
+MOST_LAYERS = 2**16  # limit far above any real model; `layer_to_param_index` has one entry per layer
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
 STACKS = ('plain', 'reversible')
@@ -99,9 +99,9 @@ class ModelConfig(LayerConfig):
 
     # -- Quantization to 8-bit integers --
 
-    # 'none' | 'int8_weights' = 8-bit kernels of dense layers (scale per output) and 8-bit tables (scale per row) |
-    # 'int8' = 8-bit kernels and tables, and also 8-bit inputs of dense layers (scale per token)
-    # Norms, biases, products of attention and the last dense layer are always float.
+    # quantization: 'none' | 'int8_weights' = 8-bit kernels of dense layers (scale per output) and tables (scale per row)
+    # Quantization 'int8' = 8-bit kernels and tables, and also 8-bit inputs of dense layers (scale per token).
+    # With every quantization, norms, biases, products of attention and the last dense layer are float.
     quantization: str = field_read_by_tasks(*ENCODING, default='none', marks=(EXPORTED,))
     # regular expressions: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
     float_layers: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
@@ -109,7 +109,7 @@ class ModelConfig(LayerConfig):
     # -- Low-rank factorisation of kernels --
 
     # rank r of each kind of factorised kernel, for example ('up=96', 'token=64')
-    # In all layers, each kernel [I, O] of a kind is a product of [I, r] and [r, O].
+    # In all layers, each kernel [I, O] of a listed kind is a product of [I, r] and [r, O].
     # The factorised token table is a product of [V, r] and [r, E].
     # A kernel stays whole if its factors would not have fewer parameters.
     ranks: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
@@ -514,7 +514,7 @@ def check_memory(config: ModelConfig) -> None:
 
 
 def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a model with compression has no compressed positions, or a wrong segment length.
+    """Raises InputError where a model with compressed memory has no compressed positions, or a wrong segment length.
 
     lengths: field name -> length of the segments, in tokens; each must be a multiple of the compression rate.
     """

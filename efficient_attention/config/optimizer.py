@@ -21,7 +21,7 @@ class OptimizerConfig:
     """
 
     # update rule: 'adamw' | 'lamb' | 'adafactor' = learning rate relative to each parameter's size | 'adadelta'
-    # With 'adadelta', learning_rate is 1 and `beta2` is the decay of both running means (the paper: 0.95).
+    # For 'adadelta', set learning_rate to 1; `beta2` is the decay of both running means (the paper: 0.95).
     name: str = 'adamw'
     learning_rate: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # peak learning rate
     warmup_steps: int = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
@@ -31,7 +31,7 @@ class OptimizerConfig:
     end_learning_rate_ratio: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
     beta1: float = 0.9  # decay of the running mean of the gradients
     beta2: float = 0.999  # decay of the running mean of the squared gradients
-    # added to the root of the mean squared gradient; Adadelta adds it to both means under their roots
+    # small number added to the root of the mean squared gradient; Adadelta adds it to both means under their roots
     eps: float = 1e-6
     weight_decay: float = 0.01  # decoupled weight decay: each step shrinks parameters by learning rate * weight_decay
     bias_correction: bool = False  # divide the running means by 1 - beta^step; the code of BERT and ALBERT does not

@@ -28,7 +28,7 @@ class PairsConfig:
     """
 
     mixing_limit: int = 0  # largest number of pairs that counts for a dataset's share, for example 65536; 0 = no limit
-    # 1 = shares proportional to the numbers of pairs; larger values = more equal shares
+    # mixing temperature: 1 = shares proportional to the numbers of pairs; larger values = more equal shares
     mixing_temperature: float = 1.0
     # pack several pairs into one row of `data.length` and `target_length` tokens; no pair attends to another
     packed: bool = False

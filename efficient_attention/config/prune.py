@@ -7,12 +7,13 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
 
 NONE = 'none'
-SORTED = ('magnitude', 'movement', 'random')  # methods that keep a given share of the weights, with the largest scores
-PENALISED = ('soft_movement', 'l0')  # methods where only a penalty decides how many weights remain
-TRAINED = ('movement', *PENALISED)  # methods with trained scores
-STILL = ('random', 'fixed')  # methods whose pruning scores never change during training
+# pruning methods that keep a given share of the weights, with the largest scores
+SORTED = ('magnitude', 'movement', 'random')
+PENALISED = ('soft_movement', 'l0')  # pruning methods where only a penalty decides how many weights remain
+TRAINED = ('movement', *PENALISED)  # pruning methods with trained scores
+STILL = ('random', 'fixed')  # pruning methods whose scores never change during training
 METHODS = (NONE, *SORTED, *PENALISED, 'fixed')
-WEIGHT = 'weight'  # prunes single weights
+WEIGHT = 'weight'  # pruning unit: single weights
 OF_ATTENTION = (WEIGHT, 'block', 'head', NONE)
 OF_FEED_FORWARD = (WEIGHT, 'block', 'unit', NONE)
 SCOPES = ('matrix', 'global')
@@ -56,8 +57,8 @@ class PruneConfig:
     # the kept share applies to each 'matrix' (to each layer for heads and units) | 'global' = to all layers together
     # With scope 'global', entries compete only with entries of equal size.
     scope: str = 'matrix'
-    begin: float = 0.1  # share of the run before pruning begins
-    # share of the run after which the kept share is final
+    begin: float = 0.1  # fraction of the run before pruning begins
+    # fraction of the run after which the kept share is final
     # Between `begin` and `end`, the kept share follows a cubic (Zhu and Gupta 2017, arXiv 1710.01878).
     # The threshold of 'soft_movement' and the penalty follow the same cubic.
     end: float = 0.8
@@ -71,7 +72,7 @@ class PruneConfig:
 
     def __post_init__(self) -> None:
         if self.method not in SORTED and self.keep == EARLIER_KEEP:
-            # These methods ignore `keep`, so old configs stay equal.
+            # Methods that ignore `keep` get its present default, so that configs from old files equal new configs.
             object.__setattr__(self, 'keep', PruneConfig.keep)
         check_one_of('prune.method', self.method, METHODS)
         check_one_of('prune.attention', self.attention, OF_ATTENTION)
@@ -140,4 +141,5 @@ class PruneConfig:
         """Returns the first training step with the final kept share or penalty; 0 if the pruning method has no
         schedule.
         """
-        return math.ceil(round(self.end * steps, 6)) if self.has_schedule else 0  # 0.55 * 100 is slightly above 55
+        # rounded, because 0.55 * 100 is slightly above 55
+        return math.ceil(round(self.end * steps, 6)) if self.has_schedule else 0

@@ -20,7 +20,7 @@ class TrainConfig:
 
     steps: int = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1000)  # optimizer steps of the whole run
     batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
-    micro_batches: int = 1  # parts of a batch that are computed in sequence, to save memory
+    micro_batches: int = 1  # number of parts of a batch that are computed in sequence, to save memory
     seed: int = 0  # seed of initial parameters, data order, masks and dropout
     start_from: str = ''  # initial parameters: a Hugging Face folder or a workdir; '' = random parameters
     # True = take only sizes and tokenizer from `start_from`, and initialise all parameters at random

@@ -61,7 +61,7 @@ def adaptive_sums(
 def adaptive_losses(
     clusters: tuple[Cluster, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array
 ) -> tuple[Array, Array]:
-    """Returns each target's loss, and whether the target is at least as probable as the compared words.
+    """Returns each target's loss, and whether it is the most probable word of its cluster and the first cluster.
 
     The compared words are the words of the first cluster and of the target's cluster.
     """

@@ -30,7 +30,8 @@ from efficient_attention.objectives.teacher_student_states import (
 )
 
 SOFT = 'soft'
-SMALL = 1e-12  # far below meaningful squared lengths; a zero vector has cosine 0 and no gradient
+# added to squared lengths, far below meaningful lengths, so that a zero vector has cosine 0 and no gradient
+SMALL = 1e-12
 OF_LABELS = ('fine_tuning_', 'masked_lm_', 'nsp_', 'sop_')  # name prefixes of metrics that need labels
 
 

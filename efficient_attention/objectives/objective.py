@@ -27,7 +27,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the sum of example weights of each loss term, in float32; this sum is the denominator of its mean.
+        """Returns the sum of example weights of each loss term, in float32, by which the term's mean divides.
 
         It needs no model.
         """

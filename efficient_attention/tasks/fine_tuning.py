@@ -200,7 +200,8 @@ def check_head_output_count(problem: Problem[Any, Any], head: HeadConfig) -> Non
 
 def check_global_token_count(features: Sequence[Feature], model: ModelConfig) -> None:
     """Raises InputError if a row has more global tokens than `model.global_tokens`."""
-    marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]  # one array per row
+    # numbers of global tokens, one array per row
+    marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]
     most = max((int(counts.max()) for counts in marked), default=0)
     if most > model.global_tokens:
         raise InputError(

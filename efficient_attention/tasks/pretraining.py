@@ -89,7 +89,7 @@ class PretrainingTask(Task):
         return self.rows.count
 
     def prepare_training(self) -> None:
-        """Raises InputError if there is no text to train on; the rows are planned only at first use."""
+        """Raises InputError if there is no text to train on; the rows are prepared only at first use."""
         check_not_empty(self.corpus.train)
 
     def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:

@@ -132,7 +132,7 @@ class TextToTextTask(EncoderDecoderTask):
         return SideEncoder(self.target_tokenizer, symbols, pairs.target_length)
 
     def source_prefixes(self, split: str) -> tuple[str, ...]:
-        """Returns the prefix of the sources of each dataset of a split, such as 'translate: '."""
+        """Returns the text that is put before the sources of each dataset of a split."""
         return self.pairs.prefix or ('',) * len(self.sets[split])
 
     def pairs_of_dataset(self, one: AnySet) -> list[TextPair]:

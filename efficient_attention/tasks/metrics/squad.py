@@ -110,7 +110,9 @@ def squad2_scores(
 def best_threshold(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[float, float]:
-    """Returns the best mean score over all thresholds on the null odds, and its threshold, as in the official script.
+    """Returns the best mean score over all thresholds on the odds of no answer, and the best threshold.
+
+    The result is the same as in the official script.
 
     If it is best to answer nothing, the threshold is 0. The threshold may separate questions with equal odds, which no
     real threshold can do; see `choose_null_threshold`.
@@ -129,7 +131,7 @@ def best_threshold(
 def choose_null_threshold(
     predictions: Sequence[str], golds: Sequence[Sequence[str]], null_odds: Sequence[float]
 ) -> float:
-    """Returns the lowest threshold on the null odds that gives the best F1.
+    """Returns the lowest threshold on the odds of no answer (null odds) that gives the best F1.
 
     The arguments are the same as in `squad2_scores`.
 
@@ -148,7 +150,9 @@ def choose_null_threshold(
 def _cumulative_scores(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the order of the questions by null odds, and the total score if the first 0, 1, 2, ... are answered.
+    """Returns the order of the questions by their odds of no answer, and the total score if the first n are answered.
+
+    There is one total score for each n = 0, 1, 2, and so on.
 
     With no question answered, all questions without an answer are right. Answering a question that has an answer adds
     its score. Answering one without an answer loses its point, unless the prediction is empty.

@@ -47,7 +47,7 @@ class SpanPrediction:
         return next((candidate for candidate in self.candidates if candidate.text), EMPTY)
 
     def best_or_no_answer(self, threshold: float) -> Candidate:
-        """Returns the best answer, or the no-answer candidate if the null odds are above `threshold`."""
+        """Returns the best answer, or the no-answer candidate if the odds of no answer are above `threshold`."""
         if self.null_odds is None or self.null_odds <= threshold:
             return self.best_answer
         return next((candidate for candidate in self.candidates if not candidate.text), EMPTY)

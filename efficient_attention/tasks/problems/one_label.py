@@ -20,7 +20,7 @@ from efficient_attention.tasks.problems.sentence_rows import SentenceLengthPolic
 
 Prediction = TypeVar('Prediction')
 FORMATS = ('table', 'glue', ARENA)
-TOWERS = 2  # number of texts in a pair whose texts are encoded as separate rows
+TOWERS = 2  # number of texts per example, if each text is encoded as a separate row
 MATCHED_SPLIT, MISMATCHED_SPLIT = 'dev_matched', 'dev_mismatched'
 
 

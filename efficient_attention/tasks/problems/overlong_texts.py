@@ -111,7 +111,7 @@ class LengthCounts:
         self.made: collections.Counter[str] = collections.Counter()
 
     def count_row(self, file: str, *, is_overlong: bool, made: int) -> None:
-        """Counts one row of a file; the file '' is input without a file."""
+        """Counts one row of a file, and whether it is too long; the name '' means input without a file."""
         self.rows[file] += 1
         if is_overlong:
             self.overlong[file] += 1

@@ -74,7 +74,9 @@ def paragraph_arrays(
 
 
 def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
-    """Returns (text, first character, end) of the answer's most likely position; None if no text contains the answer.
+    """Returns the most likely position of the answer, as number of the text, first character and end.
+
+    It is None if no text contains the answer.
 
     HotpotQA does not say where the answer is. Matches of whole words come before matches inside words. Then the order
     is: supporting sentences, other sentences of their paragraphs, titles of these paragraphs, other sentences, other
@@ -98,7 +100,7 @@ def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tup
 def answer_positions(
     example: MultiHopQuestion, texts: Sequence[MarkedText], encoded: Sequence[EncodedText]
 ) -> tuple[int, int] | None:
-    """Returns the first and last position of the answer among the paragraph tokens; None if it is not there."""
+    """Returns the first and last position of the answer among the paragraph tokens; None without the answer."""
     place = locate_answer(example, texts)
     found = tokens_in_character_span(encoded[place[0]].offsets, *place[1:]) if place else None
     if place is None or found is None:

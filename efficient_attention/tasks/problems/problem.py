@@ -35,7 +35,7 @@ Feature = dict[str, np.ndarray]
 # The model outputs of one row, float32 and without padding, by name:
 #   'logits': [C] for the head 'sequence', [l, C] for 'token', [A] for 'choice'
 #   'logits': [l, 2] of start and end for the heads 'span' and 'multi_hop'
-#   'type' [3] and 'support' [l] for the head 'multi_hop'
+#   'type' [3] of the answer types and 'support' [l] of the sentence markers for the head 'multi_hop'
 Outputs = Mapping[str, np.ndarray]
 
 
@@ -130,7 +130,7 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
     def write_predictions(
         self, examples: Sequence[Example], predictions: Sequence[Prediction], split: str, folder: Path
     ) -> list[Path]:
-        """Writes predictions into `folder` as official scripts or servers expect them; returns the paths of the files."""
+        """Writes predictions into `folder` in the form that official scripts or servers read; returns the paths."""
 
     @abc.abstractmethod
     def example_from_python(self, value: Any) -> Example:

@@ -155,7 +155,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     def predict_from_outputs(
         self, examples: Sequence[Question], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[SpanPrediction]:
-        """Returns the best candidate answers to each question over all windows, and the odds that there is no answer."""
+        """Returns the best candidate answers to each question over all windows, and the odds of no answer."""
         found: list[list[Candidate]] = [[] for _ in examples]
         nulls: list[Candidate | None] = [None for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
