@@ -41,8 +41,8 @@ class HeadConfig:
     pooling: str = 'first'
     # number of encoder-like layers of the head 'sequence', over one vector per sentence of a text; 0 = none
     sentence_layers: int = 0
-    # activation of a dense layer D -> D on the pooled vector ('sequence', 'choice'); 'none' = no such layer
-    # The head 'towers' needs an activation: its dense layer 4 D -> D reads [a, b, a * b, a - b] of pooled vectors a and b.
+    # activation of a dense layer: for 'sequence' and 'choice' D -> D on the pooled vector; 'none' = no such layer
+    # The head 'towers' needs one: its dense layer 4 D -> D reads [a, b, a * b, a - b] of the pooled vectors a and b.
     transform: str = 'tanh'
     feed_forward: bool = False  # the head 'span' has a feed-forward layer before its output layer (BigBird)
     dropout_rate: float = 0.1  # dropout before the last dense layer

@@ -99,7 +99,7 @@ class ModelConfig(LayerConfig):
 
     # -- Quantization to 8-bit integers --
 
-    # quantization: 'none' | 'int8_weights' = 8-bit kernels of dense layers (scale per output) and tables (scale per row)
+    # quantization: 'none' | 'int8_weights' = 8-bit kernels of dense layers (scale per output) and tables (per row)
     # Quantization 'int8' = 8-bit kernels and tables, and also 8-bit inputs of dense layers (scale per token).
     # With every quantization, norms, biases, products of attention and the last dense layer are float.
     quantization: str = field_read_by_tasks(*ENCODING, default='none', marks=(EXPORTED,))

@@ -27,7 +27,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the sum of example weights of each loss term, in float32, by which the term's mean divides.
+        """Returns the total weight of each loss term's examples, by which the loops divide the term's sums, in float32.
 
         It needs no model.
         """
