@@ -24,7 +24,7 @@ def adaptive_sums(
     other tails are not compared, so the result may be too high.
 
     Args:
-        clusters: of `AdaptiveHead.clustered`.
+        clusters: from `AdaptiveHead.clusters_and_inputs`.
         hidden_BLE: input vectors of the clusters.
         targets_BL: ids below V.
         weights_BL: weight per position; not differentiable at positions of weight 0.
@@ -61,10 +61,7 @@ def adaptive_sums(
 def adaptive_losses(
     clusters: tuple[Cluster, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array
 ) -> tuple[Array, Array]:
-    """Returns each target's loss, and whether it is the most probable word of its cluster and the first cluster.
-
-    The compared words are the words of the first cluster and of the target's cluster.
-    """
+    """Returns each target's loss, and whether it is the most probable word of its cluster and the first cluster."""
     first, *tails = clusters
     logits_BLn = first.logits(hidden_BLE)
     words = logits_BLn.shape[-1] - len(tails)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 def surrogate(log_probability_BL: Array, loss_BL: Array, segments_BL: Array) -> Float[Array, '']:
     """Returns a term of value 0 whose gradient is the REINFORCE gradient of sampled choices.
 
-    This is the second term of the gradient of the expected loss above.
+    This gradient is the second term of the formula above, the gradient of the expected loss.
 
     Args:
         log_probability_BL: of the samples at each position, summed over layers and heads.

@@ -151,7 +151,7 @@ def max_text_lengths(config: RunConfig) -> tuple[int, tuple[int, int]]:
     Special tokens are not counted.
 
     Raises:
-        InputError: `data.length` or `pairs.target_length` is too short to hold any text.
+        InputError: `data.length` or `pairs.target_length` is too short for any text.
     """
     room = config.data.length - end_token_count(config), config.pairs.target_length - end_token_count(config)
     if config.noise.name == 'span_corruption':

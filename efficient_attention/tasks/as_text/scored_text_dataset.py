@@ -25,7 +25,7 @@ class ScoredTextDataset(abc.ABC, Generic[Example]):
 
     Attributes:
         text: the config text that describes the dataset.
-        field: the config field that holds the text, for messages.
+        field: the config field with this text, for messages.
         files: a path or glob, or several separated by commas.
     """
 

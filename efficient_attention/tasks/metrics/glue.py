@@ -8,7 +8,8 @@ On 300 random pairs of sequences (10 to 2,000 labels of 2 to 5 classes, scikit-l
 Matthews differs in 262 pairs, by at most 5e-15 relative.
 
 Where a formula divides by zero, the value is 0: F1 of a class that is neither present nor predicted, Matthews and
-correlations if one side is constant. scikit-learn also returns 0; SciPy returns nan for the correlations.
+correlations if all expected or all predicted values are equal. scikit-learn also returns 0; SciPy returns nan for the
+correlations.
 """
 
 from collections.abc import Callable

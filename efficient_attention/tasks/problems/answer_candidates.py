@@ -86,7 +86,7 @@ def write_answers(
 ) -> list[Path]:
     """Writes 'predictions.json', 'nbest_predictions.json' and, if questions may have no answer, 'null_odds.json'.
 
-    The layout is the one of BERT's `run_squad.py`, which the official scripts and servers read: id -> answer, id ->
+    The files have the layout of BERT's `run_squad.py`, which the official scripts and servers read: id -> answer, id ->
     list of {'text', 'probability', 'start_logit', 'end_logit'}, id -> null odds.
     """
     pairs = list(zip(ids, predictions, strict=True))

@@ -306,10 +306,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
 def answer_position_in_row(span: tuple[int, int], answer: tuple[int, int] | None, before: int) -> tuple[int, int]:
     """Returns the answer's first and last position in a row; (0, 0) if the row does not have the whole answer.
 
-    `span` is the row's part of the paragraphs, and `before` the number of tokens before it in the row.
-
-    `span` is the row's part of the paragraphs, and `before` the number of tokens before it in the row. The result is
-    (0, 0) if the row does not hold the whole answer.
+    `span` is the range of paragraph tokens in the row, and `before` the number of tokens before them in the row.
     """
     if answer is None or not span[0] <= answer[0] <= answer[1] < span[1]:
         return 0, 0

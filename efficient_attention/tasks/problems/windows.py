@@ -87,8 +87,8 @@ def word_windows(tokens: WordTokens, room: int, stride: int) -> list[tuple[int, 
 
     A window has at most `room` tokens. Its words are an array [l] as in `WordTokens`.
 
-    Rows start `min(stride, room)` tokens apart, or slightly less, to begin at the start of a word. A word is predicted
-    in the row that has the most tokens on the word's narrower side.
+    Rows start `min(stride, room)` tokens apart, or slightly less, to begin at the start of a word. Each word is
+    predicted in one row: compare the smaller of the word's left and right contexts, and take the row with the largest.
     """
     starts = _word_window_starts(tokens.words, room, stride)
     ends = [min(start + room, len(tokens.ids)) for start in starts]
