@@ -8,7 +8,8 @@ from efficient_attention.config.fields import CHANGEABLE, field_read_by_tasks
 from efficient_attention.errors import InputError, require
 
 MOST_AT_ONCE = 2**12  # limit on processes and on prefetched batches; more would not fit into the memory of any machine
-LARGEST_VOCABULARY = 2**22  # limit, because training a tokenizer first allocates memory for its whole vocabulary
+# limit on vocabulary sizes, because training a tokenizer first allocates memory for its whole vocabulary
+LARGEST_VOCABULARY = 2**22
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
 UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
@@ -28,7 +29,7 @@ class DataConfig:
 
     # source of text: 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field
     # Images come from images:<glob> or tfds:<name>#field.
-    # For pretraining also arena:<dataset>;<dataset>, for training and evaluation; their texts do not share rows.
+    # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation; such texts do not share rows.
     source: str = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
     # share that is held out for evaluation: of the documents, or of the text if `splitting` is 'end'
     held_out: float = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=0.02)

@@ -52,15 +52,15 @@ class PruneConfig:
     # A feed-forward 'unit' is a column of `up` and `gate` with its row of `down`.
     feed_forward: str = 'weight'
     block: int = 32  # side of a square block, in weights
-    keep: float = 0.5  # share of the weights kept at the end
+    keep: float = 0.5  # share of the weights that are kept at the end of pruning
     keep_attention: float = 0.0  # overrides `keep` for attention; 0 = `keep`
     # the kept share applies to each 'matrix' (to each layer for heads and units) | 'global' = to all layers together
-    # With scope 'global', entries compete only with entries of equal size.
+    # With scope 'global', weights, blocks, heads or units compete only with others of equal size.
     scope: str = 'matrix'
     begin: float = 0.1  # fraction of the run before pruning begins
     # fraction of the run after which the kept share is final
-    # Between `begin` and `end`, the kept share follows a cubic (Zhu and Gupta 2017, arXiv 1710.01878).
-    # The threshold of 'soft_movement' and the penalty follow the same cubic.
+    # Between `begin` and `end`, the kept share follows a cubic function (Zhu and Gupta 2017, arXiv 1710.01878).
+    # The threshold of 'soft_movement' and the penalty follow the same cubic function.
     end: float = 0.8
     threshold: float = 0.1  # final threshold of sigmoid(score); at least 0.5 % of each matrix is kept
     # final weight of the penalty in the loss; the penalty is the mean probability that an entry is kept

@@ -39,7 +39,8 @@ from efficient_attention.errors import InputError, require
 # With noise, text_to_text reads only the fields OF_NOISE of the group `pairs`.
 # Without noise, text_to_text does not read the fields OF_DOCUMENTS of the group `data`.
 OF_NOISE = ('target_length', 'begin', 'start')
-OF_TARGETS = ('split', 'beams', 'penalty', 'alpha')  # fields of `eval` unused with noise, which has no beam search
+# fields of `eval` that a run with noise does not use, because it has no beam search
+OF_TARGETS = ('split', 'beams', 'penalty', 'alpha')
 OF_DOCUMENTS = ('source', 'held_out', 'cache', 'processes', 'workers', 'prefetch')
 
 

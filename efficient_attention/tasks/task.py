@@ -25,7 +25,7 @@ class Task(abc.ABC):
     # Names of the per-token outputs that an evaluation gathers for each row; None = it gathers no outputs.
     token_outputs: frozenset[str] | None = None
     has_short_batches = False  # whether rows of weight 0 pad the last training batch of an epoch
-    has_data = True  # False for a task made by `without_data`
+    has_data = True  # whether the task has data; False if `without_data` made it
     # name -> SHA-256 of data, tokenizer and so on; a checkpoint is only valid with the same hashes
     fingerprint: dict[str, str]
 

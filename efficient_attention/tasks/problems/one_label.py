@@ -49,7 +49,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         # number of texts -> template of a row
         self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}
         in_a_row = 1 if config.towers else self.text_count
-        # raises now if the rows are too short
+        # raises now if the rows are too short for any text
         self.rule.tokens_left_for_texts(self.templates[in_a_row].special_token_count, in_a_row)
         self.sentence_rule = SentenceLengthPolicy(config.overlong, config.sentences, length)
         if config.sentences and self.text_count > 1:
@@ -90,7 +90,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             examples = [one for one in examples if (one.subset == MISMATCHED) == (split == MISMATCHED_SPLIT)]
         for example in examples:
             if example.label is not None:
-                self.label_array(example)  # raises if the label is unknown
+                self.label_array(example)  # called because it raises for an unknown label
         return examples
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool = False) -> list[Feature]:
@@ -121,7 +121,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
                 self.rule.fit_to_rows((ids,), template.special_token_count, example.file_and_line, (field,))
                 for ids, field in zip(texts, self.text_columns, strict=True)
             ]
-            made = min(map(len, rows))  # 0 if one of the two texts is left out
+            made = min(map(len, rows))  # number of rows, 0 if one of the two texts is left out
             counts.count_row(
                 example.file, is_overlong=max(map(len, texts)) + template.special_token_count > self.length, made=made
             )

@@ -31,7 +31,7 @@ def window_spans(count: int, capacity: int, stride: int) -> list[tuple[int, int]
 
 
 def max_context_mask(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns bool [windows, count]: whether a window is the first in which the token has the most context.
+    """Returns bool [windows, count]: whether a window is the first window in which the token has the most context.
 
     Context is the number of tokens to the left or to the right, whichever is smaller, plus 0.01 times the window's
     length (Devlin et al.'s code for SQuAD).
