@@ -18,10 +18,10 @@ class CheckpointConfig:
     keep: int = 3  # newest checkpoints that stay on disk
     keep_best: int = 0  # checkpoints with the best metric that stay on disk besides the newest ones
     best_metric: str = ''  # name of the evaluation metric that ranks checkpoints; '' = none
-    best_mode: str = 'min'  # 'min' | 'max': the best checkpoint has the smallest or the largest metric
-    # after a failed save: 'continue' until the next save | 'stop' at once; a run of several processes always stops
+    best_mode: str = 'min'  # whether the best checkpoint has the smallest ('min') or the largest ('max') metric
+    # what happens after a failed save: 'continue' until the next save | 'stop'; a run of several processes always stops
     when_save_fails: str = 'continue'
-    # also save after each evaluation that is the best so far; False = save only every `every_steps` steps
+    # True = also save after each evaluation that is the best so far; False = save only every `every_steps` steps
     save_best: bool = False
 
     def __post_init__(self) -> None:

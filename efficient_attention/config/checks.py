@@ -6,7 +6,10 @@ from efficient_attention.errors import InputError
 
 
 def check_one_of(field: str, value: str, known: tuple[str, ...]) -> None:
-    """Raises InputError unless `value` is in `known`; names the field ('group.name'), its value and known values."""
+    """Raises InputError unless the value of a config field is one of the known values.
+
+    The message names the field ('group.name'), its value and the known values.
+    """
     if value not in known:
         raise InputError(f'{field} is {value!r}; known: {", ".join(known)}')
 
@@ -20,10 +23,13 @@ def check_within(
     low_is_open: bool = False,
     high_is_open: bool = False,
 ) -> None:
-    """Raises InputError unless `value` is finite and between `low` and `high`; an open end excludes the bound."""
+    """Raises InputError unless a number is finite and within an interval.
+
+    The interval includes its bounds `low` and `high`, except where `low_is_open` or `high_is_open` is True.
+    """
     is_high_enough = value > low if low_is_open else value >= low
     is_low_enough = value < high if high_is_open or math.isinf(high) else value <= high
-    if not (is_high_enough and is_low_enough):  # nan fails both comparisons
+    if not (is_high_enough and is_low_enough):  # NaN fails both comparisons
         bounds = describe_interval(low, high, low_is_open=low_is_open, high_is_open=high_is_open)
         is_endless = math.isinf(high) and not math.isfinite(value)
         raise InputError(f'{field} is {value}; it must be {bounds}{" and finite" if is_endless else ""}')

@@ -7,8 +7,9 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE, field_read_by_tasks
 from efficient_attention.errors import InputError, require
 
-MOST_AT_ONCE = 2**12  # limit of processes and of prefetched batches, far above the memory of any machine
-LARGEST_VOCABULARY = 2**22  # training a tokenizer allocates memory for its whole vocabulary first
+MOST_AT_ONCE = 2**12  # limit on processes and on prefetched batches; more would not fit into the memory of any machine
+# limit on vocabulary sizes, because training a tokenizer first allocates memory for its whole vocabulary
+LARGEST_VOCABULARY = 2**22
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
 UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
@@ -26,60 +27,63 @@ class DataConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field |
-    # images:<glob>; in pretraining also arena:<dataset>;<dataset>, for training and evaluation, without row packing
+    # source of text: 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field
+    # Images come from images:<glob> or tfds:<name>#field.
+    # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation; such texts do not share rows.
     source: str = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
-    # held-out share for evaluation: of the documents, or of the text with splitting 'end'
+    # share that is held out for evaluation: of the documents, or of the text if `splitting` is 'end'
     held_out: float = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=0.02)
-    # 'documents' = a hash of each document's text decides whether it is held out | 'end' = the end of the text is
+    # what is held out: documents chosen by a hash of their text ('documents'), or the end of the text ('end')
     splitting: str = field_read_by_tasks('language_modelling', default='documents')
-    # share of the text after the held-out part, for a final test; only with splitting 'end'
+    # share of the text, after the held-out part, that is kept for a final test; only with splitting 'end'
     test: float = field_read_by_tasks('pretraining', 'language_modelling', default=0.0)
     # folder of prepared corpora, with one subfolder per combination of content and settings
     cache: str = field_read_by_tasks(
         'pretraining', 'language_modelling', 'text_to_text', default='cache', marks=(CHANGEABLE,)
     )
-    # processes that prepare the corpus; 0 = one process, or one per CPU core for a large corpus
+    # processes that prepare the corpus; 0 = one process, or one per CPU core if the corpus is large
     processes: int = field_read_by_tasks('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
 
-    # vocabulary of a language model: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'
+    # what one token of a language model is: a piece of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'
     units: str = field_read_by_tasks('language_modelling', default='tokenizer')
-    tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer file
-    # tokens of a trained tokenizer. A loaded tokenizer must have exactly this many, except in text_to_text, where it
-    # may have up to model.vocab_size
+    # a tokenizer file, or a tokenizer to train: 'train:wordpiece' | 'train:unigram' | 'train:bpe'
+    tokenizer: str = 'train:wordpiece'
+    # vocabulary size of a trained tokenizer; a loaded tokenizer must have exactly this many tokens
+    # In text_to_text, a loaded tokenizer may have up to model.vocab_size tokens instead.
     vocab_size: int = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=4096)
-    lowercase: bool = True  # lower-case the text for a tokenizer or for words; a tokenizer also strips accents
-    # with units 'words': words that occur less often in the training split become <unk>
+    # convert text to lower case before it is split into tokens or words; a tokenizer also strips accents
+    lowercase: bool = True
+    # a word that occurs less often than this in the training split becomes <unk>; only with units 'words'
     min_count: int = field_read_by_tasks('pretraining', 'language_modelling', default=1)
-    # with units 'pixels': (height, width, channels); channels 3 = RGB, 1 = grey
+    # image size (height, width, channels) with units 'pixels'; 3 channels = RGB, 1 channel = grey
     image_shape: tuple[int, ...] = field_read_by_tasks('pretraining', 'language_modelling', default=())
 
     length: int = 128  # tokens per row, special tokens included
-    # batches of a language model: random 'windows' of the text | 'streams', where each row reads one part in order
+    # how a language model reads its text: random 'windows' | 'streams', where each row reads one part in order
     batches: str = field_read_by_tasks('language_modelling', default='windows')
-    # in a language model, no token attends to an earlier document
+    # True = the tokens of a language model never attend to an earlier document
     cut_at_documents: bool = field_read_by_tasks('language_modelling', default=False)
-    # 'none' = documents packed into full rows | 'nsp' = next sentence prediction | 'sop' = sentence order prediction
+    # sentence-pair loss: 'nsp' = next sentence prediction | 'sop' = sentence order prediction
+    # Without sentence pairs ('none'), documents are packed into full rows.
     pairs: str = field_read_by_tasks('pretraining', default='none')
-    # share of passes over a document that use a random shorter target length
+    # share of the passes over a document whose rows have a random, shorter target length
     short_sequence_probability: float = field_read_by_tasks('pretraining', default=0.1)
 
     mask_rate: float = field_read_by_tasks('pretraining', default=0.15)  # share of a row's tokens that are predicted
-    max_masked: int = field_read_by_tasks('pretraining', default=20)  # most predictions per row
-    # 'token' | 'word' (whole words) | 'ngram' (1 to max_ngram whole words, p(n) ~ 1/n)
+    max_masked: int = field_read_by_tasks('pretraining', default=20)  # largest number of predicted tokens per row
+    # what is masked together: one 'token' | a whole 'word' | an 'ngram' of 1 to max_ngram whole words, p(n) ~ 1/n
     mask_unit: str = field_read_by_tasks('pretraining', default='token')
-    max_ngram: int = field_read_by_tasks('pretraining', default=3)  # most words per n-gram
-    mask_token_share: float = field_read_by_tasks(
-        'pretraining', default=0.8
-    )  # share of the predicted tokens that become [MASK]
-    # share of the predicted tokens that become a random id; the rest is unchanged
+    max_ngram: int = field_read_by_tasks('pretraining', default=3)  # largest number of words per n-gram
+    # share of the predicted tokens that become [MASK]
+    mask_token_share: float = field_read_by_tasks('pretraining', default=0.8)
+    # share of the predicted tokens that become a random id; all other predicted tokens are unchanged
     random_token_share: float = field_read_by_tasks('pretraining', default=0.1)
-    # 0 = new masks every epoch (dynamic); n = n fixed versions of masks and pairs, used in turn
+    # number of fixed versions of masks and sentence pairs, which epochs use in turn; 0 = new masks in every epoch
     static_copies: int = field_read_by_tasks('pretraining', default=0)
 
     # processes that build training rows; 0 = threads of the training process
     workers: int = field_read_by_tasks('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
-    # prefetched batches; a language model does not prefetch
+    # number of prefetched batches; a language model does not prefetch
     prefetch: int = field_read_by_tasks('pretraining', 'text_to_text', default=4, marks=(CHANGEABLE,))
 
     def __post_init__(self) -> None:

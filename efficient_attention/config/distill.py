@@ -9,9 +9,9 @@ from efficient_attention.errors import InputError
 
 MAPS = ('uniform', 'last')
 PROJECTIONS = ('own', 'one', 'none')
-# Losses that compare hidden states or attention of both models, as fields of the group; 'soft' compares outputs.
+# Fields of the losses that compare hidden states or attention of student and teacher; `soft` compares their outputs.
 INSIDE = ('cosine', 'hidden', 'embeddings', 'attention', 'attention_relations', 'value_relations')
-HEADS = ('attention', 'attention_relations', 'value_relations')  # losses that compare single heads
+HEADS = ('attention', 'attention_relations', 'value_relations')  # losses that compare student and teacher head by head
 MAPPED = ('hidden', *HEADS)  # losses that compare pairs of one student layer and one teacher layer
 
 
@@ -23,31 +23,33 @@ class DistillConfig:
         InputError: a field is out of range, or is set without a teacher; the message names the field.
     """
 
-    # a workdir or Hugging Face folder; several, separated by commas, form an ensemble with averaged logits; '' = none.
-    # A resumed run may move the teacher to another folder, but not change the teacher's parameters
+    # teacher model: a workdir or a Hugging Face folder; '' = no teacher
+    # Several folders, separated by commas, form an ensemble of teachers, whose logits are averaged.
+    # A resumed run may move the teacher to another folder, but not change the teacher's parameters.
     teacher: str = field_with_marks(CHANGEABLE, default='')
-    temperature: float = 1.0  # T: divides the logits of both models (Hinton et al. 2015, arXiv 1503.02531)
+    # temperature T, which divides the logits of both models (Hinton et al. 2015, arXiv 1503.02531)
+    temperature: float = 1.0
     labels: float = 1.0  # weight of the task's own loss on the labels
-    # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words; in regression
-    # weight of the squared difference
+    # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words
+    # In regression, `soft` is the weight of the squared difference of the two models' outputs.
     soft: float = 1.0
     # weight of 1 - cosine between the final hidden states per token (DistilBERT, Sanh et al. 2019, arXiv 1910.01108)
     cosine: float = 0.0
-    # weight of the mean squared difference of the hidden states after mapped layers (TinyBERT, Jiao et al. 2019)
+    # weight of the mean squared difference of hidden states after paired layers (TinyBERT, Jiao et al. 2019)
     hidden: float = 0.0
     embeddings: float = 0.0  # weight of the mean squared difference of the embeddings below the first layer
-    attention: float = 0.0  # weight of the mean squared difference of attention logits of mapped layers
-    # weight of the KL of attention weights of mapped layers (MiniLM, Wang et al. 2020)
+    attention: float = 0.0  # weight of the mean squared difference of attention logits of paired layers
+    # weight of the KL divergence of attention weights of paired layers (MiniLM, Wang et al. 2020)
     attention_relations: float = 0.0
-    value_relations: float = 0.0  # weight of the KL of softmax(V V^T / sqrt(K)) of mapped layers
-    # the teacher layer for each student layer: 'uniform' = teacher layer m N / M for student layer m of M, with N
-    # teacher layers | 'last' = only the last student layer learns, from the last teacher layer | a list such as
-    # '2,3,5,6', counted from 1
+    value_relations: float = 0.0  # weight of the KL divergence of softmax(V V^T / sqrt(K)) of paired layers
+    # the teacher layer for each student layer: 'uniform' | 'last' | a list such as '2,3,5,6', counted from 1
+    # With 'uniform', student layer m of M learns from layer m N / M of a teacher with N layers.
+    # With 'last', only the last student layer learns, from the last teacher layer.
     layers: str = 'uniform'
-    # learned projections of the student's width to the teacher's width, used only while training: 'own' = one per
-    # layer | 'one' = one for all layers | 'none'
+    # learned projections from the student's width to the teacher's width, used only while training
+    # 'own' = one projection per layer | 'one' = one projection for all layers | 'none' = no projection
     projection: str = 'own'
-    # compute the teacher's logits of all training rows once and store them; only for `soft` and only in fine-tuning
+    # compute the teacher's logits of all training rows once and store them; only for the loss `soft` in fine-tuning
     keep_logits: bool = field_with_marks(CHANGEABLE, default=True)
     cache: str = field_with_marks(CHANGEABLE, default='cache')  # folder of the stored teacher logits
 
@@ -68,7 +70,7 @@ class DistillConfig:
             raise InputError(f'distill.teacher is {self.teacher!r}; it must be {allowed}')
 
     def check_has_teacher(self) -> None:
-        """Raises InputError where a field is set but there is no teacher."""
+        """Raises InputError where the run has no teacher but another field of `distill` differs from its default."""
         known = [] if self.is_enabled else dataclasses.fields(DistillConfig)
         unread = [f'distill.{one.name}={one.default!r}' for one in known if getattr(self, one.name) != one.default]
         if unread:
@@ -89,12 +91,14 @@ class DistillConfig:
 
     @property
     def intermediate_loss_terms(self) -> tuple[str, ...]:
-        """Returns the losses with a positive weight that compare hidden states or attention of both models."""
+        """Returns the names of the losses with a positive weight that compare hidden states or attention of both
+        models.
+        """
         return tuple(name for name in INSIDE if getattr(self, name))
 
     @property
     def maps_layers(self) -> bool:
-        """Whether a loss pairs layers of the student with layers of the teacher."""
+        """Whether a loss compares pairs of one student layer and one teacher layer."""
         return any(getattr(self, name) for name in MAPPED)
 
     @property

@@ -1,4 +1,4 @@
-"""Fields of the config group `eval`: when a run is evaluated, on which rows, and how outputs are searched."""
+"""Fields of the config group `eval`: when a run is evaluated, on which rows, and with which beam search."""
 
 import dataclasses
 
@@ -20,34 +20,31 @@ class EvalConfig:
     """
 
     every_steps: int = 500  # steps between evaluations; the last step is always evaluated
-    # rows per batch; with memory, the text is cut into this many parts, and each part starts with empty memory
+    # rows per batch; with memory, the text is cut into this many parts, and each part starts with an empty memory
     batch_size: int = 32
-    # 'held_out' | 'test'; fine-tuning reads examples.dev | examples.test, and the rows of examples.test need labels
+    # split to evaluate: 'held_out' | 'test'; fine-tuning reads examples.dev or examples.test, which then needs labels
     split: str = field_read_by_tasks('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
-    # tokens of text in the window of a language model; 0 = data.length
+    # length of a language model's evaluation window, in tokens; 0 = data.length
     context: int = field_read_by_tasks('language_modelling', default=0)
-    # tokens by which the window moves, and which it predicts; 0 = `context`, without overlap
+    # tokens by which the evaluation window moves, and which it predicts; 0 = `context`, so that windows do not overlap
     stride: int = field_read_by_tasks('language_modelling', default=0)
-    # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
+    # tokens of memory before each segment of `context` tokens; -1 = model.memory_length
     memory_length: int = field_read_by_tasks('language_modelling', default=-1)
     # positions of compressed memory before the memory; -1 = model.compressed_length, or 0 without memory
     compressed_length: int = field_read_by_tasks('language_modelling', default=-1)
-    clamp_length: int = field_read_by_tasks(
-        'language_modelling', default=-1
-    )  # as model.clamp_length; -1 = model.clamp_length
-    # as model.same_length; on if either field is True and there is memory
+    # limit of relative distances in evaluations, in positions, as in model.clamp_length; -1 = model.clamp_length
+    clamp_length: int = field_read_by_tasks('language_modelling', default=-1)
+    # True = evaluate with memory as if model.same_length were True; model.same_length itself has the same effect
     same_length: bool = field_read_by_tasks('language_modelling', default=False)
 
-    # beam search of text_to_text, see inference/beam_search.py: the number of beams
+    # number of beams in the beam search of text_to_text; see inference/beam_search.py
     beams: int = field_read_by_tasks('text_to_text', default=4)
     penalty: str = field_read_by_tasks('text_to_text', default='gnmt')  # kind of length penalty: 'gnmt' | 'length'
     alpha: float = field_read_by_tasks('text_to_text', default=0.6)  # exponent of the length penalty
-    stop: str = field_read_by_tasks(
-        'text_to_text', default='exact'
-    )  # when the search of a text ends: 'exact' | 'early' | 'first'
-    repetition_penalty: float = field_read_by_tasks(
-        'text_to_text', default=1.0
-    )  # values above 1 make repetitions rarer
+    # when the beam search of a text ends: 'exact' | 'early' | 'first'; see inference/beam_search.py
+    stop: str = field_read_by_tasks('text_to_text', default='exact')
+    # penalty on repeated tokens; values above 1 make repetitions rarer
+    repetition_penalty: float = field_read_by_tasks('text_to_text', default=1.0)
     # no sequence of this many tokens occurs twice in one output; 0 = no limit
     no_repeat_ngram_size: int = field_read_by_tasks('text_to_text', default=0)
 
@@ -73,7 +70,9 @@ class EvalConfig:
 
 
 def has_held_out(held_out: float, split: str) -> bool:
-    """Whether a run has data for its evaluations; a missing test split is reported only when the split is read.
+    """Whether a run has data for its evaluations; always True for the test split.
+
+    A missing test split is reported only when the split is read.
 
     Args:
         held_out: `data.held_out`, the held-out share of the documents.

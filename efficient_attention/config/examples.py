@@ -1,4 +1,4 @@
-"""Fields of the config group `examples`: the labelled files of a fine-tuning run and how they become rows."""
+"""Fields of the config group `examples`: the labelled files of a fine-tuning run and how they become token rows."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ PROBLEMS = (
 FORMATS = ('table', 'glue', 'arena', 'conll', 'swag', 'race', 'squad', 'hotpotqa')
 MOST_SENTENCES = 2**12
 OVERLONG = ('truncate', 'error', 'skip', 'windows')
-# Each length is at most 1.5 times the one before it: little padding, and one compiled program per length.
+# Each length is at most 1.5 times the length before it, which gives little padding and few lengths to compile for.
 _UP_TO_512 = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 BUCKETS = (*_UP_TO_512, 768, 1024, 1536, 2048, 3072, 4096)
 
@@ -31,44 +31,44 @@ class ExamplesConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # the task to learn: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' |
-    # 'question_answering' | 'multi_hop' | 'none'
+    # problem to learn: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' | ...
+    # More values of `problem`: 'question_answering' | 'multi_hop' | 'none'.
     problem: str = 'none'
-    # format of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa' | 'arena'; with 'arena',
-    # `train`, `dev` and `test` name datasets of Long Range Arena (data/arena/dataset_registry.py)
+    # format of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa' | 'arena'
+    # With format 'arena', `train`, `dev` and `test` name datasets of Long Range Arena (data/arena/dataset_registry.py).
     format: str = 'table'
-    # task of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
+    # GLUE task, for format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
     name: str = ''
     # training files: paths or globs, separated by commas, or tfds:<name>[/<config>]:<split>
     train: str = ''
-    dev: str = ''  # files for evaluation, written like `train`
+    dev: str = ''  # files for evaluation, in the same syntax as `train`
     test: str = ''  # files for predictions, and for `eval.py --split test` if they have labels; '' = none
-    text: str = 'text'  # of format 'table': the column of the text (CSV, TSV, JSONL)
-    text_pair: str = ''  # the column of a second text; '' = none
-    label: str = 'label'  # the column of the label
-    id: str = ''  # the column of an identifier that predictions repeat; '' = the row number
+    text: str = 'text'  # column of the text in files of format 'table' (CSV, TSV, JSONL)
+    text_pair: str = ''  # column of a second text in format 'table'; '' = no second text
+    label: str = 'label'  # column of the label in format 'table'
+    id: str = ''  # column of each example's identifier, which predictions repeat; '' = the row number
     labels: tuple[str, ...] = ()  # label names in the order of the outputs; () = sorted labels of the training files
-    # the encoder reads each of two texts in a separate row; needs head.kind 'towers'
+    # True = the encoder reads the two texts of an example as separate rows; needs head.kind 'towers'
     towers: bool = False
-    # folder of the prepared rows of format 'arena'
+    # folder of the prepared rows of datasets of format 'arena'
     cache: str = field_with_marks(CHANGEABLE, default='cache')
-    # most sentences per text, each encoded as a row of data.length tokens; 0 = do not split texts into sentences
+    # largest number of sentences per text, each encoded as a row of data.length tokens; 0 = do not split into sentences
     sentences: int = 0
-    # a text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' = several overlapping rows
+    # how to handle a text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' = overlapping rows
     overlong: str = 'truncate'
-    # tokens by which a window moves (problem 'question_answering', or overlong 'windows')
+    # tokens between the starts of two windows (problem 'question_answering', or overlong 'windows')
     stride: int = field_with_marks(EXPORTED, default=128)
-    question_length: int = field_with_marks(EXPORTED, default=64)  # most tokens of a question
-    answer_length: int = field_with_marks(EXPORTED, default=30)  # most tokens of an answer
-    best_count: int = field_with_marks(EXPORTED, default=20)  # most candidate answers per question
-    has_no_answer: bool = field_with_marks(EXPORTED, default=False)  # questions may have no answer (SQuAD 2.0)
-    # [CLS] and the tokens of a question attend to all tokens, and all tokens to them; needs model.global_tokens
+    question_length: int = field_with_marks(EXPORTED, default=64)  # largest number of tokens of a question
+    answer_length: int = field_with_marks(EXPORTED, default=30)  # largest number of tokens of an answer
+    best_count: int = field_with_marks(EXPORTED, default=20)  # largest number of candidate answers per question
+    has_no_answer: bool = field_with_marks(EXPORTED, default=False)  # True = questions may have no answer (SQuAD 2.0)
+    # True = [CLS] and the question's tokens attend to all tokens, and all tokens to them; needs model.global_tokens
     has_global: bool = False
-    # passes over the training rows; read only where train.steps is open (None)
+    # passes over the training rows; read only if train.steps is None
     epochs: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=3.0)
-    # share of the steps with learning-rate warm-up; read only where optimizer.warmup_steps is open (None)
+    # share of the training steps in which the learning rate warms up; read only if optimizer.warmup_steps is None
     warmup_share: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=0.1)
-    buckets: tuple[int, ...] = BUCKETS  # row lengths to which rows are padded
+    buckets: tuple[int, ...] = BUCKETS  # lengths to which rows are padded
 
     def __post_init__(self) -> None:
         check_one_of('examples.problem', self.problem, PROBLEMS)

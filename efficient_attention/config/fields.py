@@ -8,26 +8,29 @@ import dataclasses
 from typing import Any
 
 TASKS = ('pretraining', 'language_modelling', 'fine_tuning', 'text_to_text')
-READERS, UNREAD, MARKS = 'readers', 'unread', 'marks'  # keys of a field's metadata
+READERS, UNREAD, MARKS = 'readers', 'unread', 'marks'  # keys in the metadata of a config field
 
-# Marks. CHANGEABLE: a resumed run may have another value, which changes neither the parameters nor any training row.
+# A resumed run may change a field with this mark, which affects neither the parameters nor any training row.
 CHANGEABLE = 'changeable'
-# A resumed run may have another value if it gets more steps and its new schedule does not depend on their number. The
-# mark includes those fields of `examples` that only decide the number of steps and the warm-up.
+# A resumed run may change a field with this mark if it gets more steps and its schedule is independent of their number.
+# This mark includes the fields of `examples` that only decide the number of steps and the warm-up.
 CHANGEABLE_WITH_MORE_STEPS = 'changeable with more steps'
-TRAINING_ONLY = 'training only'  # inference with trained parameters does not depend on the field
-# An exported Hugging Face config.json has the field under a key of this project: predictions or speed depend on the
-# field, and the Hugging Face library has no such key.
+TRAINING_ONLY = 'training only'  # inference with trained parameters does not depend on a field with this mark
+# An exported Hugging Face config.json stores a field with this mark under a key that only this project reads.
+# Predictions or speed depend on such a field, and the Hugging Face library has no key for it.
 EXPORTED = 'exported'
 
 
 def field_with_marks(*marks: str, default: Any) -> Any:
-    """Returns a dataclass field, or a field for a config group, that all tasks read and that has these marks."""
+    """Returns a dataclass field that all tasks read, with marks such as `CHANGEABLE`.
+
+    The field may hold a single value or a whole config group.
+    """
     return dataclasses.field(default=default, metadata={MARKS: marks})
 
 
 def marked_fields(config: type, mark: str, prefix: str = '') -> tuple[str, ...]:
-    """Returns the dotted names of the fields with a mark; '<group>.*' where a whole group has the mark.
+    """Returns the dotted names of the config fields with a mark; '<group>.*' where a whole group has the mark.
 
     Args:
         config: a config dataclass; its groups are searched, too.
@@ -49,7 +52,9 @@ def marked_fields(config: type, mark: str, prefix: str = '') -> tuple[str, ...]:
 def field_read_by_tasks(
     *tasks: str, default: Any, unread: Any = dataclasses.MISSING, marks: tuple[str, ...] = ()
 ) -> Any:
-    """Returns a dataclass field, or a field for a config group, that only these tasks read.
+    """Returns a dataclass field that only the given tasks read; all other tasks require a fixed value.
+
+    The field may hold a single value or a whole config group.
 
     Args:
         tasks: names in `TASKS`.
@@ -62,7 +67,7 @@ def field_read_by_tasks(
 
 
 def unread_fields(config: Any, task: str, prefix: str = '') -> dict[str, tuple[Any, Any]]:
-    """Returns '<group>.<field>' -> (its value, the required value) for each field that a task does not read.
+    """Returns the value and the required value of each config field that a task does not read, by dotted name.
 
     Args:
         config: a config dataclass; its groups are searched, too.

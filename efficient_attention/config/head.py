@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError, require
 
 KINDS = ('none', 'sequence', 'towers', 'token', 'span', 'choice', 'multi_hop')
 POOLED = ('sequence', 'towers', 'choice')  # heads that pool each row into one vector
-OF_ROWS = ('sequence', 'towers')  # heads with C outputs per row
+OF_ROWS = ('sequence', 'towers')  # heads with C outputs per row, one per class
 TRANSFORMS = ('none', 'tanh', *ACTIVATIONS)
 MOST_SENTENCE_LAYERS = 2**10
 FEATURES = ('last', 'mix')
@@ -27,24 +27,24 @@ class HeadConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # 'none' | 'sequence' = C outputs per row | 'towers' = C outputs per pair of separately encoded rows | 'token' = C
-    # outputs per token | 'span' = start and end | 'choice' = one of A texts | 'multi_hop' = span, answer type and
-    # supporting sentences
+    # kind of head: 'none' | 'sequence' | 'towers' | 'token' | 'span' | 'choice' | 'multi_hop'
+    # 'sequence' has C outputs per row, 'towers' C per pair of separately encoded rows, 'token' C per token.
+    # 'span' predicts start and end, 'choice' one of A texts, 'multi_hop' a span, its type and the supporting sentences.
     kind: str = 'none'
-    # input of the head: hidden states of the 'last' layer | a learned weighted 'mix' of the embeddings and of all
-    # layers (ELMo), which also works with a frozen encoder (optimizer.frozen '^encoder/')
+    # input of the head: hidden states of the 'last' layer | a learned 'mix' of the embeddings and all layers (ELMo)
+    # The learned mix also works with a frozen encoder (optimizer.frozen '^encoder/').
     features: str = 'last'
-    outputs: int = 2  # C of 'sequence', 'towers' and 'token'; one class = regression
-    # pooling of 'sequence', 'towers' and 'choice': the vector of the 'first' token | the 'mean' of all tokens |
-    # 'attention' = a mean weighted by attention with a learned query | 'multihead' attention with a learned query and
-    # a feed-forward layer (Set Transformer)
+    outputs: int = 2  # C, the number of outputs of the heads 'sequence', 'towers' and 'token'; one class = regression
+    # how the heads 'sequence', 'towers' and 'choice' pool a row: 'first' token | 'mean' | 'attention' | 'multihead'
+    # The pooling 'attention' is a mean weighted by attention with a learned query.
+    # The pooling 'multihead' is multi-head attention with a learned query and a feed-forward layer (Set Transformer).
     pooling: str = 'first'
-    # of 'sequence': layers like the encoder's over one vector per sentence of a row; 0 = none
+    # number of encoder-like layers of the head 'sequence', over one vector per sentence of a text; 0 = none
     sentence_layers: int = 0
-    # of 'sequence' and 'choice': activation of a dense layer D -> D on the pooled vector; 'none' = no such layer. Of
-    # 'towers', where it is required: activation of a dense layer 4 D -> D on [a, b, a * b, a - b] of two pooled vectors
+    # activation of a dense layer: for 'sequence' and 'choice' D -> D on the pooled vector; 'none' = no such layer
+    # The head 'towers' needs one: its dense layer 4 D -> D reads [a, b, a * b, a - b] of the pooled vectors a and b.
     transform: str = 'tanh'
-    feed_forward: bool = False  # of 'span': add a feed-forward layer before the output layer (BigBird)
+    feed_forward: bool = False  # the head 'span' has a feed-forward layer before its output layer (BigBird)
     dropout_rate: float = 0.1  # dropout before the last dense layer
 
     def __post_init__(self) -> None:
@@ -60,7 +60,9 @@ class HeadConfig:
 
 
 def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig, mesh: MeshConfig) -> None:
-    """Raises InputError where the pooling of a head does not fit the rows or the encoder, or needs a missing field."""
+    """Raises InputError where the pooling of a head does not fit the rows or the encoder, or lacks a field that it
+    needs.
+    """
     is_one_way = model.cell != 'none' and not model.bidirectional
     if head.kind in POOLED and is_one_way:
         allowed = f"'mean' or 'attention' with one direction of model.cell {model.cell!r}: a first token reads no other"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FAULTS = {  # message of Python's parser -> plain words
+FAULTS = {  # message of Python's JSON parser -> the fault in plain words
     'Expecting value': 'a value is missing',
     "Expecting ',' delimiter": 'a comma or a closing bracket is missing',
     "Expecting ':' delimiter": 'a colon is missing',
@@ -18,7 +18,7 @@ FAULTS = {  # message of Python's parser -> plain words
 
 
 def read_json_file(path: Path) -> Any:
-    """Returns the value of a JSON file.
+    """Returns the parsed content of a JSON file.
 
     Raises:
         OSError: the file cannot be read.
@@ -30,7 +30,7 @@ def read_json_file(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the value of a JSON text.
+    """Returns the parsed content of JSON text; raises ValueError with a plain message if the text is invalid.
 
     Raises:
         ValueError: the text is no JSON, is not UTF-8, is nested too deeply for Python, or has a number of thousands of
@@ -46,5 +46,5 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f'byte 0x{error.object[error.start]:02x} at offset {error.start} is not UTF-8') from None
     except RecursionError:
         raise ValueError('nested too deeply') from None
-    except ValueError:  # Python reads whole numbers of up to 4,300 digits
+    except ValueError:  # Python raises for whole numbers of more than 4,300 digits
         raise ValueError('a number has too many digits') from None

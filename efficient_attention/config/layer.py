@@ -15,18 +15,18 @@ from efficient_attention.config.fields import CHANGEABLE, EXPORTED, field_read_b
 from efficient_attention.errors import InputError, require
 from efficient_attention.recurrence.cells import CELLS
 
-WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # backends that compute every mechanism
+WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # attention backends that can compute every mechanism
 RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')
-BUCKETED = ('t5', 'tupe_r')  # values of `relative` with a table over bucketed distances between query and key
-UNTIED = ('tupe', 'tupe_r')  # values of `relative` that add a product of positions to the product of contents
-BIASES = ('none', 'alibi', 't5')  # values of `relative` that add a bias to logits of any score
+BUCKETED = ('t5', 'tupe_r')  # values of the field `relative` with a table over bucketed distances of query and key
+UNTIED = ('tupe', 'tupe_r')  # values of the field `relative` that add a product of positions to the product of contents
+BIASES = ('none', 'alibi', 't5')  # values of the field `relative` that add a bias to the logits of any score
 SCORES = ('dot', 'general', 'additive', 'location')
-UNSCALED = ('additive', 'location')  # scores that 1 / sqrt(K) does not multiply
-# Fields that need score 'dot'; with any other score they must have these values.
+UNSCALED = ('additive', 'location')  # scores that are not multiplied by 1 / sqrt(K)
+# These fields need the score 'dot'; with any other score they must have the values in this dict.
 DOT_ALONE = {'shared_qk': False, 'rotary': False, 'global_tokens': 0}
 ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu', 'silu')
-# Fields of the feed-forward sub-layer, with the values that they must have without it; its width must be 4 x width.
+# Without a feed-forward sub-layer, these fields must have these values, and feed_forward_width must be 4 x width.
 OF_FEED_FORWARD: dict[str, Any] = {
     'feed_forward_chunk': 0,
     'feed_forward_bias': True,
@@ -44,17 +44,17 @@ NORMS = ('post', 'pre', 'none')
 NORM_KINDS = ('layer', 'rms')
 KERNEL_INITS = ('fixed', 'fan_in')
 DTYPES = ('float32', 'bfloat16')
-KINDS = 'kinds'  # key of a field's metadata: the values of `relative` that read the field; without the key, all do
+KINDS = 'kinds'  # metadata key of a field: the values of `relative` that read the field; without the key, all of them
 
 
 def field_of_relative_attention(*kinds: str, default: Any) -> Any:
-    """Returns a dataclass field that only these values of `relative` read; other values require its default."""
+    """Returns a dataclass field that only the named values of the field `relative` read; others require its default."""
     return dataclasses.field(default=default, metadata={KINDS: kinds})
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
-    """Sub-layers of one layer, their sizes and their numerics.
+    """Config of one layer: its sub-layers, their sizes and their numerics.
 
     The defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code). Each group of fields has its
     checks in a method below, in the same order.
@@ -72,17 +72,18 @@ class LayerConfig:
     width: int = 128  # D, the width of hidden states
     heads: int = 2  # H, the number of attention heads
     head_width: int = 0  # K, the width of a head; 0 = width / heads
-    # text form of an attention mechanism; layers alternate between several mechanisms, separated by ';'
+    # attention mechanism as text; layers alternate between several mechanisms, separated by ';'
     attention: str = field_with_marks(EXPORTED, default='full')
     # how attention is computed: 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = field_with_marks(CHANGEABLE, EXPORTED, default='auto')
-    # the decoder's attention to the encoder: full, favor or linear attention; compressed keys (linformer, induced); a
-    # window by positions; a distribution such as entmax over these; or local_p, with positions predicted per token
+    # mechanism of cross-attention: full, favor or linear attention, or compressed keys (linformer, induced)
+    # Cross-attention can also use a window by positions, or another distribution over its keys, such as entmax.
+    # Cross-attention can also be local_p, which predicts a position per token.
     cross_attention: str = field_read_by_tasks('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # multiply products of queries and keys by 1 / sqrt(K); T5 does not
     shared_qk: bool = False  # one projection for queries and keys, and keys of unit length; LSH needs it
-    # most tokens per row that data may mark as global; above 0 adds separate projections for global tokens
+    # largest number of global tokens per row; above 0, global tokens have separate projections
     global_tokens: int = field_read_by_tasks('fine_tuning', default=0, marks=(EXPORTED,))
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
     attention_dropout_rate: float = 0.1  # dropout of the attention weights
@@ -91,23 +92,24 @@ class LayerConfig:
 
     # how relative positions change the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'
     relative: str = 'none'
-    # rows in the table of 't5' and 'tupe_r'; an encoder uses half of them per direction
+    # number of distance buckets of 't5' and 'tupe_r'; an encoder uses half of them per direction
     relative_buckets: int = field_of_relative_attention(*BUCKETED, default=32)
-    relative_max_distance: int = field_of_relative_attention(
-        *BUCKETED, default=128
-    )  # positions; all distances from here on share one row
-    # of 'transformer_xl': one pair of biases u and v for all layers, or one pair per layer
+    # distance, in positions, from which on all distances share one bucket
+    relative_max_distance: int = field_of_relative_attention(*BUCKETED, default=128)
+    # with 'transformer_xl': True = one pair of biases u and v for all layers; False = one pair per layer
     relative_shared_biases: bool = field_of_relative_attention('transformer_xl', default=True)
-    # of 'transformer_xl': larger distances count as this one, in positions; 0 = no limit
+    # with 'transformer_xl': larger distances count as this distance, in positions; 0 = no limit
     clamp_length: int = field_of_relative_attention('transformer_xl', default=0)
-    # with memory: each token attends to M keys, itself included, instead of M memory positions plus its segment so far
+    # True = with a memory of M positions, each token attends to M keys, itself included
+    # False = with a memory of M positions, each token attends to the M memory positions and to its segment so far
     same_length: bool = False
-    # of 'tupe' and 'tupe_r': [CLS], position 0 of an encoder, has learned terms instead of position terms
+    # with 'tupe' and 'tupe_r': learned terms replace the position terms of [CLS], position 0 of an encoder
     relative_cls_reset: bool = field_of_relative_attention(*UNTIED, default=True)
 
     # -- How queries and keys are compared, in all attentions of the model --
 
-    # 'dot' | 'general' | 'additive' | 'location'; 1 / sqrt(K) scales 'dot' and 'general' with `scaled_logits`
+    # score of query and key: 'dot' | 'general' | 'additive' | 'location'
+    # If `scaled_logits` is True, the scores 'dot' and 'general' are multiplied by 1 / sqrt(K).
     score: str = 'dot'
     location_length: int = 512  # key positions that have a learned vector for the score 'location'
     # factor of the REINFORCE gradient of sampled cross-attention; 1 = the gradient of the expected loss
@@ -119,72 +121,74 @@ class LayerConfig:
     feed_forward_width: int = 0  # F, the width of the feed-forward layer; 0 = 4 x width
     # positions that the feed-forward layer computes at a time; 0 = all at once
     feed_forward_chunk: int = field_with_marks(EXPORTED, default=0)
-    feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
-    feed_forward_gate: bool = False  # activation(x W_gate) * x W_up instead of activation(x W_up) (T5 1.1)
-    feed_forward_dropout_rate: float = 0.0  # dropout of the hidden activations (T5, BART)
-    # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu', called swish (Marian)
+    feed_forward_bias: bool = True  # biases in the feed-forward layer; T5 has none
+    feed_forward_gate: bool = False  # compute activation(x W_gate) * x W_up instead of activation(x W_up) (T5 1.1)
+    feed_forward_dropout_rate: float = 0.0  # dropout of the feed-forward layer's inner activations (T5, BART)
+    # activation function: 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu'
+    # Marian calls the activation function 'silu' swish.
     activation: str = 'gelu_tanh'
 
     # -- Recurrent sub-layer, in place of self-attention --
 
-    # 'none' = layers mix positions by attention; or a recurrent cell: 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2'
+    # recurrent cell: 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2'; 'none' = layers mix positions by attention
     cell: str = 'none'
-    bidirectional: bool = False  # in an encoder: a second cell reads each row backwards
-    # separate stacks per direction, each over half of the width, which never exchange states. So a language model may
-    # have both directions (ELMo)
+    bidirectional: bool = False  # an encoder has a second cell, which reads each row backwards
+    # True = one stack of layers per direction, each over half of the width; the stacks never exchange states
+    # Separate stacks allow a language model to have both directions (ELMo).
     directions_apart: bool = field_read_by_tasks('language_modelling', 'fine_tuning', default=False)
-    # U, the width of the state per direction; 0 = the width, or half of it with two directions. If the states of all
-    # directions together do not have the width, a learned matrix maps them to it
+    # U, the width of the recurrent state per direction; 0 = the width, or half of the width with two directions
+    # If the states of all directions together do not have the width, a learned matrix maps them to it.
     state_width: int = 0
-    # dropout of the state, with one mask for all positions of a row (Gal & Ghahramani 2016)
+    # dropout of the recurrent state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
-    # positions whose products and states are stored for gradients at a time; others are recomputed; 0 = store all
+    # positions whose products and states the backward pass keeps at a time; it recomputes all others; 0 = keep all
     recurrent_chunk: int = field_with_marks(CHANGEABLE, default=0)
 
     # -- How a decoder of recurrent layers reads the source --
 
-    # 'layers' = cross-attention in every layer | 'state' = only the initial state | 'before' = one attention whose
-    # query is the previous state of the last layer and whose result the cells read (Bahdanau et al. 2014) | 'after' =
-    # one attention whose query is the last layer's output, joined with its result for the output layer (Luong et al.
-    # 2015)
+    # how a recurrent decoder reads the source: 'layers' | 'state' | 'before' | 'after'
+    # 'layers' = cross-attention in every layer; 'state' = the decoder reads only its initial state.
+    # 'before' (Bahdanau et al. 2014) = one attention, whose query is the previous state of the last layer.
+    # With source_reading 'before', the cells read the result of this attention.
+    # 'after' (Luong et al. 2015) = one attention, whose query is the last layer's output.
+    # With source_reading 'after', the output layer reads the last layer's output joined with the attention result.
     source_reading: str = field_read_by_tasks('text_to_text', default='layers')
-    # of 'after': the first layer also reads the joined vector of the previous position
+    # with source_reading 'after': the first layer also reads the output layer's input at the previous position
     input_feeding: bool = field_read_by_tasks('text_to_text', default=False)
-    # initial states of the decoder: 'zeros', or from the encoder's last states, layer by layer: 'copy' = unchanged |
-    # 'map' = tanh of a learned map of all directions | 'map_backward' = of the backward direction only (Bahdanau et
-    # al. 2014)
+    # initial states of a recurrent decoder: 'zeros', or from the encoder's last states: 'copy' | 'map' | 'map_backward'
+    # 'copy' = unchanged, layer by layer; 'map' = tanh of a learned map of the states of all directions.
+    # 'map_backward' = tanh of a learned map of the backward direction's states (Bahdanau et al. 2014).
     initial_state: str = field_read_by_tasks('text_to_text', default='zeros')
-    # 'maxout' = the output layer reads the maximum of each pair of features. The features are a learned map of the
-    # last layer's vector, the previous word's embedding and the attention result (Bahdanau et al. 2014)
+    # 'none' | 'maxout' = the output layer reads the maximum of each pair of features (Bahdanau et al. 2014)
+    # The features are a learned map of the last layer's vector, the previous word's embedding and the attention result.
     readout: str = field_read_by_tasks('text_to_text', default='none')
 
     # -- Compression of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
 
-    # 'none' = drop old tokens | compress them to fewer positions: 'convolution' = learned, kernel as wide as its
-    # stride | 'mean' | 'max' = pooling
+    # how old tokens are compressed to fewer positions: 'convolution' | 'mean' | 'max' | 'none' = old tokens are dropped
+    # The compression 'convolution' is learned, with a kernel as wide as its stride; 'mean' and 'max' are pooling.
     compression: str = field_read_by_tasks('language_modelling', default='none')
-    # positions of each layer's compressed memory, before its memory; each counts as one position
+    # positions of each layer's compressed memory, which comes before its memory; each counts as one position
     compressed_length: int = field_read_by_tasks('language_modelling', default=0)
     compression_rate: int = field_read_by_tasks('language_modelling', default=4)  # tokens per compressed position
-    # of 'convolution': weight of its auxiliary loss, the difference between attention to compressed positions and
-    # attention to the original tokens
+    # weight of the auxiliary loss of the compression 'convolution'
+    # This loss is the difference between attention to compressed positions and attention to the original tokens.
     reconstruction_weight: float = field_read_by_tasks('language_modelling', default=0.0)
 
     # -- Residual connections, norms, initial values, dtypes --
 
-    # position of the norms: 'post' = after the residual sum (BERT) | 'pre' = before each sub-layer | 'none' = no norms
-    # in the layers
+    # norms of the layers: 'post' = after the residual sum (BERT) | 'pre' = before each sub-layer | 'none' = no norms
     norm: str = 'post'
     residual: bool = True  # add a sub-layer's input to its output; early papers on stacked cells do not
-    # 'layer' = layer normalisation | 'rms' = division by the root mean square (T5)
+    # kind of norm: 'layer' = layer normalisation | 'rms' = division by the root mean square (T5)
     norm_kind: str = 'layer'
-    norm_epsilon: float = 1e-12  # added to the variance
+    norm_epsilon: float = 1e-12  # small number that norms add to the variance
     dropout_rate: float = 0.1  # dropout of each sub-layer's output and of the embeddings
-    final_dropout: bool = False  # dropout after the final norm of a pre-norm stack, too (T5)
-    # standard deviation of the truncated normal of initial weights; with kernel_init 'fan_in' only of tables
+    final_dropout: bool = False  # also apply dropout after the final norm of a pre-norm stack (T5)
+    # standard deviation of the truncated normal of initial weights; with kernel_init 'fan_in' only of embedding tables
     init_std: float = 0.02
-    # initial deviation of matrices: 'fixed' = init_std | 'fan_in' = 1 / sqrt(inputs), but 1 / sqrt(inputs K) for
-    # queries without scaled_logits
+    # standard deviation of initial matrices: 'fixed' = init_std | 'fan_in' = 1 / sqrt(inputs)
+    # With kernel_init 'fan_in' and without scaled_logits, query matrices have the deviation 1 / sqrt(inputs K).
     kernel_init: str = 'fixed'
     # dtype of activations and matrix products; parameters and statistics are always float32
     dtype: str = field_with_marks(EXPORTED, default='float32')
@@ -234,7 +238,9 @@ class LayerConfig:
 
     @property
     def has_sequential_decoder(self) -> bool:
-        """Whether the first decoder layer's input at a position depends on outputs at the previous position."""
+        """Whether the decoder must compute one position after another, because a position reads outputs at the previous
+        one.
+        """
         return self.source_reading == 'before' or self.input_feeding
 
     @property
@@ -455,7 +461,7 @@ class LayerConfig:
         check_one_of('model.dtype', self.dtype, DTYPES)
 
     def _check_fields_at_default(self, names: tuple[str, ...], reader: str) -> None:
-        """Raises InputError where a field differs from its default although the field `reader` leaves it unused."""
+        """Raises InputError where a field is set although the setting that makes use of it is missing."""
         for name in names:
             value, default = getattr(self, name), getattr(LayerConfig, name)
             require(value == default, f'model.{name}', value, f'{default!r} without {reader}')

@@ -21,7 +21,7 @@ def parse_layer_list(field: str, text: str, layers: int) -> tuple[int, ...]:
 
 
 def teacher_layers_of_student(text: str, students: int, teachers: int) -> dict[int, int]:
-    """Returns student layer -> teacher layer for each student layer that is distilled; both counted from 1.
+    """Returns the teacher layer of each student layer that is distilled, as a dict of layer numbers from 1.
 
     Args:
         text: `distill.layers`.
@@ -48,5 +48,7 @@ def teacher_layers_of_student(text: str, students: int, teachers: int) -> dict[i
 
 
 def evenly_spaced_layers(students: int, teachers: int) -> list[int]:
-    """Returns layer numbers of the teacher at about equal distances; the last layer is always included."""
+    """Returns the numbers of teacher layers at about equal distances, one per student layer; the last layer is
+    included.
+    """
     return [max(1, round(number * teachers / students)) for number in range(1, students + 1)]

@@ -7,7 +7,8 @@ from efficient_attention.config.layer import UNTIED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 
-WITHOUT_LSE = ('jax_nn', 'cudnn')  # backends without a log-sum-exp, so results over parts of the keys cannot be merged
+# These attention backends return no log-sum-exp, so results over parts of the keys cannot be merged.
+WITHOUT_LSE = ('jax_nn', 'cudnn')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,10 @@ def check_sequence_parallel(mesh: MeshConfig, model: ModelConfig, lengths: dict[
 
 
 def check_mechanisms_shardable(mesh: MeshConfig, stack: ModelConfig, field: str, texts: str) -> None:
-    """Raises InputError where a mechanism of a stack rules out sequence parallel; `texts` is the value of `field`."""
+    """Raises InputError where an attention mechanism of an encoder or decoder rules out sequence parallel.
+
+    `field` is the config field of the mechanisms, and `texts` is its value.
+    """
     asked = f'mesh.sequence is {mesh.sequence}; '
     for text, mechanism in zip(texts.split(';'), stack.mechanisms, strict=True):
         if not mechanism.capabilities.splits_tokens:

@@ -21,17 +21,17 @@ from efficient_attention.config.layer import UNTIED, LayerConfig
 from efficient_attention.errors import InputError, require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
-OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}  # required values with other positions
+OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}  # required values unless `positions` is 'axial'
 DECODING = ('language_modelling', 'text_to_text')  # tasks whose models have a decoder
 ENCODING = ('pretraining', 'fine_tuning')  # tasks whose models are only an encoder
 QUANTIZATIONS = ('none', 'int8', 'int8_weights')
 RANK_KINDS = ('query', 'key', 'value', 'out', 'gate', 'up', 'down', 'token')
 RANK_ENTRY = re.compile(r'(\w+)=([1-9]\d*)')
-MOST_LAYERS = 2**16  # far above any model; `layer_numbers` has one entry per layer
+MOST_LAYERS = 2**16  # limit far above any real model; `layer_to_param_index` has one entry per layer
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
 STACKS = ('plain', 'reversible')
-# Required values in recurrent models: the first dict always, the second one only if the decoder has no cross-attention.
+# Recurrent models require the values of OF_SELF_ATTENTION; without cross-attention also the values of OF_ATTENTION.
 OF_SELF_ATTENTION = {'shared_qk': False, 'rotary': False, 'relative': 'none', 'global_tokens': 0}
 OF_ATTENTION: dict[str, Any] = {
     'heads': 2,
@@ -45,7 +45,7 @@ OF_ATTENTION |= {'cross_attention': 'full', 'reinforce_weight': 1.0}
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(LayerConfig):
-    """A model: an encoder, a decoder, or both, with layers, embeddings and output.
+    """Config of a model: an encoder, a decoder, or both, with layers, embeddings and output.
 
     Each group of fields has its checks in a method below.
 
@@ -55,17 +55,19 @@ class ModelConfig(LayerConfig):
 
     # -- Tables of tokens, positions and token types below the first layer --
 
-    vocab_size: int = 4096  # V, the number of tokens
-    max_length: int = 512  # rows of the learned position table, and of the position table of 'tupe'
+    vocab_size: int = 4096  # V, the vocabulary size
+    max_length: int = 512  # rows of the learned position table, or of the position table of 'tupe'
     position_offset: int = 0  # unused rows at the start of the learned position table (RoBERTa: 2)
     # rows of the token type table; 0 = no table
     token_types: int = field_read_by_tasks(*ENCODING, default=2, unread=0)
     embedding_norm: bool = True  # normalise the sum of the embeddings; GPT-2 does not
-    positions: str = 'learned'  # 'learned' | 'sinusoidal' | 'axial' | 'none' (with rotary or relative)
-    axial_shape: tuple[int, ...] = ()  # positions along each axis of 'axial'; their product is the row length
-    axial_widths: tuple[int, ...] = ()  # features of each axis; their sum is E
-    axial_sum: bool = False  # add the axes' vectors, each of width E, instead of joining them (Sparse Transformer)
-    embedding_width: int = 0  # E of factorised embeddings (ALBERT); 0 = width, without a projection
+    # position embeddings: 'learned' | 'sinusoidal' | 'axial' | 'none' (with rotary or relative)
+    positions: str = 'learned'
+    axial_shape: tuple[int, ...] = ()  # positions along each axis of axial embeddings; their product is the row length
+    axial_widths: tuple[int, ...] = ()  # width of each axis of axial embeddings; the widths add up to E
+    # add the vectors of the axes, each of width E, instead of joining them (Sparse Transformer)
+    axial_sum: bool = False
+    embedding_width: int = 0  # E, the width of factorised embeddings (ALBERT); 0 = width, without a projection
     # encoder and decoder share one token table
     shared_table: bool = field_read_by_tasks('text_to_text', default=True)
     embedding_scale: bool = False  # multiply token vectors by sqrt(width) (Transformer-XL)
@@ -78,60 +80,63 @@ class ModelConfig(LayerConfig):
     tied_output: bool = field_read_by_tasks(*DECODING, default=True)
     # multiply the input of a tied output by 1 / sqrt(width) (T5)
     output_scale: bool = field_read_by_tasks(*DECODING, default=False)
-    # one bias per word of a tied or an adaptive output; `dense_output_bias` sets the bias of a dense output layer
+    # add a bias per word to a tied or adaptive output; `dense_output_bias` sets the bias of a dense output layer
     output_bias: bool = field_read_by_tasks(*DECODING, default=False)
-    dense_output_bias: bool = field_read_by_tasks(
-        *DECODING, default=True
-    )  # bias of an output neither tied nor adaptive
-    # first ids of the tail clusters of a decoder's adaptive softmax; () = one softmax
+    # add a bias per word to an output layer that is neither tied nor adaptive
+    dense_output_bias: bool = field_read_by_tasks(*DECODING, default=True)
+    # first ids of the tail clusters of a decoder's adaptive softmax; () = one ordinary softmax
     adaptive_cutoffs: tuple[int, ...] = field_read_by_tasks(*DECODING, default=())
-    adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
-    # positions per row whose logits the decoder's loss has in memory at a time; 0 = all at once
+    adaptive_divisor: int = 1  # cluster i of the adaptive softmax has vectors of width E / divisor^i; 1 = one table
+    # positions per row whose logits the decoder's loss keeps in memory at a time; 0 = all at once
     loss_chunk: int = field_read_by_tasks(*DECODING, default=0, marks=(EXPORTED,))
 
     # -- Layers of different sizes, as structured pruning leaves them --
 
-    # heads per layer, such as (4, 0, 12), each of unchanged width; one number with sharing 'all'; () = `heads`
+    # heads of each layer, such as (4, 0, 12), with unchanged head width; one number with sharing 'all'; () = `heads`
     layer_heads: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
-    # feed-forward units per layer, likewise; () = `feed_forward_width`
+    # feed-forward units of each layer, in the form of `layer_heads`; () = `feed_forward_width`
     layer_units: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- Quantization to 8-bit integers --
 
-    # 'int8' = kernels of dense layers (scale per output), tables (per row) and inputs of dense layers (per token) |
-    # 'int8_weights' = only kernels and tables | 'none'. Norms, biases, products of attention and the last dense layer
-    # are always float
+    # quantization: 'none' | 'int8_weights' = 8-bit kernels of dense layers (scale per output) and tables (per row)
+    # Quantization 'int8' = 8-bit kernels and tables, and also 8-bit inputs of dense layers (scale per token).
+    # With every quantization, norms, biases, products of attention and the last dense layer are float.
     quantization: str = field_read_by_tasks(*ENCODING, default='none', marks=(EXPORTED,))
-    # regexes: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
+    # regular expressions: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
     float_layers: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- Low-rank factorisation of kernels --
 
-    # for example ('up=96', 'token=64'): in all layers, each kernel [I, O] of a kind is a product of [I, r] and [r, O];
-    # the token table is a product of [V, r] and [r, E]. A kernel stays whole if its factors have no fewer parameters
+    # rank r of each kind of factorised kernel, for example ('up=96', 'token=64')
+    # In all layers, each kernel [I, O] of a listed kind is a product of [I, r] and [r, O].
+    # The factorised token table is a product of [V, r] and [r, E].
+    # A kernel stays whole if its factors would not have fewer parameters.
     ranks: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- The stack of layers --
 
     layers: int = 2  # N, the number of layers
-    sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
-    layer_groups: int = 1  # of sharing 'all': groups of consecutive layers; only layers of one group share parameters
-    inner_layers: int = 1  # of sharing 'all': different layers that a group applies in turn, repeatedly
-    # 'plain' | 'reversible' = two streams, whose activations the backward pass recomputes (Reformer)
+    sharing: str = 'none'  # parameter sharing: 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
+    # with sharing 'all': number of groups of consecutive layers; only layers of one group share parameters
+    layer_groups: int = 1
+    inner_layers: int = 1  # with sharing 'all': number of different layers that a group applies in turn, repeatedly
+    # stack of layers: 'plain' | 'reversible' = two streams, whose activations the backward pass recomputes (Reformer)
     stack: str = 'plain'
-    # layers of an encoder-decoder's decoder, which otherwise has the encoder's fields; 0 = no such decoder
+    # number of decoder layers of an encoder-decoder; 0 = no encoder-decoder
+    # The decoder's layers have the encoder's settings, except where a field names the decoder.
     decoder_layers: int = field_read_by_tasks('text_to_text', default=0)
-    # the decoder's self-attention mechanisms, all causal
+    # mechanisms of the decoder's self-attention, which must be causal
     decoder_attention: str = field_read_by_tasks('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: 'none' | 'full' = everything | 'dots' = all but matrix products
     remat: str = field_with_marks(CHANGEABLE, EXPORTED, default='none')
-    # M: tokens before a segment whose layer inputs a decoder stores and attends to. With `cell` only 0 or 1; 1 = pass
-    # the recurrent state from segment to segment
+    # M, the number of tokens before a segment that a decoder attends to; it stores their layer inputs
+    # With `cell`, M is 0 or 1; 1 = pass the recurrent state from segment to segment.
     memory_length: int = field_read_by_tasks('language_modelling', default=0)
     attention_seed: int = field_with_marks(EXPORTED, default=0)  # seed of the random arrays of LSH and FAVOR
-    # training steps that share one sample of these arrays; 0 = one sample for the whole run
+    # training steps that share one sample of the random arrays of LSH and FAVOR; 0 = one sample for the whole run
     attention_redraw_steps: int = field_with_marks(EXPORTED, default=1)
-    # layers unrolled per step of the scan over layers; more run faster and compile slower
+    # layers unrolled per step of the scan over layers; a larger number runs faster and compiles slower
     scan_unroll: int = field_with_marks(CHANGEABLE, EXPORTED, default=1)
 
     def __post_init__(self) -> None:
@@ -149,7 +154,7 @@ class ModelConfig(LayerConfig):
 
     @property
     def position_tables(self) -> dict[str, int]:
-        """Returns config field -> number of positions, for each table or mechanism that limits positions."""
+        """Returns the number of positions of each table or mechanism that limits positions, by its config field."""
         tables: dict[str, int] = {}
         if self.positions == 'axial':
             tables['model.axial_shape'] = math.prod(self.axial_shape)
@@ -159,9 +164,8 @@ class ModelConfig(LayerConfig):
             if one.requirements.longest:
                 field = f'model.attention {one.name}'
                 tables[field] = min(tables.get(field, one.requirements.longest), one.requirements.longest)
-        if (
-            cross := self.cross_mechanism
-        ).requirements.longest and cross.requirements.positions:  # else it limits only keys
+        # a mechanism without positions limits only the number of keys
+        if (cross := self.cross_mechanism).requirements.longest and cross.requirements.positions:
             tables[f'model.cross_attention {cross.name}'] = cross.requirements.longest
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
@@ -172,11 +176,13 @@ class ModelConfig(LayerConfig):
 
     @property
     def ranks_by_kind(self) -> tuple[tuple[str, int], ...]:
-        """Returns the kind and the rank of each entry of `ranks`."""
+        """Returns the kernel kind and the rank of each entry of `ranks`, such as ('up', 96)."""
         return tuple((entry.split('=')[0], int(entry.split('=')[1])) for entry in self.ranks)
 
     def kernel_shape(self, kind: str) -> tuple[int, int]:
-        """Returns the inputs and outputs of a kind of kernel; for 'token' the rows and width of the token table."""
+        """Returns the number of inputs and of outputs of a kind of kernel; for 'token', the rows and width of the token
+        table.
+        """
         inner = self.heads * self.head_width
         if kind == 'token':
             return self.vocab_size, self.embedding_width
@@ -386,7 +392,7 @@ class ModelConfig(LayerConfig):
 
     def _check_layer_specific_sizes(self) -> None:
         """Raises InputError where `layer_heads` or `layer_units` do not fit the layers or the model's other fields."""
-        count = 1 if self.sharing == 'all' else self.layers  # layers with separate parameters
+        count = 1 if self.sharing == 'all' else self.layers  # number of layers with separate parameters
         asked = 'layer_heads' if self.layer_heads else 'layer_units'
         for name, most in (('layer_heads', self.heads), ('layer_units', self.feed_forward_width)):
             sizes = getattr(self, name)
@@ -417,7 +423,7 @@ class ModelConfig(LayerConfig):
         require(not learned, 'model.attention', self.attention, allowed)
 
     def _check_encoder_decoder(self) -> None:
-        """Raises InputError where encoder and decoder do not fit how the decoder reads the source."""
+        """Raises InputError where encoder and decoder do not fit the initial state or the way to read the source."""
         value, bidirectional = self.initial_state, self.bidirectional
         if value != 'zeros':
             allowed = f'{self.layers}, model.layers, with model.initial_state {value!r}'
@@ -445,7 +451,7 @@ def has_head_specific_patterns(mechanism: Mechanism, heads: int) -> bool:
 
 
 def check_decoder(config: ModelConfig) -> None:
-    """Raises InputError unless `decoder_attention` is causal and valid in the decoder's layers; names that field."""
+    """Raises InputError unless the mechanisms of `decoder_attention` are causal and fit the decoder's layers."""
     texts = config.decoder_attention.split(';')
     try:
         mechanisms = config.decoder.mechanisms
@@ -460,7 +466,7 @@ def check_decoder(config: ModelConfig) -> None:
 
 
 def check_sampled_attention(model: ModelConfig) -> None:
-    """Raises InputError where a field does not work with training by sampled cross-attention."""
+    """Raises InputError where a field does not work with cross-attention that samples keys in training."""
     if not model.cross_mechanism.randomness.in_training:
         return
     why = f'with model.cross_attention {model.cross_attention!r}, whose samples need the loss of each target'
@@ -469,7 +475,7 @@ def check_sampled_attention(model: ModelConfig) -> None:
 
 
 def check_recurrent(model: ModelConfig) -> None:
-    """Raises InputError where a field is set that does not work in recurrent layers."""
+    """Raises InputError where a field is set that does not work with recurrent layers."""
     fits = model.bidirectional or not model.directions_apart
     require(fits, 'model.directions_apart', True, 'False without model.bidirectional')
     if model.cell == 'none':
@@ -489,7 +495,7 @@ def check_recurrent(model: ModelConfig) -> None:
 
 
 def check_memory(config: ModelConfig) -> None:
-    """Raises InputError where layers cannot have the memory or the Transformer-XL positions that are set."""
+    """Raises InputError where the layers do not work with the configured memory or Transformer-XL positions."""
     if config.relative == 'transformer_xl' and not all(
         mechanism.key_access.one_band for mechanism in config.mechanisms
     ):
@@ -508,7 +514,7 @@ def check_memory(config: ModelConfig) -> None:
 
 
 def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a trained model has no compressed positions, or a wrong segment length for them.
+    """Raises InputError where a model with compressed memory has no compressed positions, or a wrong segment length.
 
     lengths: field name -> length of the segments, in tokens; each must be a multiple of the compression rate.
     """
@@ -520,14 +526,14 @@ def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
 
 
 def check_compression_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a model has compressed memory and a segment length is no multiple of the rate."""
+    """Raises InputError where a segment length is no multiple of the compression rate of a compressed memory."""
     for name, length in lengths.items() if config.compressed_length else ():
         allowed = f'a multiple of model.compression_rate {config.compression_rate}, which compresses whole segments'
         require(length % config.compression_rate == 0, name, length, allowed)
 
 
 def check_keeps_memory(config: ModelConfig) -> None:
-    """Raises InputError unless the layers can attend to memory before a segment as to the segment itself."""
+    """Raises InputError unless the layers can attend to memory of earlier tokens in the same way as to the segment."""
     asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
     if config.cell != 'none':
         allowed = f'0, or 1 with model.cell {config.cell!r}: the state, which summarises all earlier tokens'
@@ -593,9 +599,8 @@ def check_cut_at_documents(model: ModelConfig) -> None:
 
 def is_position_dependent(mechanism: Mechanism) -> bool:
     """Whether attention within a text depends on its position in the row, the row's length, or other texts."""
-    is_pattern = (
-        mechanism.capabilities.has_logits
-    )  # sums of feature maps, which have no logits, are computed per segment
+    # mechanisms without logits compute their sums of feature maps per segment
+    is_pattern = mechanism.capabilities.has_logits
     is_placed = is_pattern and mechanism.requirements.positions and not mechanism.key_access.by_distance
     is_by_row = mechanism.requirements.whole_rows or mechanism.key_access.by_other_texts
     return is_placed or mechanism.key_access.by_length or is_by_row

@@ -10,7 +10,7 @@ from typing import Any
 from efficient_attention.errors import KINDS_IN_WORDS, InputError
 
 LARGEST = 2**31  # largest absolute value of a whole number: shapes, steps and ids are 32-bit on the devices
-LISTED = {str: 'texts', int: 'whole numbers'}  # element types of list fields, in words
+LISTED = {str: 'texts', int: 'whole numbers'}  # element types of list fields, in words for messages
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -24,7 +24,10 @@ def _fields_as_dicts(config: Any) -> list[tuple[str, Any]]:
 
 
 def default_fields(kind: type) -> dict[str, Any]:
-    """Returns the defaults of a config dataclass as nested dicts, without derived values (0 = width / heads)."""
+    """Returns the default values of a config dataclass as nested dicts.
+
+    Derived values are not filled in: a default of 0, such as 0 = width / heads, stays 0.
+    """
     fields = {field.name: field.default for field in dataclasses.fields(kind)}
     return {
         name: default_fields(type(value)) if dataclasses.is_dataclass(value) else value
@@ -33,7 +36,7 @@ def default_fields(kind: type) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any], kind: type, group: str = '') -> Any:
-    """Returns the config dataclass `kind`, filled from nested dicts; missing fields keep their defaults.
+    """Returns a config dataclass filled from nested dicts; missing fields keep their defaults.
 
     Raises:
         InputError: an unknown field (the message lists the known fields) or a value of a wrong type.
@@ -50,7 +53,7 @@ def from_dict(values: Mapping[str, Any], kind: type, group: str = '') -> Any:
 def _convert(value: Any, kind: Any, field: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_dict(value, typing.cast(type, kind), f'{field}.')
-    if isinstance(kind, types.GenericAlias):  # tuple[str, ...] or tuple[int, ...]
+    if isinstance(kind, types.GenericAlias):  # a type such as tuple[str, ...] or tuple[int, ...]
         of = typing.get_args(kind)[0]
         if not isinstance(value, (list, tuple)) or not all(type(entry) is of for entry in value):
             raise InputError(f'{field} is {value!r}; it must be a list of {LISTED[of]}')
@@ -72,7 +75,7 @@ def check_integer_not_too_large(value: Any, field: str) -> None:
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns {dotted name: value} of a nested dict, with the values as JSON would return them."""
+    """Returns a nested dict as one flat dict with dotted names, with the values as JSON would return them."""
     fields: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(tree)).items():
         if isinstance(value, dict) and value:

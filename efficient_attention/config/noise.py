@@ -6,7 +6,7 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
 
 NOISES = ('none', 'span_corruption', 'bart')
-# The fields that each noise reads besides `name`.
+# The fields that each kind of noise reads besides `name`.
 READ = {
     'none': (),
     'span_corruption': ('density', 'mean_span'),
@@ -26,15 +26,16 @@ class NoiseConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    name: str = 'none'  # 'none' = no corruption, pairs come from `pairs.train` | 'span_corruption' | 'bart'
-    density: float = 0.15  # of 'span_corruption': share of a text's tokens that lie in spans
-    # mean length of a span: tokens of 'span_corruption'; words of 'bart', sampled from a Poisson distribution
+    # kind of noise: 'span_corruption' | 'bart' | 'none' = no corruption, pairs come from `pairs.train`
+    name: str = 'none'
+    density: float = 0.15  # share of a text's tokens that lie in the spans of 'span_corruption'
+    # mean length of a span: in tokens for 'span_corruption'; in words for 'bart', sampled from a Poisson distribution
     mean_span: float = 3.0
     permutation: float = 1.0  # share of a text's sentences that are shuffled
-    infilling: float = 0.3  # share of the words that lie in spans; one mask replaces each span
-    masking: float = 0.0  # share of the remaining tokens that become one mask each
-    deletion: float = 0.0  # share of the remaining tokens that are deleted
-    rotation: float = 0.0  # share of the texts that are rotated, to start at a random token
+    infilling: float = 0.3  # share of the words that spans cover; one mask replaces each span
+    masking: float = 0.0  # share of the tokens remaining after infilling that are each replaced by one mask
+    deletion: float = 0.0  # share of the tokens remaining after masking that are deleted
+    rotation: float = 0.0  # share of the texts that are rotated, so that they start at a random token
 
     def __post_init__(self) -> None:
         check_one_of('noise.name', self.name, NOISES)
@@ -44,7 +45,7 @@ class NoiseConfig:
             check_within(f'noise.{name}', getattr(self, name), 0, 1)
 
     def check_no_unread_fields(self) -> None:
-        """Raises InputError where a field is set that the chosen noise does not read."""
+        """Raises InputError where a field is set that the chosen kind of noise does not read."""
         check_others_at_default(self, 'noise', f'noise.name {self.name!r}', read=('name', *READ[self.name]))
         if self.name == 'bart' and not self.infilling:
             others = tuple(name for name in READ[self.name] if name != 'mean_span')

@@ -20,28 +20,29 @@ class OptimizerConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # 'adamw' | 'lamb' | 'adafactor' = learning rate relative to each parameter's size | 'adadelta' = learning rate 1,
-    # and `beta2` is the decay of both running means (the paper: 0.95)
+    # update rule: 'adamw' | 'lamb' | 'adafactor' = learning rate relative to each parameter's size | 'adadelta'
+    # For 'adadelta', set learning_rate to 1; `beta2` is the decay of both running means (the paper: 0.95).
     name: str = 'adamw'
     learning_rate: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # peak learning rate
     warmup_steps: int = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
     # learning-rate schedule: 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
     schedule: str = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default='bert')
-    # final learning rate / peak; only 'bert', 'linear' and 'cosine' have an end
+    # final learning rate divided by the peak; only the schedules 'bert', 'linear' and 'cosine' have an end
     end_learning_rate_ratio: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
     beta1: float = 0.9  # decay of the running mean of the gradients
     beta2: float = 0.999  # decay of the running mean of the squared gradients
-    eps: float = 1e-6  # added to the root of the second mean; in Adadelta added to both means under their roots
-    weight_decay: float = 0.01  # decoupled: each step shrinks parameters by learning rate * weight_decay
-    bias_correction: bool = False  # divide the means by 1 - beta^step; the code of BERT and ALBERT does not
+    # small number added to the root of the mean squared gradient; Adadelta adds it to both means under their roots
+    eps: float = 1e-6
+    weight_decay: float = 0.01  # decoupled weight decay: each step shrinks parameters by learning rate * weight_decay
+    bias_correction: bool = False  # divide the running means by 1 - beta^step; the code of BERT and ALBERT does not
     clip_norm: float = 1.0  # largest norm of all gradients together, applied before the update rule; 0 = no clipping
-    # regexes: parameters whose path matches have neither weight decay nor a trust ratio
+    # regular expressions: parameters whose path matches have neither weight decay nor a trust ratio
     no_decay: tuple[str, ...] = (r'(^|/)bias$', r'(^|/)scale$')
 
-    # learning rate of each layer / learning rate of the layer above; embeddings count as the lowest layer
+    # ratio of a layer's learning rate to the learning rate of the layer above; embeddings count as the lowest layer
     layer_decay: float = 1.0
     frozen_layers: int = 0  # number of frozen layers, from the lowest, embeddings included; 0 = none
-    frozen: tuple[str, ...] = ()  # regexes: parameters whose path matches are frozen
+    frozen: tuple[str, ...] = ()  # regular expressions: parameters whose path matches are frozen
 
     def __post_init__(self) -> None:
         check_one_of('optimizer.name', self.name, NAMES)
@@ -50,7 +51,7 @@ class OptimizerConfig:
             check_within(f'optimizer.{name}', getattr(self, name), 0)
         for name in ('beta1', 'beta2'):
             check_within(f'optimizer.{name}', getattr(self, name), 0, 1, high_is_open=True)
-        check_within('optimizer.eps', self.eps, 0, low_is_open=True)  # 0 gives 0 / 0 where a gradient is always 0
+        check_within('optimizer.eps', self.eps, 0, low_is_open=True)  # eps 0 gives 0 / 0 where a gradient is always 0
         check_within('optimizer.end_learning_rate_ratio', self.end_learning_rate_ratio, 0, 1)
         if self.end_learning_rate_ratio and self.schedule not in SCHEDULES_WITH_AN_END:
             raise InputError(

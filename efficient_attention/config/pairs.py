@@ -27,28 +27,30 @@ class PairsConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    mixing_limit: int = 0  # most pairs that count for a dataset's share, for example 65536; 0 = no limit
-    mixing_temperature: float = 1.0  # 1 = shares proportional to the numbers of pairs; larger = more equal shares
+    mixing_limit: int = 0  # largest number of pairs that counts for a dataset's share, for example 65536; 0 = no limit
+    # mixing temperature: 1 = shares proportional to the numbers of pairs; larger values = more equal shares
+    mixing_temperature: float = 1.0
     # pack several pairs into one row of `data.length` and `target_length` tokens; no pair attends to another
     packed: bool = False
 
     train: str = ''  # datasets for training
     held_out: str = ''  # datasets for evaluation; '' = none
     test: str = ''  # datasets for a final test (`eval.split` 'test'); '' = none
-    # a second tokenizer and token table, for targets: 'train:...' or a file, as in `data.tokenizer`, which then
-    # tokenizes only sources; '' = one tokenizer for both sides
+    # tokenizer of targets, with its own token table: 'train:...' or a file; '' = one tokenizer for sources and targets
+    # With a target tokenizer, `data.tokenizer` tokenizes only sources.
     target_tokenizer: str = ''
-    target_vocab_size: int = 0  # tokens of a trained target tokenizer; 0 = `data.vocab_size`
-    # text before the sources, one per dataset of `train`; `held_out` and `test` use the same; () = nothing
+    target_vocab_size: int = 0  # vocabulary size of a trained target tokenizer; 0 = `data.vocab_size`
+    # texts put before the sources, one per dataset of `train`; `held_out` and `test` use the same; () = nothing
     prefix: tuple[str, ...] = ()
-    target_length: int = 128  # most tokens of a target, its end token included; `data.length` limits sources
-    overlong: str = 'truncate'  # a pair above a limit: 'truncate' both sides | 'skip' the pair | 'error'
-    begin: str = field_with_marks(
-        EXPORTED, default=''
-    )  # piece before every source and target, such as BART's '<s>'; '' = none
+    # largest number of tokens of a target, its end token included; `data.length` limits sources
+    target_length: int = 128
+    # what happens to a pair above a length limit: 'truncate' source and target | 'skip' the pair | 'error'
+    overlong: str = 'truncate'
+    # tokenizer piece before every source and target, such as BART's '<s>'; '' = none
+    begin: str = field_with_marks(EXPORTED, default='')
     # first input piece of the decoder, such as BART's '</s>'; '' = [CLS] or its equivalent, else the padding piece
     start: str = field_with_marks(EXPORTED, default='')
-    buckets: tuple[int, ...] = BUCKETS  # row lengths to which rows are padded
+    buckets: tuple[int, ...] = BUCKETS  # lengths to which rows are padded
     # reverse the tokens of each source (Sutskever et al. 2014, arXiv 1409.3215)
     reverse_source: bool = False
 
@@ -67,5 +69,5 @@ class PairsConfig:
 
     @property
     def is_weighted_mixture(self) -> bool:
-        """Whether mixing shares decide how often a dataset is read; otherwise an epoch reads every pair once."""
+        """Whether mixing shares decide how often training reads a dataset; otherwise an epoch reads every pair once."""
         return self.mixing_limit > 0 or self.mixing_temperature > 1

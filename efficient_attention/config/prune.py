@@ -7,17 +7,18 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
 
 NONE = 'none'
-SORTED = ('magnitude', 'movement', 'random')  # methods that keep the share with the largest scores
-PENALISED = ('soft_movement', 'l0')  # methods where only a penalty decides how many weights remain
-TRAINED = ('movement', *PENALISED)  # methods with trained scores
-STILL = ('random', 'fixed')  # methods whose pruning scores never change during training
+# pruning methods that keep a given share of the weights, with the largest scores
+SORTED = ('magnitude', 'movement', 'random')
+PENALISED = ('soft_movement', 'l0')  # pruning methods where only a penalty decides how many weights remain
+TRAINED = ('movement', *PENALISED)  # pruning methods with trained scores
+STILL = ('random', 'fixed')  # pruning methods whose scores never change during training
 METHODS = (NONE, *SORTED, *PENALISED, 'fixed')
-WEIGHT = 'weight'  # prune single weights
+WEIGHT = 'weight'  # pruning unit: single weights
 OF_ATTENTION = (WEIGHT, 'block', 'head', NONE)
 OF_FEED_FORWARD = (WEIGHT, 'block', 'unit', NONE)
 SCOPES = ('matrix', 'global')
 EARLIER_KEEP = 0.15  # an earlier default of `keep`, which saved configs may contain
-# field -> methods that read it; all methods except 'none' read a field that is not listed here
+# field -> pruning methods that read it; all methods except 'none' read the fields that are not listed here
 READERS = {
     'keep': SORTED,
     'keep_attention': SORTED,
@@ -39,35 +40,40 @@ class PruneConfig:
         InputError: a field is out of range, or is set though the method does not read it; the message names the field.
     """
 
-    # which weights are kept: 'none' = all | 'magnitude' = the largest |W| | 'movement' = the largest scores, where the
-    # gradient of a score is the gradient of the masked weight times the weight (Sanh et al. 2020, arXiv 2005.07683) |
-    # 'soft_movement' = sigmoid(score) above `threshold` | 'l0' = gates of the hard concrete distribution (Louizos et
-    # al. 2018, arXiv 1712.01312) | 'random' = sampled from train.seed | 'fixed' = nonzero weights of `mask_from`
+    # which weights are kept: 'none' = all | 'magnitude' = the largest |W| | 'movement' = the largest scores | ...
+    # 'soft_movement' = weights with sigmoid(score) above `threshold` | 'random' = weights sampled from train.seed | ...
+    # 'l0' = gates of the hard concrete distribution (Louizos et al. 2018, arXiv 1712.01312) | ...
+    # 'fixed' = the nonzero weights of the checkpoint `mask_from`
+    # A movement score has the gradient of the masked weight times the weight (Sanh et al. 2020, arXiv 2005.07683).
     method: str = NONE
     # unit of pruning in attention: 'weight' | 'block' | 'head' | 'none' = no pruning of attention
     attention: str = 'weight'
-    # unit of pruning in feed-forward layers: 'weight' | 'block' | 'unit' = a column of `up` and `gate` with its row of
-    # `down` | 'none'
+    # unit of pruning in feed-forward layers: 'weight' | 'block' | 'unit' | 'none' = no pruning of feed-forward layers
+    # A feed-forward 'unit' is a column of `up` and `gate` with its row of `down`.
     feed_forward: str = 'weight'
-    block: int = 32  # side of a block, in weights
-    keep: float = 0.5  # share of the weights kept at the end
+    block: int = 32  # side of a square block, in weights
+    keep: float = 0.5  # share of the weights that are kept at the end of pruning
     keep_attention: float = 0.0  # overrides `keep` for attention; 0 = `keep`
-    # the kept share applies per 'matrix' (per layer for heads and units) | 'global' = to all layers together, among
-    # entries of equal size
+    # the kept share applies to each 'matrix' (to each layer for heads and units) | 'global' = to all layers together
+    # With scope 'global', weights, blocks, heads or units compete only with others of equal size.
     scope: str = 'matrix'
-    begin: float = 0.1  # share of the run before pruning begins
-    # share of the run after which the kept share is final; between `begin` and `end` the kept share follows a cubic
-    # (Zhu and Gupta 2017, arXiv 1710.01878), as does the threshold of 'soft_movement', and the penalty
+    begin: float = 0.1  # fraction of the run before pruning begins
+    # fraction of the run after which the kept share is final
+    # Between `begin` and `end`, the kept share follows a cubic function (Zhu and Gupta 2017, arXiv 1710.01878).
+    # The threshold of 'soft_movement' and the penalty follow the same cubic function.
     end: float = 0.8
     threshold: float = 0.1  # final threshold of sigmoid(score); at least 0.5 % of each matrix is kept
-    penalty: float = 0.0  # final weight of the penalty in the loss: the mean probability that an entry is kept
+    # final weight of the penalty in the loss; the penalty is the mean probability that an entry is kept
+    penalty: float = 0.0
     learning_rate: float = 1e-2  # peak learning rate of the scores, with the optimizer's schedule
-    # of 'fixed': workdir or folder whose zeros are the mask; initial weights are of train.start_from, or random
+    # workdir or folder whose zeros are the mask of the method 'fixed'
+    # The initial weights of the method 'fixed' come from train.start_from, or are random.
     mask_from: str = ''
 
     def __post_init__(self) -> None:
         if self.method not in SORTED and self.keep == EARLIER_KEEP:
-            object.__setattr__(self, 'keep', PruneConfig.keep)  # these methods ignore `keep`; old configs stay equal
+            # Methods that ignore `keep` get its present default, so that configs from old files equal new configs.
+            object.__setattr__(self, 'keep', PruneConfig.keep)
         check_one_of('prune.method', self.method, METHODS)
         check_one_of('prune.attention', self.attention, OF_ATTENTION)
         check_one_of('prune.feed_forward', self.feed_forward, OF_FEED_FORWARD)
@@ -118,19 +124,22 @@ class PruneConfig:
 
     @property
     def has_schedule(self) -> bool:
-        """Whether the method follows a schedule between the shares `begin` and `end` of the run."""
+        """Whether pruning follows a schedule between the shares `begin` and `end` of the run."""
         return self.method in (*SORTED, *PENALISED)
 
     @property
     def has_trained_scores(self) -> bool:
-        """Whether the method trains scores in addition to the weights."""
+        """Whether the pruning method trains scores in addition to the weights."""
         return self.method in TRAINED
 
     @property
     def has_fixed_scores(self) -> bool:
-        """Whether the method has constant scores."""
+        """Whether the pruning scores never change during training."""
         return self.method in STILL
 
     def final_step(self, steps: int) -> int:
-        """Returns the first step with the final share or penalty in a run of `steps` steps; 0 without a schedule."""
-        return math.ceil(round(self.end * steps, 6)) if self.has_schedule else 0  # 0.55 * 100 is slightly above 55
+        """Returns the first training step with the final kept share or penalty; 0 if the pruning method has no
+        schedule.
+        """
+        # rounded, because 0.55 * 100 is slightly above 55
+        return math.ceil(round(self.end * steps, 6)) if self.has_schedule else 0

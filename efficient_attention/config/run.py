@@ -36,9 +36,11 @@ from efficient_attention.config.prune import PENALISED, PruneConfig
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError, require
 
-# With noise, text_to_text reads only these fields of `pairs`, and only then OF_DOCUMENTS of `data`.
+# With noise, text_to_text reads only the fields OF_NOISE of the group `pairs`.
+# Without noise, text_to_text does not read the fields OF_DOCUMENTS of the group `data`.
 OF_NOISE = ('target_length', 'begin', 'start')
-OF_TARGETS = ('split', 'beams', 'penalty', 'alpha')  # fields of `eval` unused with noise, which has no beam search
+# fields of `eval` that a run with noise does not use, because it has no beam search
+OF_TARGETS = ('split', 'beams', 'penalty', 'alpha')
 OF_DOCUMENTS = ('source', 'held_out', 'cache', 'processes', 'workers', 'prefetch')
 
 
@@ -146,7 +148,9 @@ class RunConfig:
         return self.noise.name != 'none'
 
     def check_noise(self) -> None:
-        """Raises InputError where a field is set that is unused with (or without) noise, or there are no pairs."""
+        """Raises InputError where a field is set that a run with (or without) noise does not use, or there are no
+        pairs.
+        """
         self.noise.check_no_unread_fields()
         reason = f'noise.name {self.noise.name!r}'
         if self.has_noise:
@@ -162,7 +166,7 @@ class RunConfig:
             )
 
     def check_target_tokenizer(self) -> None:
-        """Raises InputError where the target tokenizer does not fit the model's token tables, or the reverse."""
+        """Raises InputError where the target tokenizer and the model's token tables do not fit each other."""
         pairs, model, name = self.pairs, self.model, self.pairs.target_tokenizer
         if not name:
             allowed = '0 without pairs.target_tokenizer'
@@ -193,7 +197,9 @@ class RunConfig:
         self.check_source_target_lengths()
 
     def check_source_target_lengths(self) -> None:
-        """Raises InputError where targets exceed the decoder's positions, or sources the cross-attention keys."""
+        """Raises InputError where targets are longer than the decoder's positions, or sources than the
+        cross-attention's keys.
+        """
         for table, limit in self.model.decoder.position_tables.items():
             if (length := self.pairs.target_length) > limit:
                 field = table.replace('model.attention', 'model.decoder_attention')
@@ -233,7 +239,9 @@ class RunConfig:
             require(rate > 0.0, 'optimizer.learning_rate', rate, allowed)
 
     def check_positions(self) -> None:
-        """Raises InputError where rows are longer than the model's position tables, or do not fill the axial shape."""
+        """Raises InputError where rows are longer than the model's position tables, or do not fill the axial position
+        grid.
+        """
         model, tables = self.model, self.model.position_tables
         if model.positions == 'axial' and self.data.length != tables['model.axial_shape']:
             raise InputError(
@@ -244,7 +252,10 @@ class RunConfig:
         self.check_length('eval.context', self.eval.context)
 
     def check_length(self, name: str, length: int) -> None:
-        """Raises InputError where `length`, the tokens of the field `name`, exceeds a position table of the model."""
+        """Raises InputError where a row length exceeds a position table of the model.
+
+        The row has `length` tokens, the value of the config field `name`.
+        """
         for table, limit in self.model.position_tables.items():
             if length > limit:
                 raise too_long_error(name, length, table, limit)

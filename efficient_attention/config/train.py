@@ -20,25 +20,24 @@ class TrainConfig:
 
     steps: int = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1000)  # optimizer steps of the whole run
     batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
-    micro_batches: int = 1  # parts of a batch that are computed in sequence, to save memory
+    micro_batches: int = 1  # number of parts of a batch that are computed in sequence, to save memory
     seed: int = 0  # seed of initial parameters, data order, masks and dropout
     start_from: str = ''  # initial parameters: a Hugging Face folder or a workdir; '' = random parameters
-    # take only sizes and tokenizer from `start_from`, and initialise all parameters at random
+    # True = take only sizes and tokenizer from `start_from`, and initialise all parameters at random
     start_random: bool = False
     # layers of the checkpoint of `start_from` that the model starts with, such as '1,3,5', counted from 1; '' = all
     start_layers: str = field_read_by_tasks('pretraining', 'fine_tuning', default='')
     # stop after this many evaluations in a row without a better checkpoint.best_metric; 0 = never
     early_stop: int = field_read_by_tasks('fine_tuning', default=0, marks=(CHANGEABLE,))
-    # share of each label that is distributed over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
+    # share of each label that is spread over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
     label_smoothing: float = field_read_by_tasks('text_to_text', default=0.0)
-    z_loss: float = field_read_by_tasks(
-        'text_to_text', default=0.0
-    )  # weight of the squared log normaliser of each softmax
+    # weight of the z-loss, the squared log normaliser of each softmax
+    z_loss: float = field_read_by_tasks('text_to_text', default=0.0)
     log_every_steps: int = field_with_marks(CHANGEABLE, default=20)  # steps between logged lines of metrics
     # stop after this many steps in a row with a loss, gradient or memory that is not finite
     max_skipped_in_row: int = field_with_marks(CHANGEABLE, default=10)
-    # end the process if input or a step takes longer; compiling, an evaluation batch and a save may take 6 x as long;
-    # 0 = never
+    # seconds without a new input batch or a finished step after which the process ends; 0 = never
+    # Compiling, an evaluation batch and a save may take 6 times as long.
     stall_seconds: float = field_with_marks(CHANGEABLE, default=600.0)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Cross-entropy of an adaptive softmax that skips the logits of unused tail clusters.
+"""Computes the cross-entropy of an adaptive softmax without the logits of tail clusters that contain no target.
 
 Each row's positions are sorted by the cluster of their target, so most chunks have targets of only one or two clusters.
 A chunk's logits in a tail are computed only if one of its targets is in that tail. The loss is exact for any batch; in
@@ -18,23 +18,24 @@ from efficient_attention.objectives.objective import weighted_sums
 def adaptive_sums(
     clusters: tuple[Cluster, ...], hidden_BLE: Array, targets_BL: Array, weights_BL: Array, *, chunk: int
 ) -> dict[str, Array]:
-    """Returns sums over all positions: 'loss' (nats) and 'accuracy', each position times its weight.
+    """Returns the sums of loss (nats) and correct predictions over all positions, each position times its weight.
 
     'accuracy' counts a target if no word of the first cluster or of the target's cluster is more probable. Words of
     other tails are not compared, so the result may be too high.
 
     Args:
-        clusters: of `AdaptiveHead.clustered`.
+        clusters: from `AdaptiveHead.clusters_and_inputs`.
         hidden_BLE: input vectors of the clusters.
         targets_BL: ids below V.
         weights_BL: weight per position; not differentiable at positions of weight 0.
         chunk: positions per row and chunk, whose logits the backward pass recomputes; 0 = all.
     """
     cluster_BL, place_BL = clusters_of(targets_BL, clusters)
-    # A position of weight 0 needs no tail.
+    # A position of weight 0 counts as a target of the first cluster, so that no tail is computed for it.
     cluster_BL = jnp.where(weights_BL == 0, 0, cluster_BL)
     place_BL = jnp.where(weights_BL == 0, 0, place_BL)
-    order_BL = jnp.argsort(cluster_BL, axis=1)  # within a row, so sharded rows stay on their devices
+    # targets are sorted within a row, so that sharded rows stay on their devices
+    order_BL = jnp.argsort(cluster_BL, axis=1)
     chunk = min(chunk or targets_BL.shape[1], targets_BL.shape[1])
     chunks = tuple(
         by_chunks(jnp.take_along_axis(x_BL, order_BL, axis=1), chunk) for x_BL in (cluster_BL, place_BL, weights_BL)
@@ -45,7 +46,7 @@ def adaptive_sums(
     def sums_of(
         clusters: tuple[Cluster, ...], hidden_BcE: Array, cluster_Bc: Array, place_Bc: Array, weights_Bc: Array
     ) -> dict[str, Array]:
-        if is_axis_sharded('L'):  # otherwise each device would compute the full chunk
+        if is_axis_sharded('L'):  # Otherwise each device would compute the full chunk.
             hidden_BcE = shard_activations(hidden_BcE, 'BLE')
         losses_Bc, is_correct_Bc = adaptive_losses(clusters, hidden_BcE, cluster_Bc, place_Bc)
         return weighted_sums(losses_Bc, is_correct_Bc, weights_Bc)
@@ -60,7 +61,7 @@ def adaptive_sums(
 def adaptive_losses(
     clusters: tuple[Cluster, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array
 ) -> tuple[Array, Array]:
-    """Returns each target's loss, and whether no word of the first cluster or of the target's is more probable."""
+    """Returns each target's loss, and whether it is the most probable word of its cluster and the first cluster."""
     first, *tails = clusters
     logits_BLn = first.logits(hidden_BLE)
     words = logits_BLn.shape[-1] - len(tails)
@@ -80,19 +81,19 @@ def adaptive_losses(
 
 
 def tail_losses(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:
-    """Returns each target's log-probability within the tail, and whether it is the most probable word there."""
+    """Returns each target's log-probability within a tail cluster, and whether it is the most probable word there."""
     logits_BLn = tail.logits(hidden_BLE)
     log_p_BL = take_target_logits(logits_BLn, place_BL) - jax.nn.logsumexp(logits_BLn, axis=-1)
     return log_p_BL, logits_BLn.argmax(axis=-1) == place_BL
 
 
 def skipped_tail_losses(tail: Cluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:  # noqa: ARG001  like tail_losses
-    """Returns zeros instead of the results of `tail_losses`, for a skipped tail."""
+    """Returns zeros in place of the results of `tail_losses`, for a tail cluster without targets."""
     return jnp.zeros(place_BL.shape, jnp.float32), jnp.zeros(place_BL.shape, bool)
 
 
 def clusters_of(targets_BL: Array, clusters: tuple[Cluster, ...]) -> tuple[Array, Array]:
-    """Returns the number of each target's cluster, and its index in the cluster."""
+    """Returns the number of each target's cluster, and the target's index in that cluster."""
     first, *tails = clusters
     sizes = [first.table_ne.shape[0] - len(tails), *(tail.table_ne.shape[0] for tail in tails)]
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
@@ -103,5 +104,5 @@ def clusters_of(targets_BL: Array, clusters: tuple[Cluster, ...]) -> tuple[Array
 
 
 def take_target_logits(logits_BLn: Array, place_BL: Array) -> Array:
-    """Returns one logit per position, at index `place_BL`, [B, L]."""
+    """Returns the logit of each position's target, [B, L], at the index `place_BL`."""
     return jnp.take_along_axis(logits_BLn, place_BL[..., None], axis=-1)[..., 0]

@@ -1,4 +1,4 @@
-"""A loss computed on chunks of positions, so that the logits of all positions never exist at once.
+"""Computes a loss on chunks of positions, so that the logits of all positions are never in memory at once.
 
 The logits of a large vocabulary take V / D times the memory of their hidden states. Here only one chunk of logits
 exists at a time, and the backward pass recomputes each chunk (Kitaev et al. 2020, arXiv 2001.04451, section 3).
@@ -20,7 +20,7 @@ def chunked_sums(
     *,
     chunk: int,
 ) -> dict[str, Array]:
-    """Returns sums over all positions, such as 'loss' and 'accuracy', computed in chunks of positions.
+    """Returns sums over all positions, such as 'loss' and 'accuracy', computed on one chunk of positions at a time.
 
     Args:
         sums_of: function of vectors [B, c, D], labels [B, c] and weights [B, c] that returns float32 sums. It may close
@@ -45,7 +45,7 @@ def chunked_sums(
 
 
 def by_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:
-    """Returns [B, L, ...] as [chunks, B, chunk, ...], zero-padded at the end."""
+    """Returns an array [B, L, ...] as chunks of positions [chunks, B, chunk, ...], zero-padded at the end."""
     batch, length = x.shape[:2]
     chunks = -(-length // chunk)
     padded = jnp.pad(x, ((0, 0), (0, chunks * chunk - length), *((0, 0),) * (x.ndim - 2)))

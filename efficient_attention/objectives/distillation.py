@@ -30,13 +30,16 @@ from efficient_attention.objectives.teacher_student_states import (
 )
 
 SOFT = 'soft'
-SMALL = 1e-12  # far below meaningful squared lengths; a zero vector has cosine 0 and no gradient
+# added to squared lengths, far below meaningful lengths, so that a zero vector has cosine 0 and no gradient
+SMALL = 1e-12
 OF_LABELS = ('fine_tuning_', 'masked_lm_', 'nsp_', 'sop_')  # name prefixes of metrics that need labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(OutputObjective):
-    """The terms of `DistillConfig`: each a mean over its tokens, pairs or rows, times its weight.
+    """Distillation loss: a weighted sum of terms, each a mean over tokens, pairs of tokens or rows.
+
+    `DistillConfig` has the weights of the terms.
 
     Args:
         inner: the task's objective, whose terms are multiplied by `distill.labels`.
@@ -53,12 +56,12 @@ class Distillation(OutputObjective):
     beside: Any = None
 
     def loss_factor(self, term: str) -> float:
-        """Returns the weight of a term in the loss; see `Objective`."""
+        """Returns the weight of a term in the loss, from the group `distill` of the config."""
         is_own = term == SOFT or term in self.config.intermediate_loss_terms
         return getattr(self.config, term) if is_own else self.config.labels
 
     def metric_names(self, of_task: frozenset[str]) -> frozenset[str]:
-        """Returns the names of the evaluation metrics; see `Objective`.
+        """Returns the names of the evaluation metrics of a distillation run.
 
         Metrics by labels are omitted if `distill.labels` is 0, because they are not computed.
         """
@@ -85,11 +88,11 @@ class Distillation(OutputObjective):
         return {name: {'kernel': kernel} for name, kernel in kernels.items()}
 
     def with_auxiliary_params(self, beside: Any) -> Self:
-        """Returns the objective with the current projections; see `Objective`."""
+        """Returns the objective with the current values of the trained projections."""
         return dataclasses.replace(self, beside=beside)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the task's weights, and for every other term its number of rows, tokens or pairs."""
+        """Returns the total weight of each loss term, such as its number of compared rows, tokens or token pairs."""
         weights = self.inner.weights(batch) if self.config.labels else {}
         if self.config.soft:
             weights[SOFT] = self.soft_weights(batch).sum()
@@ -99,13 +102,13 @@ class Distillation(OutputObjective):
         return weights
 
     def sums(self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0) -> tuple[Sums, Any]:
-        """Returns the sums of all terms, and `carry` unchanged."""
+        """Returns the sums of all loss terms over the batch, and `carry` unchanged."""
         return self.outputs_and_sums(model, batch, rng=rng, step=step)[1], carry
 
     def outputs_and_sums(
         self, model: Any, batch: Batch, *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[Mapping[str, Array], Sums]:
-        """Returns the model's outputs per row, and the sums of all terms."""
+        """Returns the model's outputs per row, and the sums of all loss terms over the batch."""
         if not self.config.intermediate_loss_terms:
             outputs = model.outputs(batch, rng=rng, step=step)
             return outputs, self.sums_of(outputs, batch)
@@ -113,14 +116,14 @@ class Distillation(OutputObjective):
         return outputs, self.sums_of(outputs, batch) | self.hidden_state_loss_sums(inside, batch)
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns the sums of the terms that compare outputs."""
+        """Returns the sums of the loss terms that compare the outputs of student, teacher and labels."""
         sums = self.inner.sums_of(outputs, batch) if self.config.labels else {}
         if self.config.soft:
             sums[SOFT] = {'loss': (self.soft_losses(outputs, batch) * self.soft_weights(batch)).sum()}
         return sums
 
     def hidden_state_loss_sums(self, inside: HiddenStates, batch: Batch) -> Sums:
-        """Returns the sums of the terms that compare layer activations."""
+        """Returns the sums of the loss terms that compare layer activations of student and teacher."""
         student = compared_states(inside, self.config.intermediate_loss_terms, self.layers)
         teacher = {name: teacher_state_from_batch(batch, name) for name in student}
         return {
@@ -131,7 +134,10 @@ class Distillation(OutputObjective):
     def hidden_state_loss_sum(
         self, name: str, student: Mapping[str, Array], teacher: Mapping[str, Array], is_pair_BLM: Array
     ) -> Array:
-        """Returns the sum of one term that compares layer activations, given the arrays of `compared`."""
+        """Returns the sum of one loss term that compares layer activations of student and teacher.
+
+        `student` and `teacher` are results of `compared_states`.
+        """
         is_token_BL = is_pair_BLM.any(axis=-1)
         if name == 'cosine':
             return cosine_sum(student[name][0], teacher[name][0], is_token_BL)
@@ -144,7 +150,7 @@ class Distillation(OutputObjective):
         )
 
     def project_to_teacher_width(self, name: str, states_NBLD: Array) -> Array:
-        """Returns the student's hidden states, projected to the teacher's width if there are projections."""
+        """Returns the student's hidden states at the teacher's width, through trained projections if there are any."""
         if self.beside is None:
             return states_NBLD
         kernel = jnp.asarray(self.beside['all' if 'all' in self.beside else name]['kernel'])
@@ -153,11 +159,11 @@ class Distillation(OutputObjective):
 
     @property
     def kind(self) -> str:
-        """The kind of the head; 'masked_lm' for pretraining."""
+        """Returns the kind of the fine-tuning head; 'masked_lm' for pretraining."""
         return self.inner.head.kind if isinstance(self.inner, FineTuning) else 'masked_lm'
 
     def soft_weights(self, batch: Batch) -> Array:
-        """Returns the weight of each example with soft targets.
+        """Returns the weight of each example in the loss on the teacher's outputs (`soft`).
 
         An example is a masked word, a tagged token, or a row with or without a label.
         """
@@ -168,35 +174,38 @@ class Distillation(OutputObjective):
         return (batch['index'] >= 0).astype(jnp.float32)
 
     def soft_losses(self, outputs: Mapping[str, Array], batch: Batch) -> Array:
-        """Returns the loss of each example by soft targets: [B], for tags [B, L], for masked words [B, P]."""
+        """Returns the loss of each example with respect to the teacher's outputs.
+
+        Its shape is [B], for tags [B, L], for masked words [B, P].
+        """
         name = 'masked_lm' if self.kind == 'masked_lm' else 'logits'
         student, teacher = outputs[name], batch[f'{TEACHER}{name}']
         if self.kind in OF_ROWS and student.shape[-1] == 1:
             return jnp.square(student - teacher)[:, 0]
-        if self.kind == 'span':  # softmax over positions, for start and end
+        if self.kind == 'span':  # A span head has a softmax over positions, one for the start and one for the end.
             student, teacher = student.swapaxes(1, 2), teacher.swapaxes(1, 2)
             return soft_target_kl(student, teacher, self.config.temperature).mean(axis=-1)
         return soft_target_kl(student, teacher, self.config.temperature)
 
 
 def is_same_text(batch: Batch) -> Array:
-    """Returns bool [B, L, L]: whether two tokens belong to the same text; each choice is a row."""
+    """Returns bool [B, L, L]: whether two tokens of a row belong to the same text. B counts each choice as a row."""
     segments_BL = batch['segments'].reshape(-1, batch['segments'].shape[-1])
     return (segments_BL[:, :, None] == segments_BL[:, None, :]) & (segments_BL > 0)[:, :, None]
 
 
 def is_token(batch: Batch) -> Array:
-    """Returns bool [B, L]: whether a position is not padding; each choice is a row."""
+    """Returns bool [B, L]: whether a position is not padding. B counts each choice as a row."""
     return batch['segments'].reshape(-1, batch['segments'].shape[-1]) > 0
 
 
-# ---- terms that compare both models, summed over the rows of a batch; logits are q k / sqrt(K) within a text ----
+# ---- Loss terms that compare student and teacher, summed over a batch; logits are q k / sqrt(K) within a text. ----
 
 
 def soft_target_kl(
     student: Float[Array, '*b C'], teacher: Float[Array, '*b C'], temperature: float
 ) -> Float[Array, '*b']:
-    """Returns T^2 KL(softmax(teacher / T) || softmax(student / T)) over the last axis.
+    """Returns the soft-target loss T^2 KL(softmax(teacher / T) || softmax(student / T)) over the last axis.
 
     As T grows, its gradient with respect to the student's logits tends to (student - teacher) / C, if both have mean 0.
     Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
@@ -206,7 +215,7 @@ def soft_target_kl(
 
 
 def cosine_sum(student_BLD: Array, teacher_BLD: Array, is_token_BL: Array) -> Array:
-    """Returns the sum over tokens of 1 - cosine between both vectors."""
+    """Returns the sum over tokens of 1 - cosine between the student's and the teacher's vector."""
     student_BLD, teacher_BLD = student_BLD.astype(jnp.float32), teacher_BLD.astype(jnp.float32)
     lengths_BL = [jnp.square(x_BLD).sum(axis=-1) + SMALL for x_BLD in (student_BLD, teacher_BLD)]
     cosines_BL = (student_BLD * teacher_BLD).sum(axis=-1) * jax.lax.rsqrt(lengths_BL[0] * lengths_BL[1])
@@ -214,13 +223,15 @@ def cosine_sum(student_BLD: Array, teacher_BLD: Array, is_token_BL: Array) -> Ar
 
 
 def squared_sum(student_NBLD: Array, teacher_NBLD: Array, is_token_BL: Array) -> Array:
-    """Returns the sum over tokens and layers of the mean squared difference of both vectors."""
+    """Returns the sum over tokens and layers of the mean squared difference of student and teacher vectors."""
     difference_NBLD = student_NBLD.astype(jnp.float32) - teacher_NBLD.astype(jnp.float32)
     return jnp.where(is_token_BL[None], jnp.square(difference_NBLD).mean(axis=-1), 0.0).sum()
 
 
 def attention_logits_error_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
-    """Returns the sum over pairs and layers of the squared difference of both models' logits, a mean over heads.
+    """Returns the squared difference of the student's and the teacher's attention logits, summed over token pairs.
+
+    It is also summed over layers, and it is a mean over heads.
 
     Args:
         student: queries and keys [N, B, L, H, K] of the compared layers.
@@ -232,11 +243,11 @@ def attention_logits_error_sum(student: tuple[Array, Array], teacher: tuple[Arra
 
 
 def attention_relations_kl_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
-    """Returns the sum over tokens and layers of KL(teacher || student), a mean over heads.
+    """Returns KL(teacher || student) of attention distributions, summed over tokens and layers, mean over heads.
 
     The distributions are softmaxes of the products of two vectors. For queries and keys they are attention weights. For
     values with values they are value relations (Wang et al. 2020, MiniLM, arXiv 2002.10957, equations 6 to 9).
-    Arguments as of `logits_sum`.
+    The arguments are the same as in `attention_logits_error_sum`.
     """
     is_pair, is_token_BL = is_pair_BLM[None, :, None], is_pair_BLM.any(axis=-1)
     low = jnp.finfo(jnp.float32).min
@@ -246,6 +257,6 @@ def attention_relations_kl_sum(student: tuple[Array, Array], teacher: tuple[Arra
 
 
 def scaled_dot_products(left_NBLHK: Array, right_NBMHK: Array) -> Array:
-    """Returns float32 products [N, B, H, L, M] of all pairs of vectors, divided by the root of their width."""
+    """Returns float32 dot products [N, B, H, L, M] of all pairs of vectors, divided by the root of their width."""
     left_NBLHK, right_NBMHK = left_NBLHK.astype(jnp.float32), right_NBMHK.astype(jnp.float32)
     return jnp.einsum('NBLHK,NBMHK->NBHLM', left_NBLHK, right_NBMHK) / math.sqrt(left_NBLHK.shape[-1])

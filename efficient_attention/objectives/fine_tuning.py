@@ -1,4 +1,4 @@
-"""The losses of fine-tuned heads: classes, numbers, tags, choices, spans and multi-hop answers."""
+"""The losses of fine-tuning heads: of classes, numbers, tags, choices, spans and multi-hop answers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class FineTuning(OutputObjective):
     head: HeadConfig
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the weight of rows with a label, or of tokens with a tag; empty if the batch has no labels."""
+        """Returns the total weight of rows with a label, or of tokens with a tag; empty if the batch has no labels."""
         if not is_labelled(batch):
             return {}
         if self.head.kind == 'token':
@@ -42,11 +42,13 @@ class FineTuning(OutputObjective):
     def sums(
         self, model: FineTuningModel, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Any]:
-        """Returns `sums_of` for the model's outputs, and `carry` unchanged."""
+        """Returns the sums of the loss and of correct predictions over a batch, and `carry` unchanged."""
         return self.sums_of(model.outputs(batch, rng=rng, step=step), batch), carry
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns loss sums, and for classes the correct predictions, from the outputs of a `FineTuningModel`.
+        """Returns the sums of the loss and of correct predictions, from the outputs of a `FineTuningModel`.
+
+        A regression head has no correct predictions.
 
         Labels of rows with weight 0 are ignored. The result is empty if the batch has no labels.
         """
@@ -74,24 +76,27 @@ def is_labelled(batch: Batch) -> bool:
 
 
 def tag_weights(batch: Batch) -> Array:
-    """Returns the weight of each token [B, L]: its row's weight if it has a tag, otherwise 0."""
+    """Returns the weight of each token, [B, L]: the weight of its row if the token has a tag, otherwise 0."""
     return batch['weights'][:, None] * (batch['labels'] >= 0).astype(jnp.float32)
 
 
 def class_sums(logits: Float[Array, '*b C'], labels: Int[Array, '*b'], weights: Float[Array, '*b']) -> dict[str, Array]:
-    """Returns 'loss', the cross-entropy, and 'accuracy', summed over examples."""
+    """Returns the weighted sums over examples of the cross-entropy ('loss') and of correct classes ('accuracy')."""
     return weighted_sums(cross_entropy(logits, labels), is_top_prediction(logits, labels), weights)
 
 
 def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array) -> dict[str, Array]:
-    """Returns 'loss', the mean of start's and end's loss, and 'accuracy', both correct, summed over rows."""
+    """Returns the weighted sums over rows of the span loss ('loss') and of correct spans ('accuracy').
+
+    The loss is the mean of the losses of start and end. A span is correct if start and end are correct.
+    """
     start, end = (cross_entropy(logits_BL2[..., i], label) for i, label in enumerate((start_B, end_B)))
     is_right = (logits_BL2.argmax(axis=1) == jnp.stack([start_B, end_B], axis=1)).all(axis=1)
     return weighted_sums((start + end) / 2, is_right, weights_B)
 
 
 def support_loss(logits_BL: Array, labels_BL: Array, weights_B: Array) -> Array:
-    """Returns the mean binary cross-entropy of each row's sentence markers, summed over rows.
+    """Returns the binary cross-entropy of sentence markers, a mean within each row and a weighted sum over rows.
 
     Labels are 0 and 1 at markers, -1 elsewhere.
     """

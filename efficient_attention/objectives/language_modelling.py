@@ -17,7 +17,7 @@ LanguageModel = Decoder | TwoWayLanguageModel
 
 
 class LanguageModelling(Objective):
-    """The cross-entropy of `targets` given all earlier tokens, each times its weight; padding has weight 0.
+    """The cross-entropy of each next token given all earlier tokens, times the token's weight; padding has weight 0.
 
     A bidirectional language model has a second term: it also predicts each token from the later tokens of the row.
 
@@ -40,17 +40,17 @@ class LanguageModelling(Objective):
         return weights | {term: (batch['segments'] > 0).astype(jnp.float32).sum() for term in self.told}
 
     def loss_factor(self, term: str) -> float:
-        """Returns the config's factor of an auxiliary layer loss; 1 for other terms."""
+        """Returns the configured factor of an auxiliary layer loss; 1 for other loss terms."""
         return self.told.get(term, 1.0)
 
     def initial_carry(self, rows: int) -> AnyMemory | None:
-        """Returns an empty memory for a decoder with memory; otherwise None."""
+        """Returns an empty memory for a decoder with memory across batches; otherwise None."""
         return empty_memory(self.model, rows) if self.model and self.model.memory_length else None
 
     def sums(
         self, model: LanguageModel, batch: Batch, carry: AnyMemory | None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, AnyMemory | None]:
-        """Returns loss (nats) and correct predictions of a `Decoder` or `TwoWayLanguageModel`, and the new memory.
+        """Returns the sums of losses (nats) and correct predictions of a language model, and the new memory.
 
         `carry` is the memory before the batch. If the batch has `unigram_losses`, their sum is included. Each auxiliary
         layer loss is a separate term.
@@ -76,7 +76,7 @@ class LanguageModelling(Objective):
 
 
 def backward_weights(batch: Batch) -> Array:
-    """Returns the weight of predicting token t from token t + 1 and the later tokens, float32 [B, L - 1].
+    """Returns the weight of predicting each token t backwards, from token t + 1 and later tokens, float32 [B, L - 1].
 
     It is the weight of token t + 1, or 0 if the tokens belong to different texts. A row's last token has no later token
     in the row.
@@ -89,7 +89,10 @@ def backward_weights(batch: Batch) -> Array:
 def next_token_loss_sums(
     model: LanguageModel, hidden_BLD: Array, targets_BL: Array, weights_BL: Array
 ) -> dict[str, Array]:
-    """Returns 'loss' and 'accuracy', computed in chunks of `model.config.loss_chunk` positions if it is above 0."""
+    """Returns the sums of the loss ('loss') and of correct predictions ('accuracy') of next tokens.
+
+    They are computed in chunks of `model.config.loss_chunk` positions if it is above 0.
+    """
     chunk = model.config.loss_chunk
     clustered = model.head.clusters_and_inputs(hidden_BLD, model.embeddings.token) if chunk else None
     if clustered is not None:

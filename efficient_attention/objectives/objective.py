@@ -1,10 +1,10 @@
-"""The interface of objectives: weighted sums over examples, which the loops divide once by sums of weights.
+"""The interface of objectives: losses and metrics as weighted sums, which the loops divide by the sums of weights.
 
 Sums add up over devices, micro-batches and evaluation batches; means do not. So an objective returns only sums. The
 training or evaluation loop divides after adding all sums.
 
-This file also names the arrays that the optimizer updates (`Trained`): a model's parameters, an objective's extra
-arrays (`BESIDE`) and the scores of pruning (`SCORES`). `combine_trainable_parts` makes one tree of them,
+This file also names the arrays that the optimizer updates (`TrainableParts`): a model's parameters, an objective's
+extra arrays (`BESIDE`) and the scores of pruning (`SCORES`). `combine_trainable_parts` makes one tree of them,
 `split_trainable_parts` splits it.
 """
 
@@ -17,21 +17,24 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 Batch = dict[str, Array]
-Sums = dict[str, dict[str, Array]]  # term -> metric -> sum over the batch
-BESIDE = 'beside'  # path prefix of an objective's extra arrays; paths of model parameters begin with the model's parts
+Sums = dict[str, dict[str, Array]]  # loss term -> metric -> sum over the batch
+BESIDE = 'beside'  # path prefix of an objective's extra arrays; no path of a model parameter begins like this
 SCORES = 'scores'  # path prefix of pruning scores
 
 
 class Objective(abc.ABC):
-    """A loss that is a sum of terms, each a weighted mean over its examples."""
+    """A training loss: a sum of terms, each a weighted mean over its examples."""
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns each loss term's sum of example weights, the denominator of its mean, in float32; needs no model."""
+        """Returns the total weight of each loss term's examples, by which the loops divide the term's sums, in float32.
+
+        It needs no model.
+        """
 
     @abc.abstractmethod
     def sums(self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0) -> tuple[Sums, Any]:
-        """Returns each term's weighted sums over the batch, including 'loss', and the `carry` for the next batch.
+        """Returns each loss term's weighted sums over the batch, including 'loss', and the `carry` for the next batch.
 
         Args:
             model: the model to evaluate.
@@ -42,47 +45,50 @@ class Objective(abc.ABC):
         """
 
     def loss_factor(self, term: str) -> float:  # noqa: ARG002  in most objectives all terms have factor 1
-        """Returns the factor of a term's mean in the loss; metrics are not multiplied."""
+        """Returns the factor of a loss term's mean in the total loss; metrics are not multiplied."""
         return 1.0
 
     def metric_names(self, of_task: frozenset[str]) -> frozenset[str]:
-        """Returns the names of the evaluation metrics, from the names for the task's own objective."""
+        """Returns the names of the evaluation metrics of this objective.
+
+        `of_task` are the names of the metrics with the task's usual objective.
+        """
         return of_task
 
     def initial_auxiliary_params(self, rng: Array) -> Any:  # noqa: ARG002  most objectives have no extra arrays
-        """Returns a tree of extra trained arrays outside the model, or None."""
+        """Returns the initial values of trained arrays outside the model, or None if there are none."""
         return None
 
     def with_auxiliary_params(self, beside: Any) -> Self:  # noqa: ARG002
-        """Returns the objective with the current values of its extra trained arrays."""
+        """Returns the objective with the current values of its trained arrays outside the model."""
         return self
 
     def initial_carry(self, rows: int) -> Any:  # noqa: ARG002  most objectives carry nothing
-        """Returns the `carry` of the first batch in a stream: a tree of arrays [rows, ...], or None."""
+        """Returns the arrays carried into the first batch of a stream: a tree of arrays [rows, ...], or None."""
         return None
 
 
 class OutputObjective(Objective):
-    """An objective computed from the model's outputs per row, the same outputs as predictions use."""
+    """An objective computed only from the outputs that the model gives for each row, as predictions are."""
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns each term's weighted sums from a model's outputs, by name [B, ...]."""
+        """Returns each loss term's weighted sums from the model's outputs, which are arrays [B, ...] by name."""
 
     def outputs_and_sums(self, model: Any, batch: Batch) -> tuple[Mapping[str, Array], Sums]:
-        """Returns the model's outputs per row, without dropout, and their `sums_of`."""
+        """Returns the model's outputs per row, without dropout, and the loss terms' weighted sums."""
         outputs = model.outputs(batch)
         return outputs, self.sums_of(outputs, batch)
 
 
 def total_loss(sums: Sums, weights: dict[str, Array], factor: Callable[[str], float] = lambda _: 1.0) -> Array:
-    """Returns the sum of the terms' mean losses, each times its factor; a term with total weight 0 counts 0."""
+    """Returns the sum of the loss terms' means, each times its factor; a term with total weight 0 counts 0."""
     means = ((mean(sums[term]['loss'], weights[term]), factor(term)) for term in sums)
     return sum((loss if times == 1.0 else loss * times for loss, times in means), jnp.float32(0.0))
 
 
 def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:
-    """Returns each metric divided by its term's weights, named '<term>_<metric>'; 0 for terms of weight 0."""
+    """Returns the mean of each metric, named '<term>_<metric>'; 0 where the term's total weight is 0."""
     return {
         f'{term}_{metric}': mean(value, weights[term])
         for term, values in sums.items()
@@ -91,39 +97,42 @@ def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:
 
 
 def mean(total: Float[Array, ''], weight: Float[Array, '']) -> Float[Array, '']:
-    """Returns `total` / `weight`, where `weight` may be below 1; for weight 0 returns `total`, which is 0 then."""
+    """Returns `total` / `weight`; for weight 0 returns `total`, which is then 0. A weight may be below 1."""
     return total / jnp.where(weight > 0.0, weight, 1.0)
 
 
 def weighted_sums(
     losses: Float[Array, '*b'], is_correct: Bool[Array, '*b'], weights: Float[Array, '*b']
 ) -> dict[str, Array]:
-    """Returns sums over all examples: 'loss' and 'accuracy' (correct ones), each example times its weight."""
+    """Returns the weighted sums of losses ('loss') and of correct predictions ('accuracy') over all examples."""
     return {'loss': (losses * weights).sum(), 'accuracy': (is_correct.astype(jnp.float32) * weights).sum()}
 
 
 def is_top_prediction(logits: Float[Array, '*b C'], labels: Int[Array, '*b']) -> Bool[Array, '*b']:
-    """Returns whether each example's largest logit is at its label."""
+    """Returns whether each example's largest logit is the logit of its label."""
     return logits.argmax(axis=-1) == labels
 
 
 class TrainableParts(NamedTuple):
-    """The trees of arrays that the optimizer updates; None for missing ones."""
+    """The arrays that the optimizer updates, one tree per kind; None for a kind that a run lacks."""
 
     params: Any  # model parameters
-    beside: Any = None  # extra arrays of an objective, such as projections between two widths
+    beside: Any = None  # extra arrays of an objective, such as projections from the student's to the teacher's width
     scores: Any = None  # pruning scores
 
 
 def combine_trainable_parts(params: Any, beside: Any = None, scores: Any = None) -> Any:
-    """Returns the parts as one tree; only the parameters if the other parts are None."""
+    """Returns the trees of arrays that the optimizer updates as one tree.
+
+    It is only the model parameters if there are no other arrays.
+    """
     others = {BESIDE: beside, SCORES: scores}
     others = {name: tree for name, tree in others.items() if tree is not None}
     return params | others if others else params
 
 
 def split_trainable_parts(trained: Any) -> TrainableParts:
-    """Returns the parts of a tree made by `combine_trainable_parts`."""
+    """Splits a tree made by `combine_trainable_parts` into parameters, an objective's arrays and pruning scores."""
     if not isinstance(trained, dict) or not {BESIDE, SCORES} & set(trained):
         return TrainableParts(trained)
     params = {name: group for name, group in trained.items() if name not in (BESIDE, SCORES)}

@@ -1,4 +1,4 @@
-"""Masked language modelling, with or without a sentence-pair label (next sentence or sentence order)."""
+"""Losses of masked language modelling, with or without a sentence-pair label (next sentence or sentence order)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,23 +13,26 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums, is_
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining(Objective):
-    """Cross-entropy at the masked positions plus, with pairs, of the pair label; unweighted, as in BERT's code."""
+    """Cross-entropy of masked tokens, plus cross-entropy of the sentence-pair label if there are pairs.
+
+    The two terms have equal weight, as in BERT's code.
+    """
 
     has_pairs: bool
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the number of masked tokens ('masked_lm') and labelled pairs ('pair') in the batch."""
+        """Returns the number of masked tokens ('masked_lm') and of labelled sentence pairs ('pair') in the batch."""
         weights = {'masked_lm': batch['masked_weights'].sum()}
         return weights | {'pair': batch['pair_weights'].sum()} if self.has_pairs else weights
 
     def sums(
         self, model: PretrainingModel, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Any]:
-        """Returns losses and correct predictions of both terms, and `carry` unchanged."""
+        """Returns the sums of losses and of correct predictions over the batch, and `carry` unchanged."""
         return self.sums_of(model.outputs(batch, rng=rng, step=step), batch), carry
 
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns losses and correct predictions of both terms from the outputs of a `PretrainingModel`."""
+        """Returns the sums of losses and correct predictions, from the outputs of a `PretrainingModel`."""
         batch = pad_predictions_to_devices(batch)
         logits_BPV = outputs['masked_lm']
         tokens_BP, weights_BP = batch['masked_tokens'], batch['masked_weights']

@@ -1,4 +1,4 @@
-"""REINFORCE: a surrogate for the gradient of an expected loss with respect to sampled choices.
+"""REINFORCE: a surrogate loss with the gradient of an expected loss with respect to sampled choices.
 
     d E[loss] = E[d loss + sum over samples of (loss that follows the sample - baseline) d log p(sample)]
 
@@ -14,7 +14,9 @@ from jaxtyping import Float
 
 
 def surrogate(log_probability_BL: Array, loss_BL: Array, segments_BL: Array) -> Float[Array, '']:
-    """Returns 0; its gradient is the second term of the gradient of the expected loss.
+    """Returns a term of value 0 whose gradient is the REINFORCE gradient of sampled choices.
+
+    This gradient is the second term of the formula above, the gradient of the expected loss.
 
     Args:
         log_probability_BL: of the samples at each position, summed over layers and heads.
@@ -28,7 +30,7 @@ def surrogate(log_probability_BL: Array, loss_BL: Array, segments_BL: Array) -> 
 
 
 def losses_to_go(loss_BL: Array, segments_BL: Array) -> Float[Array, 'B L']:
-    """Returns the sum of a text's losses from each position on, including it."""
+    """Returns, for each position, the sum of its text's losses at this position and all later positions."""
     is_same_BLM = segments_BL[:, :, None] == segments_BL[:, None, :]
     places = jnp.arange(loss_BL.shape[1])
     is_behind_1LM = (places[:, None] <= places[None])[None]
@@ -36,7 +38,7 @@ def losses_to_go(loss_BL: Array, segments_BL: Array) -> Float[Array, 'B L']:
 
 
 def leave_one_out_mean(x_BL: Array, is_text_BL: Array) -> Float[Array, 'B L']:
-    """Returns, per position, the mean over the other rows with a token there; 0 if there is none."""
+    """Returns, for each position, the mean over the other batch rows that have a token there; 0 if no other row has."""
     kept_BL, count_BL = jnp.where(is_text_BL, x_BL, 0.0), is_text_BL.astype(jnp.float32)
     others_BL = count_BL.sum(axis=0, keepdims=True) - count_BL
     return (kept_BL.sum(axis=0, keepdims=True) - kept_BL) / jnp.maximum(others_BL, 1.0)

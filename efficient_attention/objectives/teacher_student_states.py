@@ -1,4 +1,4 @@
-"""The layer activations by which distillation compares a student with its teacher, and their form in a batch."""
+"""Decides which layer activations distillation compares between student and teacher, and how a batch stores them."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,12 +9,12 @@ from jaxtyping import Float
 from efficient_attention.models.layer_activations import HiddenStates
 from efficient_attention.objectives.objective import Batch
 
-TEACHER = 'teacher_'  # prefix of the teacher's arrays in a batch
+TEACHER = 'teacher_'  # name prefix of the teacher's arrays in a batch
 OPERANDS = {'attention': ('query', 'key'), 'attention_relations': ('query', 'key'), 'value_relations': ('value',)}
 
 
 def compared_states(inside: HiddenStates, terms: Collection[str], layers: Sequence[int]) -> dict[str, Array]:
-    """Returns the layer activations that these distillation terms compare, each [layers, rows, ...].
+    """Returns the layer activations that the given distillation terms compare, each [layers, rows, ...].
 
     Args:
         inside: activations of the student or of the teacher.
@@ -35,7 +35,7 @@ def compared_states(inside: HiddenStates, terms: Collection[str], layers: Sequen
 
 
 def teacher_states_for_batch(arrays: dict[str, Array], rows: int) -> Batch:
-    """Returns the teacher's arrays under their names in a batch, with the batch rows first.
+    """Returns the teacher's activations under their names in a batch, with the axis of batch rows first.
 
     An example with choices is several encoder rows, which stay together: [rows, choices, layers, ...].
     """
@@ -43,12 +43,15 @@ def teacher_states_for_batch(arrays: dict[str, Array], rows: int) -> Batch:
 
 
 def rows_first(array: Float[Array, '...'], rows: int) -> Float[Array, '...']:
-    """Reshapes [layers, encoder rows, ...] to [rows, encoder rows per row, layers, ...]."""
+    """Reshapes an array [layers, encoder rows, ...] to [rows, encoder rows per row, layers, ...]."""
     array = array.swapaxes(0, 1)
     return array.reshape(rows, -1, *array.shape[1:])
 
 
 def teacher_state_from_batch(batch: Batch, name: str) -> Array:
-    """Returns a teacher's array from a batch in the shape of `compared`, [layers, encoder rows, ...]."""
+    """Returns one of the teacher's activations from a batch, in the shape [layers, encoder rows, ...].
+
+    `compared_states` returns the student's activations in the same shape.
+    """
     array = batch[f'{TEACHER}{name}']
     return array.reshape(-1, *array.shape[2:]).swapaxes(0, 1)

@@ -1,4 +1,4 @@
-"""Text-to-text loss: the cross-entropy of each target token, given the source and the earlier target tokens."""
+"""The loss of text to text: the cross-entropy of each target token, given the source and the earlier target tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ TERM = 'target'
 
 
 class TextToText(Objective):
-    """The cross-entropy of `targets`, each times its weight; padding has weight 0.
+    """The cross-entropy of each target token, times the token's weight; padding has weight 0.
 
     Args:
         label_smoothing: share e of the label distributed over the full vocabulary: (1 - e) [v = target] + e / V
@@ -26,13 +26,15 @@ class TextToText(Objective):
         self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the number of predicted tokens."""
+        """Returns the number of predicted target tokens."""
         return {TERM: batch['weights'].sum()}
 
     def sums(
         self, model: EncoderDecoder, batch: Batch, carry: None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, None]:
-        """Returns 'loss' with smoothing and z-loss, 'cross_entropy' without (nats), and 'accuracy'.
+        """Returns the sums of the training loss, of the cross-entropy (nats) and of correct predictions of targets.
+
+        The training loss includes label smoothing and z-loss. The names are 'loss', 'cross_entropy' and 'accuracy'.
 
         If cross-attention samples keys, 'loss' includes a surrogate term of value 0. It adds the gradient of the
         sampling.
@@ -53,7 +55,8 @@ class TextToText(Objective):
             is_correct_Bc = is_top_prediction(logits_BcV, targets_Bc).astype(jnp.float32)
             found = {'loss': loss_Bc, 'cross_entropy': cross_entropy_Bc, 'accuracy': is_correct_Bc}
             sums = {name: (value_Bc * weights_Bc).sum() for name, value_Bc in found.items()}
-            if drawn_BL is not None:  # then there is only one chunk; check_draws of the config ensures it
+            # With sampled attention, there is only one chunk; check_sampled_attention of the config ensures it.
+            if drawn_BL is not None:
                 draws = surrogate(drawn_BL, loss_Bc * weights_Bc, batch['segments'])
                 sums['loss'] = sums['loss'] + model.config.reinforce_weight * draws
             return sums
@@ -62,7 +65,7 @@ class TextToText(Objective):
         return {TERM: chunked_sums(sums_of, hidden_BLD, batch['targets'], batch['weights'], chunk=chunk)}, carry
 
     def losses(self, logits_BLV: Array, targets_BL: Array) -> tuple[Array, Array]:
-        """Returns the loss of each target, and its cross-entropy without the other terms, float32 [B, L] each."""
+        """Returns each target's loss with label smoothing and z-loss, and its plain cross-entropy, float32 [B, L]."""
         loss_BL = cross_entropy_BL = cross_entropy(logits_BLV, targets_BL)
         normaliser_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
         if self.label_smoothing:

@@ -1,1 +1,1 @@
-"""Training tasks. A task joins data, model, objective and metrics behind one interface (task.py)."""
+"""Training tasks: a task joins the data, model, objective and metrics of a run behind one interface (task.py)."""

@@ -1,4 +1,4 @@
-"""Masked-LM pretraining on the rows of a long-range task, to initialise a classifier for the same task."""
+"""Masked-LM pretraining on the rows of a Long Range Arena task, to initialise a classifier for the same task."""
 
 import functools
 from collections.abc import Iterator
@@ -22,14 +22,17 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losses
 from efficient_attention.tasks.task import HostBatch
 
-SPLITS = ('train', 'dev')  # splits of the datasets: training and evaluation
+SPLITS = ('train', 'dev')  # splits of the training dataset and of the evaluation dataset
 
 
 class ArenaPretrainingTask(PretrainingTask):
-    """Masked-LM on `data.source` 'arena:<training dataset>;<evaluation dataset>'; each text is one row."""
+    """Masked-LM pretraining on datasets of Long Range Arena, with one row per text.
+
+    `data.source` is 'arena:<training dataset>;<evaluation dataset>'.
+    """
 
     def __init__(self, config: RunConfig) -> None:
-        """Opens the datasets and checks them; the rows are read at first use and cached in `data.cache`.
+        """Opens the datasets and checks them; rows are read at first use and cached in `data.cache`.
 
         Raises:
             InputError: the datasets, the tokenizer or the sizes do not fit the config; the message names which.
@@ -49,14 +52,14 @@ class ArenaPretrainingTask(PretrainingTask):
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`."""
+        """Returns a warning about rows that are longer than `data.length` and were cut, if there are any."""
         cut = sum(self.rows.is_cut(index) for index in range(self.rows.count))
         return [f'{cut} of {self.rows.count} rows have more than data.length {self.data.length} words and were cut'] * (
             cut > 0
         )
 
     def split_rows(self, split: str) -> MaskedTexts:
-        """Returns the rows of 'train' or 'dev'."""
+        """Returns the rows of the split 'train' or 'dev'."""
         arena_set = self.sets[SPLITS.index(split)]
         rows = cached_rows(arena_set, split, Path(self.data.cache), field='data.cache')
         texts = [text for row in rows for text in row.texts]
@@ -65,51 +68,53 @@ class ArenaPretrainingTask(PretrainingTask):
 
     @functools.cached_property
     def rows(self) -> MaskedTexts:  # type: ignore[override]  # another row type with the same interface
-        """The rows to train on."""
+        """Returns the training rows."""
         return self.split_rows('train')
 
     @functools.cached_property
     def held_out_rows(self) -> MaskedTexts:
-        """The held-out rows."""
+        """Returns the held-out rows."""
         return self.split_rows('dev')
 
     @functools.cached_property
     def unigram_losses_V(self) -> np.ndarray:  # type: ignore[override]  # computed at first use
-        """float32 [V]: the loss of each id, in nats, under a unigram model of the training rows."""
+        """Returns float32 [V]: the loss of each token id, in nats, under a unigram model of the training rows."""
         counts_V = np.zeros(self.encoder.size, np.int64)
         for index in range(self.rows.count):
             counts_V += np.bincount(self.rows.token_ids(index), minlength=self.encoder.size)
         return unigram_losses(counts_V)
 
     def prepare_training(self) -> None:
-        """See `Task`."""
+        """Reads the training rows before training begins."""
         _ = self.rows
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
         block, steps = HostBlock(self.batch_size, process_index, process_count), range(start_step, stop_step)
         return training_batches_of_rows(self.rows, self.data, block, steps)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`. Adds the unigram model's loss of each masked token."""
+        """Yields this process's rows of the evaluation batches, with a unigram model's loss of each masked token."""
         block = HostBlock(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches_of_rows(self.held_out_rows, self.data, block):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """The fixed vocabulary of the task."""
+        """Returns the fixed vocabulary of the datasets."""
         return self.encoder.tokenizer.get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the vocabulary as a tokenizer file."""
+        """Writes the vocabulary into the workdir as a tokenizer file."""
         write_atomically(workdir / 'tokenizer.json', self.encoder.tokenizer.to_str(pretty=True))
 
 
 def parse_train_and_dev_datasets(source: str) -> tuple[ArenaDataset, ArenaDataset]:
-    """Returns the training and the evaluation dataset; a single name means the different splits of one dataset.
+    """Returns the training dataset and the evaluation dataset that `data.source` names.
+
+    A single name means two splits of one dataset.
 
     Raises:
         InputError: as `open_arena_dataset`.

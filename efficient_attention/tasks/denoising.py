@@ -31,7 +31,7 @@ from efficient_attention.tasks.task import HostBatch
 
 
 class DenoisingTask(EncoderDecoderTask):
-    """Denoising pretraining; `noise.name` chooses how source and target are made from the documents of a corpus."""
+    """Denoising pretraining of an encoder-decoder; `noise.name` chooses how documents become sources and targets."""
 
     def __init__(self, config: RunConfig) -> None:
         """Prepares the corpus, or opens a corpus that is already prepared.
@@ -42,7 +42,7 @@ class DenoisingTask(EncoderDecoderTask):
         self.set_up(config)
         loaded = load_config_tokenizer(config.data, is_text_to_text=True)
         if loaded is not None:
-            self.check_tokenizer_ids(loaded)  # fail before the corpus is prepared with this tokenizer
+            self.check_tokenizer_ids(loaded)  # raises before the corpus is prepared with an unsuitable tokenizer
         self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
         self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
         ids, begin = self.check_tokenizer_ids(self.tokenizer)
@@ -51,7 +51,7 @@ class DenoisingTask(EncoderDecoderTask):
         self.fingerprint = {'corpus': self.corpus.fingerprint}
 
     def set_up(self, config: RunConfig) -> None:
-        """See `Task`."""
+        """Sets model, objective and the lengths of source and target from the config, without data."""
         super().set_up(config)
         self.data = config.data
         self.has_spans = config.noise.name == 'span_corruption'
@@ -60,7 +60,7 @@ class DenoisingTask(EncoderDecoderTask):
         self.spans = span_counts(self.tokens, config.noise.density, config.noise.mean_span)[1] if self.has_spans else 0
 
     def check_tokenizer_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextIds, int]:
-        """Returns the special ids of a tokenizer, and the id of `pairs.begin` (-1 = none).
+        """Returns the special token ids of a tokenizer, and the id of `pairs.begin` (-1 = none).
 
         Raises:
             InputError: the tokenizer lacks an end, sentinel or mask token, or has more pieces than the model.
@@ -79,77 +79,79 @@ class DenoisingTask(EncoderDecoderTask):
         return ids, found
 
     def make_noise(self, ids: TextToTextIds) -> Noise:
-        """Returns the noise function that the config describes."""
+        """Returns the noise that the config describes, which turns documents into sources and targets."""
         config = self.config.noise
         if self.has_spans:
             sentinels = np.array(ids.sentinels[: self.spans], np.int32)
             return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
-        assert ids.mask is not None  # `check_tokenizer_ids` has raised if there is no mask token
+        assert ids.mask is not None  # otherwise `check_tokenizer_ids` has already raised
         return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`."""
+        """Returns notes about the spans of the noise and about the size of the held-out split, one line each."""
         documents, tokens = split_counts(self.corpus.manifest)
         spans = [f'noise: texts of {self.tokens} tokens with {self.spans} spans and as many sentinels'] * self.has_spans
         share = self.data.held_out
         return [*spans, *held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
     def split_rows(self, corpus: CorpusSplit, *, is_training: bool) -> NoisedRows:
-        """Returns the noised rows of a split; raises InputError if the split has too little text."""
+        """Returns the noised rows of a corpus split; raises InputError if the split has too little text."""
         return NoisedRows(corpus, self.noise, self.ends, self.config.train.seed, is_training=is_training)
 
     @property
     def max_lengths(self) -> tuple[int, int]:
-        """See `EncoderDecoderTask`."""
+        """Returns the largest number of tokens of a source row and of a target row."""
         return self.lengths
 
     @functools.cached_property
     def training_data(self) -> NoisedRows:
-        """The rows to train on."""
+        """Returns the noised rows of the training split."""
         return self.split_rows(self.corpus.train, is_training=True)
 
     @functools.cached_property
     def held_out_data(self) -> NoisedRows:
-        """The held-out rows."""
+        """Returns the noised rows of the held-out split."""
         return self.split_rows(self.corpus.held_out, is_training=False)
 
     def rows_per_epoch(self) -> int:
-        """See `Task`."""
+        """Returns the number of training rows per epoch."""
         return self.training_data.count
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
         block = HostBlock(self.config.train.batch_size, process_index, process_count)
         steps, seed = range(start_step, stop_step), self.config.train.seed
         return training_batches(self.corpus, self.data, block, seed=seed, steps=steps, rows=self.training_data)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the evaluation batches of the held-out split."""
         block = HostBlock(self.config.eval.batch_size, process_index, process_count)
         return evaluation_batches(self.corpus, self.data, block, seed=self.config.train.seed, rows=self.held_out_data)
 
     def tokens_per_step(self) -> float:
-        """Returns the tokens per step of sources and targets together; see `Task`."""
+        """Returns the number of source and target tokens in a training batch, padding included."""
         return float(self.config.train.batch_size * sum(self.lengths))
 
     def training_flops(self) -> float:
-        """See `Task`. The backward pass counts as two forward passes."""
+        """Returns the floating-point operations per training step; a backward pass counts as two forward passes."""
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *self.lengths)
 
 
 def end_token_count(config: RunConfig) -> int:
-    """Returns how many special tokens a source or a target has besides its text."""
+    """Returns the number of special tokens that a source or a target has besides its text."""
     return 1 + bool(config.pairs.begin)
 
 
 def max_text_lengths(config: RunConfig) -> tuple[int, tuple[int, int]]:
-    """Returns the longest text, and the longest source and target made from it, in tokens without special tokens.
+    """Returns the length of the longest text, and of the longest source and target made from it, in tokens.
+
+    Special tokens are not counted.
 
     Raises:
-        InputError: `data.length` or `pairs.target_length` is too short to hold any text.
+        InputError: `data.length` or `pairs.target_length` is too short for any text.
     """
     room = config.data.length - end_token_count(config), config.pairs.target_length - end_token_count(config)
     if config.noise.name == 'span_corruption':

@@ -1,4 +1,4 @@
-"""Rows of a fine-tuning run: reads and encodes the files of a problem at first use, and caches the rows."""
+"""Reads and encodes the labelled files of a fine-tuning run at first use, and caches the rows."""
 
 import functools
 from pathlib import Path
@@ -13,13 +13,13 @@ from efficient_attention.tasks.problems.registry import make_problem
 
 
 class EncodedExamples:
-    """The encoded rows of a problem's splits, read at first use and cached."""
+    """The encoded rows of a fine-tuning problem, for each split; they are read at first use and cached."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         self.problem: Problem[Any, Any] = make_problem(config, encoder, length)
 
     def read_examples(self, split: str) -> list[Any]:
-        """Returns the examples of a split; raises InputError as `Problem.read`.
+        """Returns the examples of a split; raises InputError in the same cases as `Problem.read_examples`.
 
         If no file is found, the message names the config field.
         """
@@ -33,7 +33,7 @@ class EncodedExamples:
 
     @functools.cached_property
     def train_rows(self) -> list[Feature]:
-        """Training rows.
+        """Returns the encoded training rows.
 
         Raises:
             InputError: the training files give no row.
@@ -45,12 +45,12 @@ class EncodedExamples:
 
     @functools.cached_property
     def dev_examples(self) -> dict[str, list[Any]]:
-        """The examples of each dev split, by the name of the split."""
+        """Returns the examples of each dev split, by the name of the split."""
         return {split: self.read_examples(split) for split in self.problem.dev_splits}
 
     @functools.cached_property
     def test_examples(self) -> dict[str, list[Any]]:
-        """{'test': the test examples}; raises InputError if an example has no label."""
+        """Returns {'test': the test examples}; raises InputError if an example has no label."""
         examples = self.read_examples('test')
         for example in examples:
             if not self.problem.is_labelled(example):
@@ -60,17 +60,17 @@ class EncodedExamples:
 
     @functools.cached_property
     def dev_rows(self) -> dict[str, list[Feature]]:
-        """The rows of each dev split, by the name of the split."""
+        """Returns the encoded rows of each dev split, by the name of the split."""
         return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
 
     @functools.cached_property
     def test_rows(self) -> dict[str, list[Feature]]:
-        """{'test': the test rows}."""
+        """Returns {'test': the encoded test rows}."""
         return {split: self.problem.encode(examples) for split, examples in self.test_examples.items()}
 
 
 def load_examples(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
-    """Returns the encoded rows of a config's examples, for the tokenizer file that the config names.
+    """Returns the encoded rows of the config's labelled files, for the tokenizer that the config names.
 
     Raises:
         InputError: the tokenizer or the config is invalid.

@@ -1,4 +1,4 @@
-"""The common base of the two encoder-decoder tasks: text-to-text pairs, and denoising of documents."""
+"""The common base class of two encoder-decoder tasks: training on text-to-text pairs, and denoising of documents."""
 
 import abc
 from pathlib import Path
@@ -17,44 +17,44 @@ from efficient_attention.tasks.task import BatchShapes, Task
 
 
 class EncoderDecoderTask(Task, abc.ABC):
-    """Model, objective, metrics and tokenizer of an encoder-decoder run."""
+    """The model, objective, metrics and tokenizer of an encoder-decoder run."""
 
-    tokenizer: Tokenizer  # of sources; also of targets, unless targets have a separate tokenizer
+    tokenizer: Tokenizer  # tokenizer of sources, and of targets unless they have a separate tokenizer
     held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
 
     def set_up(self, config: RunConfig) -> None:
-        """See `Task`."""
+        """Sets model and objective from the config, without data."""
         self.config, self.model = config, config.model
         smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
         self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)
 
     @property
     def evaluation_objective(self) -> TextToText:
-        """The loss without label smoothing, so that the reported loss is the cross-entropy."""
+        """Returns the loss without label smoothing, so that evaluations report the cross-entropy."""
         return TextToText()
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """See `Task`."""
+        """Returns the pieces of the source tokenizer and their ids."""
         return self.tokenizer.get_vocab()
 
     @property
     @abc.abstractmethod
     def training_data(self) -> object:
-        """The rows or batches to train on, made at first use."""
+        """Returns the rows or batches to train on, made at first use."""
 
     @property
     @abc.abstractmethod
     def held_out_data(self) -> object:
-        """The rows or batches to evaluate on, made at first use."""
+        """Returns the rows or batches to evaluate on, made at first use."""
 
     @property
     @abc.abstractmethod
     def max_lengths(self) -> tuple[int, int]:
-        """The most tokens of a source row and of a target row."""
+        """Returns the largest number of tokens of a source row and of a target row."""
 
     def batch_shapes(self) -> BatchShapes:
-        """See `Task`. The rows have the maximum lengths."""
+        """Returns the array shapes of a global training batch, with rows of the maximum lengths."""
         source, target = (
             jax.ShapeDtypeStruct((self.config.train.batch_size, length), np.int32) for length in self.max_lengths
         )
@@ -64,7 +64,7 @@ class EncoderDecoderTask(Task, abc.ABC):
         return ids | {'weights': target.update(dtype=np.float32)}
 
     def prepare_training(self) -> None:
-        """See `Task`."""
+        """Makes the training data, and the held-out data if there is any, before training begins."""
         _ = self.training_data
         if self.config.has_held_out:
             _ = self.held_out_data
@@ -74,9 +74,9 @@ class EncoderDecoderTask(Task, abc.ABC):
         return EncoderDecoder(self.model, rngs=rngs)
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Returns the means unchanged."""
+        """Returns the mean losses and metrics unchanged."""
         return means
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the tokenizer into the workdir."""
+        """Writes the source tokenizer into the workdir."""
         write_atomically(workdir / TOKENIZER, self.tokenizer.to_str(pretty=True))

@@ -1,4 +1,4 @@
-"""The fine-tuning task: batches from the rows of a problem, and the problem's official metrics."""
+"""The fine-tuning task: batches of labelled rows, and the official metrics of the problem."""
 
 import functools
 import hashlib
@@ -34,12 +34,12 @@ SELECTED = ('squad', 'hotpotqa')  # formats whose file names may end in a select
 
 
 class FineTuningTask(Task):
-    """Fine-tuning of one model on one problem."""
+    """Fine-tuning of one encoder on one problem, such as classification or question answering."""
 
     has_short_batches = True
 
     def __init__(self, config: RunConfig, examples: EncodedExamples | None = None) -> None:
-        """Reads the dev splits; the training files are read at first use.
+        """Reads the rows to evaluate on; the training files are read only at first use.
 
         Args:
             config: the run's config.
@@ -71,7 +71,7 @@ class FineTuningTask(Task):
         self.objective, self.token_outputs = FineTuning(head), token_output_names(head)
         self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
         self.split = 'test' if config.eval.split == 'test' else 'dev'
-        # Before any rows are prepared, so that missing files are reported at once.
+        # The files are hashed before any rows are prepared, so that missing files are reported at once.
         self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(fields)}
         self.dev = [
             feature for features in getattr(self.encoded, f'{self.split}_rows').values() for feature in features
@@ -82,41 +82,41 @@ class FineTuningTask(Task):
         check_global_token_count(self.dev, model)
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
-        """Returns batches of the given rows."""
+        """Returns batches of the given encoded rows."""
         pad, is_row_alone = self.problem.encoder.pad, self.model.is_affected_by_padding
         sizes = self.examples.buckets, self.data.length, batch_size, pad, self.seed
         return FeatureBatches(features, *sizes, is_row_alone, self.examples.sentences)
 
     @functools.cached_property
     def training_data(self) -> FeatureBatches:
-        """Batches of the training rows."""
+        """Returns batches of the training rows."""
         check_global_token_count(self.encoded.train_rows, self.model)
         return self.batches(self.encoded.train_rows, self.batch_size)
 
     def prepare_training(self) -> None:
-        """See `Task`."""
+        """Encodes the training rows before training begins."""
         _ = self.training_data
 
     def rows_per_epoch(self) -> int:
-        """See `Task`."""
+        """Returns the number of training rows per epoch."""
         return len(self.encoded.train_rows)
 
     def make_model(self, rngs: nnx.Rngs) -> FineTuningModel:
-        """Returns the encoder with its task head."""
+        """Returns the encoder with its task head and initial parameters."""
         return FineTuningModel(self.model, self.head, rngs=rngs)
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
         return self.training_data.training_batches(start_step, stop_step, process_index, process_count)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`. Yields the rows of all dev splits, one split after another, or the rows of the test split."""
+        """Yields this process's rows of evaluation batches: of all dev splits in turn, or of the test split."""
         return self.batches(self.dev, self.eval_batch_size).evaluation_batches(process_index, process_count)
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Returns the official metrics of each dev split, or of the test split."""
+        """Returns the official metrics of each dev split, or of the test split, from the outputs of each row."""
         scores: dict[str, float] = {}
         start = 0
         for split, examples in getattr(self.encoded, f'{self.split}_examples').items():
@@ -127,27 +127,33 @@ class FineTuningTask(Task):
         return scores
 
     def use_thresholds(self, chosen: Mapping[str, float]) -> None:
-        """Sets thresholds that were chosen on the dev split, to score other splits; other thresholds stay unchanged."""
+        """Sets decision thresholds that were chosen on the dev split, to score other splits.
+
+        Thresholds that are not given stay unchanged.
+        """
         self.problem.thresholds |= {name: chosen[name] for name in self.problem.thresholds if name in chosen}
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`."""
+        """Returns warnings about examples that were cut, left out, broken or split into windows, one line each."""
         return self.problem.notes
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Returns the means unchanged."""
+        """Returns the mean losses and metrics unchanged."""
         return means
 
     def tokens_per_step(self) -> float:
-        """See `Task`."""
+        """Returns the mean number of tokens in a training batch, padding included."""
         return self.training_data.tokens_per_step()
 
     def training_flops(self) -> float:
-        """See `Task`. The backward pass counts as two forward passes, at the mean row length of a batch."""
+        """Returns the floating-point operations per training step, at the mean row length of a batch.
+
+        A backward pass counts as two forward passes.
+        """
         rows = self.batch_size
         if self.head.kind in OF_SEVERAL:
-            rows *= len(self.encoded.train_rows[0]['tokens'])  # each choice or tower is a row of the encoder
+            rows *= len(self.encoded.train_rows[0]['tokens'])  # each choice or tower is a separate row of the encoder
         length = max(int(self.tokens_per_step() / rows), 1)
         above = 0.0
         if self.head.sentence_layers:
@@ -158,7 +164,7 @@ class FineTuningTask(Task):
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """The vocabulary of the examples' tokenizer."""
+        """Returns the vocabulary of the tokenizer that encodes the examples."""
         return self.problem.encoder.tokenizer.get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
@@ -194,7 +200,8 @@ def check_head_output_count(problem: Problem[Any, Any], head: HeadConfig) -> Non
 
 def check_global_token_count(features: Sequence[Feature], model: ModelConfig) -> None:
     """Raises InputError if a row has more global tokens than `model.global_tokens`."""
-    marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]  # one array per row
+    # numbers of global tokens, one array per row
+    marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]
     most = max((int(counts.max()) for counts in marked), default=0)
     if most > model.global_tokens:
         raise InputError(
@@ -203,7 +210,7 @@ def check_global_token_count(features: Sequence[Feature], model: ModelConfig) ->
 
 
 def files_digest(config: ExamplesConfig) -> str:
-    """Returns one SHA-256 for the training and dev data.
+    """Returns one SHA-256 hash for the training and dev data.
 
     It covers the content of files, the names of TFDS datasets, and the identity of long-range datasets.
     """
@@ -216,13 +223,13 @@ def files_digest(config: ExamplesConfig) -> str:
 
 
 def content_digests(config: ExamplesConfig, split: str) -> list[str]:
-    """Returns the SHA-256 of each glob's files, or the name of a TFDS dataset, for one split."""
+    """Returns the SHA-256 hash of each glob's files, or the name of each TFDS dataset, for one split."""
     names = file_names(config, split)
     return [name if name.startswith('tfds:') else digest_files(_find_split_files(name, split)) for name in names]
 
 
 def _find_split_files(name: str, split: str) -> tuple[Path, ...]:
-    """Returns the files of a glob; raises InputError with the config field if there are none."""
+    """Returns the files that match a glob; if there are none, raises InputError that names the config field."""
     try:
         return find_files(name)
     except InputError as error:
@@ -230,7 +237,10 @@ def _find_split_files(name: str, split: str) -> tuple[Path, ...]:
 
 
 def file_names(config: ExamplesConfig, split: str) -> list[str]:
-    """Returns the globs and TFDS names of a split, without selections; a GLUE folder is replaced by its files."""
+    """Returns the globs and TFDS names of a split, without selections of a part of a file.
+
+    A GLUE folder is replaced by its files.
+    """
     text = getattr(config, split)
     if config.format == 'glue':
         return glue_sources(text, split)
@@ -239,5 +249,5 @@ def file_names(config: ExamplesConfig, split: str) -> list[str]:
 
 
 def tokenizer_digest(encoder: TextEncoder) -> str:
-    """Returns the SHA-256 of the tokenizer."""
+    """Returns the SHA-256 hash of the tokenizer."""
     return hashlib.sha256(json.dumps(json.loads(encoder.tokenizer.to_str()), sort_keys=True).encode()).hexdigest()

@@ -60,13 +60,13 @@ class LanguageModellingTask(Task):
             )
         self.check_evaluation()
         if has_held_out(data.held_out, evaluation.split):
-            self.evaluation_batches(0, 1)  # raises now, instead of at the first evaluation
+            self.evaluation_batches(0, 1)  # raises now if the split is too small, instead of at the first evaluation
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'text': self.text.fingerprint}
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
 
     def set_up(self, config: RunConfig) -> None:
-        """See `Task`."""
+        """Sets model, objective and batch sizes from the config, without data."""
         if not config.model.directions_apart:
             check_causal(config.model)
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
@@ -76,7 +76,7 @@ class LanguageModellingTask(Task):
         self.objective = LanguageModelling(config.model)
 
     def batch_shapes(self) -> BatchShapes:
-        """See `Task`."""
+        """Returns the array shapes of a global training batch."""
         ids_BL = jax.ShapeDtypeStruct((self.batch_size, self.data.length), np.int32)
         return dict.fromkeys(('tokens', 'targets', 'segments'), ids_BL) | {'weights': ids_BL.update(dtype=np.float32)}
 
@@ -90,33 +90,36 @@ class LanguageModellingTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`."""
+        """Returns warnings about the text and its splits, one line each."""
         documents, tokens = split_counts(self.text.manifest)
         share = self.data.held_out
         notes = held_out_share_note(share, documents, tokens) if self.data.splitting == 'documents' else []
         return [*notes, *few_held_out_note(share, tokens)]
 
     def rows_per_epoch(self) -> int:
-        """See `Task`. Training windows overlap; this counts the rows of the text cut into windows without overlap."""
+        """Returns the number of rows that the training text fills, cut into windows without overlap.
+
+        Training windows overlap, so this is only the size of an epoch.
+        """
         return self.rows('train', self.data.length).target_count // self.data.length
 
     def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Returns the decoder, or the bidirectional model."""
+        """Returns the decoder, or the bidirectional language model, with initial parameters."""
         return make_language_model(self.model, rngs)
 
     def make_evaluation_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Returns the model with the memory lengths of the evaluation."""
+        """Returns the language model with the memory lengths of the evaluation."""
         return make_language_model(self.evaluation_model, rngs)
 
     @property
     def evaluation_objective(self) -> LanguageModelling:
-        """The objective with the memory lengths of the evaluation."""
+        """Returns the objective with the memory lengths of the evaluation."""
         return LanguageModelling(self.evaluation_model)
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
         return training_batches(
             self.rows('train', self.data.length),
             self.data.batches,
@@ -126,7 +129,10 @@ class LanguageModellingTask(Task):
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`. Covers each token of the split except the first, with its loss under a unigram model."""
+        """Yields this process's rows of evaluation batches, which cover each token of the split except the first.
+
+        They include each token's loss under a unigram model.
+        """
         rows = self.rows(self.evaluation.split, self.context)
         block = HostBlock(self.evaluation.batch_size, process_index, process_count)
         if self.evaluation_model.memory_length:
@@ -136,12 +142,14 @@ class LanguageModellingTask(Task):
         return (batch | {'unigram_losses': self.unigram_losses_V[batch['targets']]} for batch in batches)
 
     def rows(self, split: str, length: int) -> TextRows:
-        """Returns a split as rows of `length` tokens, with the document boundaries of the config."""
+        """Returns a split of the text as rows of `length` tokens, with or without document boundaries as configured."""
         return self.text.rows(split, length, cut_at_documents=self.data.cut_at_documents)
 
     @property
     def evaluation_protocol(self) -> dict[str, str | int]:
-        """How the text is evaluated: 'memory', 'no_context' (separate segments) or 'sliding_window', with all lengths.
+        """Returns the way in which the text is cut for evaluation, with all lengths.
+
+        It is 'memory', 'no_context' (separate segments) or 'sliding_window'.
 
         With memory, the text is cut into `streams` equal parts. Each part starts with an empty memory.
         """
@@ -162,7 +170,7 @@ class LanguageModellingTask(Task):
         return protocol
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Adds bits or perplexity per unit, and the improvement over the unigram model if its loss was measured."""
+        """Returns the mean metrics with bits or perplexity per unit and, if measured, the gain over a unigram model."""
         metrics = dict(means)
         loss = metrics['causal_lm_loss']
         if self.data.units in BITS:
@@ -174,14 +182,17 @@ class LanguageModellingTask(Task):
         return metrics
 
     def metric_names(self) -> frozenset[str]:
-        """Returns the names of the held-out metrics."""
+        """Returns the names of the metrics of the held-out split."""
         names = [f'causal_lm_{name}' for name in ('loss', 'accuracy', 'unigram_loss', 'weight')]
         names += [f'backward_lm_{name}' for name in ('loss', 'accuracy', 'weight')] * self.model.directions_apart
         names += [f'{term}_{name}' for term in auxiliary_losses(self.evaluation_model) for name in ('loss', 'weight')]
         return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))
 
     def training_flops(self) -> float:
-        """See `Task`. The backward pass counts as two forward passes, and every position is predicted."""
+        """Returns the floating-point operations per training step, with a prediction at every position.
+
+        A backward pass counts as two forward passes.
+        """
         model, length = self.model, self.data.length
         width = model.embedding_width if model.tied_output else model.width
         # A chunked loss computes the tails of an adaptive softmax only for rare tokens, so the tails are not counted.
@@ -191,12 +202,12 @@ class LanguageModellingTask(Task):
         return 3.0 * self.batch_size * (encoder_flops(model, length, predictions=0) + 2.0 * length * head)
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the vocabulary into the workdir, if there is one."""
+        """Writes the text's vocabulary into the workdir, if it has one."""
         self.text.units.save(workdir)
 
 
 def make_language_model(model: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
-    """Returns the language model that a config describes, with initial parameters."""
+    """Returns the language model that a model config describes, with initial parameters."""
     return TwoWayLanguageModel(model, rngs=rngs) if model.directions_apart else Decoder(model, rngs=rngs)
 
 

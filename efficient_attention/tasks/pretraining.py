@@ -28,7 +28,7 @@ from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
 
 
 class PretrainingTask(Task):
-    """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction if `data.pairs` asks for it."""
+    """Masked-LM pretraining of an encoder, with next-sentence or sentence-order prediction if `data.pairs` is set."""
 
     def __init__(self, config: RunConfig) -> None:
         """Prepares the corpus, or opens a corpus that is already prepared.
@@ -44,20 +44,21 @@ class PretrainingTask(Task):
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
         if has_held_out(data.held_out, config.eval.split):
-            evaluation_row_count(self.corpus, data, seed)  # raises now, instead of at an evaluation
+            # raises now if the held-out split is too small, instead of at an evaluation
+            evaluation_row_count(self.corpus, data, seed)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'corpus': self.corpus.fingerprint}
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
 
     def set_up(self, config: RunConfig) -> None:
-        """See `Task`."""
+        """Sets model, objective and batch sizes from the config, without data."""
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
         self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
         self.has_pairs = config.data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)
 
     def batch_shapes(self) -> BatchShapes:
-        """See `Task`."""
+        """Returns the array shapes of a global training batch."""
         ids_BL = jax.ShapeDtypeStruct((self.batch_size, self.data.length), np.int32)
         ids_BP = jax.ShapeDtypeStruct((self.batch_size, self.data.max_masked), np.int32)
         shapes = dict.fromkeys(('tokens', 'segments', 'token_types', 'positions'), ids_BL)
@@ -73,32 +74,32 @@ class PretrainingTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`."""
+        """Returns notes about the size of the held-out split, one line each."""
         documents, tokens = split_counts(self.corpus.manifest)
         share = self.data.held_out
         return [*held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
     @functools.cached_property
     def rows(self) -> CorpusRows:
-        """The rows of the training split; raises InputError if the split is too small."""
+        """Returns the rows of the training split; raises InputError if the split is too small."""
         return CorpusRows(self.corpus.train, self.corpus.vocabulary, self.data, self.seed)
 
     def rows_per_epoch(self) -> int:
-        """See `Task`."""
+        """Returns the number of training rows per epoch."""
         return self.rows.count
 
     def prepare_training(self) -> None:
-        """Raises InputError if there is no text to train on; the rows themselves are planned at first use."""
+        """Raises InputError if there is no text to train on; the rows are prepared only at first use."""
         check_not_empty(self.corpus.train)
 
     def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:
-        """Returns the encoder with its pretraining heads."""
+        """Returns the encoder with its pretraining heads and initial parameters."""
         return PretrainingModel(self.model, has_pairs=self.has_pairs, rngs=rngs)
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
         return training_batches(
             self.corpus,
             self.data,
@@ -109,13 +110,16 @@ class PretrainingTask(Task):
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`. Adds the unigram model's loss of each masked token."""
+        """Yields this process's rows of the evaluation batches, with a unigram model's loss of each masked token."""
         block = HostBlock(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches(self.corpus, self.data, block, seed=self.seed):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Adds perplexity and, if measured, the gain over the unigram model; names pair metrics by `data.pairs`."""
+        """Returns the mean metrics with perplexity and, if measured, the gain over a unigram model.
+
+        Names of sentence-pair metrics begin with the value of `data.pairs`, 'nsp' or 'sop'.
+        """
         metrics = {name.replace('pair_', f'{self.data.pairs}_'): value for name, value in means.items()}
         if 'masked_lm_loss' not in metrics:  # distillation without labels has no masked-LM loss
             return metrics
@@ -125,22 +129,22 @@ class PretrainingTask(Task):
         return metrics
 
     def metric_names(self) -> frozenset[str]:
-        """Returns the names of the held-out metrics."""
+        """Returns the names of the metrics of the held-out split."""
         means = {f'masked_lm_{name}': 1.0 for name in ('loss', 'accuracy', 'unigram_loss', 'weight')}
         pair = {f'pair_{name}': 1.0 for name in ('loss', 'accuracy', 'weight')} if self.has_pairs else {}
         return frozenset(self.finish_metrics(means | pair))
 
     def training_flops(self) -> float:
-        """See `Task`. The backward pass counts as two forward passes."""
+        """Returns the floating-point operations per training step; a backward pass counts as two forward passes."""
         return 3.0 * self.batch_size * encoder_flops(self.model, self.data.length, predictions=self.data.max_masked)
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """The vocabulary of the corpus's tokenizer."""
+        """Returns the vocabulary of the corpus's tokenizer."""
         return load_tokenizer(self.corpus.tokenizer_file, lowercase=True).get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
-        """Copies the tokenizer into the workdir."""
+        """Copies the corpus's tokenizer into the workdir."""
         with atomic_file(workdir / 'tokenizer.json') as partial:
             shutil.copyfile(self.corpus.tokenizer_file, partial)
 

@@ -1,4 +1,4 @@
-"""Makes the task that a config describes."""
+"""Chooses and makes the training task that a config describes."""
 
 import hashlib
 import importlib
@@ -14,19 +14,21 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.task import Task
 
-# Class of each task by its name in a config; dotted paths, so that a run imports only the module of its task.
+# Task name in a config -> class. Dotted paths let a run import only the module of its task.
 TASKS = {
     'pretraining': 'efficient_attention.tasks.pretraining.PretrainingTask',
     'language_modelling': 'efficient_attention.tasks.language_modelling.LanguageModellingTask',
     'fine_tuning': 'efficient_attention.tasks.fine_tuning.FineTuningTask',
     'text_to_text': 'efficient_attention.tasks.text_to_text.TextToTextTask',
 }
-MASKED_ROWS = 'efficient_attention.tasks.arena_pretraining.ArenaPretrainingTask'  # masked-LM on long-range rows
-DENOISING = 'efficient_attention.tasks.denoising.DenoisingTask'  # text-to-text with pairs made by noise
+# masked language modelling on rows of Long Range Arena
+MASKED_ROWS = 'efficient_attention.tasks.arena_pretraining.ArenaPretrainingTask'
+# text-to-text training with pairs that noise makes from documents
+DENOISING = 'efficient_attention.tasks.denoising.DenoisingTask'
 
 
 def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Task:
-    """Returns the config's task with its data prepared.
+    """Returns the training task that the config describes, with prepared data.
 
     Process 0 prepares the data first; the other processes then find the data in the cache.
 
@@ -50,7 +52,7 @@ def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Tas
 
 
 def task_type(config: RunConfig) -> type[Task]:
-    """Returns the class of the config's task."""
+    """Returns the class of the training task that the config describes."""
     path = TASKS[config.task]
     if config.has_arena_rows:
         path = MASKED_ROWS

@@ -1,4 +1,4 @@
-"""The interface of a task, used by the training loop and the evaluation loop."""
+"""The interface of a training task, which the training loop and the evaluation loop call."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -17,22 +17,24 @@ BatchShapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class Task(abc.ABC):
-    """Data, objective and metrics of a run."""
+    """A training task: the data, objective and metrics of a run."""
 
     objective: Objective
-    held_out_metrics: frozenset[str]  # metric names that `finish_metrics` and `scores` return for the held-out split
-    # Names of per-token outputs, if an evaluation gathers the outputs of each row; None = outputs are not gathered.
+    # names of the metrics that `finish_metrics` and `scores` return for the held-out split
+    held_out_metrics: frozenset[str]
+    # Names of the per-token outputs that an evaluation gathers for each row; None = it gathers no outputs.
     token_outputs: frozenset[str] | None = None
-    has_short_batches = False  # whether the last training batch of an epoch is padded with rows of weight 0
-    has_data = True  # False for a task made by `without_data`
-    fingerprint: dict[str, str]  # name -> SHA-256 of data, tokenizer, ...; a checkpoint is only valid with the same
+    has_short_batches = False  # whether rows of weight 0 pad the last training batch of an epoch
+    has_data = True  # whether the task has data; False if `without_data` made it
+    # name -> SHA-256 of data, tokenizer and so on; a checkpoint is only valid with the same hashes
+    fingerprint: dict[str, str]
 
     @abc.abstractmethod
     def __init__(self, config: RunConfig) -> None:
-        """Reads the config with `set_up`, then prepares the data; raises InputError if data or config is invalid."""
+        """Sets up the task from the config and prepares its data; raises InputError if data or config is invalid."""
 
     def set_up(self, config: RunConfig) -> None:  # noqa: ARG002
-        """Reads the config fields that model, objective and `batch_shapes` depend on; reads no data.
+        """Sets the attributes that model, objective and batch shapes depend on, from the config and without data.
 
         Raises:
             InputError: the config is invalid with any data.
@@ -41,7 +43,7 @@ class Task(abc.ABC):
 
     @classmethod
     def without_data(cls, config: RunConfig) -> Self:
-        """Returns the task for a plan: model, objective and batch shapes without data."""
+        """Returns a task with model, objective and batch shapes but without data, for estimates of memory and time."""
         task = cls.__new__(cls)
         task.has_data = False
         task.set_up(config)
@@ -53,26 +55,26 @@ class Task(abc.ABC):
 
     @property
     def evaluation_objective(self) -> Objective:
-        """The objective of an evaluation; by default the training objective."""
+        """Returns the objective of an evaluation; by default the training objective."""
         return self.objective
 
     def make_evaluation_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Returns the model that an evaluation runs, with the same parameters; by default the training model."""
+        """Returns the model for evaluations, with the training model's parameters; by default the training model."""
         return self.make_model(rngs)
 
     @property
     def vocabulary(self) -> dict[str, int] | None:
-        """The tokenizer's pieces and their ids; None if ids do not come from a tokenizer."""
+        """Returns the tokenizer's pieces and their ids; None if token ids do not come from a tokenizer."""
         return None
 
     @property
     def target_vocabulary(self) -> dict[str, int] | None:
-        """Like `vocabulary`, for the tokenizer of the targets; None if there is no tokenizer."""
+        """Returns the pieces and ids of the tokenizer of targets; None if there is no tokenizer."""
         return self.vocabulary
 
     @property
     def evaluation_protocol(self) -> dict[str, str | int]:
-        """How the held-out split is evaluated, for the evaluation result; empty if there is only one way."""
+        """Returns how the held-out split is evaluated, for the evaluation result; empty if there is only one way."""
         return {}
 
     @abc.abstractmethod
@@ -83,26 +85,26 @@ class Task(abc.ABC):
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """Yields this process's rows of each global batch; a step's batch does not depend on earlier batches."""
+        """Yields this process's rows of each global training batch; a batch does not depend on earlier batches."""
 
     @abc.abstractmethod
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """Yields this process's rows of held-out batches, each example once; rows of weight 0 pad the last batch."""
+        """Yields this process's rows of evaluation batches, each example once; rows of weight 0 pad the last batch."""
 
     @abc.abstractmethod
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Returns the metrics to report, from the means of the objective's sums."""
+        """Returns the metrics to report, computed from the means of the objective's losses and metrics."""
 
     def prepare_training(self) -> None:  # noqa: B027  most tasks prepare everything in `__init__`
         """Prepares data that only training reads; raises the errors that `training_batches` would raise."""
 
     def rows_per_epoch(self) -> int | None:
-        """Returns the rows of one epoch of training data; None if the number of rows per batch varies."""
+        """Returns the number of rows in one epoch of training data; None if batches have different numbers of rows."""
         return None
 
     @property
     def notes(self) -> list[str]:
-        """Warnings about the data, such as rows that were cut, one line each."""
+        """Returns warnings about the data, such as rows that were cut, one line each."""
         return []
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:  # noqa: ARG002

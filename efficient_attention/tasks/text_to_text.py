@@ -1,4 +1,4 @@
-"""The text-to-text task: an encoder-decoder generates targets from sources, on pairs of texts."""
+"""The text-to-text task: an encoder-decoder learns from pairs of texts to generate targets from sources."""
 
 import contextlib
 import dataclasses
@@ -39,12 +39,12 @@ SPLITS = ('train', 'held_out', 'test')
 
 
 class TextToTextTask(EncoderDecoderTask):
-    """Text-to-text training on datasets of pairs, with one tokenizer for both sides or one per side."""
+    """Text-to-text training on datasets of pairs, with one tokenizer for sources and targets or one for each."""
 
     has_short_batches = True
 
     def __init__(self, config: RunConfig) -> None:
-        """Reads the pairs; trains the tokenizer on both sides of the training pairs, unless the config names a file.
+        """Reads the pairs and loads the tokenizer that the config names, or trains one on the training pairs.
 
         Raises:
             InputError: datasets, files, tokenizer or lengths do not fit the config; the message names which.
@@ -66,24 +66,26 @@ class TextToTextTask(EncoderDecoderTask):
             self.fingerprint['target_tokenizer'] = hashlib.sha256(self.target_tokenizer.to_str().encode()).hexdigest()
 
     def set_up(self, config: RunConfig) -> None:
-        """See `Task`."""
+        """Sets model, objective and the config of the pairs, without data."""
         super().set_up(config)
         self.pairs = config.pairs
 
     @property
     def target_vocabulary(self) -> dict[str, int]:
-        """See `Task`."""
+        """Returns the pieces of the target tokenizer and their ids."""
         return self.target_tokenizer.get_vocab()
 
     @property
     def max_lengths(self) -> tuple[int, int]:
-        """See `EncoderDecoderTask`."""
+        """Returns the largest number of tokens of a source row and of a target row."""
         return self.config.data.length, self.pairs.target_length
 
     def make_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Returns the tokenizers of sources and of targets: loaded, or trained on that side of the training pairs.
+        """Returns the tokenizers of sources and of targets, loaded from files or trained on the training pairs.
 
-        Without `pairs.target_tokenizer`, one tokenizer is used for both sides.
+        A separate tokenizer is trained only on its side of the pairs, sources or targets.
+
+        Without `pairs.target_tokenizer`, one tokenizer is used for sources and targets.
         """
         data = self.config.data
         if not self.pairs.target_tokenizer:
@@ -106,7 +108,7 @@ class TextToTextTask(EncoderDecoderTask):
         return train_config_tokenizer(data, lambda: iter(texts), sum(map(len, texts)))
 
     def source_encoder(self) -> SideEncoder:
-        """Returns the encoder of sources; raises InputError if the tokenizer is too large or lacks a symbol."""
+        """Returns the encoder of sources; raises InputError if the tokenizer is too large or lacks a special token."""
         size, most, pairs = self.tokenizer.get_vocab_size(), self.model.vocab_size, self.pairs
         if size > most:
             raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
@@ -115,7 +117,7 @@ class TextToTextTask(EncoderDecoderTask):
         return SideEncoder(self.tokenizer, symbols, self.config.data.length, pairs.reverse_source)
 
     def target_encoder(self) -> SideEncoder:
-        """Returns the encoder of targets; raises InputError as `source_encoder`."""
+        """Returns the encoder of targets; raises InputError if the tokenizer is too large or lacks a special token."""
         pairs, model, name = self.pairs, self.model, 'data.tokenizer'
         if pairs.target_tokenizer:
             size, most, name = (
@@ -130,17 +132,17 @@ class TextToTextTask(EncoderDecoderTask):
         return SideEncoder(self.target_tokenizer, symbols, pairs.target_length)
 
     def source_prefixes(self, split: str) -> tuple[str, ...]:
-        """Returns the text put before the sources of each dataset of a split."""
+        """Returns the text that is put before the sources of each dataset of a split."""
         return self.pairs.prefix or ('',) * len(self.sets[split])
 
     def pairs_of_dataset(self, one: AnySet) -> list[TextPair]:
-        """Returns the pairs of a dataset, which are read once."""
+        """Returns the text pairs of a dataset; the dataset is read only once."""
         if one not in self.found:
             self.found[one] = list(one.read_pairs())
         return self.found[one]
 
     def encoded(self, split: str) -> list[list[EncodedPair]]:
-        """Returns the pairs of each dataset of a split as ids, without pairs that are left out.
+        """Returns the pairs of each dataset of a split as token ids, without pairs that are left out.
 
         Raises:
             InputError: no pair is left, or a pair is too long and `pairs.overlong` is 'error'.
@@ -161,7 +163,7 @@ class TextToTextTask(EncoderDecoderTask):
         return found
 
     def batches(self, split: str, batch_size: int) -> PairBatches:
-        """Returns the batches of a split."""
+        """Returns the batches of pairs of a split."""
         alone = self.model.encoder.is_affected_by_padding, self.model.decoder.is_affected_by_padding
         options: dict[str, Any] = {'seed': self.config.train.seed, 'alone': alone}
         sets = self.encoded(split)
@@ -181,7 +183,7 @@ class TextToTextTask(EncoderDecoderTask):
 
     @functools.cached_property
     def training_data(self) -> PairBatches | PackedBatches:
-        """Batches of the training pairs."""
+        """Returns the batches of training pairs."""
         batches = self.batches('train', self.config.train.batch_size)
         if not self.pairs.packed:
             return batches
@@ -190,26 +192,26 @@ class TextToTextTask(EncoderDecoderTask):
 
     @functools.cached_property
     def held_out_data(self) -> PairBatches:
-        """Batches of the pairs to evaluate on."""
+        """Returns the batches of pairs to evaluate on."""
         return self.batches(self.config.eval.split, self.config.eval.batch_size)
 
     def rows_per_epoch(self) -> int:
-        """See `Task`."""
+        """Returns the number of training rows per epoch."""
         return self.training_data.rows_per_epoch
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
         return self.training_data.training_batches(start_step, stop_step, process_index, process_count)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`."""
+        """Yields this process's rows of the evaluation batches."""
         return self.held_out_data.evaluation_batches(process_index, process_count)
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`. Notes on cut or left-out pairs, the vocabulary, mixed datasets and packing."""
+        """Returns notes about cut or left-out pairs, the vocabulary, mixed datasets and packing, one line each."""
         done = 'left out' if self.pairs.overlong == 'skip' else 'cut'
         notes = [
             f'pairs.{split}: {overlong.count:,} pairs {done} (pairs.overlong), the first at {overlong.first}'
@@ -224,7 +226,7 @@ class TextToTextTask(EncoderDecoderTask):
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
 
     def filler_pieces_note(self) -> str:
-        """Returns a note if most of the vocabulary is unused filler pieces, otherwise ''."""
+        """Returns a note if most pieces of the vocabulary only fill it up and are never used, otherwise ''."""
         pieces = self.tokenizer.get_vocab(with_added_tokens=True)
         found = len(unused_ids(pieces))
         if 2 * found < len(pieces):
@@ -242,22 +244,25 @@ class TextToTextTask(EncoderDecoderTask):
         return f'pairs.packed: {rows:,} rows of {source} and {target} tokens in the first epoch, {share}'
 
     def mixture_note(self, mixture: Mixture) -> str:
-        """Returns a note on the pairs that an epoch has from each dataset."""
+        """Returns a note about the number of pairs that an epoch reads from each dataset."""
         counts = zip(mixture.rows_per_dataset.tolist(), mixture.sizes, self.sets['train'], strict=True)
         each = '; '.join(f'{rows:,} of the {size:,} of {one.text}' for rows, size, one in counts)
         return f'pairs.train: an epoch has {mixture.rows_per_epoch:,} pairs: {each}'
 
     def tokens_per_step(self) -> float:
-        """Returns the tokens per step of sources and targets together; see `Task`."""
+        """Returns the mean number of source and target tokens in a training batch, padding included."""
         return self.training_data.tokens_per_step()
 
     def training_flops(self) -> float:
-        """See `Task`. The backward pass counts as two forward passes, at the mean lengths of a batch."""
+        """Returns the floating-point operations per training step, at the mean row lengths of a batch.
+
+        A backward pass counts as two forward passes.
+        """
         lengths = self.training_data.mean_padded_lengths() if self.has_data else self.max_lengths
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *lengths)
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes one or both tokenizers into the workdir."""
+        """Writes the source tokenizer, and a separate target tokenizer if there is one, into the workdir."""
         super().save_assets(workdir)
         if self.pairs.target_tokenizer:
             write_atomically(workdir / TARGET_TOKENIZER, self.target_tokenizer.to_str(pretty=True))
@@ -265,7 +270,7 @@ class TextToTextTask(EncoderDecoderTask):
 
 @contextlib.contextmanager
 def name_target_fields_in_errors() -> Iterator[None]:
-    """Makes tokenizer errors name the config fields of the target tokenizer."""
+    """Makes errors about the target tokenizer name its config fields instead of the fields of the source tokenizer."""
     try:
         yield
     except InputError as error:
@@ -274,14 +279,14 @@ def name_target_fields_in_errors() -> Iterator[None]:
 
 
 def source_padded_lengths(config: RunConfig) -> tuple[int, ...]:
-    """Returns the padded lengths of a source that is evaluated in a batch without other rows, in rising order."""
+    """Returns, in rising order, the lengths to which a source is padded if its evaluation batch has no other row."""
     most = config.data.length
     rows = DenoisingTask.without_data(config).lengths[:1] if config.has_noise else config.pairs.buckets
     return tuple(sorted({min(length, most) for length in rows} | {most}))
 
 
 def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> None:
-    """Raises InputError if there are prefixes, but not exactly one per dataset of a split."""
+    """Raises InputError if there are source prefixes, but not exactly one per dataset of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
             raise InputError(

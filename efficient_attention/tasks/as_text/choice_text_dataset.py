@@ -1,6 +1,7 @@
-"""Multiple choice as text: the source has question, choices and context; the target is 'choice1', 'choice2' and so on.
+"""Multiple choice as text-to-text pairs: the source has question, choices and context, the target names a choice.
 
-The form is T5's form of COPA (Raffel et al. 2019, arXiv 1910.10683, appendix D): 'choice1: ... choice2: ...'. The
+The choices are named 'choice1', 'choice2' and so on. The form is T5's form of COPA (Raffel et al. 2019, arXiv
+1910.10683, appendix D): 'choice1: ... choice2: ...'. The
 metric is accuracy.
 """
 
@@ -37,12 +38,12 @@ class ChoiceTextDataset(ScoredTextDataset[ChoiceQuestion]):
 
     @property
     def name(self) -> str:
-        """See `ScoredTextDataset`."""
+        """Returns the prefix of the dataset's score names: its format, or 'choices' for a table."""
         return 'choices' if self.format == 'table' else self.format
 
     @functools.cached_property
     def examples(self) -> Sequence[ChoiceQuestion]:
-        """See `ScoredTextDataset`."""
+        """Returns the questions in file order; raises InputError if a question has no answer."""
         columns = dict(zip(('text', 'text_pair'), self.columns, strict=False))
         fields: dict[str, Any] = {'format': self.format, self.split: self.files, **columns}
         found = list(read_choices(ExamplesConfig(problem='multiple_choice', **fields), self.split))
@@ -52,22 +53,24 @@ class ChoiceTextDataset(ScoredTextDataset[ChoiceQuestion]):
         return found
 
     def digest(self) -> str:
-        """See `ScoredTextDataset`."""
+        """Returns a text that identifies the examples: hashes of the files, the format and the columns."""
         names = [name for name in expand_table_names(self.files) if name.startswith(TFDS)]
         files = [name for name in expand_table_names(self.files) if not name.startswith(TFDS)]
         digest = digest_files(find_files(','.join(files))) if files else ''
         return ' '.join(['choices', self.format, digest, *names, *self.columns])
 
     def to_text_pair(self, example: ChoiceQuestion) -> TextPair:
-        """See `ScoredTextDataset`. The context comes last, so truncating a long source only cuts the end of the
-        context."""
+        """Returns a question as a source text with choices and context, and a target text that names the right choice.
+
+        The context comes last, so truncating a long source only cuts the end of the context.
+        """
         question = [f'question: {example.question}'] if example.question else []
         choices = [f'{choice_name(number)}: {choice}' for number, choice in enumerate(example.choices)]
         source = ' '.join([self.name, *question, *choices, f'context: {example.context}'])
         return TextPair(source, choice_name(example.answer or 0), example.file_and_line)
 
     def scores(self, examples: Sequence[ChoiceQuestion], texts: Sequence[str]) -> dict[str, float]:
-        """See `ScoredTextDataset`."""
+        """Returns the accuracy of the generated texts: the share that names the right choice."""
         expected = np.array([example.answer for example in examples], np.int64)
         words = [choice_name(number) for number in range(max([3, *(len(example.choices) for example in examples)]))]
         predicted = parse_label_numbers(texts, words, np.full_like(expected, NO_LABEL))
@@ -92,5 +95,5 @@ def make_choice_text_dataset(text: str, field: str, rest: str) -> ChoiceTextData
 
 
 def choice_name(number: int) -> str:
-    """Returns the name of a choice in sources and targets: number 0 is 'choice1'."""
+    """Returns the name of a choice in sources and targets; choice number 0 is 'choice1'."""
     return f'choice{number + 1}'

@@ -20,7 +20,9 @@ FORMS = ('glue:<task>:<files>', 'squad:<files>', 'choices:<swag|race|table>:<fil
 
 
 def parse_text_datasets(text: str, field: str) -> list[AnySet]:
-    """Returns the datasets of a config text, separated by ';'; raises InputError if a form is unknown.
+    """Returns the text-to-text datasets that a config text lists, separated by ';'.
+
+    It raises InputError if the form of a dataset is unknown.
 
     `field` is the config field, for messages.
     """
@@ -36,7 +38,7 @@ def parse_text_dataset(text: str, field: str) -> AnySet:
 def score_generated_texts(
     sets: Sequence[AnySet], pairs: Sequence[Sequence[TextPair]], written: Sequence[Mapping[int, str]]
 ) -> dict[str, float | str]:
-    """Returns the scores of generated texts: official metrics of labelled tasks, translation scores of all other pairs.
+    """Returns the scores of generated texts: official metrics for labelled tasks, translation scores for other pairs.
 
     Datasets of one task are scored together, and the task's name is the prefix of its score names. Pairs without a task
     get BLEU, chrF and exact match, all together.

@@ -27,7 +27,7 @@ from efficient_attention.tasks.as_text.scored_text_dataset import (
 from efficient_attention.tasks.metrics.glue import METRICS
 
 SENTENCES, PREMISE = ('sentence1', 'sentence2'), ('premise', 'hypothesis')
-# task: (names of its texts, its labels as words in the order of `GlueTask.labels`); no labels = the target is a number
+# task -> names of its texts, and its labels as words in the order of `GlueTask.labels`; no labels = targets are numbers
 FORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'cola': (('sentence',), ('unacceptable', 'acceptable')),
     'sst2': (('sentence',), ('negative', 'positive')),
@@ -40,9 +40,9 @@ FORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'wnli': (SENTENCES, ('not_entailment', 'entailment')),
     'ax': (PREMISE, INFERENCE),
 }
-CALLED = {'ax': 'mnli'}  # task name in source texts: the diagnostic set has MNLI's labels and uses MNLI's name
-STEPS_PER_POINT = 5  # STS-B's scores are written as multiples of 0.2
-NO_NUMBER = -1.0  # stands for a generated text that is not a number; lower than every STS-B score
+CALLED = {'ax': 'mnli'}  # task name in source texts; the diagnostic set has MNLI's labels and uses MNLI's name
+STEPS_PER_POINT = 5  # T5 writes STS-B's scores as multiples of 0.2, five per point
+NO_NUMBER = -1.0  # value of a generated text that is not a number, lower than every STS-B score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,22 +50,23 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
     """A GLUE task as text-to-text pairs; `task` is one of `FORMS`."""
 
     task: str
-    faults: list[str] = dataclasses.field(default_factory=list, compare=False)  # broken rows of official files
+    # descriptions of broken rows in official files
+    faults: list[str] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def name(self) -> str:
-        """See `ScoredTextDataset`."""
+        """Returns the name of the GLUE task, which is the prefix of its score names."""
         return self.task
 
     @property
     def notes(self) -> list[str]:
-        """See `ScoredTextDataset`."""
+        """Returns a warning about broken rows that were left out, if there are any."""
         count = len(self.faults)
         return [f'{self.field}: {count} broken rows were left out, the first: {self.faults[0]}'] if count else []
 
     @functools.cached_property
     def examples(self) -> Sequence[LabelledText]:
-        """See `ScoredTextDataset`."""
+        """Returns the labelled texts in file order; raises InputError if a label is missing."""
         fields: dict[str, Any] = {'format': 'glue', 'name': self.task, self.split: self.files}
         self.faults.clear()
         found = list(read_labelled(ExamplesConfig(problem='classification', **fields), self.split, self.faults))
@@ -75,14 +76,14 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
         return found
 
     def digest(self) -> str:
-        """See `ScoredTextDataset`."""
+        """Returns a text that identifies the examples: the task, a hash of the files and the names of TFDS datasets."""
         names = glue_sources(self.files, self.split)
         files = [name for name in names if not name.startswith(TFDS)]
         others = [name for name in names if name.startswith(TFDS)]
         return ' '.join(['glue', self.task, digest_files(find_files(','.join(files))) if files else '', *others])
 
     def to_text_pair(self, example: LabelledText) -> TextPair:
-        """See `ScoredTextDataset`."""
+        """Returns an example as a source text in T5's form, and a target text with the label as word or number."""
         names, words = FORMS[self.task]
         parts = sorted(zip(names, example.texts, strict=True))
         source = ' '.join([CALLED.get(self.task, self.task), *(f'{name}: {text}' for name, text in parts)])
@@ -97,8 +98,10 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
         return labels.index(example.label)
 
     def scores(self, examples: Sequence[LabelledText], texts: Sequence[str]) -> dict[str, float]:
-        """See `ScoredTextDataset`. Mismatched and diagnostic files are scored separately, with the subset's name as
-        suffix."""
+        """Returns the GLUE metrics of the generated texts.
+
+        Mismatched and diagnostic files are scored separately, with the subset's name as suffix.
+        """
         found: dict[str, float] = {}
         for subset in dict.fromkeys(example.subset for example in examples):
             rows = [row for row, example in enumerate(examples) if example.subset == subset]
@@ -113,7 +116,7 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
     def expected_and_predicted(
         self, examples: Sequence[LabelledText], texts: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the expected and the generated labels as indices, or as numbers for STS-B."""
+        """Returns the expected and the generated labels as label indices, or as numbers for STS-B."""
         words = FORMS[self.task][1]
         if not words:
             expected = np.array([numeric_label(example) for example in examples])
@@ -123,7 +126,10 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
 
 
 def make_glue_text_dataset(text: str, field: str, rest: str) -> GlueTextDataset:
-    """Returns the dataset of '<task>:<files>'; raises InputError if the task is unknown or no file is named."""
+    """Returns the GLUE dataset that '<task>:<files>' describes.
+
+    It raises InputError if the task is unknown or no file is named.
+    """
     task, _, files = rest.partition(':')
     if task not in FORMS or not files.strip():
         raise InputError(f'{field} has the set {text!r}; it is glue:<task>:<files>, the task one of {", ".join(FORMS)}')

@@ -1,4 +1,4 @@
-"""The interface of a text-to-text dataset whose generated answers are scored by the official metrics of its task."""
+"""The interface of text-to-text datasets whose generated texts are scored by the official metrics of their task."""
 
 import abc
 import dataclasses
@@ -12,17 +12,20 @@ from efficient_attention.data.pairs.pair_datasets import TextPair
 from efficient_attention.errors import InputError
 
 Example = TypeVar('Example')
-SPLITS = {'pairs.train': 'train', 'pairs.held_out': 'dev'}  # config field: split of the file readers; others: 'test'
-NO_LABEL = -1  # index of a generated text that matches no label, if there are three or more labels
+# config field -> split that the file readers read; 'test' for other fields
+SPLITS = {'pairs.train': 'train', 'pairs.held_out': 'dev'}
+NO_LABEL = -1  # label index of a generated text that matches no label, if there are three or more labels
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoredTextDataset(abc.ABC, Generic[Example]):
-    """A labelled dataset as text-to-text pairs; `read` and `digest` have the same meaning as in `PairDataset`.
+    """A labelled dataset as text-to-text pairs, with official scores for generated texts.
+
+    `read_pairs` and `digest` have the same meaning as in `PairDataset`.
 
     Attributes:
         text: the config text that describes the dataset.
-        field: the config field that holds the text, for messages.
+        field: the config field with this text, for messages.
         files: a path or glob, or several separated by commas.
     """
 
@@ -33,12 +36,12 @@ class ScoredTextDataset(abc.ABC, Generic[Example]):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The prefix of the dataset's score names; datasets with the same name are scored together."""
+        """Returns the prefix of the dataset's score names; datasets with the same prefix are scored together."""
 
     @functools.cached_property
     @abc.abstractmethod
     def examples(self) -> Sequence[Example]:
-        """The examples in file order; raises InputError if a file is bad or a label is missing."""
+        """Returns the examples in file order; raises InputError if a file is bad or a label is missing."""
 
     @abc.abstractmethod
     def to_text_pair(self, example: Example) -> TextPair:
@@ -46,24 +49,24 @@ class ScoredTextDataset(abc.ABC, Generic[Example]):
 
     @abc.abstractmethod
     def digest(self) -> str:
-        """Returns a text that identifies the examples: digests of the files, and how the files are read."""
+        """Returns a text that identifies the examples: hashes of the files, and how the files are read."""
 
     @abc.abstractmethod
     def scores(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
-        """Returns the official metrics of the task for the text generated for each example."""
+        """Returns the official metrics of the task, from the text that was generated for each example."""
 
     @property
     def split(self) -> str:
-        """The split that the readers of labelled files read: 'train', 'dev' or 'test'."""
+        """Returns which split the readers of labelled files read: 'train', 'dev' or 'test'."""
         return SPLITS.get(self.field, 'test')
 
     @property
     def notes(self) -> list[str]:
-        """Warnings about the rows of the files, one line each."""
+        """Returns warnings about the rows of the files, one line each."""
         return []
 
     def read_pairs(self) -> Iterator[TextPair]:
-        """Yields the examples as text pairs."""
+        """Yields the examples as pairs of source text and target text."""
         return map(self.to_text_pair, self.examples)
 
     def missing_answer_error(self, where: str) -> InputError:

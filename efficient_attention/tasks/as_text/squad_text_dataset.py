@@ -1,4 +1,4 @@
-"""SQuAD as text-to-text pairs: the source is 'question: ... context: ...', the target is the answer's text.
+"""SQuAD as text-to-text pairs: the source is 'question: ... context: ...', and the target is the answer's text.
 
 Generated answers get the scores of SQuAD 1.1 or 2.0.
 """
@@ -20,34 +20,38 @@ UNANSWERABLE = 'unanswerable'  # target of a question without an answer (SQuAD 2
 
 @dataclasses.dataclass(frozen=True)
 class SquadTextDataset(ScoredTextDataset[Question]):
-    """SQuAD questions as text-to-text pairs; `files` may select a part of a file, see data/examples/selections.py."""
+    """SQuAD questions as text-to-text pairs.
+
+    `files` may select a part of a file, see data/examples/selections.py.
+    """
 
     @property
     def name(self) -> str:
-        """See `ScoredTextDataset`."""
+        """Returns 'squad', the prefix of the dataset's score names."""
         return 'squad'
 
     @functools.cached_property
     def examples(self) -> Sequence[Question]:
-        """See `ScoredTextDataset`."""
+        """Returns the questions in file order; raises InputError if a file is bad or has no labels."""
         return read_squad(self.files, is_labelled=True)
 
     def digest(self) -> str:
-        """See `ScoredTextDataset`."""
+        """Returns a text that identifies the examples: hashes of the files, and the selected parts of the files."""
         selections = [one.partition('#')[2] for one in self.files.split(',')]
         digests = [digest_files(paths) for paths, _ in parse_file_selections(self.files)]
         return ' '.join(['squad', *digests, *selections])
 
     def to_text_pair(self, example: Question) -> TextPair:
-        """See `ScoredTextDataset`. The context comes last, so truncating a long source only cuts the end of the
-        context."""
+        """Returns a question as a source text with question and context, and its answer as the target text.
+
+        The context comes last, so truncating a long source only cuts the end of the context.
+        """
         answer = example.training_answer
         target = UNANSWERABLE if answer is None else answer.text
         return TextPair(f'question: {example.question} context: {example.context}', target, example.place)
 
     def scores(self, examples: Sequence[Question], texts: Sequence[str]) -> dict[str, float]:
-        """See `ScoredTextDataset`. Returns SQuAD 2.0's scores if any question has no answer, otherwise SQuAD 1.1's
-        scores."""
+        """Returns SQuAD 2.0's scores if any question has no answer, otherwise SQuAD 1.1's scores."""
         golds = [tuple(answer.text for answer in example.answers or ()) for example in examples]
         if all(golds):
             return squad_scores(texts, golds)
@@ -55,7 +59,7 @@ class SquadTextDataset(ScoredTextDataset[Question]):
 
 
 def make_squad_text_dataset(text: str, field: str, rest: str) -> SquadTextDataset:
-    """Returns the dataset of '<files>'; raises InputError if no file is named."""
+    """Returns the SQuAD dataset that '<files>' describes; raises InputError if no file is named."""
     if not rest.strip():
         raise InputError(f'{field} has the set {text!r}; it is squad:<files>')
     return SquadTextDataset(text, field, rest)

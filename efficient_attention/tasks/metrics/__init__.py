@@ -1,1 +1,1 @@
-"""Official scores of predictions, one file per benchmark."""
+"""Official scores of predictions, with one file per benchmark."""

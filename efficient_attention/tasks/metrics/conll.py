@@ -1,20 +1,22 @@
-"""Entities in tag sequences, and entity F1 as computed by CoNLL's evaluation script (conlleval)."""
+"""Finds entities in tag sequences, and computes entity F1 as CoNLL's evaluation script (conlleval)."""
 
 import re
 from collections.abc import Sequence
 
-Entity = tuple[str, int, int]  # type, first word, word after the last
+Entity = tuple[str, int, int]  # entity type, first word, word after the last word
 # IOB, IOBES, BILOU and BMEW describe the same entities with different letters.
 BEGIN, INSIDE = ('B', 'S', 'U', 'W'), ('I', 'M', 'E', 'L')
 LAST = ('E', 'L', 'S', 'U', 'W')
 LETTER = f'(?P<letter>[{"".join(BEGIN + INSIDE)}])'
-FIRST = re.compile(f'{LETTER}(?:-(?P<kind>.*))?')  # 'B-person', or 'B' for entities without types
-BEHIND = re.compile(f'(?P<kind>.+)-{LETTER}')  # 'person-B'
-UNTYPED = '_'  # the type of untyped entities
+FIRST = re.compile(f'{LETTER}(?:-(?P<kind>.*))?')  # a tag such as 'B-person', or 'B' for entities without types
+BEHIND = re.compile(f'(?P<kind>.+)-{LETTER}')  # a tag such as 'person-B'
+UNTYPED = '_'  # the type of entities whose tags name no type
 
 
 def detect_tag_scheme(labels: Sequence[str]) -> re.Pattern[str] | None:
-    """Returns the pattern of entity tags in these labels, `FIRST` or `BEHIND`; None if the labels mark no entities.
+    """Returns the pattern of entity tags among these labels; None if the labels mark no entities.
+
+    The pattern is `FIRST` ('B-person') or `BEHIND` ('person-B').
 
     If a label begins with 'B-' or 'I-', labels of other forms count as O. Otherwise all labels except O must have the
     same form. Untyped labels must include B or I. If the letter comes last ('person-B'), a label with B, S, U or W is
@@ -30,7 +32,9 @@ def detect_tag_scheme(labels: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def entities(tags: Sequence[str], scheme: re.Pattern[str] = FIRST) -> list[Entity]:
-    """Returns the entities of one tagged sentence, in order; `scheme` is the pattern from `detect_tag_scheme`.
+    """Returns the entities of one tagged sentence, in order.
+
+    `scheme` is the pattern from `detect_tag_scheme`.
 
     The rules of conlleval: B starts an entity. I continues the previous entity if that entity has the same type and has
     not ended. Otherwise I starts a new entity.

@@ -1,4 +1,4 @@
-"""The metrics of GLUE on NumPy vectors, also used for a user's own tables.
+"""The metrics of GLUE, computed on NumPy vectors and also used for a user's own tables.
 
 All values are fractions or correlations, not percent. GLUE's own scorer takes correlations from SciPy, and so does this
 file. It takes F1 and Matthews from scikit-learn; this file computes both itself. That saves a dependency of 51 MB and
@@ -8,7 +8,8 @@ On 300 random pairs of sequences (10 to 2,000 labels of 2 to 5 classes, scikit-l
 Matthews differs in 262 pairs, by at most 5e-15 relative.
 
 Where a formula divides by zero, the value is 0: F1 of a class that is neither present nor predicted, Matthews and
-correlations if one side is constant. scikit-learn also returns 0; SciPy returns nan for the correlations.
+correlations if all expected or all predicted values are equal. scikit-learn also returns 0; SciPy returns nan for the
+correlations.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns the share of equal entries; 0 for empty vectors."""
+    """Returns the share of predictions that equal the expected value; 0 for empty vectors."""
     return float(np.mean(expected == predicted)) if len(expected) else 0.0
 
 
@@ -30,13 +31,13 @@ def f1_binary(expected: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def f1_macro(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns the mean F1 over the classes that occur on either side."""
+    """Returns the mean F1 over all classes that are expected or predicted at least once."""
     classes = np.union1d(expected, predicted)
     return float(np.mean([_f1(expected == one, predicted == one) for one in classes])) if len(classes) else 0.0
 
 
 def matthews(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns Matthews' correlation for any number of classes (Gorodkin 2004, R_K): the correlation of one-hot rows."""
+    """Returns Matthews' correlation for any number of classes: the correlation of one-hot rows (Gorodkin 2004, R_K)."""
     classes = np.union1d(expected, predicted)
     if _is_constant(expected) or _is_constant(predicted):
         return 0.0
@@ -46,21 +47,24 @@ def matthews(expected: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def pearson(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns Pearson's correlation; 0 if one side is constant."""
+    """Returns Pearson's correlation; 0 if all expected or all predicted values are equal."""
     if _is_constant(expected) or _is_constant(predicted):
         return 0.0
     return float(scipy.stats.pearsonr(expected.astype(np.float64), predicted.astype(np.float64)).statistic)
 
 
 def spearman(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns Spearman's correlation; 0 if one side is constant. Tied values share their mean rank."""
+    """Returns Spearman's correlation; 0 if all expected or all predicted values are equal.
+
+    Tied values share their mean rank.
+    """
     if _is_constant(expected) or _is_constant(predicted):
         return 0.0
     return float(scipy.stats.spearmanr(expected, predicted).statistic)
 
 
 def mean_squared_error(expected: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns the mean squared difference; 0 for empty vectors."""
+    """Returns the mean squared difference of expected and predicted values; 0 for empty vectors."""
     return float(np.mean((expected.astype(np.float64) - predicted) ** 2)) if len(expected) else 0.0
 
 

@@ -11,11 +11,11 @@ from efficient_attention.tasks.metrics.squad import normalize_answer, token_over
 
 Scores = tuple[float, float, float, float]  # exact match, F1, precision, recall
 NAMES = ('em', 'f1', 'prec', 'recall')
-WHOLE_ANSWERS = frozenset({'yes', 'no', 'noanswer'})  # no partial credit for shared words
+WHOLE_ANSWERS = frozenset({'yes', 'no', 'noanswer'})  # answers that get no partial credit for shared words
 
 
 def answer_scores(prediction: str, golds: Sequence[str]) -> Scores:
-    """Returns the scores of an answer against the gold answer with the best F1."""
+    """Returns exact match, F1, precision and recall of an answer, against the gold answer with the best F1."""
     return max((_answer_scores(prediction, gold) for gold in golds), key=lambda scores: (scores[1], scores[0]))
 
 
@@ -27,7 +27,7 @@ def _answer_scores(prediction: str, gold: str) -> Scores:
 
 
 def support_scores(prediction: Collection[SentenceId], gold: Collection[SentenceId]) -> Scores:
-    """Returns the scores of predicted supporting sentences against the gold ones."""
+    """Returns exact match, F1, precision and recall of predicted supporting sentences against the gold sentences."""
     chosen, wanted = set(prediction), set(gold)
     common = len(chosen & wanted)
     precision = common / len(chosen) if chosen else 0.0
@@ -36,18 +36,24 @@ def support_scores(prediction: Collection[SentenceId], gold: Collection[Sentence
 
 
 def joint_scores(answer: Scores, support: Scores) -> Scores:
-    """Returns the joint scores of answer and support; precision and recall are the products of both."""
+    """Returns HotpotQA's joint scores of an answer and its supporting sentences.
+
+    Joint precision and joint recall are the products of the two precisions and of the two recalls.
+    """
     precision, recall = answer[2] * support[2], answer[3] * support[3]
     return answer[0] * support[0], harmonic_mean(precision, recall), precision, recall
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
-    """Returns 2PR / (P + R), or 0 if both are 0."""
+    """Returns 2PR / (P + R) for precision P and recall R; 0 if P and R are 0."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def hotpot_scores(answers: Sequence[Scores], support: Sequence[Scores]) -> dict[str, float]:
-    """Returns means over questions: 'em', 'f1', 'prec', 'recall', and the same with prefixes 'sp_' and 'joint_'."""
+    """Returns the mean HotpotQA scores of answers, of supporting sentences ('sp_') and of both together ('joint_').
+
+    The names are 'em', 'f1', 'prec' and 'recall', with these prefixes.
+    """
     if not answers:
         raise InputError('there is no question to score')
     joint = [joint_scores(*pair) for pair in zip(answers, support, strict=True)]

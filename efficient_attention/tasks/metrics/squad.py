@@ -14,7 +14,7 @@ import numpy as np
 from efficient_attention.errors import InputError
 
 ARTICLES = re.compile(r'\b(a|an|the)\b')
-NO_PUNCTUATION = str.maketrans('', '', string.punctuation)  # only ASCII: '“', '–' and '…' stay
+NO_PUNCTUATION = str.maketrans('', '', string.punctuation)  # removes only ASCII punctuation: '“', '–' and '…' stay
 Overlap = tuple[float, float, float]  # F1, precision, recall
 
 
@@ -27,7 +27,10 @@ def normalize_answer(text: str) -> str:
 
 
 def token_overlap_scores(prediction: str, gold: str) -> Overlap:
-    """Returns F1, precision and recall of the words of a normalised prediction as a bag; zeros if no word is shared."""
+    """Returns F1, precision and recall of the shared words of a prediction and a gold answer, as bags of words.
+
+    The answers are normalised. The scores are zeros if no word is shared.
+    """
     guess, wanted = prediction.split(), gold.split()
     common = sum((collections.Counter(guess) & collections.Counter(wanted)).values())
     if not common:
@@ -37,7 +40,7 @@ def token_overlap_scores(prediction: str, gold: str) -> Overlap:
 
 
 def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Returns the best exact match and the best F1 over the gold answers, as in SQuAD 1.1.
+    """Returns the best exact match and the best F1 of an answer over the gold answers, as in SQuAD 1.1.
 
     Raises:
         InputError: there is no gold answer.
@@ -49,7 +52,7 @@ def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
 
 
 def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Returns exact match and F1 as in SQuAD 2.0, where a question may have no answer.
+    """Returns exact match and F1 of an answer as in SQuAD 2.0, where a question may have no answer.
 
     Gold answers that normalise to '' are ignored. If none is left, the right answer is ''. If prediction and gold both
     normalise to '', F1 is 1 here but 0 in version 1.1.
@@ -61,7 +64,10 @@ def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, 
 
 
 def squad_scores(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Returns 'exact_match' and 'f1' as in SQuAD 1.1's script; golds[i] are the gold answers of predictions[i]."""
+    """Returns the mean 'exact_match' and 'f1' of all predictions, as in SQuAD 1.1's script.
+
+    golds[i] are the gold answers of predictions[i].
+    """
     exact, f1 = _means(_exact_and_f1_array(exact_and_f1, predictions, golds))
     return {'exact_match': exact, 'f1': f1}
 
@@ -73,7 +79,7 @@ def squad2_scores(
     *,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Returns the scores that SQuAD 2.0's script prints.
+    """Returns the mean scores of all predictions, as SQuAD 2.0's script prints them.
 
     The scores are 'exact', 'f1' and 'total'. They are repeated for questions with an answer (HasAns_*) and without
     (NoAns_*), if there are any. With null odds there are also the best scores over all thresholds, 'best_exact' and
@@ -104,7 +110,9 @@ def squad2_scores(
 def best_threshold(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[float, float]:
-    """Returns the best mean score over thresholds on the null odds, and its threshold, as in the official script.
+    """Returns the best mean score over all thresholds on the odds of no answer, and the best threshold.
+
+    The result is the same as in the official script.
 
     If it is best to answer nothing, the threshold is 0. The threshold may separate questions with equal odds, which no
     real threshold can do; see `choose_null_threshold`.
@@ -123,7 +131,9 @@ def best_threshold(
 def choose_null_threshold(
     predictions: Sequence[str], golds: Sequence[Sequence[str]], null_odds: Sequence[float]
 ) -> float:
-    """Returns the lowest threshold on the null odds that gives the best F1; arguments as in `squad2_scores`.
+    """Returns the lowest threshold on the odds of no answer (null odds) that gives the best F1.
+
+    The arguments are the same as in `squad2_scores`.
 
     If it is best to answer nothing, the threshold is below all odds.
     """
@@ -140,7 +150,9 @@ def choose_null_threshold(
 def _cumulative_scores(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the order of the questions by null odds, and the sum of scores if the first 0, 1, 2, ... are answered.
+    """Returns the order of the questions by their odds of no answer, and the total score if the first n are answered.
+
+    There is one total score for each n = 0, 1, 2, and so on.
 
     With no question answered, all questions without an answer are right. Answering a question that has an answer adds
     its score. Answering one without an answer loses its point, unless the prediction is empty.

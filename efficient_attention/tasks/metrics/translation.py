@@ -1,4 +1,4 @@
-"""Scores of generated texts against references: BLEU and chrF by sacreBLEU, and exact match.
+"""Scores of generated texts against reference texts: BLEU and chrF by sacreBLEU, and exact match.
 
 Sources: Papineni et al. 2002 (BLEU), Popovic 2015 (chrF), Post 2018, arXiv 1804.08771 (sacreBLEU). Two BLEU scores are
 comparable only if their signatures are the same.
@@ -10,7 +10,7 @@ from efficient_attention.errors import InputError
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
-    """Returns 'bleu' and 'chrf' (0 to 100) with their signatures, and 'exact_match' (0 to 1).
+    """Returns 'bleu' and 'chrf' (0 to 100) with their sacreBLEU signatures, and 'exact_match' (0 to 1).
 
     Args:
         hypotheses: detokenised, with their original case.
@@ -19,7 +19,7 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> 
     Raises:
         InputError: there are no references, or their number differs from the number of hypotheses.
     """
-    from sacrebleu.metrics.bleu import BLEU  # here, because the import of sacreBLEU's tokenizers is slow
+    from sacrebleu.metrics.bleu import BLEU  # imported here, because the import of sacreBLEU's tokenizers is slow
     from sacrebleu.metrics.chrf import CHRF
 
     if not references or len(hypotheses) != len(references):

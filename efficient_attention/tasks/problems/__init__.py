@@ -1,1 +1,1 @@
-"""Fine-tuning problems. Each turns examples into rows, and model outputs into predictions, files and scores."""
+"""Fine-tuning problems, which turn examples into rows, and model outputs into predictions, files and scores."""

@@ -1,4 +1,4 @@
-"""Candidate answers with probabilities, and the prediction files that SQuAD's scripts read."""
+"""Ranks candidate answers to a question by probability, and writes the prediction files that SQuAD's scripts read."""
 
 import dataclasses
 import json
@@ -12,7 +12,10 @@ import scipy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """A possible answer: characters start:end of the context with logits and probability; text '' = no answer."""
+    """A possible answer to a question: a span of the context with logits and probability; text '' = no answer.
+
+    The answer has the characters start:end of the context.
+    """
 
     text: str
     start: int
@@ -23,7 +26,7 @@ class Candidate:
 
     @property
     def logit_sum(self) -> float:
-        """The sum of the start logit and the end logit."""
+        """Returns the sum of the start logit and the end logit."""
         return self.start_logit + self.end_logit
 
 
@@ -40,11 +43,11 @@ class SpanPrediction:
 
     @property
     def best_answer(self) -> Candidate:
-        """The best candidate that is an answer, or an empty candidate if there is none."""
+        """Returns the best candidate that is an answer, or an empty candidate if there is none."""
         return next((candidate for candidate in self.candidates if candidate.text), EMPTY)
 
     def best_or_no_answer(self, threshold: float) -> Candidate:
-        """Returns the best answer, or the no-answer candidate if the null odds are above `threshold`."""
+        """Returns the best answer, or the no-answer candidate if the odds of no answer are above `threshold`."""
         if self.null_odds is None or self.null_odds <= threshold:
             return self.best_answer
         return next((candidate for candidate in self.candidates if not candidate.text), EMPTY)
@@ -54,7 +57,7 @@ EMPTY = Candidate('', 0, 0, 0.0, 0.0)
 
 
 def rank_candidates(candidates: Sequence[Candidate], null: Candidate | None, count: int) -> SpanPrediction:
-    """Returns the prediction from the candidates of all windows: the `count` best texts, and no answer if allowed.
+    """Returns the `count` best candidate answers of all windows, with probabilities, and no answer if it is allowed.
 
     Args:
         candidates: answers; of candidates with the same text, the best one counts.
@@ -83,7 +86,7 @@ def write_answers(
 ) -> list[Path]:
     """Writes 'predictions.json', 'nbest_predictions.json' and, if questions may have no answer, 'null_odds.json'.
 
-    The layout is the one of BERT's `run_squad.py`, which the official scripts and servers read: id -> answer, id ->
+    The files have the layout of BERT's `run_squad.py`, which the official scripts and servers read: id -> answer, id ->
     list of {'text', 'probability', 'start_logit', 'end_logit'}, id -> null odds.
     """
     pairs = list(zip(ids, predictions, strict=True))

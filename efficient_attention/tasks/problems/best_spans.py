@@ -6,7 +6,9 @@ import numpy as np
 def best_spans(
     logits_L2: np.ndarray, can_start_L: np.ndarray, text_L: np.ndarray, *, answer_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns (first, last, sum of logits) of the `count` best spans of a row, best first; ties from left to right.
+    """Returns the `count` best answer spans of a row, best first, as (first token, last token, sum of logits).
+
+    Of equally good spans, the leftmost comes first.
 
     The search covers every span, not only spans between the best starts and the best ends.
 
@@ -31,7 +33,7 @@ def best_spans(
 
 
 def top_k_indices(values: np.ndarray, count: int) -> np.ndarray:
-    """Returns the positions of the `count` largest values, largest first; of equal values, the first comes first."""
+    """Returns the positions of the `count` largest values, largest first; equal values stay in order."""
     if len(values) > count:
         least = np.partition(values, -count)[-count]
         places = np.flatnonzero(values >= least)

@@ -1,4 +1,4 @@
-"""Text classification: single texts and text pairs from GLUE, long-range tasks or a user's own tables."""
+"""Text classification: one label for a text or a text pair from GLUE, Long Range Arena or a user's own tables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -28,17 +28,20 @@ SUFFIXES = {MATCHED_SPLIT: '_matched', MISMATCHED_SPLIT: '_mismatched'}
 
 @dataclasses.dataclass(frozen=True)
 class ClassPrediction:
-    """The most likely label, and the probability of each label in the order of the outputs."""
+    """The most likely label, and the probability of each label in the order of the model's outputs."""
 
     label: str
     probabilities: dict[str, float]
 
 
 class Classification(OneLabelProblem[ClassPrediction | None]):
-    """One label out of several; see `Problem`. If an example was left out, its prediction is None."""
+    """A fine-tuning problem with one label out of several for a text or a text pair.
+
+    If an example was left out, its prediction is None.
+    """
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `Problem`."""
+        """Finds the labels and the metrics of a classification in the config and the training files."""
         super().__init__(config, encoder, length)
         if self.glue and not self.glue.labels:
             raise InputError(f"examples.name {config.name!r} has numbers for labels; examples.problem is 'regression'")
@@ -75,7 +78,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         return {'accuracy': METRICS['accuracy'], 'f1': METRICS['f1'] if len(self.labels) == 2 else f1_macro}
 
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """Returns the label's index, int32 []; see `OneLabelProblem`."""
+        """Returns the index of an example's label, int32 []; raises InputError if the label is unknown."""
         if example.label not in self._numbers:
             column = self.glue.label if self.glue else self.config.label
             known = ', '.join(self.labels)
@@ -85,7 +88,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
     def predict_from_outputs(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[ClassPrediction | None]:
-        """See `Problem`."""
+        """Returns the most likely label of each example, from the mean logits over its rows."""
         means = mean_logits(len(examples), features, outputs)
         return [None if logits is None else self._class_prediction(scipy.special.softmax(logits)) for logits in means]
 
@@ -96,7 +99,10 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[ClassPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`. Left-out examples do not count; each subset of GLUE's test files is scored separately."""
+        """Returns the classification metrics of a split, without left-out examples.
+
+        Each subset of GLUE's test files is scored separately.
+        """
         pairs = pair_with_predictions(examples, predictions)
         if split in self.dev_splits:
             return self._subset_scores(pairs, self.metrics, SUFFIXES.get(split, ''))
@@ -121,7 +127,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """Writes a GLUE task's 'test' as '<task>.tsv', other splits as JSON lines of id, label and probabilities."""
+        """Writes GLUE's 'test' split as '<task>.tsv', and other splits as JSON lines of id, label and probabilities."""
         if self.glue and split == 'test':
             return write_glue(
                 self.glue.title, examples, [guess.label if guess else None for guess in predictions], folder
@@ -131,7 +137,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         return [write_prediction_json_lines(rows, split, folder)]
 
     def prediction_to_python(self, prediction: ClassPrediction | None) -> dict[str, Any] | None:
-        """Returns {'label', 'score', 'scores': the probability of each label}."""
+        """Returns {'label', 'score', 'scores': the probability of each label}; None without a prediction."""
         if prediction is None:
             return None
         score = prediction.probabilities[prediction.label]

@@ -1,4 +1,4 @@
-"""Tokenised texts with character offsets, so that an answer can be cut out of the original text."""
+"""Tokenised texts with the character range of each token, so that an answer can be cut out of the original text."""
 
 import dataclasses
 import unicodedata
@@ -9,12 +9,15 @@ from tokenizers import Encoding
 
 from efficient_attention.data.examples.text_encoder import TextEncoder, encode_in_batches
 
-COMBINING = ('Mn', 'Me')  # Unicode categories of characters that belong to the character before, such as accents
+COMBINING = ('Mn', 'Me')  # Unicode categories of characters that belong to the character before them, such as accents
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedText:
-    """The token ids of a text, int32 [P], and the character range of each token, int32 [P, 2]: first and end."""
+    """A tokenised text: the token ids, int32 [P], and the character range of each token, int32 [P, 2].
+
+    A range is the first character and the end, which is the character after the last.
+    """
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -24,7 +27,10 @@ class EncodedText:
 
 
 def encoded_texts(encoder: TextEncoder, texts: Sequence[str]) -> list[EncodedText]:
-    """Returns each text tokenised; a token's range has no white space at its ends, unless it is all white space."""
+    """Returns each text with its tokens and their character ranges.
+
+    A range has no white space at its ends, unless it is all white space.
+    """
     return [
         _encoded_text(encoding, text) for encoding, text in zip(encode_in_batches(encoder, texts), texts, strict=True)
     ]
@@ -33,7 +39,8 @@ def encoded_texts(encoder: TextEncoder, texts: Sequence[str]) -> list[EncodedTex
 def _encoded_text(encoding: Encoding, text: str) -> EncodedText:
     offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
     for number, (start, stop) in enumerate(encoding.offsets):
-        if start < stop and (text[start].isspace() or text[stop - 1].isspace()):  # SentencePiece's '▁the' has a space
+        # the range of SentencePiece's '▁the' begins with a space
+        if start < stop and (text[start].isspace() or text[stop - 1].isspace()):
             offsets[number] = _trim_whitespace(text, start, stop)
     return EncodedText(np.array(encoding.ids, np.int32), offsets)
 
@@ -46,13 +53,13 @@ def _trim_whitespace(text: str, start: int, stop: int) -> tuple[int, int]:
 
 
 def tokens_in_character_span(offsets_P2: np.ndarray, start: int, stop: int) -> tuple[int, int] | None:
-    """Returns the first and the last token that overlap characters start:stop, or None if no token does."""
+    """Returns the first and the last token that overlap the characters start:stop; None if no token does."""
     found = np.flatnonzero((offsets_P2[:, 0] < stop) & (offsets_P2[:, 1] > start))
     return (int(found[0]), int(found[-1])) if len(found) else None
 
 
 def trimmed_substring(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Returns the range start:stop extended by combining accents after it, then without white space at its ends.
+    """Returns a character range without white space at its ends, extended by combining accents after it.
 
     A tokenizer that strips accents has no token for a combining accent, but readers see the accent as part of its
     letter.

@@ -43,7 +43,7 @@ THRESHOLD = 'support_threshold'
 FOR_TRAINING = ('tokens', 'token_types', 'is_global', 'start', 'end', 'type', 'support')
 FOR_PREDICTION = ('text', 'offset_start', 'offset_end', 'sentence')
 Row = tuple[Feature, Outputs]
-GRID = np.arange(1, 20) / 20  # candidate thresholds
+GRID = np.arange(1, 20) / 20  # support thresholds to choose from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +68,11 @@ class MultiHopPrediction:
 
 
 class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
-    """Multi-hop question answering: the answer as a span, yes or no, and the supporting sentences.
+    """Multi-hop question answering: predicts the answer (a span, yes or no) and the supporting sentences.
 
     If the answer is 'yes' or 'no', or is not completely in the row, start and end are position 0. Rows for prediction
-    also have 'text', 'offset_start', 'offset_end' and 'sentence', int32 [l], as returned by `body_of`.
+    also have 'text', 'offset_start', 'offset_end' and 'sentence', int32 [l], as returned by
+    `paragraph_arrays`.
 
     Attributes:
         thresholds: {'support_threshold': the probability above which a sentence supports the answer}, initially 0.5. On
@@ -94,16 +95,16 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
 
     @functools.cached_property
     def question_paragraph_template(self) -> RowTemplate:
-        """The special tokens around the question and the paragraphs."""
+        """Returns the template of a row: the special tokens around the question and the paragraphs."""
         return row_template(self.encoder, is_pair=True)
 
     @functools.cached_property
     def title_and_sentence_markers(self) -> tuple[int, int]:
-        """The marker ids of titles and of sentences."""
+        """Returns the token ids of the markers of titles and of sentences."""
         return marker_ids(self.encoder)
 
     def read_examples(self, split: str) -> list[MultiHopQuestion]:
-        """See `Problem`."""
+        """Returns the questions of a split, in file order; raises InputError if the config names no files."""
         text = {'train': self.config.train, 'test': self.config.test}.get(split, self.config.dev)
         if not text:
             raise InputError(f'examples.{split} is empty; it must name files')
@@ -113,7 +114,10 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return questions
 
     def encode(self, examples: Sequence[MultiHopQuestion], *, is_training: bool = False) -> list[Feature]:
-        """See `Problem`. Makes one row per example; a too long row becomes several windows, or none, by `overlong`."""
+        """Returns the questions as rows of tokens, one row per question if the paragraphs fit.
+
+        Otherwise `examples.overlong` decides whether a question has several windows, a cut row or no row.
+        """
         is_labelled = all(example.answers is not None for example in examples)
         questions = encoded_texts(self.encoder, [example.question for example in examples])
         self._notes |= truncation_notes(questions, [example.place for example in examples], self.config.question_length)
@@ -146,7 +150,9 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     def paragraph_window_spans(
         self, question_length: int, count: int, place: str, overlong: list[str]
     ) -> list[tuple[int, int]]:
-        """Returns (first, end) of each row's part of the `count` paragraph tokens; adds too long rows to `overlong`.
+        """Returns (first, end) of the part of the `count` paragraph tokens that each row of a question has.
+
+        A question that is too long is added to `overlong`.
 
         Raises:
             InputError: the paragraphs do not fit into one row, and `examples.overlong` is 'error'.
@@ -160,7 +166,10 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return [] if self.config.overlong == 'skip' else [(0, capacity)]
 
     def make_row(self, question: np.ndarray, body: dict[str, np.ndarray]) -> Feature:
-        """Returns a row with the arrays of the paragraphs, -1 elsewhere, and the mask of global tokens."""
+        """Returns a row of a question and paragraphs, with the arrays of the paragraphs and the mask of global tokens.
+
+        The arrays of the paragraphs are -1 at other tokens.
+        """
         row = self.question_paragraph_template.row(question, body['tokens'])
         start = self.question_paragraph_template.second_text_start(len(question))
         inside = slice(start, start + len(body['tokens']))
@@ -173,7 +182,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return row
 
     def add_notes(self, count: int, overlong: Sequence[str], lost: Sequence[str]) -> None:
-        """Adds notes about rows that were cut or left out, and about rows that do not hold their answer."""
+        """Adds notes about rows that were cut or left out, and about rows that do not contain their answer."""
         if overlong:
             what = 'left out' if self.config.overlong == 'skip' else f'cut to {self.length} tokens'
             line = f'{len(overlong)} of {count} rows are {what}, the first: {overlong[0]}'
@@ -183,13 +192,16 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
             self._notes[line] = line
 
     def is_labelled(self, example: MultiHopQuestion) -> bool:
-        """See `Problem`."""
+        """Returns whether the question has known answers."""
         return example.answers is not None
 
     def predict_from_outputs(
         self, examples: Sequence[MultiHopQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[MultiHopPrediction]:
-        """See `Problem`. An example without a row gets an empty answer."""
+        """Returns the prediction for each question, from the outputs of all its rows.
+
+        A question without rows has an empty answer.
+        """
         rows: list[list[Row]] = [[] for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
             rows[int(feature['example'])].append((feature, output))
@@ -198,7 +210,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         ]
 
     def prediction_from_rows(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> MultiHopPrediction:
-        """Returns the prediction from an example's rows.
+        """Returns the prediction for one question, from the outputs of its rows.
 
         The type comes from the mean logits, the answer is the best span of all rows, and each sentence gets its highest
         support probability.
@@ -219,7 +231,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return MultiHopPrediction(answer, TYPES[kind], float(types[kind]) * chance, tuple(support.items()))
 
     def best_span_text(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> tuple[str, float]:
-        """Returns the text of the best span of all rows, and its probability among the best spans."""
+        """Returns the text of the most likely span over all rows, and its probability among the best spans."""
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
         found = []
         for feature, output in rows:
@@ -237,7 +249,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     def score(
         self, examples: Sequence[MultiHopQuestion], predictions: Sequence[MultiHopPrediction], split: str
     ) -> dict[str, float]:
-        """See `Problem`. Returns the scores of HotpotQA's official script; a dev split chooses the threshold first."""
+        """Returns the scores of HotpotQA's official script; a dev split chooses the support threshold first."""
         pairs = list(zip(examples, predictions, strict=True))
         if self.chooses_thresholds and split in self.dev_splits:
             best = max(GRID.tolist(), key=lambda one: (mean_support_f1(pairs, one), -abs(one - 0.5)))
@@ -256,7 +268,10 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """See `Problem`. Writes 'predictions.json', {'answer': {id: text}, 'sp': {id: [[title, number], ...]}}."""
+        """Writes answers and supporting sentences as 'predictions.json', which HotpotQA's script reads.
+
+        The file has {'answer': {id: text}, 'sp': {id: [[title, number], ...]}}.
+        """
         del split
         pairs = list(zip(examples, predictions, strict=True))
         threshold = self.thresholds[THRESHOLD]
@@ -272,7 +287,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return [path]
 
     def example_from_python(self, value: Any) -> MultiHopQuestion:
-        """See `Problem`. Accepts {'question': text, 'context': [[title, [sentence, ...]], ...]}."""
+        """Returns a question from {'question': text, 'context': [[title, [sentence, ...]], ...]}."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': [[title, [sentence, ...]], ...]}")
         question, paragraphs = value['question'], parse_paragraphs(value['context'], "'context'")
@@ -283,16 +298,15 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return MultiHopQuestion(str(value.get('id', '')), question, paragraphs, place='the question')
 
     def prediction_to_python(self, prediction: MultiHopPrediction) -> dict[str, Any]:
-        """See `Problem`. Returns {'answer', 'type', 'score', 'support': [[title, sentence number], ...]}."""
+        """Returns {'answer', 'type', 'score', 'support': [[title, sentence number], ...]} of a prediction."""
         support = [list(one) for one in prediction.supporting_sentences(self.thresholds[THRESHOLD])]
         return {'answer': prediction.answer, 'type': prediction.type, 'score': prediction.score, 'support': support}
 
 
 def answer_position_in_row(span: tuple[int, int], answer: tuple[int, int] | None, before: int) -> tuple[int, int]:
-    """Returns the answer's first and last position in a row.
+    """Returns the answer's first and last position in a row; (0, 0) if the row does not have the whole answer.
 
-    `span` is the row's part of the paragraphs, and `before` the number of tokens before it in the row. The result is
-    (0, 0) if the row does not hold the whole answer.
+    `span` is the range of paragraph tokens in the row, and `before` the number of tokens before them in the row.
     """
     if answer is None or not span[0] <= answer[0] <= answer[1] < span[1]:
         return 0, 0
@@ -302,7 +316,10 @@ def answer_position_in_row(span: tuple[int, int], answer: tuple[int, int] | None
 def multi_hop_labels(
     example: MultiHopQuestion, texts: Sequence[MarkedText], row: Feature, place: tuple[int, int]
 ) -> Feature:
-    """Returns 'type', 'start', 'end' and 'support' of a row; `place`: first and last position of a span answer."""
+    """Returns the labels of a row: 'type', 'start', 'end' and 'support'.
+
+    `place` is the first and last position of a span answer.
+    """
     kind = answer_type(example)
     start, end = (0, 0) if kind else place
     support = np.full(len(row['tokens']), -1, np.float32)
@@ -313,7 +330,7 @@ def multi_hop_labels(
 
 
 def mean_support_f1(pairs: Sequence[tuple[MultiHopQuestion, MultiHopPrediction]], threshold: float) -> float:
-    """Returns the mean F1 of the supporting sentences at a threshold."""
+    """Returns the mean F1 of the predicted supporting sentences at a support threshold."""
     return sum(support_scores(guess.supporting_sentences(threshold), one.supporting)[1] for one, guess in pairs) / len(
         pairs
     )

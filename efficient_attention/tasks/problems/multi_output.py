@@ -1,4 +1,4 @@
-"""Several numbers or several labels per row: inference only, with imported checkpoints; nothing here trains."""
+"""Predicts several numbers or several labels per row with imported checkpoints; such models are never trained here."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +15,20 @@ from efficient_attention.tasks.problems.one_label import OneLabelProblem
 from efficient_attention.tasks.problems.prediction_files import write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
-LIKELY = 0.5  # a label is given from this probability up
+LIKELY = 0.5  # a label is predicted if its probability is at least this
 
 
 class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
-    """A number for each name in `config.labels`: the raw output, or its sigmoid as the probability of the label."""
+    """A problem with one number per name in `config.labels`: the model's output or the probability of a label.
+
+    The probability is the sigmoid of the output.
+    """
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int, *, is_multi_label: bool) -> None:
-        """See `Problem`. With `is_multi_label`, the outputs are labels, and a row may have any number of them."""
+        """Prepares a problem with several outputs per row.
+
+        With `is_multi_label`, the outputs are labels, and a row may have any number of them.
+        """
         super().__init__(config, encoder, length)
         self.labels, self.is_multi_label = config.labels, is_multi_label
         self.metric_names: frozenset[str] = frozenset()
@@ -38,7 +44,7 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
     def predict_from_outputs(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, float] | None]:
-        """See `Problem`."""
+        """Returns the number of each name for each example, from the mean logits over its rows."""
         means = mean_logits(len(examples), features, outputs)
         return [None if logits is None else self._named_outputs(logits) for logits in means]
 
@@ -49,19 +55,22 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[dict[str, float] | None], split: str
     ) -> dict[str, float]:
-        """Returns no scores, because rows with labels raise when they are read."""
+        """Returns no scores, because reading an example with a label already raises InputError."""
         del examples, predictions, split
         return {}
 
     def write_predictions(
         self, examples: Sequence[LabelledText], predictions: Sequence[dict[str, float] | None], split: str, folder: Path
     ) -> list[Path]:
-        """Writes JSON lines of id and the fields of `answer`."""
+        """Writes one JSON object per example, with its id and the fields of `prediction_to_python`."""
         answers = [(one.id, self.prediction_to_python(guess)) for one, guess in zip(examples, predictions, strict=True)]
         return [write_prediction_json_lines([{'id': id, **answer} for id, answer in answers if answer], split, folder)]
 
     def prediction_to_python(self, prediction: dict[str, float] | None) -> dict[str, Any] | None:
-        """Returns {'scores': by name}, plus 'labels' of probability >= 0.5 if multi-label; None without prediction."""
+        """Returns {'scores': number of each name}; None without a prediction.
+
+        With labels, there is also 'labels', the names with a probability of at least 0.5.
+        """
         if prediction is None:
             return None
         likely = [label for label, probability in prediction.items() if probability >= LIKELY]

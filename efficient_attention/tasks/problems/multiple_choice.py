@@ -1,4 +1,4 @@
-"""Multiple choice (SWAG, CODAH, RACE, a user's tables): each choice is a row [CLS] context [SEP] ending [SEP]."""
+"""Multiple choice (SWAG, CODAH, RACE, a user's tables), where each choice is a row [CLS] context [SEP] ending [SEP]."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from efficient_attention.tasks.problems.windows import window_starts
 FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')
 
-Pair = tuple[Ids, Ids]  # context and ending
+Pair = tuple[Ids, Ids]  # token ids of context and ending
 PairsOfRows = list[list[tuple[Ids, ...]]]  # for each feature, the texts of each of its choices
 
 
@@ -36,14 +36,17 @@ class ChoicePrediction:
 
 
 class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
-    """One of A choices; see `Problem`. If a question was left out as too long, its prediction is None."""
+    """A fine-tuning problem whose label is one of A choices.
+
+    If a question was left out as too long, its prediction is None.
+    """
 
     head = 'choice'
     metric_names = frozenset({'accuracy'})
     best_metric = 'accuracy'
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `Problem`."""
+        """Checks the config, and prepares how context and endings are encoded as rows."""
         super().__init__(config, encoder, length)
         if config.format not in FORMATS:
             raise InputError(f'examples.format is {config.format!r}; multiple choice reads {", ".join(FORMATS)}')
@@ -53,12 +56,12 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         self.dev_splits = ('dev',) if config.dev else ()
 
     def read_examples(self, split: str) -> list[ChoiceQuestion]:
-        """See `Problem`."""
+        """Returns the questions of a split, in file order."""
         return list(read_choices(self.config, split))
 
     def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool = False) -> list[Feature]:
-        """See `Problem`."""
-        del is_training  # no row is dropped for training
+        """Returns each question as rows of tokens, with one row per choice."""
+        del is_training  # unused, because training drops no row
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
         contexts = ids_of(self.encoder, [question.context for question in examples])
@@ -75,7 +78,10 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def _choice_rows(
         self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool
     ) -> list[list[Feature]]:
-        """Returns the rows [A] of each feature: one feature, none if the question is left out, or one per window."""
+        """Returns the rows [A] of each feature of a question: one row per choice.
+
+        There is one feature, or one per window, or none if the question is left out.
+        """
         if is_overlong and self.rule.policy == 'windows':
             pairs_of_rows = self._context_windows(question, texts)
         else:
@@ -87,7 +93,10 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         return [[self.template.row(*pair) for pair in pairs] for pairs in pairs_of_rows]
 
     def _context_windows(self, question: ChoiceQuestion, texts: Sequence[Pair]) -> PairsOfRows:
-        """Returns windows of the context, the same for all choices, each paired with the whole ending of a choice."""
+        """Returns windows of a long context, each paired with the whole ending of every choice.
+
+        The windows are the same for all choices.
+        """
         context, longest = texts[0][0], max(len(ending) for _, ending in texts)
         if longest > self.room // 2:
             raise InputError(
@@ -106,13 +115,13 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         return self.mark_global_token(feature)
 
     def is_labelled(self, example: ChoiceQuestion) -> bool:
-        """See `Problem`."""
+        """Returns whether the question has a known answer."""
         return example.answer is not None
 
     def predict_from_outputs(
         self, examples: Sequence[ChoiceQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[ChoicePrediction | None]:
-        """See `Problem`."""
+        """Returns the most likely choice for each question, from the mean logits over its windows."""
         means = mean_logits(len(examples), features, outputs)
         return [
             logits if logits is None else _choice_prediction(one, logits)
@@ -122,8 +131,8 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def score(
         self, examples: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`. Left-out questions do not count."""
-        del split  # there is only one dev split
+        """Returns the accuracy of the predicted choices, without left-out questions."""
+        del split  # unused, because there is only one dev split
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         for question, _ in pairs:
             if question.answer is None:
@@ -138,7 +147,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """Writes JSON lines of id, label (index of the choice, from 0) and probabilities."""
+        """Writes JSON lines of id, label (the index of the choice, from 0) and probabilities."""
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         rows = [{'id': one.id, 'label': guess.index, 'probabilities': guess.probabilities} for one, guess in pairs]
         return [write_prediction_json_lines(rows, split, folder)]
@@ -160,7 +169,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         )
 
     def prediction_to_python(self, prediction: ChoicePrediction | None) -> dict[str, Any] | None:
-        """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}."""
+        """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}; None without a prediction."""
         if prediction is None:
             return None
         index, scores = prediction.index, list(prediction.probabilities)
@@ -168,5 +177,5 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
 
 
 def _choice_prediction(question: ChoiceQuestion, logits: np.ndarray) -> ChoicePrediction:
-    probabilities = scipy.special.softmax(logits[: len(question.choices)])  # drops padded choices
+    probabilities = scipy.special.softmax(logits[: len(question.choices)])  # the slice drops padded choices
     return ChoicePrediction(int(np.argmax(probabilities)), question.choices, tuple(map(float, probabilities)))

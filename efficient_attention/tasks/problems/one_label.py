@@ -1,4 +1,4 @@
-"""The common base of classification and regression: rows of one or two texts with one label."""
+"""The common base class of classification and regression: one or two texts per example, with one label."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,18 @@ from efficient_attention.tasks.problems.sentence_rows import SentenceLengthPolic
 
 Prediction = TypeVar('Prediction')
 FORMATS = ('table', 'glue', ARENA)
-TOWERS = 2  # texts of a pair that are encoded as separate rows
+TOWERS = 2  # number of texts per example, if each text is encoded as a separate row
 MATCHED_SPLIT, MISMATCHED_SPLIT = 'dev_matched', 'dev_mismatched'
 
 
 class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
-    """One label for a text or a text pair; see `Problem`. `notes` lists what was cut or left out, one line per file."""
+    """A fine-tuning problem with one label for a text or a text pair.
+
+    `notes` lists what was cut or left out, one line per file.
+    """
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `Problem`."""
+        """Checks the config, and prepares how texts are split and encoded as rows."""
         super().__init__(config, encoder, length)
         if config.format not in FORMATS:
             known = ' or '.join(map(repr, FORMATS))
@@ -43,11 +46,11 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         self.text_count = self._text_count()
         if config.towers and self.text_count != TOWERS:
             raise InputError(f'examples.towers is {config.towers}; a row here has one text, so it must be False')
-        self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}  # by number of texts
+        # number of texts -> template of a row
+        self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}
         in_a_row = 1 if config.towers else self.text_count
-        self.rule.tokens_left_for_texts(
-            self.templates[in_a_row].special_token_count, in_a_row
-        )  # raises now if the rows are too short
+        # raises now if the rows are too short for any text
+        self.rule.tokens_left_for_texts(self.templates[in_a_row].special_token_count, in_a_row)
         self.sentence_rule = SentenceLengthPolicy(config.overlong, config.sentences, length)
         if config.sentences and self.text_count > 1:
             raise InputError(f'examples.sentences is {config.sentences}; it reads one text, and a row here has two')
@@ -55,7 +58,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """The column names of the texts, for messages."""
+        """Returns the column names of the texts, for messages."""
         if self.glue:
             return self.glue.texts
         if self.arena is not None:
@@ -77,7 +80,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         return tuple(name for name, is_mismatched in splits if is_mismatched in are_mismatched)
 
     def read_examples(self, split: str) -> list[LabelledText]:
-        """See `Problem`."""
+        """Returns the labelled texts of a split, in file order, without broken rows, which are counted in a note."""
         faults: list[str] = []
         kind = 'dev' if split in self.dev_splits else split
         examples = list(read_labelled(self.config, kind, faults))
@@ -87,11 +90,11 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             examples = [one for one in examples if (one.subset == MISMATCHED) == (split == MISMATCHED_SPLIT)]
         for example in examples:
             if example.label is not None:
-                self.label_array(example)  # raises if the label is unknown
+                self.label_array(example)  # called because it raises for an unknown label
         return examples
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool = False) -> list[Feature]:
-        """See `Problem`."""
+        """Returns the texts as rows of tokens; a text that is too long is handled as `examples.overlong` says."""
         if self.config.sentences:
             return self._encode_sentences(examples, is_training=is_training)
         if self.config.towers:
@@ -108,7 +111,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         return features
 
     def _encode_towers(self, examples: Sequence[LabelledText]) -> list[Feature]:
-        """Encodes both texts of an example as separate rows, each of at most `data.length` tokens."""
+        """Returns the two texts of each example as separate rows, each of at most `data.length` tokens."""
         counts, template = LengthCounts(self.rule), self.templates[1]
         if self.rule.policy == 'windows':
             raise InputError("examples.overlong is 'windows'; with examples.towers a text is one row: cut or refuse it")
@@ -118,7 +121,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
                 self.rule.fit_to_rows((ids,), template.special_token_count, example.file_and_line, (field,))
                 for ids, field in zip(texts, self.text_columns, strict=True)
             ]
-            made = min(map(len, rows))  # 0 if one of the texts is left out
+            made = min(map(len, rows))  # number of rows, 0 if one of the two texts is left out
             counts.count_row(
                 example.file, is_overlong=max(map(len, texts)) + template.special_token_count > self.length, made=made
             )
@@ -154,18 +157,18 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
     @abc.abstractmethod
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """Returns the label of a labelled example as an array, as stored in a feature.
+        """Returns the label of a labelled example as an array, in the form in which a row stores it.
 
         Raises:
             InputError: the label is not among the known labels; the message names file and line.
         """
 
     def is_labelled(self, example: LabelledText) -> bool:
-        """See `Problem`."""
+        """Returns whether the example has a label."""
         return example.label is not None
 
     def example_from_python(self, value: Any) -> LabelledText:
-        """Returns an example from 'text', ('text', 'other') or {'text': ..., 'text_pair': ...}.
+        """Returns an example from one text, a pair of texts, or {'text': ..., 'text_pair': ...}.
 
         Raises:
             InputError: the value has another form, has an empty text, or has the wrong number of texts for the task.
@@ -181,7 +184,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
 
 def first_arena_dataset(config: ExamplesConfig) -> ArenaDataset:
-    """Returns the first long-range dataset that a split names; raises InputError if no split names one.
+    """Returns the first Long Range Arena dataset that a split names; raises InputError if no split names one.
 
     All splits must match the labels and the kind of this dataset.
     """
@@ -192,7 +195,7 @@ def first_arena_dataset(config: ExamplesConfig) -> ArenaDataset:
 
 
 def check_same_arena_kind(config: ExamplesConfig, first: ArenaDataset) -> None:
-    """Raises InputError if a split's long-range dataset differs from the first one in kind or labels."""
+    """Raises InputError if the Long Range Arena dataset of a split differs from the first dataset in kind or labels."""
     for split in SPLITS:
         if not getattr(config, split).strip():
             continue
@@ -207,10 +210,10 @@ def check_same_arena_kind(config: ExamplesConfig, first: ArenaDataset) -> None:
 def pair_with_predictions(
     examples: Sequence[LabelledText], predictions: Sequence[Prediction | None]
 ) -> list[tuple[LabelledText, Prediction]]:
-    """Returns pairs of example and prediction, without examples that have no prediction.
+    """Returns pairs of an example and its prediction, without examples that have no prediction.
 
     Raises:
-        InputError: such an example has no label to compare with; the message names file and line.
+        InputError: an example with a prediction has no label to compare with; the message names file and line.
     """
     pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess is not None]
     for example, _ in pairs:

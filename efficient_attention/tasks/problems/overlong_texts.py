@@ -1,4 +1,4 @@
-"""Handles texts that are too long for a row: cuts them, raises, leaves them out or splits them into windows.
+"""Handles texts that are too long for a row: cuts them, leaves them out, splits them into windows or raises.
 
 Every change is reported in a note to the user.
 """
@@ -15,13 +15,13 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.encoded_text import EncodedText
 from efficient_attention.tasks.problems.windows import window_starts
 
-Ids = np.ndarray  # integers [l]
-MOST_NOTES = 4  # most files with a separate note; RACE has one file per article, 28,000 in all
+Ids = np.ndarray  # token ids, integers [l]
+MOST_NOTES = 4  # largest number of files with separate notes; RACE has one file per article, 28,000 in all
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenLengthPolicy:
-    """The policy for texts that are too long for one row.
+    """The rule for texts that have too many tokens for one row.
 
     Attributes:
         policy: `examples.overlong`, see config/examples.py.
@@ -35,17 +35,20 @@ class TokenLengthPolicy:
 
     @property
     def limit_text(self) -> str:
-        """The longest row, in words for messages."""
+        """Returns the length limit of a row, in words for messages."""
         return f'data.length {self.length} tokens'
 
     def tokens_left_for_texts(self, added: int, texts: int) -> int:
-        """Returns the tokens left for texts besides `added` special tokens; raises InputError if below one per text."""
+        """Returns the number of tokens that a row has for its texts, besides `added` special tokens.
+
+        It raises InputError if there is less than one token per text.
+        """
         if self.length < added + texts:
             raise InputError(f'data.length is {self.length}; {texts} texts with {added} special tokens need more')
         return self.length - added
 
     def fit_to_rows(self, texts: Sequence[Ids], added: int, where: str, fields: Sequence[str]) -> list[tuple[Ids, ...]]:
-        """Returns the rows made from the texts, each with its part of each text.
+        """Returns the rows made from one text or two texts, each row with a part of each text.
 
         If the texts fit, there is one row; otherwise the policy decides.
 
@@ -88,7 +91,7 @@ class TokenLengthPolicy:
 
 
 class OverlongPolicy(Protocol):
-    """The interface of a length rule: a policy, and the longest row in words."""
+    """The interface of a rule for texts that are too long: the name of its policy, and its limit in words."""
 
     @property
     def policy(self) -> str: ...
@@ -98,23 +101,24 @@ class OverlongPolicy(Protocol):
 
 
 class LengthCounts:
-    """Counts the rows of each file that were too long, for one note per file."""
+    """Counts the rows of each file that are too long, to write one note per file."""
 
     def __init__(self, rule: OverlongPolicy) -> None:
         self.rule = rule
         self.rows: collections.Counter[str] = collections.Counter()
         self.overlong: collections.Counter[str] = collections.Counter()
-        self.made: collections.Counter[str] = collections.Counter()  # rows or windows made from rows that were too long
+        # number of rows or windows made from rows that were too long
+        self.made: collections.Counter[str] = collections.Counter()
 
     def count_row(self, file: str, *, is_overlong: bool, made: int) -> None:
-        """Counts one row of a file; '' = input without a file."""
+        """Counts one row of a file, and whether it is too long; the name '' means input without a file."""
         self.rows[file] += 1
         if is_overlong:
             self.overlong[file] += 1
             self.made[file] += made
 
     def notes(self) -> dict[str, str]:
-        """Returns {file: note} for files with rows that were too long; many such files share a single note."""
+        """Returns {file: note} for files with rows that are too long; many such files share a single note."""
         files = list(self.overlong)
         if len(files) <= MOST_NOTES:
             return {file: self._overlong_note(file or 'input', [file]) for file in files}
@@ -127,7 +131,7 @@ class LengthCounts:
 
 
 def truncation_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
-    """Returns a note about questions that are cut to `limit` tokens, as {note: note}; {} if there are none."""
+    """Returns a note about questions that are cut to `limit` tokens, as {note: note}; {} if no question is cut."""
     cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
     if not cut:
         return {}

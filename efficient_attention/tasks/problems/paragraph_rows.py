@@ -1,4 +1,4 @@
-"""Builds the long row of a multi-hop question: paragraphs with a marker before every title and sentence."""
+"""Builds the long row of a multi-hop question: paragraphs with a marker token before every title and sentence."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ TYPES = ('span', 'yes', 'no')
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MarkedText:
-    """A title or a sentence of a paragraph, which gets a marker in the row; `sentence` is None for a title."""
+    """A title or a sentence of a paragraph, which has a marker token in the row; `sentence` is None for a title."""
 
     text: str
     title: str
@@ -25,7 +25,7 @@ class MarkedText:
 
 
 def marked_texts(example: MultiHopQuestion) -> list[MarkedText]:
-    """Returns the titles and sentences of the paragraphs, in order."""
+    """Returns the titles and sentences of a question's paragraphs, in order."""
     found = []
     for paragraph in example.paragraphs:
         found.append(MarkedText(paragraph.title, paragraph.title))
@@ -35,7 +35,7 @@ def marked_texts(example: MultiHopQuestion) -> list[MarkedText]:
 
 
 def marker_ids(encoder: TextEncoder) -> tuple[int, int]:
-    """Returns the marker ids of titles and of sentences.
+    """Returns the token ids of the markers of titles and of sentences.
 
     If the vocabulary has no unused pieces, both are the separator's id.
     """
@@ -47,7 +47,7 @@ def marker_ids(encoder: TextEncoder) -> tuple[int, int]:
 def paragraph_arrays(
     texts: Sequence[MarkedText], encoded: Sequence[EncodedText], markers: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of the paragraphs in a row, int32 [l] each.
+    """Returns the arrays of all paragraphs of a row, such as token ids and character offsets, int32 [l] each.
 
     - 'tokens': the token ids.
     - 'text': the number of the token's marked text, -1 at markers.
@@ -74,7 +74,9 @@ def paragraph_arrays(
 
 
 def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
-    """Returns (text, first character, end) of the answer's most likely position; None if no text contains the answer.
+    """Returns the most likely position of the answer, as number of the text, first character and end.
+
+    It is None if no text contains the answer.
 
     HotpotQA does not say where the answer is. Matches of whole words come before matches inside words. Then the order
     is: supporting sentences, other sentences of their paragraphs, titles of these paragraphs, other sentences, other
@@ -98,7 +100,7 @@ def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tup
 def answer_positions(
     example: MultiHopQuestion, texts: Sequence[MarkedText], encoded: Sequence[EncodedText]
 ) -> tuple[int, int] | None:
-    """Returns the first and last position of the answer among the paragraph tokens; None if the answer is not there."""
+    """Returns the first and last position of the answer among the paragraph tokens; None without the answer."""
     place = locate_answer(example, texts)
     found = tokens_in_character_span(encoded[place[0]].offsets, *place[1:]) if place else None
     if place is None or found is None:
@@ -116,7 +118,7 @@ def answer_type(example: MultiHopQuestion) -> int:
 def encoded_marked_texts(
     encoder: TextEncoder, examples: Sequence[MultiHopQuestion]
 ) -> Iterator[tuple[list[MarkedText], list[EncodedText]]]:
-    """Yields the marked texts of each example and their tokens."""
+    """Yields, for each example, its titles and sentences and their tokens."""
     for example in examples:
         texts = marked_texts(example)
         yield texts, encoded_texts(encoder, [marked.text for marked in texts])

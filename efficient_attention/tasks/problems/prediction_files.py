@@ -1,4 +1,4 @@
-"""Writes prediction files: GLUE submissions and JSON lines."""
+"""Writes prediction files: GLUE submissions, and JSON lines for other data."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ def submission_name(title: str, subset: str) -> str:
 
 
 def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Writes one submission per subset of the test examples; returns their paths.
+    """Writes one GLUE submission file per subset of the test examples; returns the paths.
 
     Raises:
         InputError: an example has no prediction because it was left out as too long; the server expects all rows.
@@ -36,13 +36,16 @@ def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[st
 
 
 def write_prediction_json_lines(rows: Iterable[dict[str, Any]], split: str, folder: Path) -> Path:
-    """Writes one JSON object per line: 'predictions.jsonl' for 'test', '<split>_predictions.jsonl' for other splits."""
+    """Writes predictions as one JSON object per line; returns the path.
+
+    The file is 'predictions.jsonl' for the split 'test', and '<split>_predictions.jsonl' for other splits.
+    """
     name = 'predictions.jsonl' if split == 'test' else f'{split}_predictions.jsonl'
     return write_lines([json.dumps(row, ensure_ascii=False) for row in rows], folder / name)
 
 
 def write_lines(lines: Sequence[str], path: Path) -> Path:
-    """Writes lines into a file and creates its folder if needed; returns the path."""
+    """Writes lines of text into a file and creates its folder if needed; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(''.join(f'{line}\n' for line in lines), encoding='utf-8')
     return path

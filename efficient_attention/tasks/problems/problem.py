@@ -17,38 +17,44 @@ from efficient_attention.tasks.problems.overlong_texts import LengthCounts
 Example = TypeVar('Example')
 Prediction = TypeVar('Prediction')
 
-# The arrays of one row before padding, by name:
-#   'tokens' int32 [l], or [A, l] for multiple choice (each choice padded with 0 to l, plus 'lengths' int32 [A]),
-#       or likewise [S, l] for a text of S sentences
-#   'token_types' int32, shaped as the tokens
-#   'example' int32 []: the index of its example in the encoded list
-#   labels, absent if the example has none:
-#     'label' int32 [] ('sequence', 'choice') or float32 [] (regression)
-#     'labels' int32 [l] ('token'), -1 where there is nothing to predict
-#     'start', 'end' int32 [] ('span', 'multi_hop'): positions of the first and the last token of the answer
-#     'type' int32 [] (0 span, 1 yes, 2 no), 'support' float32 [l] (0 or 1, -1 = no sentence marker) ('multi_hop')
-#   'is_global' bool [l], absent if no token is global
-# and arrays of a single problem that stay on the host, such as offsets.
+# A feature holds the arrays of one row before padding, by name. Some arrays exist only for some kinds of heads:
+#   'tokens' int32 [l]; for multiple choice [A, l], each choice zero-padded to l, with 'lengths' int32 [A]
+#   'tokens' is likewise [S, l] for a text of S sentences.
+#   'token_types' int32, with the shape of 'tokens'
+#   'example' int32 []: the index of the row's example in the encoded list
+#   An example without a label has no arrays of labels:
+#     'label' int32 [] (heads 'sequence' and 'choice'), or float32 [] in regression
+#     'labels' int32 [l] (head 'token'): the tag of each token, -1 where there is nothing to predict
+#     'start', 'end' int32 [] (heads 'span', 'multi_hop'): positions of the first and the last token of the answer
+#     'type' int32 [] (head 'multi_hop'): the answer type, 0 = span, 1 = yes, 2 = no
+#     'support' float32 [l] (head 'multi_hop'): 1 or 0 = the sentence supports the answer or not, -1 = no marker
+#   'is_global' bool [l]: whether each token is global; absent if no token is global
+# A problem may add arrays that stay on the host, such as character offsets.
 Feature = dict[str, np.ndarray]
 
-# The model outputs of one row, without padding, float32, by name: 'logits' [C] ('sequence'), [l, C] ('token'),
-# [l, 2] of start and end ('span', 'multi_hop'), [A] ('choice'); 'type' [3] and 'support' [l] ('multi_hop').
+# The model outputs of one row, float32 and without padding, by name:
+#   'logits': [C] for the head 'sequence', [l, C] for 'token', [A] for 'choice'
+#   'logits': [l, 2] of start and end for the heads 'span' and 'multi_hop'
+#   'type' [3] of the answer types and 'support' [l] of the sentence markers for the head 'multi_hop'
 Outputs = Mapping[str, np.ndarray]
 
 
 class Problem(abc.ABC, Generic[Example, Prediction]):
-    """A kind of fine-tuning problem, set up for one config."""
+    """The interface of a fine-tuning problem, such as classification; an object is set up for one config."""
 
     head: str  # required kind of head, see config/head.py
     labels: tuple[str, ...] = ()  # class names in the order of the outputs; () if the outputs are not classes
-    metric_names: frozenset[str]  # names that `score` returns, over all dev splits
-    best_metric: str  # the metric that compares checkpoints ...
-    best_mode: str = 'max'  # ... and whether higher ('max') or lower ('min') is better
-    dev_splits: tuple[str, ...] = ('dev',)  # MNLI has two dev splits
-    chooses_thresholds = True  # whether `score` chooses thresholds on a dev split; False once they are chosen
+    metric_names: frozenset[str]  # names of all metrics that `score` returns over all dev splits
+    best_metric: str  # the metric that ranks checkpoints
+    # whether the best checkpoint has the highest ('max') or the lowest ('min') value of `best_metric`
+    best_mode: str = 'max'
+    dev_splits: tuple[str, ...] = ('dev',)  # most problems have one dev split; MNLI has two
+    chooses_thresholds = True  # whether `score` chooses decision thresholds on a dev split; False once they are chosen
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """Stores config and encoder; `length` is the most tokens of a row, special tokens included.
+        """Stores the config and the tokenizer; `length` is the largest number of tokens of a row.
+
+        Special tokens count.
 
         Raises:
             InputError: the config names no files, or has invalid labels.
@@ -56,10 +62,11 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
         self.config, self.encoder, self.length = config, encoder, length
         self._notes: dict[str, str] = {}
         self._window_notes: dict[str, str] = {}
-        self.thresholds: dict[str, float] = {}  # chosen by `score` on a dev split, used for other splits
+        # decision thresholds, which `score` chooses on a dev split and uses for other splits
+        self.thresholds: dict[str, float] = {}
 
     def mark_global_token(self, feature: Feature) -> Feature:
-        """Returns the feature with its first token, [CLS], marked as global if the config asks for global tokens."""
+        """Returns the row with its first token, [CLS], marked as global if the config asks for global tokens."""
         if self.config.has_global:
             feature['is_global'] = np.zeros(feature['tokens'].shape, bool)
             feature['is_global'][..., 0] = True
@@ -67,21 +74,21 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
 
     @property
     def notes(self) -> list[str]:
-        """Warnings about examples that were cut, left out, broken or split into windows, one line each."""
+        """Returns warnings about examples that were cut, left out, broken or split into windows, one line each."""
         return self.dropped_data_notes + list(self._window_notes.values())
 
     @property
     def dropped_data_notes(self) -> list[str]:
-        """The notes about lost text, without the notes about windows, which lose nothing."""
+        """Returns the warnings about lost text, without notes about windows, which lose nothing."""
         return list(self._notes.values())
 
     def note_lengths(self, counts: LengthCounts) -> None:
-        """Adds notes about rows that were too long."""
+        """Adds a note about each file with rows that were too long."""
         (self._window_notes if self.config.overlong == 'windows' else self._notes).update(counts.notes())
 
     @property
     def head_output_count(self) -> int:
-        """The number of outputs per row or token; 1 for regression."""
+        """Returns the number of outputs per row or token; 1 for regression."""
         return max(len(self.labels), 1)
 
     @abc.abstractmethod
@@ -94,7 +101,9 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
 
     @abc.abstractmethod
     def encode(self, examples: Sequence[Example], *, is_training: bool = False) -> list[Feature]:
-        """Returns rows of tokens, one or more per example, in order; `is_training` may drop rows that teach nothing.
+        """Returns the examples as rows of tokens, one or more rows per example, in order.
+
+        With `is_training`, rows that teach nothing may be dropped.
 
         Raises:
             InputError: a text is empty, or too long by `config.overlong`; the message names the example's location.
@@ -108,29 +117,32 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
     def predict_from_outputs(
         self, examples: Sequence[Example], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[Prediction]:
-        """Returns one prediction per example, from the outputs of all its features."""
+        """Returns one prediction per example, from the model outputs of all rows of the example."""
 
     @abc.abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction], split: str) -> dict[str, float]:
-        """Returns the official metrics, fractions or correlations in [-1, 1]; names differ between two dev splits."""
+        """Returns the official metrics of the predictions: fractions, or correlations in [-1, 1].
+
+        If there are two dev splits, their metrics have different names.
+        """
 
     @abc.abstractmethod
     def write_predictions(
         self, examples: Sequence[Example], predictions: Sequence[Prediction], split: str, folder: Path
     ) -> list[Path]:
-        """Writes the files that the official scripts or servers expect into `folder`; returns their paths."""
+        """Writes predictions into `folder` in the form that official scripts or servers read; returns the paths."""
 
     @abc.abstractmethod
     def example_from_python(self, value: Any) -> Example:
-        """Returns an unlabelled example from plain Python input of `pipeline`; raises InputError if it is invalid."""
+        """Returns an unlabelled example from Python input of `pipeline`; raises InputError if it is invalid."""
 
     @abc.abstractmethod
     def prediction_to_python(self, prediction: Prediction) -> Any:
-        """Returns a prediction as plain Python: dicts of str, int, float and lists."""
+        """Returns a prediction as plain Python values: dicts of str, int, float and lists."""
 
 
 def mean_logits(examples: int, features: Sequence[Feature], outputs: Sequence[Outputs]) -> list[np.ndarray | None]:
-    """Returns the mean logits of each example over its rows, float64; None for an example without rows."""
+    """Returns the mean logits over the rows of each example, float64; None for an example without rows."""
     sums: list[np.ndarray | None] = [None] * examples
     rows = np.zeros(examples, np.int64)
     for feature, output in zip(features, outputs, strict=True):

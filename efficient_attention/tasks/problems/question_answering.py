@@ -1,4 +1,4 @@
-"""Answers to questions as spans of a context: SQuAD 1.1, SQuAD 2.0 and a user's files.
+"""Question answering by spans of a context: SQuAD 1.1, SQuAD 2.0 and a user's files.
 
 A context that is too long for a row is split into overlapping windows, so nothing is lost. The answer is the exact text
 of the context between the first and the last character of the chosen tokens. Token offsets give these characters, so
@@ -41,7 +41,9 @@ THRESHOLD = 'no_answer_threshold'
 
 
 class QuestionAnswering(Problem[Question, SpanPrediction]):
-    """Extractive question answering: start and end of the answer, both position 0 if a window has no answer.
+    """Extractive question answering: predicts the start and end of the answer in each window of the context.
+
+    If a window has no answer, start and end are position 0.
 
     Besides the arrays in `problem.py`, rows for prediction have:
     - 'offset_start' and 'offset_end', int32 [l]: characters of the context, -1 = not a token of the context.
@@ -75,15 +77,18 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
 
     @functools.cached_property
     def question_context_template(self) -> RowTemplate:
-        """The special tokens around a question and a window of the context."""
+        """Returns the template of a row: the special tokens around a question and a window of the context."""
         return row_template(self.encoder, is_pair=True)
 
     def max_context_tokens(self, question_length: int) -> int:
-        """Returns how many tokens of the context fit into a row with a question of this length."""
+        """Returns how many tokens of the context fit into a row with a question of `question_length` tokens."""
         return self.length - self.question_context_template.special_token_count - question_length
 
     def read_examples(self, split: str) -> list[Question]:
-        """See `Problem`. Training questions whose answer is not at the recorded position are left out with a note."""
+        """Returns the questions of a split, in file order.
+
+        Training questions whose answer is not at the recorded position are left out with a note.
+        """
         text = {'train': self.config.train, 'test': self.config.test}.get(split, self.config.dev)
         if not text:
             raise InputError(f'examples.{split} is empty; it must name files')
@@ -98,7 +103,9 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         return questions
 
     def encode(self, examples: Sequence[Question], *, is_training: bool = False) -> list[Feature]:
-        """See `Problem`. Makes a row per window; training rows have no arrays for predictions.
+        """Returns the questions as rows of tokens, one row per window of the context.
+
+        Training rows have no arrays for predictions.
 
         The rows of an example are labelled if its answer is at the recorded position, or if the question has no answer.
         """
@@ -116,7 +123,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     def window_rows(
         self, question: EncodedText, context: EncodedText, label: tuple[int, int] | None, is_training: bool
     ) -> Iterator[Feature]:
-        """Yields the windows over a context.
+        """Yields the row of each window over a context, with the question, labels and arrays for predictions.
 
         `label` is the answer's first and last token, (-1, -1) if there is no answer, None if unknown.
         """
@@ -142,13 +149,13 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
             yield row
 
     def is_labelled(self, example: Question) -> bool:
-        """See `Problem`. For version 1.1, only questions with an answer are labelled."""
+        """Returns whether the question has known answers; for SQuAD 2.0 also whether it is known to have none."""
         return bool(example.answers) or (example.answers == () and self.config.has_no_answer)
 
     def predict_from_outputs(
         self, examples: Sequence[Question], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[SpanPrediction]:
-        """See `Problem`. Returns the best candidates over all windows, and the odds that there is no answer."""
+        """Returns the best candidate answers to each question over all windows, and the odds of no answer."""
         found: list[list[Candidate]] = [[] for _ in examples]
         nulls: list[Candidate | None] = [None for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
@@ -164,7 +171,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         ]
 
     def window_candidates(self, context: str, feature: Feature, logits_L2: np.ndarray) -> Iterator[Candidate]:
-        """Yields the best answers of one window."""
+        """Yields the best candidate answers of one window."""
         text_L = np.minimum(feature['offset_start'], 0)
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
         firsts, lasts, _ = best_spans(logits_L2, feature['is_allowed'], text_L, **options)
@@ -182,7 +189,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     def score(
         self, examples: Sequence[Question], predictions: Sequence[SpanPrediction], split: str
     ) -> dict[str, float]:
-        """See `Problem`. Returns the scores of SQuAD 1.1's official script, or of 2.0's with `has_no_answer`.
+        """Returns the scores of the official script of SQuAD 1.1, or of SQuAD 2.0 with `has_no_answer`.
 
         With `chooses_thresholds`, a dev split first sets the threshold with the best F1, so 'f1' equals 'best_f1'.
         """
@@ -199,12 +206,15 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     def write_predictions(
         self, examples: Sequence[Question], predictions: Sequence[SpanPrediction], split: str, folder: Path
     ) -> list[Path]:
-        """See `Problem`. Writes the files of `write_answers`, under the same names for every split."""
+        """Writes the answers in the files that SQuAD's scripts read; every split has the same file names.
+
+        `write_answers` describes the files.
+        """
         del split
         return write_answers([example.id for example in examples], predictions, self.thresholds[THRESHOLD], folder)
 
     def example_from_python(self, value: Any) -> Question:
-        """See `Problem`. Accepts {'question': text, 'context': text}."""
+        """Returns a question from {'question': text, 'context': text}; raises InputError if it is invalid."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': text}")
         for name in ('question', 'context'):
@@ -214,7 +224,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         return Question(id=str(value.get('id', '')), **texts, place='the question')
 
     def prediction_to_python(self, prediction: SpanPrediction) -> dict[str, Any]:
-        """See `Problem`. Returns {'answer', 'score', 'start', 'end'}, in characters of the context; '' = no answer."""
+        """Returns {'answer', 'score', 'start', 'end'}, in characters of the context; the answer '' = no answer."""
         chosen = prediction.best_or_no_answer(self.thresholds[THRESHOLD])
         return {'answer': chosen.text, 'score': chosen.probability, 'start': chosen.start, 'end': chosen.end}
 
@@ -230,20 +240,20 @@ def check_config(config: ExamplesConfig) -> None:
 
 
 def check_answered(questions: Sequence[Question]) -> None:
-    """Raises InputError if a question has no answer."""
+    """Raises InputError if a question has no answer although all questions must have one."""
     for question in questions:
         if question.answers == ():
             raise InputError(f'{question.place}: no answers; questions without one need examples.has_no_answer')
 
 
 def has_known_answer(example: Question) -> bool:
-    """Returns whether the answer's position is known, or is known not to exist."""
+    """Returns whether the position of a question's answer is known, or the question is known to have no answer."""
     answer = example.training_answer
     return example.answers is not None and (answer is None or example.has_answer_at_start(answer))
 
 
 def answer_token_span(example: Question, context: EncodedText) -> tuple[int, int]:
-    """Returns the first and last token of the answer; (-1, -1) if there is no answer, or no token covers it."""
+    """Returns the first and last token of a question's answer; (-1, -1) if no token of the context covers an answer."""
     answer = example.training_answer
     found = tokens_in_character_span(context.offsets, answer.start, answer.start + len(answer.text)) if answer else None
     return found or (-1, -1)

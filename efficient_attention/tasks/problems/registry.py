@@ -7,7 +7,7 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.tasks.problems.problem import Problem
 
-# Dotted paths, so that a run imports only the module of its problem.
+# The dotted paths let a run import only the module of its problem.
 PROBLEMS = {
     'classification': 'efficient_attention.tasks.problems.classification.Classification',
     'regression': 'efficient_attention.tasks.problems.regression.Regression',
@@ -19,11 +19,11 @@ PROBLEMS = {
 
 
 def problem_type(name: str) -> type[Problem]:
-    """Returns the class of a problem by its name in a config."""
+    """Returns the class of a fine-tuning problem by its name in a config."""
     module, kind = PROBLEMS[name].rsplit('.', 1)
     return getattr(importlib.import_module(module), kind)
 
 
 def make_problem(config: ExamplesConfig, encoder: TextEncoder, length: int) -> Problem[Any, Any]:
-    """Returns the problem of `config.problem`; raises InputError if the config is invalid for the problem."""
+    """Returns the fine-tuning problem that `config.problem` names; raises InputError if the config does not fit it."""
     return problem_type(config.problem)(config, encoder, length)

@@ -15,14 +15,14 @@ from efficient_attention.tasks.problems.one_label import OneLabelProblem, pair_w
 from efficient_attention.tasks.problems.prediction_files import write_glue, write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
-HIGHEST_SCORE = 5.0  # STS-B's highest score
+HIGHEST_SCORE = 5.0  # the highest score of STS-B
 
 
 class Regression(OneLabelProblem[float | None]):
-    """A number for a text or a text pair; see `Problem`."""
+    """A fine-tuning problem with a number as the label of a text or a text pair."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `Problem`."""
+        """Finds the metrics of a regression in the config; raises InputError if the GLUE task has classes."""
         super().__init__(config, encoder, length)
         if self.glue and self.glue.labels:
             raise InputError(f"examples.name {config.name!r} has classes; examples.problem is 'classification'")
@@ -32,21 +32,21 @@ class Regression(OneLabelProblem[float | None]):
         self.best_metric = names[0]
 
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """Returns the number as float32 []; see `OneLabelProblem`."""
+        """Returns the number that labels an example, float32 []."""
         return np.array(numeric_label(example), np.float32)
 
     def predict_from_outputs(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[float | None]:
-        """See `Problem`."""
+        """Returns the predicted number of each example, the mean over its rows."""
         means = mean_logits(len(examples), features, outputs)
         return [None if logits is None else float(logits[0]) for logits in means]
 
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`. Left-out examples do not count."""
-        del split  # no regression task has two dev splits
+        """Returns the regression metrics of a split, without left-out examples."""
+        del split  # unused, because no regression task has two dev splits
         pairs = pair_with_predictions(examples, predictions)
         expected = np.array([numeric_label(example) for example, _ in pairs], np.float64)
         predicted = np.array([guess for _, guess in pairs], np.float64)
@@ -55,7 +55,10 @@ class Regression(OneLabelProblem[float | None]):
     def write_predictions(
         self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str, folder: Path
     ) -> list[Path]:
-        """Writes STS-B's 'test' as 'STS-B.tsv', clipped to [0, 5], and other splits as JSON lines of id and label."""
+        """Writes the predicted numbers: STS-B's 'test' split as 'STS-B.tsv', other splits as JSON lines.
+
+        Numbers in 'STS-B.tsv' are clipped to [0, 5]. A JSON line has id and label.
+        """
         if self.glue and split == 'test':
             values = [None if guess is None else f'{np.clip(guess, 0, HIGHEST_SCORE):.3f}' for guess in predictions]
             return write_glue(self.glue.title, examples, values, folder)

@@ -1,4 +1,4 @@
-"""Splits texts into sentences; a hierarchical model encodes each sentence as a separate row."""
+"""Splits texts into sentences, which a hierarchical model encodes as separate rows."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ LINE_BREAK = re.compile(r'<br\s*/?>', re.IGNORECASE)  # HTML line breaks, as in 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceLengthPolicy:
-    """The policy for texts with too many sentences, or with sentences that are too long.
+    """The rule for texts with too many sentences, or with sentences that have too many tokens.
 
     Attributes:
         policy: `examples.overlong`, see config/examples.py. 'windows' loses nothing: a long sentence continues as the
@@ -31,15 +31,20 @@ class SentenceLengthPolicy:
 
     @property
     def limit_text(self) -> str:
-        """The longest row, in words for messages."""
+        """Returns the limit of sentences and tokens of a text, in words for messages."""
         return f'examples.sentences {self.sentences} sentences, or data.length {self.length} tokens in one,'
 
     def is_overlong(self, sentences: Sequence[Ids], added: int) -> bool:
-        """Returns whether a text has too many sentences or a too long one; `added`: special tokens per sentence."""
+        """Returns whether a text has too many sentences or a sentence with too many tokens.
+
+        `added` is the number of special tokens per sentence.
+        """
         return len(sentences) > self.sentences or max(map(len, sentences)) + added > self.length
 
     def fit_to_rows(self, sentences: Sequence[Ids], added: int, where: str) -> list[list[Ids]]:
-        """Returns the rows made from a text, each a list of sentences: one row if it fits, otherwise by the policy.
+        """Returns the rows made from a text, each a list of sentences.
+
+        A text that fits makes one row; otherwise the policy decides.
 
         Raises:
             InputError: the text does not fit and the policy is 'error'.
@@ -67,7 +72,7 @@ def split_into_sentences(text: str) -> list[str]:
 
 
 def sentence_ids(encoder: TextEncoder, texts: Sequence[str]) -> list[list[Ids]]:
-    """Returns the ids of each text's sentences, without special tokens.
+    """Returns the token ids of each sentence of each text, without special tokens.
 
     Sentences without tokens are left out, but a text always keeps at least one sentence.
     """
@@ -78,7 +83,7 @@ def sentence_ids(encoder: TextEncoder, texts: Sequence[str]) -> list[list[Ids]]:
 
 
 def check_several_sentences(texts: Sequence[Sequence[Ids]], count: int) -> None:
-    """Raises InputError if every text is a single sentence, since a hierarchical model then has nothing to combine."""
+    """Raises InputError if every text is a single sentence, so that a hierarchical model has nothing to combine."""
     if texts and max(map(len, texts)) < 2:
         raise InputError(
             f'examples.sentences is {count}, but none of the {len(texts)} texts of examples.train has a sentence '

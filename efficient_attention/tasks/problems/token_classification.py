@@ -22,13 +22,16 @@ from efficient_attention.tasks.problems.prediction_files import write_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 from efficient_attention.tasks.problems.windows import WordTokens, word_tokens, word_windows
 
-# A word with inner punctuation ('e-mail', "don't", '@user', '#tag', '3.5'), or a single punctuation mark.
+# matches a word with inner punctuation ('e-mail', "don't", '@user', '#tag', '3.5'), or a single punctuation mark
 WORD = re.compile(r"[@#]?\w+(?:[-.,'’_&/:]\w+)*|[^\w\s]")
 
 
 @dataclasses.dataclass(frozen=True)
 class TagPrediction:
-    """The tag and probability of each word of a sentence; `spans` are the character ranges of the words in `text`."""
+    """The predicted tag of each word of a sentence, with its probability.
+
+    `spans` are the character ranges of the words in `text`.
+    """
 
     text: str
     spans: tuple[tuple[int, int], ...]
@@ -37,7 +40,7 @@ class TagPrediction:
 
 
 class TokenClassification(Problem[Sentence, TagPrediction | None]):
-    """A tag for each word, predicted at the word's first token; see `Problem`.
+    """A fine-tuning problem with a tag for each word, predicted at the word's first token.
 
     If a sentence was left out as too long, its prediction is None. Besides the arrays in tasks/problems/problem.py, a
     feature has 'words' int32 [l]: the word predicted at the position, -1 = none.
@@ -46,7 +49,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
     head = 'token'
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `Problem`."""
+        """Finds the tags in the config or the training files, and prepares how sentences are encoded as rows."""
         super().__init__(config, encoder, length)
         if config.format not in ('conll', 'table'):
             raise InputError(f"examples.format is {config.format!r}; token classification reads 'conll' or 'table'")
@@ -70,7 +73,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return tuple(sorted(found))
 
     def read_examples(self, split: str) -> list[Sentence]:
-        """See `Problem`."""
+        """Returns the sentences of a split, in file order; raises InputError if a tag is unknown."""
         sentences = list(read_sentences(self.config, split))
         for sentence in sentences:
             for line, tag in zip(sentence.lines, sentence.tags or (), strict=sentence.tags is not None):
@@ -81,8 +84,8 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return sentences
 
     def encode(self, examples: Sequence[Sentence], *, is_training: bool = False) -> list[Feature]:
-        """See `Problem`."""
-        del is_training  # no row is dropped for training
+        """Returns the sentences as rows of tokens, one or more rows per sentence."""
+        del is_training  # unused, because training drops no row
         counts = LengthCounts(self.rule)
         lost: collections.Counter[str] = collections.Counter()
         features: list[Feature] = []
@@ -127,13 +130,13 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return self.mark_global_token(feature)
 
     def is_labelled(self, example: Sentence) -> bool:
-        """See `Problem`."""
+        """Returns whether the sentence has known tags."""
         return example.tags is not None
 
     def predict_from_outputs(
         self, examples: Sequence[Sentence], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[TagPrediction | None]:
-        """See `Problem`."""
+        """Returns the most likely tag of each word of each sentence; None for a sentence without rows."""
         tags = [[self.fallback] * len(sentence.words) for sentence in examples]
         scores = [[0.0] * len(sentence.words) for sentence in examples]
         seen = set()
@@ -152,8 +155,8 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
     def score(
         self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`. Left-out sentences do not count."""
-        del split  # there is only one dev split
+        """Returns accuracy and, if tags mark entities, entity scores, without left-out sentences."""
+        del split  # unused, because there is only one dev split
         expected: list[tuple[str, ...]] = []
         predicted: list[tuple[str, ...]] = []
         for sentence, guess in zip(examples, predictions, strict=True):
@@ -169,7 +172,9 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
     def write_predictions(
         self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str, folder: Path
     ) -> list[Path]:
-        """Writes word, known tag and predicted tag per line: 'predictions.conll' or '<split>_predictions.conll'.
+        """Writes each word with its known and its predicted tag, one word per line.
+
+        The file is 'predictions.conll' or '<split>_predictions.conll'.
 
         'predictions.conll' is for the 'test' split.
         """
@@ -220,7 +225,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
 
 
 def locate_words(sentence: Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Returns the text of a sentence and the character ranges of its words."""
+    """Returns the text of a sentence, and the character range of each of its words."""
     if sentence.text:
         return sentence.text, sentence.spans
     spans = []

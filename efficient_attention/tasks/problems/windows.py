@@ -1,4 +1,4 @@
-"""Overlapping windows over texts that are longer than a row.
+"""Splits texts that are longer than a row into overlapping windows.
 
 For each token, this file also finds the window in which the token has the most context. Each word of a tagged sentence
 is predicted in exactly one window.
@@ -11,13 +11,18 @@ import numpy as np
 
 
 def window_starts(length: int, room: int, stride: int) -> list[int]:
-    """Returns the starts of windows of `room` tokens that cover `length` tokens, `min(stride, room)` tokens apart."""
+    """Returns the first tokens of overlapping windows of `room` tokens that cover a text of `length` tokens.
+
+    The windows are `min(stride, room)` tokens apart.
+    """
     step = min(stride, room)
     return [0, *range(step, max(length - room, 0) + step, step)]
 
 
 def window_spans(count: int, capacity: int, stride: int) -> list[tuple[int, int]]:
-    """Returns (first, end) of the windows over `count` tokens, each of `capacity` tokens and `stride` tokens apart.
+    """Returns (first token, end) of the overlapping windows that cover a text of `count` tokens.
+
+    Each window has `capacity` tokens, and the windows are `stride` tokens apart.
 
     The last window ends with the last token and may be shorter. A stride above the capacity is reduced to the capacity,
     as in BERT's code, so that no token is left out.
@@ -26,7 +31,7 @@ def window_spans(count: int, capacity: int, stride: int) -> list[tuple[int, int]
 
 
 def max_context_mask(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns bool [windows, count]: whether this window is the first in which the token has the most context.
+    """Returns bool [windows, count]: whether a window is the first window in which the token has the most context.
 
     Context is the number of tokens to the left or to the right, whichever is smaller, plus 0.01 times the window's
     length (Devlin et al.'s code for SQuAD).
@@ -41,7 +46,7 @@ def max_context_mask(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordTokens:
-    """A tokenised sentence.
+    """A tokenised sentence, with the word that begins at each token.
 
     Attributes:
         ids: int32 [l].
@@ -55,12 +60,14 @@ class WordTokens:
 
     @property
     def lost_word_count(self) -> int:
-        """The number of words without a token."""
+        """Returns the number of words without a token."""
         return self.count - int(np.sum(self.words >= 0))
 
 
 def word_tokens(ids: np.ndarray, offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> WordTokens:
-    """Returns the tokens of a text with words at `spans`; `offsets` are the tokens' ranges, both in characters.
+    """Returns the tokens of a sentence together with the word that begins at each token.
+
+    `spans` are the character ranges of the words, and `offsets` the character ranges of the tokens.
 
     A token belongs to the word of its last character, because tokens of a byte-level tokenizer may begin with the
     space.
@@ -76,10 +83,12 @@ def word_tokens(ids: np.ndarray, offsets: Sequence[tuple[int, int]], spans: Sequ
 
 
 def word_windows(tokens: WordTokens, room: int, stride: int) -> list[tuple[int, np.ndarray]]:
-    """Returns (first token, words [l] as in `WordTokens`) of each row of at most `room` tokens.
+    """Returns the first token and the predicted words of each window over a sentence that is longer than a row.
 
-    Rows start `min(stride, room)` tokens apart, or slightly less, to begin at the start of a word. A word is predicted
-    in the row that has the most tokens on the word's narrower side.
+    A window has at most `room` tokens. Its words are an array [l] as in `WordTokens`.
+
+    Rows start `min(stride, room)` tokens apart, or slightly less, to begin at the start of a word. Each word is
+    predicted in one row: compare the smaller of the word's left and right contexts, and take the row with the largest.
     """
     starts = _word_window_starts(tokens.words, room, stride)
     ends = [min(start + room, len(tokens.ids)) for start in starts]
