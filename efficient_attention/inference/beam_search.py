@@ -63,7 +63,7 @@ class Beams(NamedTuple):
     `MASKED`.
     """
 
-    state: DecodeState  # decoder state of B K rows, after all tokens of a beam except its newest
+    state: DecodeState  # decoder state of all B x K beams, before each beam's newest token
     newest_BK: Array
     log_probs_BK: Array
     tokens_BKT: Array
@@ -89,7 +89,7 @@ def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -
     Raises:
         InputError: the model has too few positions, or one of its attentions cannot decode token by token.
     """
-    # the decoder does not read the last generated token
+    # The decoder does not read the last generated token, so this token needs no position.
     limit, needed = decoder.config.position_limit, prompt + search.max_tokens - 1
     if limit is not None and needed > limit:
         raise InputError(
@@ -101,8 +101,8 @@ def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -
 def read_prompts(
     cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource | None = None
 ) -> PromptState:
-    """Returns the start of a search: the decoder state after each batch row's prompt except its last token, and that
-    token.
+    """Returns the start of a search: the decoder state after all prompt tokens of each batch row except the last, and
+    the last tokens.
 
     Args:
         cached: the decoder from `make_cached_decoder`.

@@ -20,7 +20,7 @@ NOTHING_FORCED = ForcedTokens()
 RULES = tuple(field.name for field in dataclasses.fields(TokenRules))
 SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 KINDS = {int: 'a whole number', float: 'a number', bool: 'True or False', str: 'a text'}
-# If the user sets an option that is a key here, the checkpoint's settings for the listed options are ignored, too.
+# Maps an option to other options: if the user sets it, the checkpoint's values of the other options are ignored, too.
 TOGETHER = {'penalty': ('alpha',), 'max_tokens': ('extra',), 'ratio': ('extra',)}
 
 
@@ -94,7 +94,8 @@ class DecodingOptions:
         known = forced.end_ids or (end,)
         if forced.ends and known[0] not in (self.ends or known):
             raise InputError(f'ends is {list(self.ends)}; the model forces the end {known[0]}; add it to ends')
-        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))  # the search forces the first end id
+        # the search can force only the first end id
+        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))
         draws = Sampling(**{name: getattr(self, name) for name in SAMPLING}) if self.do_sample else None
         fields |= {'rules': self.token_rules(), 'sampling': draws}
         return SearchSettings(**fields, end=ends[0], more_ends=ends[1:], first=forced.first, forces_end=forced.ends)

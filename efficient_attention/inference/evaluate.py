@@ -21,7 +21,7 @@ from efficient_attention.models.sharding import carry_sharding, check_divisible,
 from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, split_trainable_parts
 from efficient_attention.tasks.task import HostBatch, Task
 
-RUN_AHEAD = 2  # batches in flight on the device, so that the host builds the next batch meanwhile
+RUN_AHEAD = 2  # number of batches that the devices compute while the host builds the next batch
 EvalStep = Callable[..., tuple]  # maps parameters and a batch to sums and weights, see `make_eval_step`
 ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # batch arrays with token ids
 
@@ -144,7 +144,7 @@ def evaluate(
     '<term>_weight'.
 
     The result does not depend on batch size, device count or process count: each example has its own weight, and rows
-    that fill up a batch have weight 0. The exception are steps that carry state from batch to batch.
+    that fill up a batch have weight 0. Steps that carry state from batch to batch are an exception.
 
     Args:
         eval_step: from parameters and a global batch to its sums and weights.

@@ -20,7 +20,7 @@ from efficient_attention.inference.pretrained_models import pretrained_module, r
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
 
-Row = tuple[list[int], list[int]]  # token ids with special tokens; positions of the masks
+Row = tuple[list[int], list[int]]  # (token ids including special tokens, positions of the masks)
 
 
 class Candidate(NamedTuple):

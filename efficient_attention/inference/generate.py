@@ -219,7 +219,7 @@ def read_vocabulary(kind: str, workdir: Path) -> TextUnits:
     """Returns the vocabulary of a run, read from its workdir; raises InputError if the files are missing or damaged."""
     try:
         return load_units(kind, workdir)
-    except Exception as error:  # the tokenizers package raises plain Exceptions
+    except Exception as error:  # the tokenizers package raises `Exception`, not a subclass
         line = ' '.join(str(error).split())
         raise InputError(f'{workdir}: its vocabulary of {kind} cannot be read ({line})') from None
 

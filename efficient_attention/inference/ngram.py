@@ -20,10 +20,11 @@ CHUNK = 2**20  # number of held-out tokens that are scored at a time
 class NgramCounts:
     """Counts of the n-grams of one order k, and of their contexts.
 
-    The context of a token is the (k - 1)-gram before it, given by its number; 0 for k = 1.
+    The context of a token is the (k - 1)-gram before the token, given by its number; for k = 1, the number is 0. The
+    number of a k-gram is its index in `keys`.
     """
 
-    keys: np.ndarray  # context x V + token of each k-gram, int64, ascending; the index of a k-gram is its number
+    keys: np.ndarray  # sorted codes of the k-grams, int64: number of the context x V + token
     counts: np.ndarray  # per k-gram
     totals: np.ndarray  # n(h), the count of each context
     kinds: np.ndarray  # T(h), the number of different tokens after each context

@@ -59,8 +59,8 @@ PROBLEMS = {
 }
 TEXT_GENERATION = 'text-generation'
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
-TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # the task names in released T5 configs
-# file format of these problems; other problems use 'table'
+TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # task names in the configs of released T5 models
+# The input format for these problems; the input format for all other problems is 'table'.
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}
 
 
@@ -227,8 +227,8 @@ class TextPipeline:
         return self.predict(features)
 
     def make_task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
-        """Returns the fine-tuning problem for these examples; raises InputError if it has another number of labels than
-        the model.
+        """Returns the fine-tuning problem for these examples; raises InputError if their number of labels differs from
+        the model's.
         """
         task = self._make_problem(examples)
         check_head_output_count(task, self.head)
@@ -261,9 +261,8 @@ class TextPipeline:
         try:
             features = self.encode_rows(task, examples)
         except InputError:
-            map_items(
-                examples, lambda example: self.encode_rows(task, [example])
-            )  # the error message then names the bad example
+            # Each example is encoded separately, so that the error message names the bad example.
+            map_items(examples, lambda example: self.encode_rows(task, [example]))
             raise
         predictions = task.predict_from_outputs(examples, features, self.outputs(features))
         return [

@@ -1,4 +1,4 @@
-"""Returns how much each word and each sentence weighs in the pooled vector from which a classifier decides."""
+"""Computes how much each word and each sentence weighs in the pooled vector from which a classifier decides."""
 
 from collections.abc import Iterator
 from pathlib import Path

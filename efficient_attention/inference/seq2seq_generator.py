@@ -145,10 +145,11 @@ class Seq2SeqGenerator:
     ) -> None:
         self.graph, self.params, self.batching = graph, params, batching or SourceBatching()
         self.config = nnx.merge(graph, params).config
-        self.encoder = self.config.encoder  # the property would build a new config at each access
+        self.encoder = self.config.encoder  # stored, because the property builds a new config at each access
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
-        self.compiled = set[tuple[int, int, bool]]()  # rows per batch, row length, whether alignments are returned
+        # (rows per batch, row length, has alignments) of each compiled program
+        self.compiled = set[tuple[int, int, bool]]()
         size, limit = self.config.decoder.vocab_size, self.config.decoder.position_limit
         if reason := unsearchable_reason(self.config):
             raise InputError(reason)
@@ -214,7 +215,7 @@ class Seq2SeqGenerator:
             for batch in batches:
                 begun.append(pool.submit(search, batch))
                 program = batch.size, batch.length, alignments
-                if program not in self.compiled:  # two threads must not compile the same program
+                if program not in self.compiled:  # so that two threads do not compile the same program
                     wait([begun[-1]])
                     self.compiled.add(program)
                 while len(begun) > self.at_once or begun and begun[0].done():

@@ -8,7 +8,7 @@ import numpy as np
 from efficient_attention.data.text.units import TextUnits
 
 HELD_BACK = 8  # number of last characters that later tokens may still change
-PARAGRAPH = '\n\n'  # text of a document separator
+PARAGRAPH = '\n\n'  # the text that a document separator becomes
 
 
 class TextStream(abc.ABC):

@@ -166,7 +166,7 @@ def translate_chunk(translator: Translator, lines: list[str], before: int) -> It
     `before` is the number of lines of the file before `lines`.
     """
     numbers = [number for number, line in enumerate(lines) if line.strip()]
-    # line numbers in the file, so that sampling does not depend on the chunks
+    # The numbers are line numbers in the file, so that sampling does not depend on the chunks.
     places = [before + number for number in numbers]
     found = dict(zip(numbers, translator([lines[number] for number in numbers], places=places), strict=True))
     return (found.get(number, []) for number in range(len(lines)))

@@ -71,7 +71,7 @@ class Translator:
         decoding: the search options; `transducer` must use the same.
     """
 
-    origin = ''  # names the checkpoint and its step
+    origin = ''  # text that names the checkpoint and its step
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """Returns the best targets of each text, best first, in the order of the texts.
 
-        The arguments are those of `iterate_targets`.
+        The arguments are the same as for `iterate_targets`.
         """
         found = dict(self.iterate_targets(texts, alignments=alignments, places=places))
         return [found[number] for number in range(len(texts))]
@@ -217,7 +217,7 @@ def make_pretrained_translator(
 ) -> Translator:
     """Returns the translator of a loaded checkpoint.
 
-    The arguments are those of `open_translator`; `path` is for messages.
+    The arguments are the same as for `open_translator`; `path` is for messages.
     """
     if pretrained.problem != TEXT_TO_TEXT:
         raise InputError(
@@ -267,7 +267,7 @@ def make_side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> S
 
 
 def single_task_prefix(config: RunConfig, workdir: Path) -> str:
-    """Returns the text prefix with which a run trained; raises InputError if the run has several prefixes."""
+    """Returns the text prefix with which a run was trained; raises InputError if the run has several prefixes."""
     prefixes = sorted(set(config.pairs.prefix)) or ['']
     if len(prefixes) > 1:
         known = ', '.join(map(repr, prefixes))

@@ -63,7 +63,7 @@ class WordReplacer:
     def propose_replacements(self, texts: Sequence[str]) -> list[list[ReplaceableWord]]:
         """Returns, for each text, the words that can be replaced with the proposed replacements of each word."""
         found: list[list[ReplaceableWord]] = [[] for _ in texts]
-        # text number, word index, word, token ids, mask position
+        # Inputs for the masked language model: text number, word index, word, token ids, mask position.
         asked: list[tuple[int, int, str, list[int], int]] = []
         for number, text in enumerate(texts):
             markers = [marker.span() for marker in MARKER.finditer(text)]
@@ -91,8 +91,8 @@ class WordReplacer:
         return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())
 
     def masked_row(self, text: str, match: re.Match[str]) -> tuple[list[int], int] | None:
-        """Returns the model input that masks one word, as token ids: the text with the mask, then the whole text; and
-        the mask's position.
+        """Returns the token ids of a text with one word masked, followed by the ids of the whole text; and the position
+        of the mask.
 
         If both together are too long, the whole text is left out. If even the masked text is too long, returns None.
         """

@@ -15,8 +15,8 @@ from efficient_attention.models.encoder import Encoder, EncoderOptions
 
 
 class TwoWayLanguageModel(nnx.Module):
-    """A bidirectional language model: two independent encoders, one per reading direction, with a shared output layer
-    (Peters et al. 2018, section 3.1).
+    """A bidirectional language model: an encoder with two independent reading directions, and one output layer for both
+    directions (Peters et al. 2018, section 3.1).
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

@@ -44,7 +44,7 @@ class DirectionStacks(nnx.Module):
     def __call__(self, x_BLD: Array, context: Context) -> Array:
         """Returns the outputs of both directions' stacks, concatenated [B, L, D].
 
-        The arguments are those of `Stack`.
+        The arguments are the same as for `Stack`.
         """
         ahead_BLE, back_BLE, turned = split_directions(x_BLD, context)
         ahead_BLE = self.ahead(ahead_BLE, context._replace(rng=fold_into_key(context.rng, 0)))

@@ -139,7 +139,8 @@ class CachedDecoder:
     ) -> tuple[Array, DecodeState, LayerActivations]:
         """Returns the logits, the new decoding state and the layer activations of the new tokens.
 
-        The keys among the activations are only the keys of the new tokens. The arguments are those of `__call__`.
+        The keys among the activations are only the keys of the new tokens. The arguments are the same as for
+        `__call__`.
 
         Raises:
             InputError: the decoder reads its source outside its layers (`SourceReader`).
@@ -153,7 +154,7 @@ class CachedDecoder:
     ) -> tuple[Array, DecodeState, list[LayerTap]]:
         """Returns the logits of the new tokens, the new decoding state and the activations of each layer.
 
-        XLA removes unused activations, so they cost nothing. The arguments are those of `__call__`.
+        XLA removes unused activations, so they cost nothing. The arguments are the same as for `__call__`.
         """
         segments_Bn = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]

@@ -59,14 +59,14 @@ class Decoder(nnx.Module):
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
         """Returns float32 logits [B, L, V]; the logits at position t depend only on tokens 0 ... t.
 
-        The arguments are those of `embedded`.
+        The arguments are the same as for `embedded`.
         """
         return self.logits(self.hidden(tokens_BL, segments_BL, **options))
 
     def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
         """Returns the final hidden states [B, L, D] after the last norm, from which `logits` computes the logits.
 
-        Hidden states at position t depend on tokens 0 ... t. Arguments as of `embedded`.
+        Hidden states at position t depend on tokens 0 ... t. The arguments are the same as for `embedded`.
         """
         return self.hidden_and_source_operands(tokens_BL, segments_BL, **options)[0]
 
@@ -76,7 +76,7 @@ class Decoder(nnx.Module):
         """Returns the final hidden states; and the queries and keys of the attention to the source, if this attention
         is outside the layers.
 
-        The queries and keys are None without such an attention. Arguments as of `embedded`.
+        The queries and keys are None without such an attention. The arguments are the same as for `embedded`.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         if self.source is None:
@@ -135,7 +135,7 @@ class Decoder(nnx.Module):
         """Returns the hidden states of a text segment that follows the segments in `memory`, and the memory after this
         segment.
 
-        The arguments are those of `continue_with_aux_losses`.
+        The arguments are the same as for `continue_with_aux_losses`.
         """
         hidden_BLD, memory, _ = self.continue_with_aux_losses(tokens_BL, segments_BL, memory, rng=rng)
         return hidden_BLD, memory

@@ -7,7 +7,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 
 GPT2_VOCABULARY = 50_257
-IMAGE_VOCABULARY = 257  # 256 byte values and a start id, which precedes the first byte
+IMAGE_VOCABULARY = 257  # 256 byte values and a start id, which precedes the first byte of an image
 TRAX_BYTE_VOCABULARY = 258  # 256 byte values after two ids that Reformer's code reserves
 ENWIK8_VOCABULARY = 204  # number of different byte values in enwik8
 WIKITEXT_VOCABULARY = 267_735  # number of words of WikiText-103, including <eos>
@@ -49,8 +49,8 @@ REFORMER_SIZES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Each tuple holds layers, width, heads, feed-forward width / width,
-# attention, sizes of the position tables, dropout rate and vocabulary size.
+# Each tuple begins with layers, width, heads, feed-forward width / width and attention.
+# The last three values are the sizes of the position tables, the dropout rate and the vocabulary size.
 # Source: Child et al. 2019, arXiv 1904.10509, section 7.
 # The stride for CIFAR-10, which is one image row, is from the authors' later code.
 SPARSE_SIZES = {

@@ -46,7 +46,7 @@ class Encoder(nnx.Module):
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
         """Returns the final hidden states [B, L, D].
 
-        The arguments are those of `embedded`.
+        The arguments are the same as for `embedded`.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         return self.normed(self.stack(x_BLD, context), options.get('rng'))
@@ -97,7 +97,8 @@ class Encoder(nnx.Module):
         The final state of a forward cell is its state after the last token, of a backward cell after the first token.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
-        assert isinstance(self.stack, Stack)  # an encoder-decoder has no `directions_apart`
+        # only encoder-decoders need final states, and they exclude `directions_apart`
+        assert isinstance(self.stack, Stack)
         x_BLD, states = self.stack.with_recurrent_states(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), states
 

@@ -50,7 +50,8 @@ class EncoderDecoder(nnx.Module):
     ) -> Array:
         """Returns float32 logits [B, L, V] of the next target token.
 
-        The logits at position t depend on the source and on target tokens 0 ... t. The arguments are those of `hidden`.
+        The logits at position t depend on the source and on target tokens 0 ... t. The arguments are the same as for
+        `hidden`.
         """
         sequences = source_BM, source_segments_BM, tokens_BL, segments_BL
         return self.logits(self.hidden(*sequences, positions=positions, rng=rng, step=step))
@@ -117,7 +118,7 @@ class EncoderDecoder(nnx.Module):
     ) -> DecoderOptions:
         """Returns the keyword arguments of the decoder, which include the encoded source.
 
-        `source` holds ids and segments; the other arguments are those of `hidden`.
+        `source` holds ids and segments; the other arguments are the same as for `hidden`.
         """
         other = self.encode(*source, rng=fold_into_key(rng, 0), step=step, positions_BM=positions[0])
         return {'other': other, 'positions_BL': positions[1], 'rng': fold_into_key(rng, 1), 'step': step}
@@ -133,7 +134,7 @@ class EncoderDecoder(nnx.Module):
     ) -> EncodedSource:
         """Returns the encoded source, which the decoder's cross-attention reads.
 
-        One encoded source can be used for several targets. The arguments are those of `hidden`.
+        One encoded source can be used for several targets. The arguments are the same as for `hidden`.
         """
         read: EncoderOptions = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
         if self.initial is None:
@@ -163,7 +164,9 @@ class InitialState(nnx.Module):
         self.kernel = None if self.form == 'copy' else self.initial_values(config, rngs)
 
     def initial_values(self, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Param:
-        """Returns the matrices W that map encoder states to decoder states, with initial values."""
+        """Returns the parameter with the matrices W that map the encoder's final states to the decoder's initial
+        states.
+        """
         encoder, decoder = config.encoder, config.decoder
         read = encoder.recurrent_state_width * (1 + (self.form == 'map' and encoder.bidirectional))
         shape = (

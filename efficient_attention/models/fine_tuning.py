@@ -185,7 +185,7 @@ def pair_features(x_BD: Array) -> Array:
 
 
 def token_output_names(head: HeadConfig) -> frozenset[str]:
-    """Returns the names of the outputs of this kind of head that have a token axis."""
+    """Returns the names of a head's outputs that have a token axis, such as the logits of a token head."""
     return TOKEN_OUTPUTS.get(head.kind, frozenset())
 
 

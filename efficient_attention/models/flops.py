@@ -21,7 +21,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """
     inner = config.heads * config.head_width
     wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width * config.feed_forward
-    wide //= 1 + config.directions_apart  # two directions, each of half the width
+    wide //= 1 + config.directions_apart  # two separate directions, each of half the width
     if config.cell == 'none':
         # Queries and keys may share one projection.
         mixing = (4 - config.shared_qk) * config.width * inner

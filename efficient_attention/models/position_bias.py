@@ -190,7 +190,7 @@ def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, ca
     exact = buckets // 2
     distances = np.maximum(-differences, 0) if causal else abs(differences)
     steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (buckets - exact)
-    # The 1e-9 keeps a rounding error from lowering an integer, for example at twice the exact distances.
+    # Adding 1e-9 keeps rounding errors from lowering a whole number of steps, for example at the distance 2 x `exact`.
     wide = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int32), buckets - 1)
     numbers = np.where(distances < exact, distances, wide)
     return numbers if causal else numbers + np.where(differences > 0, buckets, 0)

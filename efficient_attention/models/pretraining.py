@@ -15,7 +15,7 @@ from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooler
 
-# batch arrays [B, P], one entry per masked position
+# The batch arrays [B, P], which have one entry per masked position.
 PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')
 
 

@@ -21,8 +21,8 @@ def quantized_layers(module: nnx.Module) -> list[tuple[str, Layer]]:
 
 
 def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> None:
-    """Sets the config's kind of quantization in all dense layers and embedding tables of a module, except
-    `float_layers`.
+    """Sets the config's kind of quantization in all dense layers and embedding tables of a module, except in layers
+    that match `float_layers`.
 
     Layers with float32 results, such as the last layer of a head, are not quantized.
 

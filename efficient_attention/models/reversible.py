@@ -44,7 +44,7 @@ class Plan:
     unroll: int = 1
 
     def layer_numbers(self) -> Array:
-        """Returns the numbers of all layers by scan step and turn, int32 [steps, turns]."""
+        """Returns the numbers of all layers as an array [scan steps, layers per step], int32."""
         return jnp.arange(self.layers).reshape(-1, len(self.branches))
 
 

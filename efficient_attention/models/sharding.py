@@ -1,4 +1,4 @@
-"""Decides how arrays are sharded over devices: makes the mesh, and has the rules for parameters and batches.
+"""Decides how arrays are sharded over devices: makes the mesh, and defines the shardings of parameters and batches.
 
 Mesh axes, each of any size including 1:
 
@@ -20,7 +20,7 @@ from efficient_attention.attention.device_mesh import ACTIVATIONS, PARAMETERS, p
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
-# Each rule is a pattern of parameter paths with the letters of the parameter's last dimensions.
+# Each rule pairs a pattern of parameter paths with the letters of the parameters' last dimensions.
 # `PARAMETERS` in attention/device_mesh.py maps these letters to mesh axes.
 # The first matching rule applies; parameters that match no rule are replicated.
 # Other leading dimensions, such as the layer axis, are not sharded.
@@ -41,7 +41,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r'kernel$', 'DE'),
 )
 BATCH_AXES = ACTIVATIONS['B']
-WHOLE = re.compile(r'/v_(row|col)/')  # Adafactor moments, whose shapes do not fit the rules, are replicated
+WHOLE = re.compile(r'/v_(row|col)/')  # Adafactor moments are replicated, because their shapes do not fit the rules
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:

@@ -4,7 +4,7 @@ from typing import Any
 
 from efficient_attention.models.decoder_sizes import known_size
 
-BERT_VOCABULARY = 30_522  # the vocabulary of bert-base-uncased
+BERT_VOCABULARY = 30_522  # vocabulary size of bert-base-uncased
 ALBERT_VOCABULARY = 30_000
 ROBERTA_VOCABULARY = 50_265
 BIGBIRD_VOCABULARY = 50_358

@@ -242,7 +242,7 @@ class Stack(nnx.Module):
         parameters = nnx.state(self.layers)
         if not self.is_stacked:
             return ScanGroups(mechanisms, None, parameters, unroll)
-        if config.sharing == 'all':  # each layer gets a copy of its group's parameters
+        if config.sharing == 'all':  # each layer gets a copy of the parameters of its layer group
             numbers = np.asarray(config.layer_to_param_index)
             parameters = jax.tree.map(lambda leaf: leaf[numbers], parameters)
         separate = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters)

@@ -6,7 +6,7 @@ from efficient_attention.models.decoder_sizes import known_size
 
 T5_VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels and 28 unused ids
 BART_VOCABULARY = 50_265
-VASWANI_VOCABULARY = 37_000  # the English-German vocabulary, "about 37000" in section 5.1
+VASWANI_VOCABULARY = 37_000  # vocabulary size for English-German, "about 37000" in section 5.1
 
 # Each tuple holds layers per stack, width, heads, head width and feed-forward width.
 # T5: Raffel et al. 2019, arXiv 1910.10683, section 3.7.

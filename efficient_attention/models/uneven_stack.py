@@ -77,7 +77,7 @@ class UnevenStack(nnx.Module):
     def __call__(self, x_BLD: Array, context: Context) -> Array:
         """Returns the last layer's output [B, L, D].
 
-        The arguments are those of `Stack`.
+        The arguments are the same as for `Stack`.
         """
         for stack in self.stretches:
             x_BLD = stack(x_BLD, context)

@@ -27,7 +27,7 @@ from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import embedding, kernel_init, linear
 from efficient_attention.modules.positions import rotate
 
-DRAW_STREAM = 0x64726177  # makes the PRNG key for mechanisms that sample only in training
+DRAW_STREAM = 0x64726177  # constant folded into the PRNG key of mechanisms that sample only in training
 
 
 class AttentionOperands(NamedTuple):
@@ -40,7 +40,7 @@ class AttentionOperands(NamedTuple):
     centres_BLH: Array | None = None
     # In training: log-probabilities of the keys that the queries sampled.
     drawn_BHL: Array | None = None
-    value_BMHK: Array | None = None  # set only in self-attention; the attention weights do not depend on it
+    value_BMHK: Array | None = None  # only in self-attention; attention weights do not depend on values
     learned: dict[str, Array] | None = None  # arrays that the mechanism learns, by name
 
     def add_to_options(self, options: CallOptions) -> CallOptions:

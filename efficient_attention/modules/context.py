@@ -66,8 +66,8 @@ class CompressedLayerMemory(NamedTuple):
         return LayerMemory(shard_activations(states_BMD, 'BMD'), segments_BM)
 
     def evicted_tokens(self, x_BLD: Array, segments_BL: Array) -> LayerMemory:
-        """Returns the L tokens that a new segment of L tokens evicts from the memory: the oldest of recent memory and
-        segment.
+        """Returns the L tokens that a new segment of L tokens evicts: the oldest tokens of the recent memory followed
+        by the segment.
         """
         (states_BMD, segments_BM), count = self.recent, segments_BL.shape[1]
         if segments_BM.shape[1] < count:

@@ -27,7 +27,7 @@ from efficient_attention.modules.learned_operands import make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import kernel_init, linear
 
-CROSS_STREAM = 0x63726F73  # makes the PRNG key with which cross-attention samples
+CROSS_STREAM = 0x63726F73  # constant folded into the PRNG key with which cross-attention samples
 
 
 class CrossAttention(Projections):
@@ -83,8 +83,8 @@ class CrossAttention(Projections):
     def run_with_cache(
         self, x_BnD: Array, context: Context, fixed: CrossAttentionKeys | CrossAttentionSums
     ) -> tuple[Array, AttentionOperands | None]:
-        """Returns the results of `run` for new tokens in incremental decoding; `fixed` holds the source's keys from
-        `fixed_keys`.
+        """Returns the attention output for new tokens in incremental decoding, and the operands; `fixed` holds the
+        source's keys from `fixed_keys`.
 
         The new tokens may have as many rows as the cached keys, or a multiple. The queries and keys are None if the
         cache holds only sums over the keys.

@@ -201,7 +201,8 @@ class Layer(nnx.Module):
     def run_with_cache(
         self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]
     ) -> tuple[Streams, list[Kept], dict[str, AttentionOperands]]:
-        """Returns the results of `run` for new tokens in incremental decoding, and the new cached values.
+        """Returns the residual streams of new tokens in incremental decoding, the new cached values, and the operands
+        as in `run`.
 
         Dropout is off.
 

@@ -33,7 +33,7 @@ class PrunedKernel:
 
     path: str
     shape: tuple[int, ...]  # kernel shape, [I, O] or [N, I, O]
-    way: str  # an entry owns a 'weight', a 'block', 'rows' or 'columns'
+    way: str  # what an entry owns: 'weight', 'block', 'rows' or 'columns'
     size: int = 1  # side of a block, or number of rows or columns per entry
 
     def broadcast_entries(self, entries: Array) -> Array:
@@ -121,8 +121,8 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
 
 
 def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
-    """Returns the pruning group of a single kernel, whose entries are square blocks with side `block`, or weights for
-    1.
+    """Returns the pruning group of a single kernel, whose entries are square blocks with side `block`, or single
+    weights if `block` is 1.
 
     Raises:
         InputError: the block size does not divide the kernel.

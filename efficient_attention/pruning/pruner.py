@@ -21,7 +21,7 @@ from efficient_attention.pruning.largest_entries import are_largest, are_largest
 LEAST = 0.005  # minimum kept share of a matrix in soft movement (code of Sanh et al. 2020)
 PENALTY = 'prune_penalty'  # name of the metric with the penalty
 Arrays = dict[str, Array]  # by group path
-# beta, gamma and zeta of the hard concrete distribution (Louizos et al. 2018, arXiv 1712.01312, section 4.1)
+# Parameters beta, gamma, zeta of the hard concrete distribution (Louizos et al. 2018, arXiv 1712.01312, section 4.1).
 TEMPERATURE, LOW, HIGH = 2.0 / 3.0, -0.1, 1.1
 START = 2.197  # initial score of 'l0', whose sigmoid is 0.9
 NO_DRAW = 1e-6  # minimum distance of uniform random numbers from 0 and 1
@@ -133,7 +133,7 @@ class Pruner:
         The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other kernels get the
         binary mask.
         """
-        # A kernel with the way 'rows' reads the output of a head or unit.
+        # A kernel whose rows belong to heads or units reads their output, so it gets the gates.
         is_gated = len(group.members) == 1 or member.way == 'rows'
         if self.config.method != 'l0' or is_gated:
             return gates
@@ -285,7 +285,7 @@ def progress(config: PruneConfig, steps: int, step: Array | int) -> Array:
         steps: number of training steps of the entire run.
         step: int32, number of completed steps.
     """
-    # rounded, because 0.29 * 100 is below 29
+    # Rounding is needed, because 0.29 * 100 is slightly below 29 in floating point.
     begin, end = int(round(config.begin * steps, 6)), config.final_step(steps)
     share = (jnp.float32(step) - begin) / max(end - begin, 1)
     rising = 1.0 - (1.0 - jnp.clip(share, 0.0, 1.0)) ** 3

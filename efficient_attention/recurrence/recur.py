@@ -118,8 +118,8 @@ def recur_from_product(
     state: State,
     state_mask_BU: Array | None = None,
 ) -> tuple[Array, State]:
-    """Returns the results of `recur` from given input products [B, L, g U], instead of computing them with the input
-    matrices.
+    """Runs a recurrent cell as `recur` does, but from given input products [B, L, g U] instead of computing them with
+    the input matrices.
 
     The inputs `x_BLD` are used only by cells with a highway connection (SRU).
     """

@@ -232,6 +232,6 @@ def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
     if is_axis_sharded('B'):
         return jnp.einsum('lbu,lbg->ug', x_LBU, y_LBG, preferred_element_type=jnp.float32)
     x_XU, y_XG = jax.lax.collapse(x_LBU, 0, 2), jax.lax.collapse(y_LBG, 0, 2)
-    # a product that transposes its operand itself takes a fifth longer on a CPU
+    # A matrix product that transposes its operand itself takes a fifth longer on a CPU.
     x_UX = jax.lax.optimization_barrier(x_XU.T)
     return jnp.matmul(x_UX, y_XG, preferred_element_type=jnp.float32)
