@@ -4,11 +4,11 @@ Each step extends every open beam of a row by every token, and keeps the `beams`
 extension by the end symbol becomes a finished text if it is among the `beams` best of all extensions. The `best`
 finished texts with the highest scores are kept.
 
-A row is done if no open beam can reach a higher score than the lowest kept score. Log-probabilities only fall, so a
-beam's score is bounded by its present sum over a penalty. The penalty is taken at the longest allowed length if alpha
-is above 0, otherwise at the next length. Stopping there loses nothing. With `stop` = 'early' the bound takes the
-present length, so a row is done sooner. With 'first' a row is done once as many texts have ended as there are beams. A
-finished row never changes, whatever the other rows still do.
+A row is done if no open beam can reach a higher score than the lowest kept score. A beam's summed log-probability can
+only decrease, so the sum divided by a length penalty is an upper bound of its final score. The penalty is taken at the
+longest allowed length if alpha is above 0, otherwise at the next length. Stopping by this bound loses no better text.
+With `stop` = 'early', the bound uses the present length, so a row is done sooner. With 'first', a row is done once as
+many texts have ended as there are beams. A finished row never changes while other rows continue.
 
 Sources: Wu et al. 2016, arXiv 1609.08144 (GNMT), section 7; candidates are chosen as in fairseq and transformers.
 """
@@ -125,7 +125,7 @@ def find_best_texts(
     """Returns the best texts of each batch row and the number of decoding steps; uses greedy decoding for one beam,
     otherwise beam search.
 
-    A row with `most_B` 0 gets no text, and no step waits for it.
+    A row whose maximum length `most_B` is 0 gets no text, and the search does not wait for it.
 
     Raises:
         InputError: an id of `search` is outside the vocabulary.

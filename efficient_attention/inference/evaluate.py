@@ -147,7 +147,7 @@ def evaluate(
     that fill up a batch have weight 0. Steps that carry state from batch to batch are an exception.
 
     Args:
-        eval_step: from parameters and a global batch to its sums and weights.
+        eval_step: function from parameters and a global batch to its sums and weights.
         params: the parameters, sharded as the step expects.
         batches: this process's rows of each batch.
         to_devices: makes the global batch from these rows.
@@ -173,7 +173,7 @@ def evaluate_outputs(
     All processes get all rows.
 
     Args:
-        eval_step: from parameters and a global batch to its sums, weights and outputs.
+        eval_step: function from parameters and a global batch to its sums, weights and outputs.
         params: the parameters, sharded as the step expects.
         batches: this process's rows of each batch.
         to_devices: makes the global batch from these rows.

@@ -51,8 +51,8 @@ def evaluate_workdir(
         protocol: fields of `EvalConfig` that replace the config's, such as how a language model is evaluated.
 
     Raises:
-        InputError: as `restore`; the checkpoint does not exist, no text is held out, or the batch does not divide
-            over the devices.
+        InputError: in the same cases as `restore`; also if the checkpoint does not exist, no text is held out, or the
+            batch does not divide over the devices.
     """
     config = read_config(workdir)
     wanted = wanted_checkpoint(CheckpointReader(workdir), config, checkpoint)

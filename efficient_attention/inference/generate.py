@@ -136,7 +136,7 @@ class TextGenerator:
         All texts are equally long, so summed log-probabilities are the scores. One beam is greedy decoding.
 
         Raises:
-            InputError: as `__call__`.
+            InputError: in the same cases as `__call__`.
         """
         check_within('max_tokens', max_tokens, 1)
         search = SearchSettings(beams=beams, best=best, alpha=0.0, max_tokens=max_tokens, end=-1)

@@ -81,7 +81,7 @@ class TextToTextPipeline:
         path: the checkpoint's path, for messages.
         decoding: the search options, see `decoding_options`.
         prefix: text put before each source; by default the run's prefix.
-        length: most source tokens that are read, see `open_translator`.
+        length: maximum number of source tokens that are read, see `open_translator`.
         alignments: also return the pieces of source and target, and the cross-attention weights [pieces, source
             pieces].
 

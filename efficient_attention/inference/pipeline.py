@@ -86,8 +86,8 @@ def pipeline(
         'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
         'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'
         'text2text-generation'  text -> {'text', 'score', 'is_ended'}; a list of the `best` texts if `best` is above 1.
-                                'summarization', 'translation', 'translation_en_to_de' and the like are the same, with
-                                the prefix that a released T5's config.json has for a task of that name
+                                'summarization', 'translation' and names such as 'translation_en_to_de' are the same,
+                                with the prefix that a released T5's config.json has for a task of that name
         'text-generation'       text -> {'text'}, the text with a language model's continuation
 
     Args:
@@ -96,8 +96,8 @@ def pipeline(
         checkpoint: a workdir's checkpoint: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best
             if one is known, else the last.
         batch_size: rows at a time; 0 = 32.
-        length: most tokens per row; 0 = the model's position limit, else its training length, else 512. For
-            'text2text-generation' the most tokens per source, see `open_translator`.
+        length: maximum tokens per row; 0 = the model's position limit, else its training length, else 512. For
+            'text2text-generation', the maximum tokens per source, see `open_translator`.
         options: 'fill-mask' has `top`, 'feature-extraction' has `pooling`. 'text2text-generation' has `prefix`,
             `alignments` and the fields of `DecodingOptions` (inference/decoding_options.py), such as `beams`, `best`
             and `alpha`. 'text-generation' has `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and

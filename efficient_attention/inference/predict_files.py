@@ -38,7 +38,7 @@ def predict_files(
         split: 'dev', or 'test', which may lack labels. Thresholds stay as the run chose them on its dev files.
         checkpoint: the workdir's checkpoint, as in `pipeline`.
         batch_size: rows at a time.
-        length: most tokens per row; 0 = as in training.
+        length: maximum tokens per row; 0 = as in training.
         fields: fields of the config's `examples` group that replace the run's, such as `test='my.csv'`.
 
     Raises:

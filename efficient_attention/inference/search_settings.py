@@ -87,8 +87,8 @@ class SearchSettings:
         penalty: divisor of a text's summed log-probability, which gives its score: 'gnmt' ((5 + |Y|) / 6)^alpha (Wu et
             al. 2016, equation 14; T5) | 'length' |Y|^alpha (transformers, fairseq).
         alpha: exponent of the penalty; above 0 favours long texts, 0 = no penalty, below 0 favours short texts.
-        max_tokens: most generated tokens; a beam with this many tokens is finished as it is.
-        min_tokens: fewest tokens before the end symbol.
+        max_tokens: maximum number of generated tokens; a beam with this many tokens is finished as it is.
+        min_tokens: minimum number of tokens before the end symbol.
         end: id of the end symbol; -1 = none.
         first: id of a forced first token, with probability 1; -1 = none (released BART models force <s>).
         forces_end: the end symbol is forced, with probability 1, as the last of `max_tokens` tokens (BART).

@@ -62,9 +62,8 @@ class SourceBatching:
     Args:
         rows: maximum number of sources per batch.
         lengths: ascending row lengths to pad to; a longer source is padded to the next power of two.
-        ratio: the most tokens of a target are ratio x tokens of its source + extra, and at most
-            `SearchSettings.max_tokens`;
-            Vaswani et al. 2017, section 6.1, use 1 and 50.
+        ratio: a target has at most ratio x tokens of its source + extra tokens, and at most
+            `SearchSettings.max_tokens`. Vaswani et al. 2017, section 6.1, use 1 and 50.
         extra: see `ratio`.
 
     Raises:

@@ -198,7 +198,7 @@ def open_translator(
         decoding: the search options, or a mapping with some fields of `DecodingOptions`. With a mapping, the files of a
             Hugging Face folder decide the other fields that they state.
         prefix: text put before each source; by default the run's prefix, if it has only one.
-        length: most tokens of a source; 0 = the run's length, else the model's position limit, else 512.
+        length: maximum tokens of a source; 0 = the run's length, else the model's position limit, else 512.
 
     Raises:
         InputError: there is no encoder-decoder, checkpoint or tokenizer, the run has several prefixes, or `length`

@@ -48,7 +48,7 @@ class WordReplacer:
     Args:
         filler: a masked language model; proposals are words, so its vocabulary may differ from the trained model's.
         vectors: word vectors for words of several pieces; None = the filler's token table.
-        candidates: most proposals per word.
+        candidates: maximum number of proposals per word.
 
     Raises:
         InputError: `candidates` is below 1.

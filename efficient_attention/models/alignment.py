@@ -22,7 +22,7 @@ def cross_weights(
     The weights at target position t belong to the prediction of token t + 1. For FAVOR, they are the implicit weights.
 
     Args:
-        decoder: of an encoder-decoder.
+        decoder: the decoder of an encoder-decoder.
         tokens_BL: the decoder's input, with the start symbol first.
         segments_BL: 0 = padding, whose weights are 0.
         other: the result of `EncoderDecoder.encode`.

@@ -255,7 +255,7 @@ def read_prompt_but_last(
 ) -> tuple[DecodeState, Array]:
     """Returns the decoding state after all prompt tokens except each row's last one, and that last token, int32 [B].
 
-    Otherwise like `read_prompt`.
+    Otherwise, the function works like `read_prompt`.
     """
     if tokens_BL.shape[1] == 1:
         return state, tokens_BL[:, 0]

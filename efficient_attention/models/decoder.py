@@ -151,9 +151,9 @@ class Decoder(nnx.Module):
         Args:
             tokens_BL: ids below V.
             segments_BL: 0 = padding; otherwise the text's number. Memory tokens of the same text have the same number.
-            memory: of the earlier segments, of any length; `empty_memory` at the start. No gradient flows into it. With
-                compressed memory, L must be a multiple of `compression_rate`. Padding occupies memory positions like
-                tokens do, so use it only after the end of a row's text.
+            memory: the memory of earlier segments, of any length; `empty_memory` at the start. No gradient flows into
+                it. With compressed memory, L must be a multiple of `compression_rate`. Padding occupies memory
+                positions like tokens do, so use it only after the end of a row's text.
             rng: PRNG key, or one per row; enables dropout.
 
         Raises:

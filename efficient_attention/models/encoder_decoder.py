@@ -74,7 +74,8 @@ class EncoderDecoder(nnx.Module):
             source_segments_BM: 0 = padding; 1, 2, ... = packed sources. A target reads only the source with its number.
             tokens_BL: ids for the decoder, with the start symbol first.
             segments_BL: the same for the targets.
-            positions: of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by default.
+            positions: positions of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by
+                default.
             rng: PRNG key, or one per row; enables dropout.
             step: training step, which determines the samples of random mechanisms; 0 outside training.
         """
@@ -155,8 +156,8 @@ class InitialState(nnx.Module):
     all directions. Luong et al. 2015 and Sutskever et al. 2014 copy.
 
     Args:
-        config: of the encoder-decoder.
-        rngs: for the initial values.
+        config: the config of the encoder-decoder.
+        rngs: generators of the initial values.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

@@ -116,7 +116,7 @@ class StateMemory:
         """
         return tuple(State(vectors, self.segments_B) for vectors in vectors_BU)
 
-    def next_memory(self, states: tuple[State, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  as `Memory`
+    def next_memory(self, states: tuple[State, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  as in `SegmentMemory`
         """Returns the memory after a segment, from the layers' final states, whose first axis is the layer."""
         vectors = jax.tree.map(lambda x_NBU: x_NBU.swapaxes(0, 1), tuple(state.vectors for state in states))
         return StateMemory(vectors, states[0].segments_B[0])

@@ -3,7 +3,7 @@
 Mesh axes, each of any size including 1:
 
 - 'data' replicates parameters and shards the batch.
-- 'fsdp' shards both.
+- 'fsdp' shards parameters and the batch.
 - 'tensor' shards heads, feed-forward width and vocabulary.
 - 'sequence' replicates parameters and shards the tokens of each row. A mesh with unsharded rows has no such axis.
 """

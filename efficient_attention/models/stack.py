@@ -132,7 +132,7 @@ class Stack(nnx.Module):
         Args:
             x_BLD: the input.
             context: inputs of all layers, including the terms of the logits.
-            memory: of earlier segments; None in most models.
+            memory: the memory of earlier segments; None in most models.
             is_tapped: whether to return the layer activations.
         """
         streams = initial_streams(x_BLD, is_reversible=self.config.stack == 'reversible')

@@ -82,8 +82,8 @@ AttentionMemory = LayerMemory | CompressedLayerMemory
 class EncodedSource(NamedTuple):
     """The encoded source that a cross-attention reads: an encoder's output [B, M, D] with the segment numbers [B, M].
 
-    A query reads only vectors with its segment number; segment 0 is padding. Windows use positions, by default 0, 1,
-    ... `first_BNU` has the state arrays of all N layers, with which recurrent layers start; None = zeros.
+    A query reads only vectors with its segment number; segment 0 is padding. Windows use the positions, which
+    are 0, 1, ... by default. `first_BNU` holds the initial states of all N recurrent layers of a decoder; None = zeros.
     """
 
     states_BMD: Array

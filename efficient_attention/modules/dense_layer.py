@@ -35,8 +35,7 @@ class Dense(nnx.Linear):
             kernel is float32 and rounded in each call, as in training. After `store_int8_codes` it is int8, with
             scales in `kernel_scale`.
         weighs_inputs: whether the kernel's gradient measures the use of its inputs
-            (modules/input_importance_gradients.py); only in
-            float32.
+            (modules/input_importance_gradients.py); only in float32.
         preferred_element_type: dtype of the result; None = `dtype`.
     """
 

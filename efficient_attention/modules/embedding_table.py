@@ -27,9 +27,9 @@ from efficient_attention.modules.int8 import dequantize_int8, fake_quantize, int
 class EmbeddingTable(nnx.Embed):
     """An embedding table [rows, E], which maps row numbers such as token ids to vectors.
 
-    `axes` are the letters by which it is sharded over a mesh, 'VE' for words. `quantization` and `store_int8_codes`
-    are as in `Dense`, with one scale per row. With `weighs_inputs`, the gradient of a row is the number of its
-    look-ups.
+    `axes` are the letters by which the table is sharded over a mesh, 'VE' for words. `quantization` and
+    `store_int8_codes` are as in `Dense`, with one scale per row. With `weighs_inputs`, the gradient of a row is the
+    number of its look-ups.
     """
 
     axes = 'LE'

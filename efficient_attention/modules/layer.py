@@ -117,6 +117,7 @@ class Layer(nnx.Module):
 
     The config field `norm` places the norm. 'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x +
     dropout(f(norm(x))); 'none': no norm.
+
     Without `residual`, the sum omits its first term x.
     """
 

@@ -250,7 +250,7 @@ def straight_through(mask: Array, scores: Array) -> Array:
 def hard_concrete(scores: Array, uniform: Array | None) -> Array:
     """Returns gates in [0, 1] from the hard concrete distribution, most of them exactly 0 or 1.
 
-    With `uniform`, the gates are samples; without, the deterministic gates of an evaluation.
+    With `uniform`, the gates are samples. Without `uniform`, they are the deterministic gates of an evaluation.
     """
     if uniform is None:
         open_share = jax.nn.sigmoid(scores)
