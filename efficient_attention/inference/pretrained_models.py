@@ -66,7 +66,7 @@ def match_tree_structure(wanted: Any, found: Any, path: str) -> Any:
 
 
 def row_length(pretrained: Pretrained) -> int:
-    """Returns the maximum number of tokens per row for a checkpoint: its position limit, else its training length, else
+    """Returns the maximum row length in tokens for a checkpoint: its position limit, else its training length, else
     512.
     """
     limit = pretrained.model.position_limit

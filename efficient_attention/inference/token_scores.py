@@ -139,7 +139,9 @@ def is_bad_sequence_end(read: TokenHistory, words: list[tuple[int, ...]], size: 
 
 
 def last_tokens(read: TokenHistory, count: int) -> Array:
-    """Returns the last `count` tokens of each text, int32 [b, count]; invalid for a text with fewer tokens."""
+    """Returns the last `count` tokens of each text, int32 [b, count]; the result is meaningless for texts with fewer
+    tokens.
+    """
     return jnp.take(read.tokens_bN, jnp.maximum(read.length - count + jnp.arange(count), 0), axis=1, mode='clip')
 
 

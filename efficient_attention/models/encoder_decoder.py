@@ -117,7 +117,7 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None,
         step: Array | int,
     ) -> DecoderOptions:
-        """Returns the keyword arguments of the decoder, which include the encoded source.
+        """Returns the keyword arguments for the decoder, including the encoded source.
 
         `source` holds ids and segments; the other arguments are the same as for `hidden`.
         """
@@ -149,7 +149,7 @@ class EncoderDecoder(nnx.Module):
 
 
 class InitialState(nnx.Module):
-    """Computes the initial recurrent states of a decoder from the final states of its encoder.
+    """The initial recurrent states of a decoder, computed from the final states of its encoder.
 
     The initial states are copies ('copy'), or tanh(W s) with a matrix W per layer and state array. Bahdanau et al. 2014
     (arXiv 1409.0473, A.2.2) map the state of the backward direction at the first token ('map_backward'). 'map' reads

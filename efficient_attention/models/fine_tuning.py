@@ -104,7 +104,8 @@ class FineTuningModel(nnx.Module):
     def with_hidden_states(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[dict[str, Array], HiddenStates]:
-        """Returns the masked outputs, and the activations by which distillation compares student and teacher.
+        """Returns the model's outputs with padding masked, and the activations by which distillation compares student
+        and teacher.
 
         Rows of sentences are not supported.
         """

@@ -125,7 +125,9 @@ def source_reader_multiply_adds(config: ModelConfig) -> int:
 
 
 def general_score_multiply_adds(config: ModelConfig) -> int:
-    """Returns the multiply-adds per query of the matrices of 'general' attention scores in one layer; otherwise 0."""
+    """Returns the multiply-adds per query of the score matrices in one layer with 'general' attention scores; 0 for
+    other scores.
+    """
     return config.heads * config.head_width**2 * (config.score == 'general')
 
 

@@ -123,7 +123,8 @@ class SourceReader(nnx.Module):
     def read_all_positions(
         self, hidden_BLD: Array, context: Context
     ) -> tuple[PositionOutputs, AttentionOperands | None]:
-        """Returns the decoder's results at all positions, computed in parallel from the last layer's hidden states.
+        """Returns the recurrent decoder's results at all positions, computed in parallel from the last layer's hidden
+        states.
 
         This is possible only if no recurrent state depends on an attention output.
         """
@@ -174,7 +175,7 @@ class SourceReader(nnx.Module):
         kept: SourceReaderState,
         fixed: CrossAttentionKeys | CrossAttentionSums | None,
     ) -> tuple[PositionOutputs, SourceReaderState]:
-        """Returns the decoder's results [B, n, D] for n new tokens, and the cache after them.
+        """Returns the recurrent decoder's results [B, n, D] for n new tokens, and its cache after them.
 
         The first layer's product with its inputs depends on no state, so it is computed for all tokens at once.
         """

@@ -284,8 +284,8 @@ class Attention(Projections):
 
 
 def match_memory_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
-    """Returns the mechanism restricted to a window in which each query reads as many keys, including its own, as the
-    memory has tokens.
+    """Returns the mechanism restricted to a window with as many keys per query as the memory has tokens; the query's
+    own key is one of them.
 
     The released code of Transformer-XL evaluates like this (`same_length`), so that all queries of a segment have
     equally long contexts.
