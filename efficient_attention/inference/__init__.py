@@ -1,1 +1,3 @@
-"""Inference with trained models: evaluation, pipelines, search, generation, prediction files and word replacement."""
+"""Inference with trained models: evaluation, pipelines, beam search, text generation, prediction files and replacement
+of words.
+"""

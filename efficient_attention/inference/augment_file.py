@@ -1,4 +1,6 @@
-"""Augments a training file: writes its rows and variants of them by word replacement, in the same format."""
+"""Augments a training file: writes a new file with the original rows and with copies in which some words are
+replaced.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from efficient_attention.data.sources.tables import TableRow
 from efficient_attention.errors import InputError
 from efficient_attention.inference.word_replacement import WordReplacer, augmented_texts
 
-AT_ONCE = 256  # rows whose words are looked up together
+AT_ONCE = 256  # number of table rows whose replacements are proposed together
 
 
 def augment_file(
@@ -26,12 +28,13 @@ def augment_file(
     share: float = 0.4,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Writes each row of a file, followed by its new variants; returns 'rows', 'written' and 'notes'.
+    """Writes each row of a training file, followed by its variants with replaced words; returns a dict with 'rows',
+    'written' and 'notes'.
 
     Args:
         source: CSV, TSV or JSON lines, or a GLUE task's file.
         output: must not exist, and must have the source's suffix.
-        replacer: proposes words.
+        replacer: proposes replacements for words.
         config: names the columns with texts.
         copies: tries per row; repeated variants are left out.
         share: probability that a word is replaced.
@@ -78,6 +81,6 @@ def augment_file(
 
 
 def batched(rows: Iterator[TableRow], size: int) -> Iterator[list[TableRow]]:
-    """Yields the rows in lists of `size`."""
+    """Yields the rows of a table in lists of `size` rows; the last list may be shorter."""
     while some := list(itertools.islice(rows, size)):
         yield some

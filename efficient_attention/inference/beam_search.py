@@ -1,14 +1,14 @@
-"""Beam search and greedy decoding: the most probable continuations of texts, in one compiled program.
+"""Beam search and greedy decoding: finds the most probable continuations of texts, in one compiled program.
 
 Each step extends every open beam of a row by every token, and keeps the `beams` best extensions that have not ended. An
 extension by the end symbol becomes a finished text if it is among the `beams` best of all extensions. The `best`
 finished texts with the highest scores are kept.
 
-A row is done if no open beam can reach a higher score than the lowest kept score. Log-probabilities only fall, so a
-beam's score is bounded by its present sum over a penalty. The penalty is taken at the longest allowed length if alpha
-is above 0, otherwise at the next length. Stopping there loses nothing. With `stop` = 'early' the bound takes the
-present length, so a row is done sooner. With 'first' a row is done once as many texts have ended as there are beams. A
-finished row never changes, whatever the other rows still do.
+A row is done if no open beam can reach a higher score than the lowest kept score. A beam's summed log-probability can
+only decrease, so the sum divided by a length penalty is an upper bound of its final score. The penalty is taken at the
+longest allowed length if alpha is above 0, otherwise at the next length. Stopping by this bound loses no better text.
+With `stop` = 'early', the bound uses the present length, so a row is done sooner. With 'first', a row is done once as
+many texts have ended as there are beams. A finished row never changes while other rows continue.
 
 Sources: Wu et al. 2016, arXiv 1609.08144 (GNMT), section 7; candidates are chosen as in fairseq and transformers.
 """
@@ -27,12 +27,14 @@ from efficient_attention.models.cached_decoding import PIECE, CachedDecoder, Dec
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.modules.context import EncodedSource
 
-# Smallest and largest block of `highest`, in sums. `highest` uses the largest size in this range that divides a row.
+# Smallest and largest number of scores per block in `blockwise_top_k`.
+# `blockwise_top_k` uses the largest block size in this range that divides the length of a row.
 BLOCK_SIZES = (32, 128)
 
 
 class PromptState(NamedTuple):
-    """Texts to continue: the decoder state before the newest token of each row, and that token, int32 [B].
+    """The start of a search for each batch row: the decoder state after all prompt tokens except the last, and that
+    last token, int32 [B].
 
     `before_BP` has all tokens read so far, for the rules of a search: int32, -1 before shorter prompts; None = none.
     """
@@ -43,10 +45,11 @@ class PromptState(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """The n best texts of each row, best first: their tokens with the end symbol, and zeros after each text's length.
+    """The n best finished texts of each batch row, best first: the tokens with the end symbol, the length and the score
+    of each text.
 
-    Scores are summed log-probabilities over the length penalty. If a row has fewer than n texts, the missing texts have
-    length 0, and their sum and score are `MASKED`.
+    Tokens after the end of a text are 0. Scores are summed log-probabilities divided by the length penalty. If a row
+    has fewer than n texts, the missing texts have length 0, and their sum and score are `MASKED`.
     """
 
     tokens_BnT: Array
@@ -56,9 +59,11 @@ class Hypotheses(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The state of a running beam search. A row has K open beams; a missing beam has the sum `MASKED`."""
+    """The state of a running beam search, with K open beams per batch row; a missing beam has the log-probability
+    `MASKED`.
+    """
 
-    state: DecodeState  # B K rows; each has read all tokens before its newest
+    state: DecodeState  # decoder state of all B x K beams, before each beam's newest token
     newest_BK: Array
     log_probs_BK: Array
     tokens_BKT: Array
@@ -67,7 +72,9 @@ class Beams(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Extensions of open beams, best first: the sum, the parent beam, the new token and all tokens of each."""
+    """Extensions of open beams by one token, best first: summed log-probability, parent beam, new token and all tokens
+    of each extension.
+    """
 
     log_probs_Bc: Array
     parents_Bc: Array
@@ -76,12 +83,14 @@ class Candidates(NamedTuple):
 
 
 def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -> CachedDecoder:
-    """Returns the decoder with caches for `prompt` prompt tokens and the tokens that `search` may add.
+    """Returns the decoder with caches that are large enough for `prompt` prompt tokens and the tokens that the search
+    may generate.
 
     Raises:
         InputError: the model has too few positions, or one of its attentions cannot decode token by token.
     """
-    limit, needed = decoder.config.position_limit, prompt + search.max_tokens - 1  # the last token is never read
+    # The decoder does not read the last generated token, so this token needs no position.
+    limit, needed = decoder.config.position_limit, prompt + search.max_tokens - 1
     if limit is not None and needed > limit:
         raise InputError(
             f'{prompt} tokens before and max_tokens {search.max_tokens} need {needed} positions; the model has {limit}'
@@ -92,12 +101,13 @@ def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -
 def read_prompts(
     cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource | None = None
 ) -> PromptState:
-    """Returns the search's start: the decoder state after all prompt tokens except each row's last.
+    """Returns the start of a search: the decoder state after all prompt tokens of each batch row except the last, and
+    the last tokens.
 
     Args:
         cached: the decoder from `make_cached_decoder`.
         tokens_BL: at least one token per row: a text, or the start symbol of an encoder-decoder.
-        segments_BL: 1, and 0 after the end of shorter prompts.
+        segments_BL: 1 for tokens, 0 after the end of shorter prompts.
         other: the sequence that cross-attention reads.
     """
     state = cached.init_state(len(tokens_BL), other=other)
@@ -112,9 +122,10 @@ def read_prompts(
 def find_best_texts(
     cached: CachedDecoder, start: PromptState, search: SearchSettings, limits: TokenLimits
 ) -> tuple[Hypotheses, Array]:
-    """Returns the best texts and the number of steps: from greedy decoding with one beam, else from a beam search.
+    """Returns the best texts of each batch row and the number of decoding steps; uses greedy decoding for one beam,
+    otherwise beam search.
 
-    A row with `most_B` 0 gets no text, and no step waits for it.
+    A row whose maximum length `most_B` is 0 gets no text, and the search does not wait for it.
 
     Raises:
         InputError: an id of `search` is outside the vocabulary.
@@ -126,7 +137,8 @@ def find_best_texts(
 def beam_search(
     cached: CachedDecoder, start: PromptState, search: SearchSettings, limits: TokenLimits
 ) -> tuple[Hypotheses, Array]:
-    """Returns the best texts and the number of steps, as `find_best_texts`, for any number of beams.
+    """Returns the best texts of each batch row and the number of decoding steps, by beam search with any number of
+    beams.
 
     With one beam the result can differ from greedy decoding: after a text ends, the second best extension continues.
     """
@@ -142,7 +154,7 @@ def beam_search(
 
 
 def first_beams(start: PromptState, search: SearchSettings, limits: TokenLimits) -> Beams:
-    """Returns the search before its first step, with one open beam per row."""
+    """Returns the state of a beam search before its first step: one open beam per batch row and no finished text."""
     rows, count, length = len(start.newest_B), search.beams, search.max_tokens
     state = start.state.expand_to_beams(count)
     is_there_BK = (jnp.arange(count)[None] == 0) & (limits.most_B > 0)[:, None]
@@ -153,7 +165,7 @@ def first_beams(start: PromptState, search: SearchSettings, limits: TokenLimits)
 
 
 def no_hypotheses(rows: int, search: SearchSettings) -> Hypotheses:
-    """Returns the finished texts at the start of a search: none, with every score `MASKED`."""
+    """Returns an empty set of finished texts, for the start of a beam search; every score is `MASKED`."""
     shape = rows, search.max_finished_hypotheses
     missing_Bn = jnp.full(shape, MASKED, jnp.float32)
     return Hypotheses(
@@ -162,7 +174,8 @@ def no_hypotheses(rows: int, search: SearchSettings) -> Hypotheses:
 
 
 def can_beat_finished(beams: Beams, search: SearchSettings, limits: TokenLimits) -> Array:
-    """Returns bool [B]: whether a row still has an open beam that may beat its lowest kept score.
+    """Returns bool [B]: whether an open beam of the batch row may still reach a better score than the worst kept
+    finished text.
 
     'early': an open beam must beat that score if it ends now. 'first': fewer texts than beams must have ended.
     """
@@ -180,7 +193,10 @@ def can_beat_finished(beams: Beams, search: SearchSettings, limits: TokenLimits)
 def extend_beams(
     cached: CachedDecoder, beams: Beams, before_BP: Array | None, search: SearchSettings, limits: TokenLimits
 ) -> Beams:
-    """Returns the search after one more step; `before_BP` is the field of `PromptState`."""
+    """Returns the state of the beam search after one more token per beam.
+
+    `before_BP` holds the prompt tokens, see `PromptState`.
+    """
     logits_b1V, state = cached(beams.state, beams.newest_BK.reshape(-1, 1))
     read = token_history(before_BP, beams.tokens_BKT.reshape(-1, search.max_tokens), beams.made)
     token_log_probs_bV = next_log_probs(logits_b1V[:, 0], read, search, limits)
@@ -193,18 +209,20 @@ def extend_beams(
     tokens_BKT = jnp.take_along_axis(found.tokens_BcT, places_BK[..., None], axis=1)
     state = state.reorder_beams(parents_BK)
     beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
-    # A closed row must stay closed: at a later length its open beams could pass the test of `is_open` again.
+    # A finished batch row must stay finished, so its beams are masked.
+    # At a later length, its open beams could pass the test of `can_beat_finished` again.
     log_probs_BK = jnp.where(can_beat_finished(beams, search, limits)[:, None], log_probs_BK, MASKED)
     return beams if search.stop == 'exact' else beams._replace(log_probs_BK=log_probs_BK)
 
 
 def is_end(tokens_Bc: Array, search: SearchSettings) -> Array:
-    """Returns bool [B, c]: whether a token ends a text."""
+    """Returns bool [B, c]: whether each token is one of the ids that end a text."""
     return (tokens_Bc[..., None] == jnp.asarray(search.end_token_ids, jnp.int32)[None, None]).any(axis=2)
 
 
 def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSettings) -> Candidates:
-    """Returns the 2 K best extensions of a row's open beams; at most K of them end, so at least K continue.
+    """Returns the 2 K best one-token extensions of the K open beams per batch row; at most K of them end a text, so at
+    least K continue.
 
     If e > 1 ids end a text, the (1 + e) K best are returned, because up to e K of them may end.
     """
@@ -223,14 +241,18 @@ def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSetti
 
 
 def blockwise_top_k(sums_Bs: Array, count: int) -> tuple[Array, Array]:
-    """Returns the same as `top_k`, faster on long rows: it searches only the `count` blocks with the highest maxima."""
+    """Returns the `count` highest scores of each row and their positions, like `top_k`, but faster for long rows.
+
+    Only the `count` blocks with the highest maxima can contain the highest scores, so the other blocks are not
+    searched.
+    """
     rows, size = sums_Bs.shape
     least, most = BLOCK_SIZES
     block = next((block for block in range(most, least - 1, -1) if size % block == 0 and size // block > count), 0)
     if not block:
         return top_k(sums_Bs, count)
     blocks_Bns = sums_Bs.reshape(rows, -1, block)
-    # The blocks are sorted by position, so that among equal sums the first one wins.
+    # The blocks are sorted by position. Therefore, of several equal scores, the first one is chosen.
     chosen_Bc = jnp.sort(top_k(blocks_Bns.max(axis=2), count)[1], axis=1)
     found_Bcs = jnp.take_along_axis(blocks_Bns, chosen_Bc[..., None], axis=1)
     best_Bc, places_Bc = top_k(found_Bcs.reshape(rows, -1), count)
@@ -238,16 +260,21 @@ def blockwise_top_k(sums_Bs: Array, count: int) -> tuple[Array, Array]:
 
 
 def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
-    """Returns the highest numbers of each row and their positions; among equal numbers the first wins."""
-    # Without barriers, a slice of the results makes XLA sort the whole row: a step of T5-small takes five times as long
-    # on a CPU. One barrier over both results would attach to the top-k operation itself. With several CPU devices, XLA
-    # then crashes the process when it decomposes that operation.
+    """Returns the `count` highest numbers of each row and their positions; of several equal numbers, the first ones are
+    chosen.
+    """
+    # Without optimization barriers, XLA sorts the whole row if the results are sliced.
+    # A decoding step of T5-small then takes five times as long on a CPU.
+    # A single barrier over both results would attach to the top-k operation itself.
+    # With several CPU devices, XLA would then crash the process when it decomposes the top-k operation.
     best_Bc, places_Bc = map(jax.lax.optimization_barrier, jax.lax.top_k(numbers_Bs, count))
     return best_Bc, places_Bc
 
 
 def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: SearchSettings) -> Hypotheses:
-    """Returns the best finished texts: the earlier ones, and the first K candidates that end now."""
+    """Returns the best finished texts of each batch row: from the earlier ones, and from the first K candidates if they
+    end now.
+    """
     count, length = search.beams, beams.made + 1
     log_probs_BK = found.log_probs_Bc[:, :count]
     scores_BK = jnp.where(
@@ -270,7 +297,9 @@ def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Sea
 
 
 class GreedyState(NamedTuple):
-    """The state of greedy decoding: each row's newest token, its tokens so far, and whether it continues."""
+    """The state of greedy decoding: newest token, generated tokens, their log-probability and length, and whether a
+    text continues, per batch row.
+    """
 
     state: DecodeState
     newest_B: Array
@@ -284,7 +313,9 @@ class GreedyState(NamedTuple):
 def greedy(
     cached: CachedDecoder, start: PromptState, search: SearchSettings, limits: TokenLimits
 ) -> tuple[Hypotheses, Array]:
-    """Returns the text of the most probable or sampled token at each step, and the number of steps."""
+    """Returns the text that greedy decoding or sampling generates for each batch row, and the number of decoding
+    steps.
+    """
     rows = len(start.newest_B)
     zeros_B, is_open_B = jnp.zeros(rows, jnp.int32), limits.most_B > 0
     tokens_BT = jnp.zeros((rows, search.max_tokens), jnp.int32)
@@ -312,7 +343,10 @@ def greedy(
 def append_next_token(
     cached: CachedDecoder, text: GreedyState, before_BP: Array | None, search: SearchSettings, limits: TokenLimits
 ) -> GreedyState:
-    """Returns the texts, each open one with its next token; `before_BP` is the field of `PromptState`."""
+    """Returns the state of greedy decoding after one more token for each unfinished text.
+
+    `before_BP` holds the prompt tokens, see `PromptState`.
+    """
     logits_B1V, state = cached(text.state, text.newest_B[:, None])
     read = token_history(before_BP, text.tokens_BT, text.made)
     newest_B, log_probs_B = choose_next_tokens(logits_B1V[:, 0], read, search, limits)

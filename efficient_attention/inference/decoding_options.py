@@ -1,4 +1,6 @@
-"""Search options of an encoder-decoder: the user's options, else the settings in the checkpoint's files."""
+"""Decides the search options of an encoder-decoder: the user's options, else the settings in the checkpoint's files,
+else defaults.
+"""
 
 import dataclasses
 import logging
@@ -18,14 +20,15 @@ NOTHING_FORCED = ForcedTokens()
 RULES = tuple(field.name for field in dataclasses.fields(TokenRules))
 SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 KINDS = {int: 'a whole number', float: 'a number', bool: 'True or False', str: 'a text'}
-# If the user gives the option on the left, the files' values of the options on the right are ignored, too.
+# Maps an option to other options: if the user sets it, the checkpoint's values of the other options are ignored, too.
 TOGETHER = {'penalty': ('alpha',), 'max_tokens': ('extra',), 'ratio': ('extra',)}
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodingOptions:
-    """Options for generating targets: fields of `SearchSettings`, `TokenRules`, `Sampling` and `SourceBatching`, and
-    three more.
+    """Options for generating target texts: beam search, token rules, sampling and batching of the sources.
+
+    The fields besides the ones below are the fields of `SearchSettings`, `TokenRules`, `Sampling` and `SourceBatching`.
 
     Args:
         ends: ids that end a text; () = the checkpoint's end ids.
@@ -73,15 +76,17 @@ class DecodingOptions:
         self.source_batching()
 
     def is_non_default(self, name: str) -> bool:
-        """Returns whether a field differs from its default."""
+        """Returns whether the option of this name has a value other than its default."""
         return bool(getattr(self, name) != getattr(DecodingOptions, name))
 
     def token_rules(self) -> TokenRules:
-        """Returns the rules that restrict the next token."""
+        """Returns the rules that restrict which token may come next, such as `no_repeat_ngram_size`."""
         return TokenRules(**{name: getattr(self, name) for name in RULES})
 
     def search_settings(self, end: int, forced: ForcedTokens = NOTHING_FORCED) -> SearchSettings:
-        """Returns the search for a checkpoint with this end symbol and these forced tokens."""
+        """Returns the search settings for a checkpoint, from these options, the checkpoint's end symbol and its forced
+        tokens.
+        """
         own = {field.name for field in dataclasses.fields(self)}
         fields: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(SearchSettings) if field.name in own
@@ -89,25 +94,30 @@ class DecodingOptions:
         known = forced.end_ids or (end,)
         if forced.ends and known[0] not in (self.ends or known):
             raise InputError(f'ends is {list(self.ends)}; the model forces the end {known[0]}; add it to ends')
-        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))  # the end to force comes first
+        # the search can force only the first end id
+        ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))
         draws = Sampling(**{name: getattr(self, name) for name in SAMPLING}) if self.do_sample else None
         fields |= {'rules': self.token_rules(), 'sampling': draws}
         return SearchSettings(**fields, end=ends[0], more_ends=ends[1:], first=forced.first, forces_end=forced.ends)
 
     def source_batching(self, lengths: tuple[int, ...] = ()) -> SourceBatching:
-        """Returns how sources are batched; `lengths` are the padded row lengths, () = the defaults."""
+        """Returns the settings for batching source texts; `lengths` are the padded row lengths, () = the default
+        lengths.
+        """
         rows = {'lengths': lengths} if lengths else {}
         return SourceBatching(rows=self.batch_size, ratio=self.ratio, extra=self.extra, **rows)
 
     def reported_options(self) -> dict[str, Any]:
-        """Returns the options to report with scores: beams, length penalty, and other options with changed values."""
+        """Returns the options that are reported with scores: number of beams, length penalty, and all other options
+        that are not defaults.
+        """
         others = ('stop', *RULES, 'ends', 'do_sample', *SAMPLING, 'seed')
         changed = {name: getattr(self, name) for name in others if self.is_non_default(name)}
         return {'beams': self.beams, 'length_penalty': f'{self.penalty} {self.alpha:g}'} | changed
 
 
 def check_option_type(name: str, value: Any, kind: type) -> None:
-    """Raises InputError if a value has another type than its field's default."""
+    """Raises InputError if the value of an option does not have the given type."""
     types = (int, float) if kind is float else kind
     if kind in KINDS:
         require(isinstance(value, types) and (kind is bool) == isinstance(value, bool), name, value, KINDS[kind])
@@ -116,7 +126,8 @@ def check_option_type(name: str, value: Any, kind: type) -> None:
 def pretrained_decoding_options(
     pretrained: Pretrained, path: Path, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> DecodingOptions:
-    """Returns the search options for a checkpoint: the user's options first, then its files' settings, then defaults.
+    """Returns the search options for a checkpoint: the user's options, else the settings in the checkpoint's files,
+    else defaults.
 
     Logs one line with the file settings in use, and one line with the file settings that are not supported.
 
@@ -151,7 +162,7 @@ def pretrained_decoding_options(
 
 
 def log_settings(path: Path, what: str, settings: Mapping[str, Any]) -> None:
-    """Logs settings in one line; logs nothing if there are none."""
+    """Logs the given settings in one line; if there are no settings, logs nothing."""
     if settings:
         logging.getLogger(__name__).warning('%s: %s: %s', path, what, format_settings(settings))
 

@@ -1,4 +1,4 @@
-"""Metrics over a whole held-out split: batch sums are added in float64 and divided once at the end."""
+"""Computes metrics over a whole held-out set: sums of all batches are added in float64 and divided once at the end."""
 
 import dataclasses
 from collections import defaultdict, deque
@@ -21,13 +21,15 @@ from efficient_attention.models.sharding import carry_sharding, check_divisible,
 from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, split_trainable_parts
 from efficient_attention.tasks.task import HostBatch, Task
 
-RUN_AHEAD = 2  # batches in flight on the device, so that the host builds the next batch meanwhile
-EvalStep = Callable[..., tuple]  # see `make_eval_step`
-ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # arrays of ids that a model embeds or predicts
+RUN_AHEAD = 2  # number of batches that the devices compute while the host builds the next batch
+EvalStep = Callable[..., tuple]  # maps parameters and a batch to sums and weights, see `make_eval_step`
+ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # batch arrays with token ids
 
 
 class ExtendedObjective(NamedTuple):
-    """An objective that needs arrays besides a task's batches, and the function that adds them on the devices."""
+    """An objective that needs more arrays than a task's batches have, and a function that adds these arrays to a batch
+    on the devices.
+    """
 
     objective: Objective
     add: Callable[[Batch], Batch]
@@ -35,29 +37,31 @@ class ExtendedObjective(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of a task on one mesh: every held-out example exactly once, by the task's protocol."""
+    """The evaluation of a task on a mesh: computes metrics over all held-out examples, each counted exactly once."""
 
     task: Task
     mesh: Mesh
-    batch_size: int  # rows at a time, over all devices
+    batch_size: int  # rows per batch, over all devices
     model: ModelConfig
-    joined: ExtendedObjective | None = None  # set in training with a teacher; None = the task's objective and batches
+    joined: ExtendedObjective | None = None  # the distillation objective; None = the task's objective
 
     @property
     def objective(self) -> Objective:
-        """The objective whose sums are added."""
+        """The objective whose losses and metrics are summed over the batches."""
         return self.task.evaluation_objective if self.joined is None else self.joined.objective
 
     def step(self) -> EvalStep:
-        """Returns the jitted step, from parameters and a batch to sums, weights and the task's outputs."""
+        """Returns the jitted evaluation step: a function from parameters and a batch to sums, weights and the task's
+        outputs.
+        """
         return self.make_jitted_step(self.graph())
 
     def graph(self) -> nnx.GraphDef:
-        """Returns the graph of the evaluated model."""
+        """Returns the NNX graph definition of the evaluated model."""
         return nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))[0]
 
     def make_jitted_step(self, graph: nnx.GraphDef) -> EvalStep:
-        """Returns the jitted step of a model with this graph."""
+        """Returns the jitted evaluation step for a model with this NNX graph definition."""
         objective = self.objective
         if self.task.token_outputs is not None:
             assert isinstance(objective, OutputObjective)
@@ -67,7 +71,9 @@ class Evaluation:
         return jax.jit(using_mesh(self.mesh)(step))
 
     def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Returns the held-out metrics of `params`; calls `on_batch` before each batch and after the last."""
+        """Returns the held-out metrics of a model with these parameters; calls `on_batch` before each batch and after
+        the last batch.
+        """
         batches = with_batch_callback(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
         if self.task.token_outputs is not None:
             means, outputs = evaluate_outputs(step, params, batches, self.put_batch_on_devices, self.task.token_outputs)
@@ -81,7 +87,9 @@ class Evaluation:
         return names if self.joined is None else self.joined.objective.metric_names(names) | {'loss'}
 
     def metrics_from_means(self, means: dict[str, float]) -> dict[str, float]:
-        """Returns the metrics to report from the terms' means; with a teacher also 'loss', their weighted sum."""
+        """Returns the reported metrics, computed from the mean of each loss term; with a teacher, 'loss' is the
+        weighted sum of the terms.
+        """
         metrics = self.task.finish_metrics(means)
         if self.joined is None:
             return metrics
@@ -90,7 +98,9 @@ class Evaluation:
         return metrics | {'loss': sum(self.objective.loss_factor(term) * means[f'{term}_loss'] for term in terms)}
 
     def initial_carry(self) -> Any:
-        """Returns the state before the first batch, if the objective passes state between batches; else None."""
+        """Returns the arrays that the first batch receives, such as an empty memory; None if the objective carries
+        nothing between batches.
+        """
         shapes = jax.eval_shape(lambda: self.objective.initial_carry(self.batch_size))
 
         def empty(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -99,18 +109,24 @@ class Evaluation:
         return jax.tree_util.tree_map_with_path(empty, shapes)
 
     def put_batch_on_devices(self, batch: HostBatch) -> Batch:
-        """Returns the global batch of this process's rows; raises InputError if an id is outside the vocabulary."""
+        """Returns the global batch on the devices, built from each process's rows; raises InputError if a token id is
+        outside the vocabulary.
+        """
         rows = self.task_batch(batch)
         return rows if self.joined is None else self.joined.add(rows)
 
     def task_batch(self, batch: HostBatch) -> Batch:
-        """Returns the global batch with only the task's arrays, without the arrays of `joined`."""
+        """Returns the global batch on the devices with only the task's arrays, without the arrays that a distillation
+        objective adds.
+        """
         check_ids(batch, self.model)
         return to_devices(batch, self.mesh)
 
 
 def make_evaluation(config: RunConfig, task: Task, mesh: Mesh, joined: ExtendedObjective | None = None) -> Evaluation:
-    """Returns the evaluation of a config's task; raises InputError if its batch does not fit the mesh."""
+    """Returns the evaluation of a task; raises InputError if the evaluation batch does not fit the mesh or its device
+    memory.
+    """
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
     check_fits(mesh, {"the inputs of an evaluation's layers": layer_input_bytes(config, size, mesh, is_kept=False)})
@@ -124,13 +140,14 @@ def evaluate(
     to_devices: Callable[[HostBatch], Batch],
     carry: Any = None,
 ) -> dict[str, float]:
-    """Returns each metric's mean, named '<term>_<metric>', and each term's sum of weights, '<term>_weight'.
+    """Returns the mean of each metric over all batches, named '<term>_<metric>', and each loss term's total weight,
+    '<term>_weight'.
 
     The result does not depend on batch size, device count or process count: each example has its own weight, and rows
-    that fill up a batch have weight 0. Steps that pass state from batch to batch are the exception.
+    that fill up a batch have weight 0. Steps that carry state from batch to batch are an exception.
 
     Args:
-        eval_step: from parameters and a global batch to its sums and weights.
+        eval_step: function from parameters and a global batch to its sums and weights.
         params: the parameters, sharded as the step expects.
         batches: this process's rows of each batch.
         to_devices: makes the global batch from these rows.
@@ -151,12 +168,12 @@ def evaluate_outputs(
     to_devices: Callable[[HostBatch], Batch],
     token_outputs: frozenset[str],
 ) -> tuple[dict[str, float], list[dict[str, np.ndarray]]]:
-    """Returns the means, as `evaluate` does, and the model's outputs per row, in the order of the rows' 'index'.
+    """Returns the mean metrics over all batches, and the model's outputs for each row, ordered by the rows' 'index'.
 
     All processes get all rows.
 
     Args:
-        eval_step: from parameters and a global batch to its sums, weights and outputs.
+        eval_step: function from parameters and a global batch to its sums, weights and outputs.
         params: the parameters, sharded as the step expects.
         batches: this process's rows of each batch.
         to_devices: makes the global batch from these rows.
@@ -182,21 +199,21 @@ def evaluate_outputs(
 
 
 class MetricTotals:
-    """Sums and weights over batches, added in float64."""
+    """Running totals of metric sums and weights over batches, in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
         self._weights: dict[str, float] = defaultdict(float)
 
     def add_batch(self, sums: Sums, weights: dict[str, Any]) -> None:
-        """Adds the sums and weights of one batch."""
+        """Adds the metric sums and the weights of one batch to the totals."""
         for term, metrics in sums.items():
             self._weights[term] += float(np.asarray(weights[term], np.float64))
             for metric, value in metrics.items():
                 self._sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
 
     def weighted_means(self) -> dict[str, float]:
-        """Returns each sum divided by its term's weight, and the weights."""
+        """Returns each metric's total divided by the total weight of its loss term, and the total weights."""
         weights = self._weights
         means = {
             name: value / (weights[_loss_term_of_metric(name, weights)] or 1.0) for name, value in self._sums.items()
@@ -205,7 +222,7 @@ class MetricTotals:
 
 
 def to_host_arrays(result: Any) -> Any:
-    """Returns the whole result as NumPy arrays, gathered from all processes."""
+    """Returns the global arrays of a batch's result as NumPy arrays, gathered from all processes."""
     if jax.process_count() > 1:
         return multihost_utils.process_allgather(result, tiled=True)
     return jax.device_get(result)
@@ -214,7 +231,9 @@ def to_host_arrays(result: Any) -> Any:
 def run_eval_steps(
     eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
 ) -> Iterator[tuple[Sums, Any]]:
-    """Yields the sums and weights of each batch, and passes the state from each batch to the next."""
+    """Runs the evaluation step on each batch and yields its sums and weights; carried state goes from each batch to the
+    next.
+    """
     for batch in batches:
         if carry is None:
             yield eval_step(params, batch)
@@ -224,7 +243,7 @@ def run_eval_steps(
 
 
 def with_batch_callback(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Iterator[HostBatch]:
-    """Yields the batches in order; calls `on_batch` before each batch and after the last."""
+    """Yields the batches in order; calls `on_batch` before each batch and after the last batch."""
     on_batch()
     for batch in batches:
         yield batch
@@ -232,12 +251,12 @@ def with_batch_callback(batches: Iterator[HostBatch], on_batch: Callable[[], Non
 
 
 def results_to_host(results: Iterable[Any]) -> Iterator[Any]:
-    """Returns an iterator over the results in order, copied to the host."""
+    """Returns an iterator over the results of the batches in order, copied from the devices to the host."""
     return map(jax.device_get, run_ahead(results))
 
 
 def run_ahead(results: Iterable[Any]) -> Iterator[Any]:
-    """Yields the results in order, but keeps up to `RUN_AHEAD` later ones in flight on the device."""
+    """Yields the results of batches in order, while the devices already compute up to `RUN_AHEAD` later batches."""
     running: deque[Any] = deque()
     for result in results:
         running.append(result)
@@ -251,7 +270,8 @@ def _loss_term_of_metric(name: str, terms: Iterable[str]) -> str:
 
 
 def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
-    """Returns a function from (parameters, batch) to the batch's sums and weights, without dropout.
+    """Returns an evaluation step: a function from (parameters, batch) to the sums and weights of the batch, without
+    dropout.
 
     With the previous batch's state as a third argument, the function also returns the state for the next batch.
     """
@@ -266,7 +286,8 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
 
 
 def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = None) -> Callable[..., tuple]:
-    """Returns a function from (parameters, batch) to sums, weights and the model's outputs per row, without dropout.
+    """Returns an evaluation step with outputs: a function from (parameters, batch) to sums, weights and the model's
+    outputs, without dropout.
 
     `graph` is a model with `outputs`. Without an objective, the sums and weights are empty.
     """
@@ -283,7 +304,8 @@ def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = No
 
 
 def check_ids(batch: HostBatch, model: ModelConfig) -> None:
-    """Raises InputError if an id is outside the model's vocabulary; the message names the array, the row and the id.
+    """Raises InputError if a token id of a batch is outside the model's vocabulary; the message names the array, the
+    row and the id.
 
     On a device a bad id raises no error: it is read as another token, or makes the loss NaN.
     """

@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint of a workdir on every held-out example, each exactly once."""
+"""Evaluates a checkpoint of a run's workdir on all held-out examples, each exactly once."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ def evaluate_workdir(
     before_search: Callable[[dict[str, float | str]], None] = lambda _: None,
     **protocol: Unpack[EvalOptions],
 ) -> dict[str, float | str]:
-    """Returns a checkpoint's held-out metrics, its 'step' and the task's evaluation protocol.
+    """Returns a checkpoint's held-out metrics, its training step as 'step', and the settings of the evaluation.
 
     For text-to-text models, metrics of generated texts are included, unless no search supports the decoder.
 
@@ -51,8 +51,8 @@ def evaluate_workdir(
         protocol: fields of `EvalConfig` that replace the config's, such as how a language model is evaluated.
 
     Raises:
-        InputError: as `restore`; the checkpoint does not exist, no text is held out, or the batch does not divide
-            over the devices.
+        InputError: in the same cases as `restore`; also if the checkpoint does not exist, no text is held out, or the
+            batch does not divide over the devices.
     """
     config = read_config(workdir)
     wanted = wanted_checkpoint(CheckpointReader(workdir), config, checkpoint)
@@ -89,7 +89,7 @@ def evaluate_workdir(
 
 
 def no_validation_set_message(config: RunConfig) -> str:
-    """Returns the error message for a run that has no held-out data."""
+    """Returns the error message for a run without the held-out data that an evaluation needs."""
     if config.task == 'text_to_text' and not config.has_noise:
         split = 'test' if config.eval.split == 'test' else 'held_out'
         way = '; use --split=test' if split == 'held_out' and config.pairs.test else ''
@@ -99,7 +99,9 @@ def no_validation_set_message(config: RunConfig) -> str:
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:
-    """Returns the run's fsdp, sequence and tensor axes if they divide the devices, else only a data axis."""
+    """Returns a mesh config with the run's fsdp, sequence and tensor axes if their product divides the device count,
+    else only a data axis.
+    """
     if devices % (config.fsdp * config.sequence * config.tensor):
         return MeshConfig()
     return dataclasses.replace(config, data=0)

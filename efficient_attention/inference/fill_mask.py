@@ -20,20 +20,22 @@ from efficient_attention.inference.pretrained_models import pretrained_module, r
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
 
-Row = tuple[list[int], list[int]]  # ids with special tokens, positions of the masks
+Row = tuple[list[int], list[int]]  # (token ids including special tokens, positions of the masks)
 
 
 class Candidate(NamedTuple):
-    """A proposed token for a masked position."""
+    """A token proposed for a masked position, with its probability."""
 
     token: str
     probability: float
 
 
 class MaskFiller:
-    """A pretrained model from a workdir or a Hugging Face folder that fills masks; uses one device and reads no data.
+    """A pretrained masked language model that fills masks, loaded from a workdir or a Hugging Face folder; uses one
+    device.
 
-    `checkpoint` of a workdir is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+    No data files are read. `checkpoint` of a workdir is 'last', 'best' by the config's `checkpoint.best_metric`, or a
+    step's number.
 
     Raises:
         InputError: the folder has no model with a masked-LM head, no tokenizer, or no such checkpoint.
@@ -65,7 +67,9 @@ class MaskFiller:
         return self.fill_masks([text], top)[0]
 
     def fill_masks(self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32) -> list[list[list[Candidate]]]:
-        """Returns the candidates for each [MASK] of several texts, computed `batch_size` rows at a time."""
+        """Returns the most probable tokens for each [MASK] of several texts; the model processes `batch_size` rows at a
+        time.
+        """
         if top < 1:
             raise InputError(f'top is {top}; it must be at least 1')
         rows_of_text = map_items(texts, self.masked_rows)
@@ -79,7 +83,8 @@ class MaskFiller:
         return [[next(found) for _, places in one_text for _ in places] for one_text in rows_of_text]
 
     def masked_rows(self, text: str) -> list[Row]:
-        """Returns a text as one row with the positions of its masks; a too long text gives a window around each mask.
+        """Returns the token ids of a text and the positions of its masks; a text that is too long becomes one window
+        per mask.
 
         Raises:
             InputError: `text` is not a text, or has no [MASK].
@@ -101,24 +106,26 @@ class MaskFiller:
         ]
 
     def candidates(self, logits_V: np.ndarray, top: int) -> list[Candidate]:
-        """Returns the `top` best tokens for one mask."""
+        """Returns the `top` most probable tokens for one mask from its logits [V]."""
         logits_V = logits_V.copy()
         logits_V[list(self.vocabulary.special)] = -np.inf
-        logits_V[self.vocabulary.size :] = -np.inf  # padding rows of the table, without a token
+        logits_V[self.vocabulary.size :] = -np.inf  # ids without a token, which only pad the embedding table
         probabilities_V = np.asarray(jax.nn.softmax(logits_V))
         best = np.argsort(-probabilities_V, kind='stable')[:top]
         return [Candidate(self.readable_token(int(id)), float(probabilities_V[id])) for id in best]
 
     def token_text(self, id: int) -> str:
-        """Returns a token's text in the tokenizer's spelling."""
+        """Returns the text of a token id as the tokenizer stores it, with its markers."""
         return self.tokenizer.id_to_token(id) or ''
 
     def readable_token(self, id: int) -> str:
-        """Returns a token's text in readable form, without the tokenizer's markers."""
+        """Returns the text of a token id in readable form, without the tokenizer's markers."""
         return readable_token(self.tokenizer, self.vocabulary, id)
 
     def mask_logits(self, rows: Sequence[Row]) -> list[np.ndarray]:
-        """Returns float32 logits [P, V] at the mask positions of each row; rows are padded to the longest."""
+        """Returns float32 logits [P, V] at the P mask positions of each row; shorter rows are padded to the longest
+        row.
+        """
         length, count = max(len(ids) for ids, _ in rows), max(len(places) for _, places in rows)
         tokens_BL = np.full((len(rows), length), self.vocabulary.pad, np.int32)
         segments_BL = np.zeros((len(rows), length), np.int32)
@@ -133,6 +140,6 @@ class MaskFiller:
 def masked_logits(
     graph: nnx.GraphDef, params: nnx.State, tokens_BL: Array, segments_BL: Array, places_BP: Array
 ) -> Array:
-    """Returns float32 logits [B, P, V] of a `PretrainingModel` at the positions `places_BP`."""
+    """Returns float32 logits [B, P, V] of a masked language model at the P given positions of each row."""
     model = nnx.merge(graph, params)
     return model.masked_logits(model.encoder(tokens_BL, segments_BL), places_BP)

@@ -1,4 +1,4 @@
-"""Generates text with a trained language model after a prompt, by sampling or beam search."""
+"""Generates text after a prompt with a trained language model, by sampling or beam search."""
 
 import functools
 from collections.abc import Iterator
@@ -33,11 +33,13 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.workdir.checkpoint_reader import LAST
 from efficient_attention.workdir.config_file import read_config
 
-STREAMED = 8  # tokens generated on the device before the host prints them
+STREAMED = 8  # number of tokens generated on the device before the host prints them
 
 
 class GenerationState(NamedTuple):
-    """Texts in progress: the state before each row's newest token, that token, and the number of generated tokens."""
+    """Texts in progress: the decoder state before each row's newest token, the newest tokens, and the number of
+    generated tokens per text.
+    """
 
     state: DecodeState
     newest_B: Array
@@ -45,16 +47,16 @@ class GenerationState(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """A prompt with its continuation, and the summed log-probability of the continuation's tokens."""
+    """A prompt with its generated continuation, and the summed log-probability of the generated tokens."""
 
     text: str
     log_prob: float
 
 
 def read_prompts(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array) -> GenerationState:
-    """Returns the prompts, read except for each row's last token.
+    """Returns the generation state after the decoder has read each prompt except its last token.
 
-    `segments_BL` is 1, and 0 after the end of shorter prompts.
+    `segments_BL` is 1 for tokens, and 0 after the end of shorter prompts.
     """
     piece = min(PIECE, tokens_BL.shape[1])
     state, newest_B = read_prompt_but_last(cached, cached.init_state(len(tokens_BL)), tokens_BL, segments_BL, piece)
@@ -70,7 +72,8 @@ def generate_tokens(
     *,
     most: int = STREAMED,
 ) -> tuple[Array, GenerationState]:
-    """Returns the next `count` <= `most` tokens, int32 [B, most] padded with zeros, and the texts after them.
+    """Samples `count` more tokens per text; returns them as int32 [B, most], padded with zeros, and the new generation
+    state.
 
     A token is sampled from (seed, its number in the text, row), so `count` does not change the text.
     """
@@ -87,10 +90,10 @@ def generate_tokens(
 
 
 class TextGenerator:
-    """A language model from its workdir that continues prompts; uses one device and reads no data.
+    """A trained language model that continues prompts, loaded from its workdir; uses one device.
 
-    `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number; '' = the best if one is
-    known, else the last.
+    No data files are read. `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number;
+    '' = the best if one is known, else the last.
 
     Raises:
         InputError: the workdir has no language modelling run, no such checkpoint, or no vocabulary.
@@ -104,7 +107,7 @@ class TextGenerator:
             )
         if self.config.data.units == 'pixels':
             raise InputError(f'{workdir} holds a model of images; only text can be generated')
-        cache_specs(self.config.model, 1)  # raises before anything is read
+        cache_specs(self.config.model, 1)  # raises InputError for an unsupported decoder before files are read
         self.units = read_vocabulary(self.config.data.units, workdir)
         self.graph, self.params = restore_for_inference(
             workdir, self.config, checkpoint, lambda: Decoder(self.config.model, rngs=nnx.Rngs(0))
@@ -114,7 +117,7 @@ class TextGenerator:
     def __call__(
         self, prompt: str, *, max_tokens: int = 200, sampling: Sampling | None = None, seed: int = 0
     ) -> Iterator[str]:
-        """Yields the text in parts as it is generated: the prompt as encoded, then `max_tokens` more tokens.
+        """Yields the generated text in parts: first the prompt, then the continuation of `max_tokens` tokens.
 
         Raises:
             InputError: a number is out of range; the prompt is empty or has something that the vocabulary lacks; or the
@@ -127,12 +130,13 @@ class TextGenerator:
         return self.stream(ids, max_tokens, sampling or Sampling(), seed)
 
     def beam_search(self, prompt: str, *, max_tokens: int = 200, beams: int = 4, best: int = 1) -> list[Continuation]:
-        """Returns the most probable texts of a beam search, best first: the prompt and `max_tokens` more tokens.
+        """Returns the most probable texts that a beam search finds, best first: each is the prompt with `max_tokens`
+        more tokens.
 
         All texts are equally long, so summed log-probabilities are the scores. One beam is greedy decoding.
 
         Raises:
-            InputError: as `__call__`.
+            InputError: in the same cases as `__call__`.
         """
         check_within('max_tokens', max_tokens, 1)
         search = SearchSettings(beams=beams, best=best, alpha=0.0, max_tokens=max_tokens, end=-1)
@@ -144,12 +148,14 @@ class TextGenerator:
         return [Continuation(self.text_of(ids, tokens), float(total)) for tokens, length, total in made if length]
 
     def text_of(self, *parts: np.ndarray) -> str:
-        """Returns the text of the ids in `parts`."""
+        """Returns the text of several arrays of token ids, joined."""
         stream = open_stream(self.units)
         return ''.join([*(stream.feed_ids(ids) for ids in parts), stream.flush_text()])
 
     def check_max_length(self, prompt: int, more: int) -> None:
-        """Raises InputError if prompt and continuation exceed the model's positions; the last token needs none."""
+        """Raises InputError if prompt and continuation need more positions than the model has; the last token needs no
+        position.
+        """
         limit = self.config.model.position_limit
         room = more if limit is None else limit + 1 - prompt
         if more > room:
@@ -159,7 +165,10 @@ class TextGenerator:
     def stream(
         self, ids: np.ndarray, max_tokens: int, sampling: Sampling, seed: int, *, at_once: int = STREAMED
     ) -> Iterator[str]:
-        """Yields the text as `__call__`; `at_once` <= `STREAMED` tokens are generated per transfer to the host."""
+        """Yields the prompt and then its continuation in parts of `at_once` tokens, as the tokens are generated.
+
+        `at_once` is at most `STREAMED`: the number of tokens generated per transfer to the host.
+        """
         stream = open_stream(self.units)
         yield stream.feed_ids(ids)
         tokens_1L = jnp.asarray(ids[None], jnp.int32)
@@ -176,7 +185,7 @@ class TextGenerator:
 
 @functools.partial(jax.jit, static_argnames=('graph', 'max_length'))
 def read_prompt_jitted(graph: nnx.GraphDef, params: Any, tokens_1L: Array, *, max_length: int) -> GenerationState:
-    """Compiled `read_prompts` for one prompt."""
+    """Returns the generation state after one prompt; the jitted form of `read_prompts`."""
     return read_prompts(CachedDecoder(nnx.merge(graph, params), max_length), tokens_1L, jnp.ones_like(tokens_1L))
 
 
@@ -191,7 +200,7 @@ def generate_tokens_jitted(
     sampling: Sampling,
     max_length: int,
 ) -> tuple[Array, GenerationState]:
-    """Compiled `generate_tokens`."""
+    """Returns the next sampled tokens and the new generation state; the jitted form of `generate_tokens`."""
     cached = CachedDecoder(nnx.merge(graph, params), max_length)
     return generate_tokens(cached, text, count, sampling, draw)
 
@@ -200,23 +209,25 @@ def generate_tokens_jitted(
 def beam_search_text(
     graph: nnx.GraphDef, params: Any, tokens_1L: Array, may_follow_V: Array, *, search: SearchSettings
 ) -> Hypotheses:
-    """Returns the texts that a beam search finds after one prompt."""
+    """Returns the texts that a beam search finds as continuations of one prompt."""
     cached = make_cached_decoder(nnx.merge(graph, params), tokens_1L.shape[1], search)
     limits = TokenLimits(may_follow_V, jnp.full(1, search.max_tokens, jnp.int32))
     return find_best_texts(cached, begin_search(cached, tokens_1L, jnp.ones_like(tokens_1L)), search, limits)[0]
 
 
 def read_vocabulary(kind: str, workdir: Path) -> TextUnits:
-    """Returns the run's vocabulary from its workdir; raises InputError if the files are missing or damaged."""
+    """Returns the vocabulary of a run, read from its workdir; raises InputError if the files are missing or damaged."""
     try:
         return load_units(kind, workdir)
-    except Exception as error:  # the tokenizers package raises Exception itself
+    except Exception as error:  # the tokenizers package raises `Exception`, not a subclass
         line = ' '.join(str(error).split())
         raise InputError(f'{workdir}: its vocabulary of {kind} cannot be read ({line})') from None
 
 
 def prompt_ids(prompt: str, units: TextUnits) -> np.ndarray:
-    """Returns the prompt's ids; raises InputError if the prompt is empty or has something that the vocabulary lacks."""
+    """Returns the token ids of a prompt; raises InputError if the prompt is empty or has a character or word outside
+    the vocabulary.
+    """
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -230,14 +241,18 @@ def prompt_ids(prompt: str, units: TextUnits) -> np.ndarray:
 
 
 def unknown_prompt_parts(prompt: str, units: TextUnits) -> str:
-    """Returns at most five characters or words of the prompt that the vocabulary lacks, for a message."""
+    """Returns at most five characters or words of the prompt that are not in the vocabulary, as text for an error
+    message.
+    """
     parts = dict.fromkeys(units.split_for_messages(prompt))
     unknown = [part for part in parts if (units.encode(part) == units.unknown).any()]
     return ', '.join(map(repr, unknown[:5])) + (f' and {len(unknown) - 5} more' if len(unknown) > 5 else '')
 
 
 def allowed_token_mask(units: TextUnits, size: int) -> Array:
-    """Returns bool [V]: the ids that may be generated, which are ids with a text and the document separator."""
+    """Returns bool [V]: True for ids that may be generated, which are ids that have a text and the document
+    separator.
+    """
     may_follow_V = np.arange(size) < units.size
     if units.unknown >= 0:
         may_follow_V[units.unknown] = False

@@ -1,4 +1,4 @@
-"""Pipelines that generate text: `ea.pipeline('translation', path)` and `ea.pipeline('text-generation', workdir)`."""
+"""Pipelines that generate text: `pipeline('translation', path)` and `pipeline('text-generation', workdir)`."""
 
 import dataclasses
 import warnings
@@ -24,13 +24,13 @@ class GenerationOptions:
         InputError: a value is out of range or not a number, or has no effect with beams.
     """
 
-    max_tokens: int = 200  # tokens after the prompt
+    max_tokens: int = 200  # number of tokens to generate after the prompt
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    beams: int = 0  # 0 = tokens are sampled
-    best: int = 1  # texts per prompt from a beam search
+    beams: int = 0  # number of beams; 0 = tokens are sampled
+    best: int = 1  # number of texts per prompt that a beam search returns
 
     def __post_init__(self) -> None:
         for name, minimum in (('max_tokens', 1), ('top_k', 0), ('seed', 0), ('beams', 0), ('best', 1)):
@@ -44,12 +44,14 @@ class GenerationOptions:
 
     @property
     def sampling(self) -> Sampling:
-        """The sampling settings."""
+        """The temperature, top-k and top-p with which tokens are sampled."""
         return Sampling(self.temperature, self.top_k, self.top_p)
 
 
 def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
-    """Returns the given options, with defaults for the rest; raises InputError if one is unknown or invalid."""
+    """Returns the user's generation options, with defaults for missing ones; raises InputError if an option is unknown
+    or invalid.
+    """
     known = [field.name for field in dataclasses.fields(GenerationOptions)]
     if unknown := sorted(given.keys() - set(known)):
         raise InputError(f'unknown options: {", ".join(unknown)}; known: {", ".join(known)}')
@@ -57,7 +59,8 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
 
 
 def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any]) -> DecodingOptions:
-    """Returns the search options of an encoder-decoder: the given options, else the settings in its folder's files.
+    """Returns the search options of an encoder-decoder: the user's options, else the settings in the checkpoint's
+    files.
 
     Raises:
         InputError: an option is unknown or out of range.
@@ -71,15 +74,16 @@ def decoding_options(pretrained: Pretrained, path: Path, given: Mapping[str, Any
 
 
 class TextToTextPipeline:
-    """Generates the targets of an encoder-decoder for a text, or for each text of a list.
+    """A pipeline that generates target texts, such as translations, with an encoder-decoder.
 
     Args:
         pretrained: the checkpoint.
         path: the checkpoint's path, for messages.
         decoding: the search options, see `decoding_options`.
         prefix: text put before each source; by default the run's prefix.
-        length: most source tokens that are read, see `open_translator`.
-        alignments: also return the pieces of both sides and the cross-attention weights, [pieces, source pieces].
+        length: maximum number of source tokens that are read, see `open_translator`.
+        alignments: also return the pieces of source and target, and the cross-attention weights [pieces, source
+            pieces].
 
     Raises:
         InputError: the checkpoint is not an encoder-decoder.
@@ -99,7 +103,9 @@ class TextToTextPipeline:
         self.translator = make_pretrained_translator(pretrained, path, decoding, prefix, length=length)
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
-        """Returns the target of a text; a list of targets if `best` is above 1; a list of either if `texts` is a list.
+        """Returns the generated target of a text, or a list of targets if the option `best` is above 1.
+
+        For a list of texts, returns a list with the result of each text.
 
         A target is {'text', 'score', 'is_ended'}. 'is_ended' is False if the token limit ended the text.
 
@@ -118,13 +124,17 @@ class TextToTextPipeline:
         return found[0] if isinstance(texts, str) else found
 
     def to_plain_python(self, found: list[Translation]) -> Any:
-        """Returns the targets of one text as plain Python values."""
+        """Returns the generated targets of one text as dicts of plain Python values; a single dict if the option `best`
+        is 1.
+        """
         known = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
         rows = [row | self.alignment_to_plain_python(one) for row, one in zip(known, found, strict=True)]
         return rows[0] if self.best == 1 else rows
 
     def alignment_to_plain_python(self, one: Translation) -> dict[str, Any]:
-        """Returns the pieces of both sides and their alignment, or {} if alignments were not requested."""
+        """Returns the tokens of source and target and their cross-attention weights as lists; {} if alignments were not
+        requested.
+        """
         if one.alignment is None:
             return {}
         pieces = {'pieces': list(one.pieces), 'source_pieces': list(one.source_pieces)}
@@ -132,7 +142,7 @@ class TextToTextPipeline:
 
 
 class TextGenerationPipeline:
-    """Generates a continuation of a prompt with a language model, or of each prompt in a list.
+    """A pipeline that continues a prompt, or each prompt of a list, with a language model.
 
     Args:
         path: a workdir.
@@ -150,7 +160,8 @@ class TextGenerationPipeline:
         self.generator = TextGenerator(path, checkpoint=checkpoint)
 
     def __call__(self, prompts: str | list[str]) -> Any:
-        """Returns {'text': prompt and continuation}, with 'score' after a beam search; a list for a list of prompts.
+        """Returns {'text': prompt and continuation}, for beam search also with 'score'; for a list of prompts, returns
+        a list.
 
         A prompt gives the same text by itself and in a list. If `best` is above 1, each prompt has a list of texts.
 
@@ -161,7 +172,7 @@ class TextGenerationPipeline:
         return found if isinstance(prompts, list) else found[0]
 
     def generate_text(self, prompt: str) -> Any:
-        """Returns the generated text for one prompt, or the texts of a beam search."""
+        """Returns the generated text for one prompt; a list of texts if a beam search keeps several."""
         check_text(prompt)
         options, most = self.options, self.options.max_tokens
         if not options.beams:

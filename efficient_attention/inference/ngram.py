@@ -13,24 +13,25 @@ import dataclasses
 
 import numpy as np
 
-CHUNK = 2**20  # held-out tokens at a time
+CHUNK = 2**20  # number of held-out tokens that are scored at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NgramCounts:
-    """Counts of k-grams for one k.
+    """Counts of the n-grams of one order k, and of their contexts.
 
-    The context of a token is the (k - 1)-gram before it, given by its number; 0 for k = 1.
+    The context of a token is the (k - 1)-gram before the token, given by its number; for k = 1, the number is 0. The
+    number of a k-gram is its index in `keys`.
     """
 
-    keys: np.ndarray  # int64, ascending: context x V + token per k-gram; a k-gram's index is its number
+    keys: np.ndarray  # sorted codes of the k-grams, int64: number of the context x V + token
     counts: np.ndarray  # per k-gram
-    totals: np.ndarray  # n(h) per context
-    kinds: np.ndarray  # T(h) per context
+    totals: np.ndarray  # n(h), the count of each context
+    kinds: np.ndarray  # T(h), the number of different tokens after each context
 
 
 def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[NgramCounts]:
-    """Returns the counts of 1-grams to `order`-grams of a text, ids [N] below `vocab_size`."""
+    """Returns the counts of all 1-grams to `order`-grams of a text, given as token ids [N] below `vocab_size`."""
     ids = np.asarray(ids, np.int64)
     contexts, size, orders = np.zeros(len(ids), np.int64), 1, []
     for k in range(1, order + 1):
@@ -38,12 +39,14 @@ def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[NgramCoun
         totals = np.bincount(contexts, minlength=size)
         kinds = np.bincount(keys // vocab_size, minlength=size)
         orders.append(NgramCounts(keys, counts, totals, kinds))
-        contexts, size = grams[:-1], len(keys)  # the k-gram before each token is the next order's context
+        contexts, size = grams[:-1], len(keys)  # The k-gram before a token is the context of its (k + 1)-gram.
     return orders
 
 
 def token_bits(orders: list[NgramCounts], ids: np.ndarray, vocab_size: int, *, chunk: int = CHUNK) -> np.ndarray:
-    """Returns -log2 p of every token except the first, given the tokens before it; float64 [N - 1]."""
+    """Returns -log2 of each token's probability given the tokens before it, float64 [N - 1]; the first token is
+    excluded.
+    """
     context = len(orders) - 1
     parts = []
     for start in range(1, len(ids), chunk):
@@ -54,16 +57,17 @@ def token_bits(orders: list[NgramCounts], ids: np.ndarray, vocab_size: int, *, c
 
 
 def _ngram_probabilities(orders: list[NgramCounts], ids: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Returns p of each token given the tokens before it in `ids`, float64 [n]."""
+    """Returns the n-gram model's probability of each token given the tokens before it, float64 [n]."""
     probabilities = np.full(len(ids), 1.0 / vocab_size)
-    contexts = np.zeros(len(ids), np.int64)  # -1: the context was not seen in training, or there is none
+    contexts = np.zeros(len(ids), np.int64)  # -1 = the context is missing or was not seen in training
     for order in orders:
         is_known = contexts >= 0
         known = contexts[is_known]
         places, is_seen = _find_in_sorted_keys(order.keys, known * vocab_size + ids[is_known])
         counts = np.where(is_seen, order.counts[places], 0)
         kinds, totals = order.kinds[known], order.totals[known]
-        # The context at the training text's very end has no successor: its total is 0, and p_(k-1) stays.
+        # A context that occurs only at the end of the training text has no next token, so its n(h) is 0.
+        # For such a context, the probability of the lower order is used.
         mixed = (counts + kinds * probabilities[is_known]) / np.maximum(totals + kinds, 1)
         probabilities[is_known] = np.where(totals > 0, mixed, probabilities[is_known])
         grams = np.full(len(ids), -1)
@@ -73,6 +77,6 @@ def _ngram_probabilities(orders: list[NgramCounts], ids: np.ndarray, vocab_size:
 
 
 def _find_in_sorted_keys(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index of each wanted key in ascending `keys`, and whether the key is there."""
+    """Returns the index of each wanted number in a sorted array, and whether the array contains the number."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return places, keys[places] == wanted

@@ -1,4 +1,4 @@
-"""Types of the keyword options of `ea.pipeline`, `evaluate_workdir` and `predict_files`.
+"""Defines the types of the keyword options of `pipeline`, `evaluate_workdir` and `predict_files`.
 
 Every option is optional. The dataclass with the fields defines defaults and ranges.
 """
@@ -8,7 +8,10 @@ from typing import TypedDict
 
 
 class EvalOptions(TypedDict, total=False):
-    """Fields of `EvalConfig`, except `batch_size`, that replace a run's values."""
+    """Keyword options of an evaluation: each replaces the field of the same name in a run's `EvalConfig`.
+
+    The field `batch_size` is not among them.
+    """
 
     every_steps: int
     split: str
@@ -27,7 +30,7 @@ class EvalOptions(TypedDict, total=False):
 
 
 class ExampleOptions(TypedDict, total=False):
-    """Fields of `ExamplesConfig` that replace a run's values."""
+    """Keyword options about example files: each replaces the field of the same name in a run's `ExamplesConfig`."""
 
     problem: str
     format: str
@@ -56,7 +59,7 @@ class ExampleOptions(TypedDict, total=False):
 
 
 class SearchOptions(TypedDict, total=False):
-    """Fields of `DecodingOptions`, except `batch_size`."""
+    """Keyword options of a text search: the fields of `DecodingOptions`, except `batch_size`."""
 
     beams: int
     best: int
@@ -81,9 +84,9 @@ class SearchOptions(TypedDict, total=False):
 
 
 class PipelineOptions(ExampleOptions, SearchOptions, total=False):
-    """The options of all pipelines; each pipeline accepts only its own."""
+    """The keyword options of all pipelines together; each pipeline accepts only the options that it uses."""
 
-    top: int  # 'fill-mask': tokens per mask
-    pooling: str  # 'feature-extraction': 'none', 'first' or 'mean'
-    prefix: str | None  # text-to-text: put before each text; None = the checkpoint's prefix
-    alignments: bool  # text-to-text: also return cross-attention weights
+    top: int  # 'fill-mask': number of tokens returned per mask
+    pooling: str  # 'feature-extraction': pooling of token vectors, 'none', 'first' or 'mean'
+    prefix: str | None  # text-to-text: prefix of each text; None = the checkpoint's prefix
+    alignments: bool  # text-to-text: whether cross-attention weights are returned

@@ -48,9 +48,9 @@ from efficient_attention.tasks.problems.one_label import first_arena_dataset
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 
-READ = ('tokens', 'token_types', 'lengths', 'is_global')  # the model's inputs in a feature; no labels
+READ = ('tokens', 'token_types', 'lengths', 'is_global')  # the arrays of an example that the model reads
 POOLING = ('none', 'first', 'mean')
-# pipeline name: the problems of checkpoints that it supports
+# For each pipeline, the kinds of fine-tuning (`examples.problem`) whose checkpoints it can load.
 PROBLEMS = {
     'text-classification': ('classification', 'regression', *SEVERAL),
     'token-classification': ('token_classification',),
@@ -59,8 +59,9 @@ PROBLEMS = {
 }
 TEXT_GENERATION = 'text-generation'
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
-TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # the task names in released T5 configs
-FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # other problems read a table
+TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # task names in the configs of released T5 models
+# The input format for these problems; the input format for all other problems is 'table'.
+FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}
 
 
 def pipeline(
@@ -72,7 +73,7 @@ def pipeline(
     length: int = 0,
     **options: Unpack[PipelineOptions],
 ) -> Any:
-    """Returns a function from one input, or a list of inputs, to the checkpoint's predictions, in the same form.
+    """Returns a pipeline: a function from one input, or a list of inputs, to the predictions of a checkpoint.
 
     A text longer than a row is read in windows, not cut. If `options` say otherwise, or a question is too long, a
     UserWarning reports what was cut or left out.
@@ -85,8 +86,8 @@ def pipeline(
         'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
         'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'
         'text2text-generation'  text -> {'text', 'score', 'is_ended'}; a list of the `best` texts if `best` is above 1.
-                                'summarization', 'translation', 'translation_en_to_de' and the like are the same, with
-                                the prefix that a released T5's config.json has for a task of that name
+                                'summarization', 'translation' and names such as 'translation_en_to_de' are the same,
+                                with the prefix that a released T5's config.json has for a task of that name
         'text-generation'       text -> {'text'}, the text with a language model's continuation
 
     Args:
@@ -95,8 +96,8 @@ def pipeline(
         checkpoint: a workdir's checkpoint: 'last', 'best', a step or 'average-5', the mean of the last 5; '' = the best
             if one is known, else the last.
         batch_size: rows at a time; 0 = 32.
-        length: most tokens per row; 0 = the model's position limit, else its training length, else 512. For
-            'text2text-generation' the most tokens per source, see `open_translator`.
+        length: maximum tokens per row; 0 = the model's position limit, else its training length, else 512. For
+            'text2text-generation', the maximum tokens per source, see `open_translator`.
         options: 'fill-mask' has `top`, 'feature-extraction' has `pooling`. 'text2text-generation' has `prefix`,
             `alignments` and the fields of `DecodingOptions` (inference/decoding_options.py), such as `beams`, `best`
             and `alpha`. 'text-generation' has `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and
@@ -117,7 +118,10 @@ def pipeline(
 def make_pipeline(
     task: str, path: Path, pretrained: Pretrained, options: Mapping[str, Any], *, batch_size: int, length: int
 ) -> Any:
-    """Returns the pipeline for an open checkpoint; `path` is for messages."""
+    """Returns the pipeline of a loaded checkpoint for this task.
+
+    `path` is the checkpoint's path, for error messages.
+    """
     known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION)
     is_text_to_text = task in TEXT_TO_TEXT_TASKS or bool(TRANSLATION.fullmatch(task))
     if task not in known and not is_text_to_text:
@@ -151,13 +155,13 @@ def make_pipeline(
 
 
 def trained_examples_config(pretrained: Pretrained, options: Mapping[str, Any]) -> ExamplesConfig:
-    """Returns the examples group that a checkpoint was trained with, without its files."""
+    """Returns the `examples` config group with which a checkpoint was trained, without the names of its data files."""
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
     trained = pretrained.run.examples if pretrained.run else outside
     problem = 'classification' if pretrained.problem in SEVERAL else pretrained.problem
     fixed: dict[str, Any] = {'problem': problem, 'labels': pretrained.labels}
-    fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # a tower reads exactly one row
+    fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # each text of a two-tower model must fit one row
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'cache': 'cache'}
     is_glue_pair = trained.format == 'glue' and len(glue_task(trained.name).texts) == 2
     if is_glue_pair or (trained.format == ARENA and first_arena_dataset(trained).texts == 2):
@@ -171,7 +175,9 @@ def trained_examples_config(pretrained: Pretrained, options: Mapping[str, Any]) 
 
 
 def with_default_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
-    """Returns the examples with labels 'LABEL_0', 'LABEL_1', ... if the head predicts classes without names."""
+    """Returns the `examples` config group with labels 'LABEL_0', 'LABEL_1', ... if the head predicts classes that have
+    no names.
+    """
     is_named = examples.labels or examples.train or examples.format == 'glue'
     has_labels = head.kind == 'token' or (head.kind in OF_ROWS and head.outputs > 1)
     if is_named or not has_labels:
@@ -180,7 +186,9 @@ def with_default_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesC
 
 
 class TextPipeline:
-    """A fine-tuned model's pipeline for its problem, with the decision thresholds saved in its checkpoint."""
+    """A pipeline for a fine-tuned model, such as classification; uses the decision thresholds that the checkpoint
+    stores.
+    """
 
     def __init__(
         self,
@@ -193,7 +201,7 @@ class TextPipeline:
     ) -> None:
         self.encoder, self.examples, self.length = encoder, examples, length
         self.problem, self.thresholds = pretrained.problem, pretrained.thresholds()
-        self.takes_any = pretrained.run is None  # a model without a run may take one text or two
+        self.takes_any = pretrained.run is None  # an imported model may accept one text or a pair of texts
         self.config, self.head = config, head = pretrained.model, pretrained.head
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.predict = Predictor(
@@ -206,18 +214,22 @@ class TextPipeline:
         )
 
     def encode_rows(self, task: Problem[Any, Any], examples: Sequence[Any]) -> list[Feature]:
-        """Returns the rows of examples; raises InputError if a text or its global tokens do not fit the model."""
+        """Returns examples encoded as token rows; raises InputError if a text or its number of global tokens does not
+        fit the model.
+        """
         features = task.encode(examples)
         check_global_token_count(features, self.config)
         return features
 
     def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
-        """Returns the model's outputs per row; raises InputError if a row has too many global tokens."""
+        """Returns the model's outputs for each token row; raises InputError if a row has too many global tokens."""
         check_global_token_count(features, self.config)
         return self.predict(features)
 
     def make_task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
-        """Returns the problem of these examples; raises InputError if its number of labels differs from the model's."""
+        """Returns the fine-tuning problem for these examples; raises InputError if their number of labels differs from
+        the model's.
+        """
         task = self._make_problem(examples)
         check_head_output_count(task, self.head)
         for name in task.thresholds:
@@ -232,14 +244,16 @@ class TextPipeline:
         return MultiOutputProblem(named, self.encoder, self.length, is_multi_label=self.problem == MULTI_LABEL)
 
     def __call__(self, inputs: Any) -> Any:
-        """Returns the answer to an input, or a list of answers to a list; warns about cut or left out text."""
+        """Returns the prediction for an input, or a list of predictions for a list; warns if text was cut or left
+        out.
+        """
         answers, losses = self.answers(inputs if isinstance(inputs, list) else [inputs])
         for loss in losses:
             warnings.warn(loss, UserWarning, stacklevel=2)
         return answers if isinstance(inputs, list) else answers[0]
 
     def answers(self, inputs: list[Any]) -> tuple[list[Any], list[str]]:
-        """Returns the answers, and one line per kind of cut or left out text."""
+        """Returns the predictions for a list of inputs, and warning lines about text that was cut or left out."""
         is_pair = self.takes_any and bool(inputs) and 'text_pair' in pair_fields(inputs[0])
         column = self.examples.text_pair or ('text_pair' if is_pair else '')
         task = self.make_task(dataclasses.replace(self.examples, text_pair=column))
@@ -247,9 +261,8 @@ class TextPipeline:
         try:
             features = self.encode_rows(task, examples)
         except InputError:
-            map_items(
-                examples, lambda example: self.encode_rows(task, [example])
-            )  # adds the bad example's number to the error
+            # Each example is encoded separately, so that the error message names the bad example.
+            map_items(examples, lambda example: self.encode_rows(task, [example]))
             raise
         predictions = task.predict_from_outputs(examples, features, self.outputs(features))
         return [
@@ -258,14 +271,16 @@ class TextPipeline:
 
 
 def pair_fields(value: Any) -> tuple[str, ...]:
-    """Returns the names of an input's fields; a tuple of two is a pair of texts."""
+    """Returns the names of an input's fields: the keys of a dict, or 'text' and 'text_pair' for a tuple of two
+    texts.
+    """
     if isinstance(value, dict):
         return tuple(value)
     return ('text', 'text_pair') if isinstance(value, tuple) and len(value) == 2 else ()
 
 
 class VectorPipeline:
-    """A pipeline from texts to an encoder's vectors."""
+    """A pipeline that returns an encoder's hidden states for texts, as one vector per token or pooled to one vector."""
 
     def __init__(
         self, pretrained: Pretrained, encoder: TextEncoder, *, length: int, batch_size: int, pooling: str = 'none'
@@ -278,7 +293,9 @@ class VectorPipeline:
         self.predict = Predictor(model, length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone)
 
     def __call__(self, inputs: str | list[str]) -> Any:
-        """Returns a text's vectors, float32 [tokens, D] with special tokens, or [D] if pooled; a list for a list."""
+        """Returns the vectors of a text's tokens, float32 [tokens, D] with special tokens, or a pooled vector [D]; for
+        a list of texts, a list.
+        """
         if not isinstance(inputs, list):
             return self([inputs])[0]
         map_items(inputs, check_text)
@@ -287,13 +304,13 @@ class VectorPipeline:
         return [self.pool_windows([next(outputs)['vectors'] for _ in rows]) for rows in features]
 
     def features(self, text: str) -> list[Feature]:
-        """Returns the rows of a text: adjacent windows if the text is longer than one row."""
+        """Returns a text encoded as token rows; a text that is longer than one row becomes several adjacent windows."""
         [encoding] = self.encoder.encode([text])
         encoding.truncate(self.length - self.encoder.special_token_count(is_pair=False))
         return [encoding_to_arrays(self.encoder.row(window)) for window in (encoding, *encoding.overflowing)]
 
     def pool_windows(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns a text's vectors, or their pooled vector, from the vectors of its windows."""
+        """Returns the vectors of a text, or their pooled vector, from the vectors of the text's windows."""
         if self.pooling == 'first':
             return vectors[0][0]
         joined = np.concatenate(vectors)
@@ -301,14 +318,16 @@ class VectorPipeline:
 
 
 class MaskPipeline:
-    """A pipeline from texts with masks to a masked language model's best tokens."""
+    """A pipeline that returns a masked language model's most probable tokens for each [MASK] of a text."""
 
     def __init__(self, pretrained: Pretrained, path: Path, *, length: int, batch_size: int, top: int = 5) -> None:
         self.filler, self.top, self.batch_size = MaskFiller(path, pretrained=pretrained), top, batch_size
         self.filler.length = length
 
     def __call__(self, inputs: str | list[str]) -> Any:
-        """Returns the best tokens for each mask of a text; a list of these for a list of texts."""
+        """Returns, for each mask of a text, a list of the most probable tokens with their scores; for a list of texts,
+        a list of these lists.
+        """
         if not isinstance(inputs, list):
             return self([inputs])[0]
         return [
@@ -318,7 +337,7 @@ class MaskPipeline:
 
 
 class Predictor:
-    """A model's outputs for rows of any length up to `length`.
+    """Runs a model on token rows of different lengths, in padded batches.
 
     Attributes:
         length: tokens of the longest row that the model takes.
@@ -334,7 +353,7 @@ class Predictor:
         is_row_alone: bool = False,
         sentences: int = 0,
     ) -> None:
-        """`is_row_alone` and `sentences` are the fields of `FeatureBatches`."""
+        """Stores the model; `is_row_alone` and `sentences` are passed to `FeatureBatches`, which documents them."""
         graph, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
         self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
@@ -342,7 +361,9 @@ class Predictor:
         self.step = jax.jit(make_output_step(graph))
 
     def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
-        """Returns the outputs of each row, in order, without padding; ignores labels."""
+        """Returns the model's outputs for each row, in the order of the rows and without padding; labels in the rows
+        are ignored.
+        """
         if not features:
             return []
         rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]

@@ -1,4 +1,4 @@
-"""Weights of each word and sentence of a text in the pooled vector from which a classifier decides."""
+"""Computes how much each word and each sentence weighs in the pooled vector from which a classifier decides."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,8 @@ BETWEEN, SPECIAL, UNREAD = 'between', 'special', 'unread'
 
 
 class WordWeight(NamedTuple):
-    """A stretch of text and the summed pooling weight of its pieces in the sentence's vector.
+    """A word, or the text between two words, with the summed pooling weight of its tokens in the vector of the
+    sentence.
 
     `kind`: '' = a word, `BETWEEN` = the characters between two words, `SPECIAL` = the pieces that the tokenizer adds,
     `UNREAD` = the truncated end of a sentence.
@@ -36,14 +37,19 @@ class WordWeight(NamedTuple):
 
 
 class SentenceWeight(NamedTuple):
-    """A sentence's words, the text between them, and its weight in the text's vector; 1 if it is the whole text."""
+    """A sentence as a sequence of weighted words, and the sentence's pooling weight in the vector of the text.
+
+    The weight is 1 if the sentence is the whole text.
+    """
 
     weight: float
     words: tuple[WordWeight, ...]
 
 
 class PoolingWeightsOfText(NamedTuple):
-    """A classifier's answer for a text, and its sentences with weights; `left_out` counts unread sentences."""
+    """A classifier's answer for a text, the pooling weights of its sentences, and the number of sentences that were not
+    read.
+    """
 
     answer: dict[str, Any]
     sentences: tuple[SentenceWeight, ...]
@@ -51,10 +57,12 @@ class PoolingWeightsOfText(NamedTuple):
 
 
 class PoolingWeightsPipeline:
-    """A classifier that returns its pooling weights with its answer."""
+    """A pipeline that returns a classifier's answer together with the pooling weights of words and sentences."""
 
     def __init__(self, path: Path, checkpoint: str = '') -> None:
-        """Loads a workdir or Hugging Face folder; raises InputError as `pipeline`, or if rows are text pairs."""
+        """Loads a classifier from a workdir or Hugging Face folder; raises InputError if it cannot be loaded or reads
+        pairs of texts.
+        """
         pretrained = open_pretrained(path, checkpoint)
         self.answers: TextPipeline = pipeline('text-classification', path, checkpoint=checkpoint, overlong='truncate')
         config, head = pretrained.model, pretrained.head
@@ -69,7 +77,9 @@ class PoolingWeightsPipeline:
         self.problem, self.encoder = problem, self.answers.encoder
 
     def __call__(self, text: str) -> PoolingWeightsOfText:
-        """Returns the answer and the weights for one text; raises InputError if the text is empty."""
+        """Returns the classifier's answer and the pooling weights for one text; raises InputError if the text is
+        empty.
+        """
         [feature] = self.problem.encode([self.problem.example_from_python(text)])
         weights = self.weights(self.params, self.single_row_batch(feature))
         tokens = np.asarray(weights['words'])[0]
@@ -83,19 +93,22 @@ class PoolingWeightsPipeline:
         return PoolingWeightsOfText(self.answers.answers([text])[0][0], shown, len(parts) - len(shown))
 
     def single_row_batch(self, feature: Feature) -> dict[str, Any]:
-        """Returns a batch of one row, without padding."""
+        """Returns a batch with this example as its only row, without padding."""
         shape = (1, *feature['tokens'].shape)
         arrays = pad_and_stack_rows([feature], np.zeros(1, np.int32), shape, self.encoder.pad, feature)
         return {name: jnp.asarray(arrays[name]) for name in ('tokens', 'token_types', 'segments')}
 
     def split_into_sentences(self, text: str) -> list[tuple[str, Encoding]]:
-        """Returns the sentences that become rows, or the whole text, each with its pieces."""
+        """Returns the sentences of a text with their tokens, or the whole text if the model has no sentence level."""
         parts = split_into_sentences(text) if self.problem.config.sentences else [text]
         found = list(zip(parts, self.encoder.encode(parts), strict=True))
         return [one for one in found if one[1].ids] or found[:1]
 
     def word_weights(self, text: str, encoding: Encoding, weights: np.ndarray) -> Iterator[WordWeight]:
-        """Yields the words of one part in order; `weights` are the weights of its row, including special pieces."""
+        """Yields the words of a sentence in order, each with its weight.
+
+        `weights` are the pooling weights of the sentence's row, including special tokens.
+        """
         start = self.problem.templates[1].first_text_start
         pieces = weights[
             start : start + min(len(encoding.ids), self.answers.length - self.problem.templates[1].special_token_count)
@@ -113,7 +126,7 @@ class PoolingWeightsPipeline:
 
 
 def word_spans(encoding: Encoding, count: int) -> Iterator[tuple[int, int]]:
-    """Yields, for each word among the first `count` pieces, its first piece and the piece after its last."""
+    """Yields the token span (first, end) of each word among the first `count` tokens; the end is exclusive."""
     first = 0
     for piece in range(1, count + 1):
         if piece == count or encoding.word_ids[piece] != encoding.word_ids[first]:

@@ -1,4 +1,6 @@
-"""Writes a fine-tuned checkpoint's predictions for files, in the formats of official scripts and servers."""
+"""Writes the predictions of a fine-tuned checkpoint for data files, in the formats that official scorers and test
+servers read.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -25,9 +27,10 @@ def predict_files(
     length: int = 0,
     **fields: Unpack[ExampleOptions],
 ) -> dict[str, Any]:
-    """Writes predictions; returns 'files', 'notes' and, for labelled rows, the official 'metrics'.
+    """Writes predictions for a split; returns a dict with 'files', 'notes' and, if the rows have labels, the official
+    'metrics'.
 
-    The folder appears only once everything is written.
+    The output folder appears only once all files are written.
 
     Args:
         path: a workdir, or a Hugging Face folder with a head.
@@ -35,7 +38,7 @@ def predict_files(
         split: 'dev', or 'test', which may lack labels. Thresholds stay as the run chose them on its dev files.
         checkpoint: the workdir's checkpoint, as in `pipeline`.
         batch_size: rows at a time.
-        length: most tokens per row; 0 = as in training.
+        length: maximum tokens per row; 0 = as in training.
         fields: fields of the config's `examples` group that replace the run's, such as `test='my.csv'`.
 
     Raises:
@@ -63,7 +66,7 @@ def predict_files(
 
 
 def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
-    """Writes the files of one split, and adds files, metrics and notes to `found`.
+    """Writes the prediction files of one split, and adds their names, metrics and notes to the dict `found`.
 
     Metrics need labels for all rows. If only some rows have labels, a note says so.
     """
@@ -81,7 +84,9 @@ def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder
 
 
 def pipeline_kind(path: Path, problem: str) -> str:
-    """Returns the name of the pipeline for checkpoints of this problem; `path` is for the message.
+    """Returns the name of the pipeline for checkpoints of this problem, such as 'text-classification'.
+
+    `path` is the checkpoint's path, for the error message.
 
     Raises:
         InputError: the checkpoint has no head for a problem.

@@ -1,4 +1,4 @@
-"""Builds modules with a checkpoint's parameters, for inference only."""
+"""Builds NNX modules with the parameters of a checkpoint, for inference only."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,12 +13,13 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.quantized import store_int8_codes
 
-DEFAULT_LENGTH = 512  # tokens per row, for an imported model without a position table
+DEFAULT_LENGTH = 512  # tokens per row for an imported model without a position limit
 Module = TypeVar('Module', bound=nnx.Module)
 
 
 def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained) -> Module:
-    """Returns the module that `make` builds, with a checkpoint's parameters, laid out for the first device.
+    """Returns the module that `make` builds, with the parameters of a checkpoint, laid out for inference on the first
+    device.
 
     Raises:
         InputError: the checkpoint lacks a parameter; the message names one.
@@ -38,21 +39,22 @@ def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained
 
 
 class EncoderWrapper(nnx.Module):
-    """An encoder as the attribute `encoder`, so that its parameter paths match a checkpoint's."""
+    """A module whose only attribute is an encoder, so that its parameter paths match the paths in a checkpoint."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(config, rngs=rngs)
 
 
 def pretrained_encoder(pretrained: Pretrained) -> Encoder:
-    """Returns a checkpoint's encoder without its head; raises InputError as `pretrained_module` does."""
+    """Returns the encoder of a checkpoint without its head; raises InputError if the checkpoint lacks a parameter."""
     return pretrained_module(lambda rngs: EncoderWrapper(pretrained.model, rngs=rngs), pretrained).encoder
 
 
 def match_tree_structure(wanted: Any, found: Any, path: str) -> Any:
-    """Returns the arrays of `found` in the nested structure of `wanted`.
+    """Returns the arrays of the nested dict `found` in the structure of the nested dict `wanted`; extra arrays are left
+    out.
 
-    `path` is the part of the structure in hand, for messages. Raises InputError if an array is missing.
+    `path` is the path of `wanted` in the whole tree, for messages. Raises InputError if an array is missing.
     """
     if isinstance(wanted, dict):
         return {
@@ -64,6 +66,8 @@ def match_tree_structure(wanted: Any, found: Any, path: str) -> Any:
 
 
 def row_length(pretrained: Pretrained) -> int:
-    """Returns the most tokens per row for a checkpoint: its position limit, else its training length, else 512."""
+    """Returns the maximum row length in tokens for a checkpoint: its position limit, else its training length, else
+    512.
+    """
     limit = pretrained.model.position_limit
     return limit or (pretrained.run.data.length if pretrained.run else DEFAULT_LENGTH)

@@ -1,4 +1,6 @@
-"""Restores a trained model from its workdir: config.json, the tokenizer and a checkpoint. No Python file is run."""
+"""Restores a trained model from its workdir: from config.json, the tokenizer files and a checkpoint. No Python file is
+run.
+"""
 
 import functools
 from collections.abc import Callable
@@ -27,16 +29,16 @@ from efficient_attention.workdir.model_params import restore_params
 
 
 class RestoredRun(NamedTuple):
-    """A run's evaluation, and the parameters of one step or the mean of several steps up to it."""
+    """The evaluation of a restored run, with the parameters of one step or the mean parameters of several steps."""
 
     evaluation: Evaluation
     params: Any
     step: int
-    averaged: tuple[int, ...] = ()  # the averaged steps; () = no averaging
+    averaged: tuple[int, ...] = ()  # steps whose parameters were averaged; () = no averaging
 
 
 def restore(workdir: Path, *, wanted: Wanted | AverageChoice = None, config: RunConfig | None = None) -> RestoredRun:
-    """Returns a checkpoint's parameters on this machine's devices, and the run's evaluation.
+    """Returns a run's evaluation and the parameters of a checkpoint, on the devices of this machine.
 
     Args:
         workdir: a folder that train.py wrote.
@@ -66,14 +68,16 @@ def restore(workdir: Path, *, wanted: Wanted | AverageChoice = None, config: Run
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Any:
-    """Returns the shapes, dtypes and shardings of the task's parameters."""
+    """Returns the shapes, dtypes and shardings of the parameters of a task's model."""
     return abstract_arrays(jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0))))), mesh)
 
 
 def restore_for_inference(
     workdir: Path, config: RunConfig, checkpoint: str, make_model: Callable[[], nnx.Module]
 ) -> tuple[nnx.GraphDef, Any]:
-    """Returns a model's graph and a checkpoint's parameters, laid out for inference on the first device; reads no data.
+    """Returns a model's graph definition and a checkpoint's parameters, laid out for inference on the first device.
+
+    No data files are read.
 
     Args:
         workdir: a folder that train.py wrote.

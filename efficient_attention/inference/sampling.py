@@ -1,4 +1,6 @@
-"""Chooses the next token from logits: greedy, at a temperature, among the top k, or within a nucleus."""
+"""Chooses the next token from logits: the most probable one, or a sample with temperature, top-k and top-p
+(nucleus).
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -13,7 +15,7 @@ from efficient_attention.config.checks import check_within
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Settings for choosing a token from logits; the filters apply in the order of the fields.
+    """Settings for sampling a token from logits: temperature, then top-k, then top-p, applied in this order.
 
     Args:
         temperature: logits are divided by the temperature; 0 takes the most probable token.
@@ -36,18 +38,20 @@ class Sampling:
 
 
 class SamplingInputs(NamedTuple):
-    """A seed and the allowed ids, for sampling the tokens of a text."""
+    """The seed and the mask of allowed token ids for sampling a text."""
 
     seed: Array | int
-    may_follow_V: Array  # bool, True for the ids that may be sampled
+    may_follow_V: Array  # bool, True for token ids that may be sampled
 
 
 def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
-    """Returns float32 logits divided by the temperature, `MASKED` for excluded tokens; ties go to the lower id."""
+    """Returns float32 logits after temperature, top-k and top-p; excluded tokens are `MASKED`, and of equal logits the
+    lower id is preferred.
+    """
     if sampling.temperature == 0:
         is_best = jnp.arange(logits_BV.shape[1])[None] == logits_BV.argmax(axis=1, keepdims=True)
         return jnp.where(is_best, logits_BV, MASKED)
-    # With the largest logit at 0, no temperature, however small, makes a logit positive infinity.
+    # The largest logit becomes 0, so that a division by a very small temperature gives no positive infinity.
     logits_BV = (logits_BV - logits_BV.max(axis=1, keepdims=True)) / sampling.temperature
     if not sampling.top_k and sampling.top_p == 1:
         return logits_BV
@@ -58,7 +62,7 @@ def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
     if sampling.top_p < 1:
         probabilities_BV = jax.nn.softmax(ranked_BV, axis=1)
         before_BV = jnp.cumsum(probabilities_BV, axis=1) - probabilities_BV
-        # The most probable token always stays: rounding may put its `before` above a tiny top_p.
+        # The most probable token is always kept, because rounding errors could exclude it if top_p is tiny.
         is_kept = (before_BV < sampling.top_p) | (jnp.arange(ranked_BV.shape[1])[None] == 0)
         ranked_BV = jnp.where(is_kept, ranked_BV, MASKED)
     return jnp.take_along_axis(ranked_BV, jnp.argsort(order_BV, axis=1), axis=1)

@@ -1,4 +1,4 @@
-"""Settings of a text search: number of beams, lengths, stopping, and the rules on the next token."""
+"""Settings of a text search: number of beams, text lengths, stopping rule, and rules that restrict the next token."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from efficient_attention.inference.sampling import Sampling
 
 @dataclasses.dataclass(frozen=True)
 class TokenRules:
-    """Rules on which tokens may follow a text, as in transformers' `generate`.
+    """Rules that restrict or penalise the next token of a text, with the same meaning as in transformers' `generate`.
 
     The text is every token that the decoder has read, including its start symbol.
 
@@ -46,7 +46,7 @@ class TokenRules:
         words = self.bad_words_ids
         if not isinstance(words, Sequence) or isinstance(words, str):
             raise InputError(f'bad_words_ids is {words!r}; it must be a list of lists of ids, such as [[5, 6], [7]]')
-        # Compiled programs are cached by these values, so they must be hashable: tuples, not lists.
+        # JAX caches compiled programs by these settings, so they must be hashable: lists become tuples.
         words = tuple(parse_id_list('bad_words_ids', word) for word in words)
         require(all(words), 'bad_words_ids', self.bad_words_ids, 'lists of at least one id')
         object.__setattr__(self, 'bad_words_ids', words)
@@ -55,18 +55,18 @@ class TokenRules:
 
     @property
     def uses_generated_tokens(self) -> bool:
-        """Whether a rule depends on the tokens already in the text."""
+        """Whether a rule depends on the tokens that the text already contains."""
         return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0 or any(map(len, self.bad_words_ids))
 
     def rule_token_ids(self) -> dict[str, set[int]]:
-        """Returns the ids that each field names."""
+        """Returns the token ids in each field that lists ids, such as `bad_words_ids`, by field name."""
         words = {id for word in self.bad_words_ids for id in word}
         suppressed = {name: set(getattr(self, name)) for name in ('suppress_tokens', 'begin_suppress_tokens')}
         return {'bad_words_ids': words, **suppressed}
 
 
 def parse_id_list(name: str, value: Any) -> tuple[int, ...]:
-    """Returns a list of ids as a tuple; raises InputError if `value` is not a list of ids."""
+    """Returns a list of token ids as a tuple; raises InputError if the value is anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or any(type(id) is not int or id < 0 for id in value):
         raise InputError(f'{name} has {value!r}; it must be a list of ids, whole numbers from 0 on')
     return tuple(value)
@@ -77,7 +77,9 @@ NO_RULES = TokenRules()
 
 @dataclasses.dataclass(frozen=True)
 class SearchSettings:
-    """How continuations are searched and scored; |Y| counts the generated tokens, including the end symbol.
+    """Settings by which text continuations are searched and scored.
+
+    Below, |Y| is the number of generated tokens, including the end symbol.
 
     Args:
         beams: open beams per row; 1 = greedy decoding.
@@ -85,8 +87,8 @@ class SearchSettings:
         penalty: divisor of a text's summed log-probability, which gives its score: 'gnmt' ((5 + |Y|) / 6)^alpha (Wu et
             al. 2016, equation 14; T5) | 'length' |Y|^alpha (transformers, fairseq).
         alpha: exponent of the penalty; above 0 favours long texts, 0 = no penalty, below 0 favours short texts.
-        max_tokens: most generated tokens; a beam with this many tokens is finished as it is.
-        min_tokens: fewest tokens before the end symbol.
+        max_tokens: maximum number of generated tokens; a beam with this many tokens is finished as it is.
+        min_tokens: minimum number of tokens before the end symbol.
         end: id of the end symbol; -1 = none.
         first: id of a forced first token, with probability 1; -1 = none (released BART models force <s>).
         forces_end: the end symbol is forced, with probability 1, as the last of `max_tokens` tokens (BART).
@@ -136,16 +138,16 @@ class SearchSettings:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
-        """The ids that end a text."""
+        """The token ids that end a text; () = no id ends a text."""
         return (self.end, *self.more_ends) if self.end >= 0 else ()
 
     @property
     def max_finished_hypotheses(self) -> int:
-        """Number of finished texts kept per row during the search."""
+        """The number of finished texts that the search keeps per batch row while it runs."""
         return self.best if self.stop == 'exact' else self.beams
 
     def check_ids(self, size: int) -> None:
-        """Raises InputError if an id is outside a vocabulary of this size."""
+        """Raises InputError if a token id in these settings is outside a vocabulary of this size."""
         named = {
             'end': {self.end},
             'first': {self.first},
@@ -157,20 +159,23 @@ class SearchSettings:
                 raise InputError(f'{name} is {max(ids)}; the model has {size} ids')
 
     def length_penalty_divisor(self, length: Array) -> Array:
-        """Returns the length penalty, float32: a text's summed log-probability is divided by it."""
+        """Returns the length penalty for texts of this length, float32; a text's score is its summed log-probability
+        divided by the penalty.
+        """
         length = length.astype(jnp.float32)
         return ((5.0 + length) / 6.0 if self.penalty == 'gnmt' else length) ** self.alpha
 
 
 class SamplingSeeds(NamedTuple):
-    """The random state of sampled texts: a seed, and a number per text, int32 [B]."""
+    """The random state of sampled texts: one seed for all texts, and a number for each text, int32 [B]."""
 
     seed: Array | int
     number_B: Array | np.ndarray
 
 
 class TokenLimits(NamedTuple):
-    """Inputs that may change between calls of one compiled program: allowed ids, bool [V], and each row's most tokens.
+    """Limits of a search that can change without recompilation: allowed token ids, bool [V], and the maximum tokens per
+    batch row.
 
     `most_B` is int32, from 0 to `SearchSettings.max_tokens`. `draws` is required if tokens are sampled.
     """
@@ -181,5 +186,5 @@ class TokenLimits(NamedTuple):
 
 
 def no_limits(vocab_size: int, rows: int, search: SearchSettings) -> TokenLimits:
-    """Returns limits that allow every id, and as many tokens as `search` allows."""
+    """Returns limits that allow every token id, and up to `search.max_tokens` tokens in every batch row."""
     return TokenLimits(jnp.ones(vocab_size, bool), jnp.full(rows, search.max_tokens, jnp.int32))

@@ -1,4 +1,6 @@
-"""Searches the targets of sources with a trained encoder-decoder, from ids to ids, in batches of similar length."""
+"""Generates target token ids from source token ids with a trained encoder-decoder, in batches of sources of similar
+length.
+"""
 
 import dataclasses
 import functools
@@ -26,12 +28,13 @@ from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 
 Ids = Sequence[int] | np.ndarray
-# Batches in flight on a CPU: one program leaves cores idle between matrix products and while rows are copied out.
+# Number of batches that run in parallel on a CPU.
+# A single batch leaves cores idle between matrix products and while results are copied.
 CPU_BATCHES = 2
 
 
 class GeneratedTarget(NamedTuple):
-    """A target found for a source.
+    """A target text that the search generated for a source, as token ids with its score.
 
     Args:
         ids: the target's ids without the end symbol.
@@ -49,19 +52,18 @@ class GeneratedTarget(NamedTuple):
     alignment: np.ndarray | None = None
 
 
-Found = list[tuple[int, list[GeneratedTarget]]]  # the numbers of sources with their targets
+Found = list[tuple[int, list[GeneratedTarget]]]  # (number of the source, its targets) per source
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceBatching:
-    """How sources are batched, and how long their targets may be.
+    """Settings for batching the sources, and for the maximum length of their targets.
 
     Args:
-        rows: most sources that are searched at a time.
+        rows: maximum number of sources per batch.
         lengths: ascending row lengths to pad to; a longer source is padded to the next power of two.
-        ratio: the most tokens of a target are ratio x tokens of its source + extra, and at most
-            `SearchSettings.max_tokens`;
-            Vaswani et al. 2017, section 6.1, use 1 and 50.
+        ratio: a target has at most ratio x tokens of its source + extra tokens, and at most
+            `SearchSettings.max_tokens`. Vaswani et al. 2017, section 6.1, use 1 and 50.
         extra: see `ratio`.
 
     Raises:
@@ -81,16 +83,20 @@ class SourceBatching:
         check_within('extra', self.extra, 0)
 
     def padded_length(self, length: int) -> int:
-        """Returns the padded row length for a source of `length` tokens."""
+        """Returns the row length to which a source of `length` tokens is padded."""
         return next((one for one in self.lengths if one >= length), power_of_two(length))
 
     def max_target_tokens(self, length: int, search: SearchSettings) -> int:
-        """Returns the most tokens of the target of a source of `length` tokens; always above `search.min_tokens`."""
+        """Returns the maximum number of target tokens for a source of `length` tokens; always above
+        `search.min_tokens`.
+        """
         return min(search.max_tokens, max(search.min_tokens + 1, math.ceil(self.ratio * length) + self.extra))
 
 
 class SourceBatch(NamedTuple):
-    """Sources that are searched together: their numbers, their padded row length, and the number of rows."""
+    """A batch of sources: the numbers of its sources, their padded row length, and the number of rows including padding
+    rows.
+    """
 
     numbers: list[int]
     length: int
@@ -98,7 +104,9 @@ class SourceBatch(NamedTuple):
 
 
 class PaddedSources(NamedTuple):
-    """A batch of padded sources: ids and segments (1 or 0) per source, and the ids that begin every target."""
+    """A batch of padded sources: token ids, segments (1 = token, 0 = padding), and the prompt ids that begin every
+    target.
+    """
 
     tokens_BM: Array
     segments_BM: Array
@@ -106,11 +114,11 @@ class PaddedSources(NamedTuple):
 
 
 class Seq2SeqGenerator:
-    """An encoder-decoder that turns sources into targets on one device.
+    """Generates targets for sources with an encoder-decoder on one device, from token ids to token ids.
 
     One program is compiled per pair of row length and row count; the count is the batch's maximum or a power of two. On
     a CPU, two batches of half the rows are searched in parallel threads. A source's targets depend neither on the other
-    sources nor on padding. An exception is an encoder that depends on the row length, which `batching` decides.
+    sources nor on padding. The exception is an encoder that depends on the row length, which `batching` decides.
 
     Args:
         graph: the graph of an `EncoderDecoder`, from `lay_out_for_inference`.
@@ -139,7 +147,8 @@ class Seq2SeqGenerator:
         self.encoder = self.config.encoder  # stored, because the property builds a new config at each access
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
-        self.compiled = set[tuple[int, int, bool]]()  # rows, their length, and whether with alignments
+        # (rows per batch, row length, has alignments) of each compiled program
+        self.compiled = set[tuple[int, int, bool]]()
         size, limit = self.config.decoder.vocab_size, self.config.decoder.position_limit
         if reason := unsearchable_reason(self.config):
             raise InputError(reason)
@@ -156,14 +165,17 @@ class Seq2SeqGenerator:
             raise InputError(f'may_follow has the shape {self.may_follow_V.shape}; the model has {size} ids')
 
     def __call__(self, sources: Sequence[Ids], *, alignments: bool = False) -> list[list[GeneratedTarget]]:
-        """Returns the best targets of each source, best first, in the order of the sources; raises as `each`."""
+        """Returns the best targets of each source, best first, in the order of the sources.
+
+        Raises InputError in the same cases as `iterate_targets`.
+        """
         found = dict(self.iterate_targets(sources, alignments=alignments))
         return [found[number] for number in range(len(sources))]
 
     def iterate_targets(
         self, sources: Sequence[Ids], *, alignments: bool = False, draws: SamplingSeeds | None = None
     ) -> Iterator[tuple[int, list[GeneratedTarget]]]:
-        """Yields each source's number and its best targets as they are found, shortest sources first.
+        """Yields (number of the source, its best targets) as soon as targets are found; short sources come first.
 
         If tokens are sampled, a target depends only on its source and its entry in `draws`. By default the seed is 0
         and the numbers are the numbers of the sources.
@@ -186,8 +198,11 @@ class Seq2SeqGenerator:
     def iterate_targets_in_threads(
         self, batches: list[SourceBatch], find: Callable[[SourceBatch], Found], alignments: bool
     ) -> Iterator[tuple[int, list[GeneratedTarget]]]:
-        """Yields as `each`, with several batches in flight; a caller that stops early waits for none of them."""
-        # JAX keeps these two settings per thread, so each thread sets them again.
+        """Yields (number of the source, its best targets) while several batches run in parallel threads.
+
+        A caller that stops early waits for none of the running batches.
+        """
+        # JAX keeps the default device and the matmul precision per thread, so each thread sets them again.
         device, precision = (getattr(jax.config, f'jax_default_{name}') for name in ('device', 'matmul_precision'))
 
         def search(batch: SourceBatch) -> Found:
@@ -199,7 +214,7 @@ class Seq2SeqGenerator:
             for batch in batches:
                 begun.append(pool.submit(search, batch))
                 program = batch.size, batch.length, alignments
-                if program not in self.compiled:  # otherwise two threads would both compile it
+                if program not in self.compiled:  # so that two threads do not compile the same program
                     wait([begun[-1]])
                     self.compiled.add(program)
                 while len(begun) > self.at_once or begun and begun[0].done():
@@ -212,7 +227,7 @@ class Seq2SeqGenerator:
     def targets_of_batch(
         self, batch: SourceBatch, rows: list[np.ndarray], draws: SamplingSeeds, alignments: bool
     ) -> Found:
-        """Returns the number of each source of a batch with its best targets."""
+        """Returns (number of the source, its best targets) for each source of a batch."""
         together = self.pad_sources([rows[number] for number in batch.numbers], batch.length, batch.size)
         number_B = np.zeros(batch.size, np.int32)
         number_B[: len(batch.numbers)] = np.asarray(draws.number_B)[batch.numbers]
@@ -220,11 +235,11 @@ class Seq2SeqGenerator:
         return list(zip(batch.numbers, self.search_batch(together, len(batch.numbers), draws, alignments), strict=True))
 
     def batches(self, lengths: list[int], rows: Sequence[Sized]) -> Iterator[SourceBatch]:
-        """Yields the batches of sources, shortest first; `lengths` are the padded row lengths of the sources.
+        """Yields batches of sources, shortest sources first; `lengths` are the padded row lengths of the sources.
 
         Sources that do not fill a batch join rows up to twice as long, because each new batch size compiles a program.
         """
-        full, waiting = 0, list[int]()  # `full`: row length of the last full batch, to reuse its program
+        full, waiting = 0, list[int]()  # `full` = row length of the last full batch, whose program is reused
         numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))
         for length, group in itertools.groupby(numbers, key=lambda number: lengths[number]):
             if waiting and (length > 2 * lengths[waiting[0]] or self.encoder.is_affected_by_padding):
@@ -238,11 +253,15 @@ class Seq2SeqGenerator:
             yield self.partial_batch(waiting, lengths[waiting[-1]], full)
 
     def partial_batch(self, numbers: list[int], length: int, full: int) -> SourceBatch:
-        """Returns a batch of fewer sources than the maximum."""
+        """Returns a batch with fewer sources than the maximum; a few padding rows fill it up to a size that is already
+        compiled or a power of two.
+        """
         return SourceBatch(numbers, length, self.rows if length == full else min(power_of_two(len(numbers)), self.rows))
 
     def row_length(self, length: int, number: int) -> int:
-        """Returns the padded row length of source `number`; raises InputError if the source is too long."""
+        """Returns the padded row length for the source with this number; raises InputError if the source is too long
+        for the model.
+        """
         limit = self.config.source_limit
         if limit is not None and length > limit:
             raise InputError(f'source {number} has {length} tokens; the model has {limit} positions')
@@ -252,7 +271,7 @@ class Seq2SeqGenerator:
     def search_batch(
         self, sources: PaddedSources, count: int, draws: SamplingSeeds, alignments: bool
     ) -> list[list[GeneratedTarget]]:
-        """Returns the best targets of the first `count` rows."""
+        """Returns the best targets for the first `count` sources of a padded batch; the other rows are padding."""
         lengths = np.asarray(sources.segments_BM).sum(axis=1)
         most = [self.batching.max_target_tokens(int(length), self.search) for length in lengths[:count]]
         most_B = np.pad(np.asarray(most, np.int32), (0, len(lengths) - count))
@@ -267,7 +286,7 @@ class Seq2SeqGenerator:
         return [self.targets_of_row(found, row, int(lengths[row]), weights_BnTM) for row in range(count)]
 
     def pad_sources(self, rows: list[np.ndarray], length: int, size: int) -> PaddedSources:
-        """Returns the sources as `size` rows of this length; rows past the last source are padding."""
+        """Returns the sources padded to `size` rows of this length; additional rows are padding."""
         tokens_BM, segments_BM = np.zeros((2, size, length), np.int32)
         for row, ids in enumerate(rows):
             tokens_BM[row, : len(ids)], segments_BM[row, : len(ids)] = ids, 1
@@ -276,7 +295,9 @@ class Seq2SeqGenerator:
     def targets_of_row(
         self, found: Hypotheses, row: int, length: int, weights_BnTM: np.ndarray | None
     ) -> list[GeneratedTarget]:
-        """Returns the targets of one row with a source of `length` tokens; there may be fewer than `search.best`."""
+        """Returns the targets that the search found for one source of `length` tokens; there may be fewer than
+        `search.best`.
+        """
         targets = []
         for place, made in enumerate(found.lengths_Bn[row]):
             is_ended = bool(made) and found.tokens_BnT[row, place, made - 1] in self.search.end_token_ids
@@ -291,7 +312,7 @@ class Seq2SeqGenerator:
 def search_targets(
     graph: nnx.GraphDef, params: Any, sources: PaddedSources, limits: TokenLimits, *, search: SearchSettings
 ) -> Hypotheses:
-    """Returns the best targets of each source."""
+    """Returns the best targets that the search finds for each source of a padded batch."""
     model: EncoderDecoder = nnx.merge(graph, params)
     cached = make_cached_decoder(model.decoder, len(sources.prompt_P), search)
     other = model.encode(sources.tokens_BM, sources.segments_BM)
@@ -302,7 +323,9 @@ def search_targets(
 
 @functools.partial(jax.jit, static_argnames='graph')
 def target_alignment_weights(graph: nnx.GraphDef, params: Any, sources: PaddedSources, tokens_BnT: Array) -> Array:
-    """Returns the weights by which each token was chosen, float32 [B, n, T, M]: last layer, mean over heads."""
+    """Returns the cross-attention weights of each target token over the source, float32 [B, n, T, M]: last layer, mean
+    over heads.
+    """
     model: EncoderDecoder = nnx.merge(graph, params)
     other = model.encode(sources.tokens_BM, sources.segments_BM)
     rows, before = len(tokens_BnT), len(sources.prompt_P)
@@ -317,7 +340,7 @@ def target_alignment_weights(graph: nnx.GraphDef, params: Any, sources: PaddedSo
 
 
 def unsearchable_reason(config: ModelConfig) -> str:
-    """Returns why no search can use this decoder, or ''.
+    """Returns the reason why no text search is possible with this decoder; '' if a search is possible.
 
     A decoder whose attention depends on the length of its row cannot be searched: the length is known only at the end.
     """
@@ -331,7 +354,9 @@ def unsearchable_reason(config: ModelConfig) -> str:
 
 
 def to_id_array(ids: Ids, name: str, size: int) -> np.ndarray:
-    """Returns ids as int32; raises InputError if there are none, or if one is not from 0 to `size` - 1."""
+    """Returns token ids as an int32 array; raises InputError if the list is empty or an id is not from 0 to `size` -
+    1.
+    """
     row = np.asarray(ids)
     if row.ndim != 1 or not len(row) or not np.issubdtype(row.dtype, np.integer):
         raise InputError(f'{name} is {str(ids)[:40]}; it must be one id or more')
@@ -342,5 +367,5 @@ def to_id_array(ids: Ids, name: str, size: int) -> np.ndarray:
 
 
 def power_of_two(number: int) -> int:
-    """Returns the smallest power of two that is at least `number`, which is above 0."""
+    """Returns the smallest power of two that is at least the given positive number."""
     return 1 << (number - 1).bit_length()

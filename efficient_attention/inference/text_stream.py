@@ -1,4 +1,4 @@
-"""Decodes ids to text as they arrive; returns only text that later ids cannot change."""
+"""Decodes generated token ids to text while they arrive; returns only text that later ids cannot change."""
 
 import abc
 import codecs
@@ -7,73 +7,78 @@ import numpy as np
 
 from efficient_attention.data.text.units import TextUnits
 
-HELD_BACK = 8  # characters that later pieces may still change, such as spaces around an apostrophe
-PARAGRAPH = '\n\n'  # stands for a document separator that has no text
+HELD_BACK = 8  # number of last characters that later tokens may still change
+PARAGRAPH = '\n\n'  # the text that a document separator becomes
 
 
 class TextStream(abc.ABC):
-    """Decodes ids to text a few at a time; the returned parts, joined, are the text of all ids."""
+    """Decodes token ids to text, a few ids at a time; the returned parts together are the text of all ids."""
 
     @abc.abstractmethod
     def feed_ids(self, ids: np.ndarray) -> str:
-        """Returns the next part of the text, up to where later ids could still change it."""
+        """Returns the next part of the text, as far as later ids cannot change it."""
 
     def flush_text(self) -> str:
-        """Returns the rest of the text."""
+        """Returns the rest of the text after the last id."""
         return ''
 
 
 class ByteStream(TextStream):
-    """Decodes bytes: a character is returned once complete; invalid UTF-8 becomes the replacement character."""
+    """Decodes UTF-8 bytes: returns each character once all its bytes have arrived; invalid bytes give the replacement
+    character.
+    """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
 
     def feed_ids(self, ids: np.ndarray) -> str:
-        """Returns the characters that these bytes complete."""
+        """Returns the characters that are complete after these bytes."""
         return self._decoder.decode(ids.astype(np.uint8).tobytes())
 
     def flush_text(self) -> str:
-        """Returns the replacement character if a character stayed incomplete, else ''."""
+        """Returns the replacement character if the last character is incomplete, else ''."""
         return self._decoder.decode(b'', final=True)
 
 
 class CharacterStream(TextStream):
-    """Decodes ids that stand for one character each."""
+    """Decodes token ids of a character vocabulary, in which each id is one character."""
 
     def __init__(self, units: TextUnits) -> None:
         self._units = units
 
     def feed_ids(self, ids: np.ndarray) -> str:
-        """Returns the text of the ids at once, one character per id."""
+        """Returns the text of the ids immediately, one character per id."""
         return self._units.decode(ids)
 
 
 class PieceStream(TextStream):
-    """Decodes pieces whose text depends on their neighbours: decodes all ids each time, delays the last characters."""
+    """Decodes ids of subword tokens, whose text can depend on neighbouring tokens.
+
+    Decodes all ids again at each call, and delays the last characters.
+    """
 
     def __init__(self, units: TextUnits) -> None:
         self._units = units
         self._ids = np.zeros(0, np.uint32)
-        self._returned = 0  # number of characters
+        self._returned = 0  # number of characters returned so far
 
     def feed_ids(self, ids: np.ndarray) -> str:
-        """Returns the new text, up to `HELD_BACK` characters before its end."""
+        """Returns the new text, except its last `HELD_BACK` characters, which later tokens may change."""
         self._ids = np.concatenate([self._ids, ids.astype(np.uint32)])
         return self._decode_up_to(-HELD_BACK)
 
     def flush_text(self) -> str:
-        """Returns the delayed last characters, which no further piece can change."""
+        """Returns the delayed last characters, after the last token."""
         return self._decode_up_to(None)
 
     def _decode_up_to(self, end: int | None) -> str:
-        """Returns the text of all ids up to `end`, without the part already returned."""
+        """Returns the text of all ids up to character `end`, without the characters that were already returned."""
         more = self._decode_documents()[:end][self._returned :]
         self._returned += len(more)
         return more
 
     def _decode_documents(self) -> str:
-        """Returns the documents' texts, with a blank line between them."""
+        """Returns the texts of all documents so far, with a blank line between documents."""
         cuts = np.flatnonzero(np.isin(self._ids, self._units.separator))
         return PARAGRAPH.join(self._units.decode(ids) for ids in _split_at_separators(self._ids, cuts))
 
@@ -84,7 +89,7 @@ def _split_at_separators(ids: np.ndarray, cuts: np.ndarray) -> list[np.ndarray]:
 
 
 def open_stream(units: TextUnits) -> TextStream:
-    """Returns the stream for units of this kind."""
+    """Returns the streaming decoder for a vocabulary of bytes, characters or subword tokens."""
     if units.text_of == 'bytes':
         return ByteStream()
     return CharacterStream(units) if units.text_of == 'characters' else PieceStream(units)

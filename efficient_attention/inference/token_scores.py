@@ -1,4 +1,5 @@
-"""Scores of the next token in a text search: the model's scores, changed by the rules of the search.
+"""Computes the scores of the next token in a text search: the model's scores, changed by rules such as a repetition
+penalty.
 
 The rules and their order are the rules of transformers' `generate`.
 """
@@ -15,7 +16,7 @@ from efficient_attention.inference.search_settings import SearchSettings, TokenL
 
 
 class TokenHistory(NamedTuple):
-    """The tokens that the decoder has read of each text, at N positions; -1 stands before a shorter prompt.
+    """The tokens that the decoder has read so far, [b, N]; -1 fills the positions before a shorter prompt.
 
     The first `length` positions are in use; the search added the last `made` of them.
     """
@@ -26,7 +27,10 @@ class TokenHistory(NamedTuple):
 
 
 def token_history(before_BP: Array | None, tokens_bT: Array, made: Array) -> TokenHistory:
-    """Returns the prompts, followed by the first `made` tokens of `tokens_bT`; b is B, or B K in a beam search."""
+    """Returns the prompts followed by the first `made` generated tokens of each text.
+
+    `tokens_bT` has b = B rows, or b = B K rows in a beam search.
+    """
     if before_BP is None:
         return TokenHistory(tokens_bT, made, made)
     before_bP = jnp.repeat(before_BP, len(tokens_bT) // len(before_BP), axis=0)
@@ -34,9 +38,9 @@ def token_history(before_BP: Array | None, tokens_bT: Array, made: Array) -> Tok
 
 
 def next_log_probs(logits_bV: Array, read: TokenHistory, search: SearchSettings, limits: TokenLimits) -> Array:
-    """Returns float32 log-probabilities of each row's next token, `MASKED` for tokens that may not follow.
+    """Returns float32 log-probabilities of the next token of each text, `MASKED` for tokens that the rules forbid.
 
-    They are the model's, changed by the repetition penalty. Masking some tokens does not renormalise the others.
+    The repetition penalty changes the model's log-probabilities. Masking some tokens does not renormalise the others.
     """
     return apply_token_rules(log_softmax(logits_bV.astype(jnp.float32)), read, search, limits)
 
@@ -44,7 +48,7 @@ def next_log_probs(logits_bV: Array, read: TokenHistory, search: SearchSettings,
 def choose_next_tokens(
     logits_bV: Array, read: TokenHistory, search: SearchSettings, limits: TokenLimits
 ) -> tuple[Array, Array]:
-    """Returns the next token of each text, the best or a sampled one, and the model's log-probability of it.
+    """Returns the most probable or a sampled next token for each text, and the model's log-probability of this token.
 
     The log-probability is `MASKED` if no token may follow.
     """
@@ -64,7 +68,9 @@ def choose_next_tokens(
 
 
 def apply_token_rules(scores_bV: Array, read: TokenHistory, search: SearchSettings, limits: TokenLimits) -> Array:
-    """Returns the scores under the search's rules: `MASKED` for forbidden tokens, 0 for a forced token."""
+    """Returns the scores of the next token after the search's rules: forbidden tokens get `MASKED`, a forced token gets
+    0.
+    """
     rules, made = search.rules, read.made
     ids_V = jnp.arange(scores_bV.shape[1])
     if rules.repetition_penalty != 1:
@@ -72,7 +78,7 @@ def apply_token_rules(scores_bV: Array, read: TokenHistory, search: SearchSettin
         scores_bV = jnp.where(is_in_text(read, len(ids_V)), worse_bV, scores_bV)
     if rules.no_repeat_ngram_size:
         scores_bV = jnp.where(is_repeated_ngram_end(read, rules.no_repeat_ngram_size, len(ids_V)), MASKED, scores_bV)
-    # As in transformers, a bad word that is only an end id is ignored; `suppress_tokens` can forbid the end.
+    # As in transformers, a bad word that is only an end id has no effect; `suppress_tokens` can forbid the end id.
     if words := [word for word in rules.bad_words_ids if len(word) > 1 or word[0] not in search.end_token_ids]:
         scores_bV = jnp.where(is_bad_sequence_end(read, words, len(ids_V)), MASKED, scores_bV)
     may_end_V = ~is_id_among(ids_V, search.end_token_ids) | (made >= search.min_tokens)
@@ -86,7 +92,9 @@ def apply_token_rules(scores_bV: Array, read: TokenHistory, search: SearchSettin
 
 
 def force_tokens(scores_bV: Array, made: Array, search: SearchSettings, limits: TokenLimits) -> Array:
-    """Returns the scores; a forced token has score 0, and all other tokens of that step are `MASKED`."""
+    """Returns the scores of the next token; if a token is forced at this step, its score is 0 and all other tokens get
+    `MASKED`.
+    """
     ids_1V = jnp.arange(scores_bV.shape[1])[None]
     if search.first >= 0:
         scores_bV = jnp.where(made == 0, jnp.where(ids_1V == search.first, 0.0, MASKED), scores_bV)
@@ -98,14 +106,16 @@ def force_tokens(scores_bV: Array, made: Array, search: SearchSettings, limits: 
 
 
 def is_in_text(read: TokenHistory, size: int) -> Array:
-    """Returns bool [b, V]: whether the text already contains the token."""
+    """Returns bool [b, V]: whether each text already contains each token of the vocabulary."""
     places_N = jnp.arange(read.tokens_bN.shape[1])
     is_token_bN = (places_N < read.length)[None] & (read.tokens_bN >= 0)
     return token_mask(read.tokens_bN, is_token_bN, size)
 
 
 def is_repeated_ngram_end(read: TokenHistory, length: int, size: int) -> Array:
-    """Returns bool [b, V]: whether the token would complete an n-gram of `length` tokens already in the text."""
+    """Returns bool [b, V]: whether each token would complete an n-gram of `length` tokens that the text already
+    contains.
+    """
     windows = read.tokens_bN.shape[1] - length + 1
     if windows < 1:
         return jnp.zeros((len(read.tokens_bN), size), bool)
@@ -118,7 +128,7 @@ def is_repeated_ngram_end(read: TokenHistory, length: int, size: int) -> Array:
 
 
 def is_bad_sequence_end(read: TokenHistory, words: list[tuple[int, ...]], size: int) -> Array:
-    """Returns bool [b, V]: whether the token would end one of the sequences in `words`."""
+    """Returns bool [b, V]: whether each token would complete one of the forbidden token sequences."""
     is_end_bV = jnp.zeros((len(read.tokens_bN), size), bool)
     for length in sorted({len(word) for word in words}):
         words_wn = jnp.asarray([word for word in words if len(word) == length], jnp.int32)
@@ -129,30 +139,33 @@ def is_bad_sequence_end(read: TokenHistory, words: list[tuple[int, ...]], size: 
 
 
 def last_tokens(read: TokenHistory, count: int) -> Array:
-    """Returns the last `count` tokens of each text, int32 [b, count]; invalid for a text with fewer tokens."""
+    """Returns the last `count` tokens of each text, int32 [b, count]; the result is meaningless for texts with fewer
+    tokens.
+    """
     return jnp.take(read.tokens_bN, jnp.maximum(read.length - count + jnp.arange(count), 0), axis=1, mode='clip')
 
 
 def token_mask(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
-    """Returns bool [b, V]: which tokens of each row are marked."""
+    """Returns bool [b, V]: for each row, which token ids occur at a marked position."""
     rows_b1 = jnp.arange(len(tokens_bN))[:, None]
-    places_bN = jnp.where(is_marked_bN, tokens_bN, size)  # an id past the end, which is dropped
+    # `size` is no valid id, so that unmarked positions are dropped
+    places_bN = jnp.where(is_marked_bN, tokens_bN, size)
     return jnp.zeros((len(tokens_bN), size), bool).at[rows_b1, places_bN].set(True, mode='drop')
 
 
 def is_id_among(ids_V: Array, some: tuple[int, ...]) -> Array:
-    """Returns bool [V]: whether each id is in `some`."""
+    """Returns bool [V]: whether each token id is in the tuple `some`."""
     return jnp.isin(ids_V, jnp.asarray(some, jnp.int32)) if some else jnp.zeros(ids_V.shape, bool)
 
 
 def is_not_masked(log_probs: Array) -> Array:
-    """Returns whether values are real log-probabilities or scores, not `MASKED`."""
+    """Returns whether each value is a real log-probability or score, not `MASKED`."""
     return log_probs > MASKED / 2
 
 
 def log_softmax(logits_bV: Array) -> Array:
     """Returns the log-probabilities of each row's logits."""
-    # Without the barriers, XLA fuses the output projection with the maxima and computes both in one CPU thread.
+    # Without these barriers, XLA fuses the output projection with the maximum and computes both in one CPU thread.
     logits_bV = jax.lax.optimization_barrier(logits_bV)
     highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
     shifted_bV = logits_bV - highest_b1

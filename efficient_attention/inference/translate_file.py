@@ -1,4 +1,6 @@
-"""Translates files and streams line by line: output in input order, resumable, with progress."""
+"""Translates files and streams line by line, in the order of the lines; an interrupted call on a file can be
+resumed.
+"""
 
 import contextlib
 import json
@@ -17,16 +19,17 @@ from efficient_attention.processes.signal_thread import current_signal_thread
 from efficient_attention.tasks.metrics.translation import translation_scores
 
 OBJECT = '{"best": ['
-CHUNK = 4  # batches of lines that are sorted by length and written together
+CHUNK = 4  # number of batches whose lines are sorted by length and written together
 UNENDED = 'texts that reached the most tokens (--max_tokens, --ratio, --extra) without an end'
 
 
 def translate_file(
     translator: Translator, source: Path, output: Path, *, form: str = 'text', identity: Mapping[str, Any] | None = None
 ) -> int:
-    """Writes the translation of each line of a file; returns the number of lines.
+    """Writes the translation of each line of a file to an output file; returns the number of lines.
 
-    Finished lines are in `<output>.partial` until all are done. The same call resumes from there after an interruption.
+    Finished lines are in `<output>.partial` until all lines are done. After an interruption, the same call resumes
+    there.
 
     Args:
         translator: the model's translator.
@@ -65,7 +68,7 @@ def translate_file(
 
 
 def translate_lines(translator: Translator, source: Path, output: TextIO, *, form: str = 'text') -> None:
-    """Writes the translation of each line of a file to a stream; raises InputError if the file cannot be read."""
+    """Writes the translation of each line of a file to a text stream; raises InputError if the file cannot be read."""
     done = 0
     for some in chunks(translator, [line for _, line in read_lines(source)]):
         output.writelines(format_output_line(one, form) for one in translate_chunk(translator, some, done))
@@ -75,14 +78,14 @@ def translate_lines(translator: Translator, source: Path, output: TextIO, *, for
 
 
 def chunks(translator: Translator, lines: list[str]) -> Iterator[list[str]]:
-    """Returns the lines in chunks; each chunk is sorted by length and written together."""
+    """Returns an iterator over chunks of lines; the lines of a chunk are translated and written together."""
     size = CHUNK * translator.transducer.batching.rows
     return (lines[first : first + size] for first in range(0, len(lines), size))
 
 
 @contextlib.contextmanager
 def report_progress_when_stopped(partial: Path) -> Iterator[None]:
-    """Reports after an interruption that finished lines are kept, in place of a message that nothing was saved."""
+    """Reports after an interruption by the user (Ctrl-C) how many finished lines are kept in the file `partial`."""
     try:
         yield
     except KeyboardInterrupt:
@@ -94,7 +97,7 @@ def report_progress_when_stopped(partial: Path) -> Iterator[None]:
 
 
 def log_truncations(translator: Translator) -> None:
-    """Reports the number of sources that were cut, unknown words, and texts that reached the token limit, if any."""
+    """Prints how many sources were cut, which words were unknown, and how many translations reached the token limit."""
     if translator.cut_sources:
         most = translator.encoder.source.length
         print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
@@ -105,7 +108,8 @@ def log_truncations(translator: Translator) -> None:
 
 
 def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
-    """Returns the number of complete lines that an interrupted call wrote; cuts off an incomplete line.
+    """Returns the number of complete lines that an interrupted call wrote to the file `partial`; removes an incomplete
+    last line.
 
     `note` is the file that records which call began `partial`; a first call writes it.
 
@@ -120,7 +124,7 @@ def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
         write_atomically(note, begun)
         return 0
     if note.read_text(encoding='utf-8') != begun:
-        if b'\n' not in partial.read_bytes():  # no complete line is lost
+        if b'\n' not in partial.read_bytes():  # the file has no complete line, so it can be deleted
             partial.unlink()
             write_atomically(note, begun)
             return 0
@@ -133,7 +137,9 @@ def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
 
 
 def translate_stream(translator: Translator, source: Iterable[bytes], output: TextIO, *, form: str = 'text') -> None:
-    """Translates each line of a stream as it arrives; reports cut lines, unknown words and texts without an end.
+    """Writes the translation of each line of a stream as soon as the line arrives; reports cut lines and unknown words.
+
+    At the end, reports the number of translations that reached the token limit.
 
     Raises:
         InputError: a line is not UTF-8.
@@ -155,18 +161,19 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
 
 
 def translate_chunk(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:
-    """Returns the translations of each line, in order; [] for an empty line.
+    """Returns the translations of each line, in the order of the lines; [] for an empty line.
 
     `before` is the number of lines of the file before `lines`.
     """
     numbers = [number for number, line in enumerate(lines) if line.strip()]
-    places = [before + number for number in numbers]  # line numbers in the file: sampling is equal for all chunks
+    # The numbers are line numbers in the file, so that sampling does not depend on the chunks.
+    places = [before + number for number in numbers]
     found = dict(zip(numbers, translator([lines[number] for number in numbers], places=places), strict=True))
     return (found.get(number, []) for number in range(len(lines)))
 
 
 def format_output_line(found: list[Translation], form: str) -> str:
-    """Returns the output line for the translations of one input line."""
+    """Returns the output line, as text or JSON, for the translations of one input line."""
     if form == 'text':
         return f'{found[0].text if found else ""}\n'
     best = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
@@ -174,7 +181,10 @@ def format_output_line(found: list[Translation], form: str) -> str:
 
 
 def file_scores(output: Path, references: Path, *, form: str = 'text') -> dict[str, float | str]:
-    """Returns the scores of a file from `translate_file` against references, one per line; raises InputError."""
+    """Returns the scores of a translated file against a file of references with one reference per line.
+
+    Raises InputError if the files do not match.
+    """
     lines = [line for _, line in read_lines(output)]
     if form == 'text' and lines and all(line.startswith(OBJECT) for line in lines):
         raise InputError(f'{output} has a JSON object on each line; add --format jsonl')

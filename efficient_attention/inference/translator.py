@@ -1,4 +1,4 @@
-"""Text-to-text inference with a trained encoder-decoder: translations, summaries, answers."""
+"""Text-to-text inference with a trained encoder-decoder: generates translations, summaries or answers from texts."""
 
 import dataclasses
 import logging
@@ -34,15 +34,15 @@ from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.dataset_parsing import score_generated_texts
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_padded_lengths
 
-NAMED = 5  # unknown words listed in a message
+NAMED = 5  # maximum number of unknown words that a message lists
 
 
-# Fields of `EvalConfig` that define the search.
+# Fields of `EvalConfig` with the settings of the text search.
 SEARCHED = ('beams', 'penalty', 'alpha', 'stop', 'repetition_penalty', 'no_repeat_ngram_size')
 
 
 class Translation(NamedTuple):
-    """A target found for a text.
+    """A target text that the search generated for a source text.
 
     Args:
         text: the detokenised target.
@@ -62,7 +62,7 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """Translates texts to texts.
+    """Generates target texts from source texts with an encoder-decoder and its tokenizers.
 
     Args:
         transducer: the model, from ids to ids.
@@ -71,7 +71,7 @@ class Translator:
         decoding: the search options; `transducer` must use the same.
     """
 
-    origin = ''  # the checkpoint and its step, as text
+    origin = ''  # text that names the checkpoint and its step
 
     def __init__(
         self,
@@ -82,23 +82,26 @@ class Translator:
     ) -> None:
         self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
         self.decoding = decoding or DecodingOptions()
-        self.cut_sources = 0  # sources so far with more tokens than allowed
+        self.cut_sources = 0  # number of sources so far that were too long and were cut
         self.unknown = UnknownTokens(encoder.source.pieces_with_text, encoder.source.tokenizer)
-        self.unended = 0  # texts so far whose best target reached the token limit without an end
-        # Left out of texts. Sentinels stay, because each names the span that follows it.
+        self.unended = 0  # number of texts so far whose best target reached the token limit
+        # Target texts leave out these ids. Sentinels are kept, because each sentinel names the span after it.
         self.unwritten = structural_ids(encoder.target.tokenizer)
 
     def __call__(
         self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
     ) -> list[list[Translation]]:
-        """Returns the best targets of each text, best first, in the order of the texts; see `each`."""
+        """Returns the best targets of each text, best first, in the order of the texts.
+
+        The arguments are the same as for `iterate_targets`.
+        """
         found = dict(self.iterate_targets(texts, alignments=alignments, places=places))
         return [found[number] for number in range(len(texts))]
 
     def iterate_targets(
         self, texts: Sequence[str], *, alignments: bool = False, places: Sequence[int] | None = None
     ) -> Iterator[tuple[int, list[Translation]]]:
-        """Yields each text's number and its best targets as they are found, shortest texts first.
+        """Yields (number of the text, its best targets) as soon as targets are found; short texts come first.
 
         If tokens are sampled, `places` are the numbers that seed each text's sampling; by default 0, 1, ...
         """
@@ -114,7 +117,9 @@ class Translator:
             yield number, [self.make_translation(sources[number], target) for target in targets]
 
     def make_translation(self, source: np.ndarray, target: GeneratedTarget) -> Translation:
-        """Returns a target as text; source pieces and alignment weights are in the source text's order."""
+        """Returns a generated target as text; source tokens and alignment weights are in the order of the source
+        text.
+        """
         places, alignment = self.encoder.source.reversed_positions(len(source)), target.alignment
         source, alignment = source[places], None if alignment is None else alignment[:, places]
         tokenizer = self.encoder.target.tokenizer
@@ -136,7 +141,7 @@ def make_translator(
     run: RunConfig | None = None,
     forced: ForcedTokens | None = None,
 ) -> Translator:
-    """Returns a translator with these parameters, laid out for inference.
+    """Returns a translator for an encoder-decoder with these parameters, which must be laid out for inference.
 
     If the encoder depends on the length of a row, rows get the same lengths as in the run's evaluations (`run` is
     given). `forced` are tokens that every target has; by default the symbol that begins texts, if there is one.
@@ -161,7 +166,7 @@ def make_translator(
 def allowed_token_mask(
     tokenizer: Tokenizer, symbols: SequenceSpecialIds, size: int, more_ends: Sequence[int] = ()
 ) -> np.ndarray:
-    """Returns bool [V], the ids that a target may contain: non-structural pieces, begin and end symbols.
+    """Returns bool [V]: True for ids that a target may contain, which are tokens of text and the begin and end symbols.
 
     This excludes padding, the unknown piece, masks, pieces that only fill up a vocabulary, and ids without a piece.
     """
@@ -173,7 +178,7 @@ def allowed_token_mask(
 
 
 def structural_ids(tokenizer: Tokenizer) -> set[int]:
-    """Returns the ids of tokens that stand for no text."""
+    """Returns the ids of tokens that represent no text, such as padding."""
     return {tokenizer.get_vocab()[token] for token in structural_tokens(tokenizer)}
 
 
@@ -185,7 +190,7 @@ def open_translator(
     prefix: str | None = None,
     length: int = 0,
 ) -> Translator:
-    """Returns the translator of a run, or of a Hugging Face folder of T5, BART, Marian or Pegasus.
+    """Returns a translator for a workdir, or for a Hugging Face folder with T5, BART, Marian or Pegasus.
 
     Args:
         path: a folder that train.py wrote, or a Hugging Face folder.
@@ -193,7 +198,7 @@ def open_translator(
         decoding: the search options, or a mapping with some fields of `DecodingOptions`. With a mapping, the files of a
             Hugging Face folder decide the other fields that they state.
         prefix: text put before each source; by default the run's prefix, if it has only one.
-        length: most tokens of a source; 0 = the run's length, else the model's position limit, else 512.
+        length: maximum tokens of a source; 0 = the run's length, else the model's position limit, else 512.
 
     Raises:
         InputError: there is no encoder-decoder, checkpoint or tokenizer, the run has several prefixes, or `length`
@@ -210,7 +215,10 @@ def make_pretrained_translator(
     *,
     length: int = 0,
 ) -> Translator:
-    """Returns the translator of an open checkpoint, as `open_translator`; `path` is for messages."""
+    """Returns the translator of a loaded checkpoint.
+
+    The arguments are the same as for `open_translator`; `path` is for messages.
+    """
     if pretrained.problem != TEXT_TO_TEXT:
         raise InputError(
             f'{path} was trained for {pretrained.problem!r}; text-to-text generation needs an encoder-decoder'
@@ -248,7 +256,7 @@ def make_pretrained_translator(
 
 
 def make_side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
-    """Returns the encoder of a checkpoint's sources or targets, from the tokenizer's file."""
+    """Returns the text encoder for the sources or for the targets of a checkpoint, from a tokenizer file."""
     ids = trained_token_ids(pretrained, tokenizer)
     loaded = load_piece_tokenizer(tokenizer, lowercase=pretrained.lowercase)
     begin = special_ids_of_tokenizer(loaded, begin=target_start_piece(pretrained, loaded)).begin
@@ -259,7 +267,7 @@ def make_side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> S
 
 
 def single_task_prefix(config: RunConfig, workdir: Path) -> str:
-    """Returns the prefix of a run; raises InputError if the run has several."""
+    """Returns the text prefix with which a run was trained; raises InputError if the run has several prefixes."""
     prefixes = sorted(set(config.pairs.prefix)) or ['']
     if len(prefixes) > 1:
         known = ', '.join(map(repr, prefixes))
@@ -270,7 +278,7 @@ def single_task_prefix(config: RunConfig, workdir: Path) -> str:
 def generation_scores(
     task: TextToTextTask, graph: nnx.GraphDef, params: Any, on_text: Callable[[], None] = lambda: None
 ) -> dict[str, float | str]:
-    """Returns scores of the model's texts for the evaluated split, as `score_generated_texts`, and the search options.
+    """Returns the scores of the generated texts for the evaluated split, such as BLEU, and the search options.
 
     Pairs that `pairs.overlong` skips are not scored; 'left_out' counts them. Sources that it cuts are read as cut and
     scored against the whole target. 'unended' counts texts that reached the token limit.
@@ -287,7 +295,7 @@ def generation_scores(
     decoding = DecodingOptions(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
     written: list[dict[int, str]] = []
     unended = 0
-    params = to_host_arrays(params)  # each process generates all targets, on one of its devices
+    params = to_host_arrays(params)  # Each process generates all targets, on one of its devices.
     sets, prefixes, encoded = task.sets[split], task.source_prefixes(split), task.encoded(split)
     with jax.default_device(jax.local_devices()[0]):
         for one, prefix, kept in zip(sets, prefixes, encoded, strict=True):
@@ -308,10 +316,10 @@ def generation_scores(
 
 
 class UnknownTokens:
-    """Counts the unknown tokens of texts; always 0 if the tokenizer has no unknown token.
+    """Counts the unknown tokens of source texts; the count is always 0 if the tokenizer has no unknown token.
 
     Args:
-        parts: returns the pieces of a text, each with the part of the text that it stands for.
+        parts: returns the pieces of a text, each with the part of the text that the piece encodes.
         vocabulary: the tokenizer with the ids of the pieces.
     """
 
@@ -320,10 +328,12 @@ class UnknownTokens:
         name = role_names(vocabulary).get('unknown')
         self.id = None if name is None else vocabulary.token_to_id(name)
         self.count = self.total = 0
-        self.words: dict[str, None] = {}  # the first unknown words, each once
+        self.words: dict[str, None] = {}  # the first unknown words, without repetitions
 
     def count_unknown_tokens(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
-        """Counts the unknown tokens of texts; `tokens` are the ids of each text, without special tokens."""
+        """Adds the unknown tokens of these texts to the counts; `tokens` are the ids of each text, without special
+        tokens.
+        """
         self.total += sum(map(len, tokens))
         for text, ids in zip(texts, tokens, strict=True):
             found = int((ids == self.id).sum())
@@ -332,13 +342,15 @@ class UnknownTokens:
                 self.record_unknown_words(text)
 
     def record_unknown_words(self, text: str) -> None:
-        """Adds the unknown words of a text to `words`, up to `NAMED` words in all."""
+        """Adds the unknown words of a text to the list `words`, which holds up to `NAMED` words in all."""
         for piece, part in self.parts(text):
             if self.vocabulary.token_to_id(piece) in (None, self.id) and len(self.words) < NAMED:
                 self.words[part.strip()] = None
 
     def summarize_and_reset(self) -> str:
-        """Returns a line about unknown tokens since the last call, or '' if there were none; resets the counts."""
+        """Returns a message about the unknown tokens since the last call, or '' if there were none; sets the counts to
+        0.
+        """
         count, total, words = self.count, self.total, ', '.join(map(repr, self.words))
         such = f'such as {words}' if count > NAMED == len(self.words) else words
         self.count, self.total, self.words = 0, 0, {}

@@ -1,4 +1,4 @@
-"""Replaces words of a text with plausible others, to augment training rows.
+"""Replaces words of a text with plausible other words, to augment training data.
 
 Source: Jiao et al. 2019 (TinyBERT), arXiv 1909.10351, algorithm 1. For a word of one piece, a masked language model
 proposes the most probable words. It reads the text with the word masked, followed by the whole text. For a word of
@@ -18,10 +18,10 @@ from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.word_vectors import TokenTableVectors, WordVectors, words_among_tokens
 
-# A run of letters that no apostrophe joins to other letters: no part of "don't" or "n't" may be replaced.
+# A whole word: letters that no apostrophe joins to other letters, so that no part of "don't" is replaced.
 WHOLE_WORD = re.compile(r"(?<![^\W\d_])(?<!\w['’])[^\W\d_]+(?![^\W\d_])(?!['’]\w)")
-MARKER = re.compile(r'\[[^\s\[\]]+\]|<[^\s<>]+>')  # such as '[E1]' or '<hl>'
-ROWS, STEP = 64, 16  # rows per model call, and the multiple that row lengths are rounded up to
+MARKER = re.compile(r'\[[^\s\[\]]+\]|<[^\s<>]+>')  # a marker such as '[E1]' or '<hl>', which stays unchanged
+ROWS, STEP = 64, 16  # rows per model call; row lengths are rounded up to a multiple of `STEP`
 FUNCTION_WORDS = frozenset(
     'a about above after again against all am an and any are as at be because been before being below between '
     'both but by can could did do does doing don down during each few for from further had has have having he her '
@@ -29,26 +29,26 @@ FUNCTION_WORDS = frozenset(
     'now of off on once only or other our ours ourselves out over own s same she should so some such t than that '
     'the their theirs them themselves then there these they this those through to too under until up very was we '
     'were what when where which while who whom why will with would you your yours yourself yourselves '
-    # parts of contractions that are written apart: "ca n't", "we 've"
+    # Some tokenizations split contractions, such as "ca n't" and "we 've"; these are their parts.
     'ain aren ca couldn d didn doesn hadn hasn haven isn ll m ma mightn mustn needn re sha shan shouldn ve wasn weren '
     'wo won wouldn y'.split()
 )
 
 
 class ReplaceableWord(NamedTuple):
-    """A replaceable word: its position among the words of a text, and the proposed replacements."""
+    """A word that can be replaced: its index among the words of the text, and the proposed replacements."""
 
     place: int
     candidates: tuple[str, ...]
 
 
 class WordReplacer:
-    """Proposes replacements for the words of texts.
+    """Proposes replacements for the words of texts, from a masked language model and word vectors.
 
     Args:
         filler: a masked language model; proposals are words, so its vocabulary may differ from the trained model's.
         vectors: word vectors for words of several pieces; None = the filler's token table.
-        candidates: most proposals per word.
+        candidates: maximum number of proposals per word.
 
     Raises:
         InputError: `candidates` is below 1.
@@ -61,9 +61,10 @@ class WordReplacer:
         self.vectors = vectors or TokenTableVectors(filler.tokenizer, filler.vocabulary, filler.model.encoder)
 
     def propose_replacements(self, texts: Sequence[str]) -> list[list[ReplaceableWord]]:
-        """Returns the replaceable words of each text with their proposed replacements."""
+        """Returns, for each text, the words that can be replaced with the proposed replacements of each word."""
         found: list[list[ReplaceableWord]] = [[] for _ in texts]
-        asked: list[tuple[int, int, str, list[int], int]] = []  # text, position, word, ids, position of the mask
+        # Inputs for the masked language model: text number, word index, word, token ids, mask position.
+        asked: list[tuple[int, int, str, list[int], int]] = []
         for number, text in enumerate(texts):
             markers = [marker.span() for marker in MARKER.finditer(text)]
             for place, match in enumerate(WHOLE_WORD.finditer(text)):
@@ -83,12 +84,15 @@ class WordReplacer:
         return [sorted(words) for words in found]
 
     def nearest_words(self, word: str) -> tuple[str, ...]:
-        """Returns the nearest neighbours of a word of several pieces; () if the vectors lack the word."""
+        """Returns the nearest neighbours of a word by word vectors, for words of several tokens; () if the word has no
+        vector.
+        """
         vector_E = self.vectors.vector_of_word(word)
         return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())
 
     def masked_row(self, text: str, match: re.Match[str]) -> tuple[list[int], int] | None:
-        """Returns the ids of the text with one word masked, then of the whole text; and the mask's position.
+        """Returns the token ids of a text with one word masked, followed by the ids of the whole text; and the position
+        of the mask.
 
         If both together are too long, the whole text is left out. If even the masked text is too long, returns None.
         """
@@ -101,7 +105,7 @@ class WordReplacer:
         return None if row is None else (row, 1 + len(before))
 
     def most_probable_words(self, asked: Sequence[tuple[int, int, str, list[int], int]]) -> list[list[str]]:
-        """Returns the `count` + 1 most probable words for each mask; one may equal the masked word."""
+        """Returns the `count` + 1 most probable words for each mask; one of them may be the masked word itself."""
         order = sorted(range(len(asked)), key=lambda number: len(asked[number][3]))
         found: list[list[str]] = [[] for _ in asked]
         for start in range(0, len(order), ROWS):
@@ -115,7 +119,9 @@ class WordReplacer:
         return found
 
     def mask_logits(self, rows: Sequence[tuple[list[int], int]]) -> np.ndarray:
-        """Returns float32 logits [B, V] at each row's mask; rounded shapes limit the number of compiled programs."""
+        """Returns float32 logits [B, V] at the mask of each row; row lengths are rounded up, to compile fewer
+        programs.
+        """
         longest = max(len(ids) for ids, _ in rows)
         length = min(-(-longest // STEP) * STEP, self.filler.length)
         tokens_BL = np.full((ROWS, length), self.filler.vocabulary.pad, np.int32)
@@ -130,11 +136,12 @@ class WordReplacer:
 def augmented_texts(
     texts: Sequence[str], words: Sequence[Sequence[ReplaceableWord]], *, copies: int, share: float, seed: int, row: int
 ) -> Iterator[tuple[str, ...]]:
-    """Yields up to `copies` different variants of a row's text or texts, none equal to the row itself.
+    """Yields up to `copies` different variants of a row's texts with replaced words; no variant equals the original
+    texts.
 
     Args:
         texts: the row's texts; words are replaced in each separately.
-        words: the replaceable words of each text, from `WordReplacer.proposals`.
+        words: the replaceable words of each text, from `WordReplacer.propose_replacements`.
         copies: number of tries.
         share: probability that a word is replaced; its proposals are equally likely.
         seed: seed of the whole file.
@@ -150,7 +157,7 @@ def augmented_texts(
 
 
 def replace_words(text: str, words: Sequence[ReplaceableWord], share: float, rng: np.random.Generator) -> str:
-    """Returns the text with a random share of its words replaced; an initial capital stays."""
+    """Returns the text with a random share of its replaceable words replaced; a capital first letter is kept."""
     chosen: dict[int, str] = {}
     for place, candidates in words:
         is_replaced, number = rng.random() < share, int(rng.integers(len(candidates)))

@@ -1,1 +1,3 @@
-"""Complete models: embeddings, layer stacks and heads; memory, decoding, named sizes, sharding, FLOPs."""
+"""Complete models: embeddings, layer stacks and output heads; also segment memory, cached decoding, published model
+sizes, sharding and FLOPs.
+"""

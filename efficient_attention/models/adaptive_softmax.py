@@ -1,4 +1,4 @@
-"""Adaptive embeddings and adaptive softmax: a large vocabulary in clusters by word frequency.
+"""Adaptive embeddings and adaptive softmax: split a large vocabulary into clusters by word frequency.
 
 Ids are in order of falling frequency. `adaptive_cutoffs` splits them into a first cluster and tail clusters. Rarer
 clusters may have narrower vectors. The first cluster's softmax has one extra entry per tail:
@@ -25,7 +25,7 @@ from efficient_attention.modules.parameters import embedding, linear, weight_ini
 
 
 class Cluster(NamedTuple):
-    """The parameters for the logits of one cluster of n words: x @ projection @ table^T + bias.
+    """The parameters for the logits of one vocabulary cluster with n words: x @ projection @ table^T + bias.
 
     e is the width of the cluster's vectors, at most E.
     """
@@ -35,25 +35,25 @@ class Cluster(NamedTuple):
     bias_n: Array | None
 
     def logits(self, x_BLE: Array) -> Array:
-        """Returns the cluster's float32 logits [B, L, n]."""
+        """Returns float32 logits [B, L, n] of the n words in this vocabulary cluster."""
         x_BLe = x_BLE if self.projection_Ee is None else x_BLE @ self.projection_Ee.astype(x_BLE.dtype)
         table_ne = jnp.asarray(self.table_ne, x_BLe.dtype)
         logits_BLn = table_logits(x_BLe, table_ne)
         return logits_BLn if self.bias_n is None else logits_BLn + self.bias_n[None, None]
 
 
-Bounds = tuple[tuple[int, int], ...]  # (first id, end) per cluster; the end is exclusive
+Bounds = tuple[tuple[int, int], ...]  # (first id, exclusive end) of each vocabulary cluster
 
 
 class TokenTable(Protocol):
-    """The interface of a word embedding table, for embeddings and output layers."""
+    """The interface of a token embedding table, which embeddings and output layers share."""
 
     def __call__(self, tokens_BL: Array) -> Array:
-        """Returns the words' vectors [B, L, E]."""
+        """Returns the embedding vectors [B, L, E] of token ids [B, L]."""
         ...
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
-        """Returns each cluster's table [n, e] and its projection [E, e].
+        """Returns the embedding table [n, e] of each vocabulary cluster and its projection [E, e].
 
         The projection is None if all clusters have the same width.
         """
@@ -61,16 +61,18 @@ class TokenTable(Protocol):
 
 
 class WholeTable(EmbeddingTable):
-    """One embedding table [V, E] for all words."""
+    """One embedding table [V, E] for all words, without separate tables per cluster."""
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
-        """Returns the clusters' rows of the table; see `TokenTable`."""
+        """Returns the rows of the embedding table that belong to each vocabulary cluster; see `TokenTable`."""
         table_VE = self.table_vectors(self.param_dtype)
         return [(table_VE[start:stop], None) for start, stop in bounds]
 
 
 class AdaptiveEmbedding(nnx.Module):
-    """A word embedding of width E in clusters: a table [n_i, E / divisor^i] and a projection per cluster i."""
+    """A word embedding of width E with a table [n_i, E / divisor^i] and a projection to E for each vocabulary cluster
+    i.
+    """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.bounds = cluster_bounds(config)
@@ -84,9 +86,9 @@ class AdaptiveEmbedding(nnx.Module):
         )
 
     def __call__(self, tokens_BL: Array) -> Array:
-        """Returns the words' vectors [B, L, E].
+        """Returns the embedding vectors [B, L, E] of token ids [B, L].
 
-        Each cluster looks up a vector at every position. The vector counts only where the token is in this cluster.
+        Each cluster looks up a vector at every position. The vector is used only where the token is in this cluster.
         """
         x_BLE: Array | float = 0.0
         for (start, stop), table, projection in zip(self.bounds, self.tables, self.projections, strict=True):
@@ -96,13 +98,13 @@ class AdaptiveEmbedding(nnx.Module):
         return jnp.asarray(x_BLE)
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  set by its tables
-        """Returns the clusters' tables and transposed projections; see `TokenTable`."""
+        """Returns the embedding table and the transposed projection of each vocabulary cluster; see `TokenTable`."""
         pairs = zip(self.tables, self.projections, strict=True)
         return [(table.table_vectors(table.param_dtype), projection.float32_kernel().T) for table, projection in pairs]
 
 
 class AdaptiveHead(nnx.Module):
-    """An output layer that gives log-probabilities of a vocabulary in clusters.
+    """An adaptive softmax output layer: returns log-probabilities of a vocabulary that is split into clusters.
 
     With a tied output, it uses the embedding's tables and the tails' projections. Otherwise it has a separate table.
     The first cluster always has a projection of this head.
@@ -112,7 +114,7 @@ class AdaptiveHead(nnx.Module):
         width, narrow = config.embedding_width, cluster_widths(config)[0]
         self.bounds = cluster_bounds(config)
         self.projection = linear(config, config.width, width, rngs) if width != config.width else None
-        # The separate table of an untied output. Checkpoints use the name `own`.
+        # An untied output layer has a separate table. Its name in checkpoints is `own`.
         self.own = None if config.tied_output else token_table(config, rngs)
         has_first = config.tied_output and config.adaptive_divisor > 1
         self.first = linear(config, width, narrow, rngs, use_bias=False) if has_first else None
@@ -120,7 +122,7 @@ class AdaptiveHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
 
     def __call__(self, x_BLD: Array, table: TokenTable) -> Array:
-        """Returns float32 log-probabilities [B, L, V]."""
+        """Returns float32 log-probabilities [B, L, V] of all words."""
         (first, *tails), x_BLE = self.clusters_and_inputs(x_BLD, table)
         log_p_BLn = jax.nn.log_softmax(first.logits(x_BLE))
         words = self.bounds[0][1]
@@ -131,14 +133,16 @@ class AdaptiveHead(nnx.Module):
         return jnp.concatenate([log_p_BLn[..., :words], *of_tails], axis=-1)
 
     def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> tuple[tuple[Cluster, ...], Array]:
-        """Returns the vocabulary's clusters and their input vectors [B, L, E].
+        """Returns the vocabulary clusters and the vectors [B, L, E] from which their logits are computed.
 
         The first cluster has one entry per tail after its words.
         """
         return self.clusters(table), x_BLD if self.projection is None else self.projection(x_BLD)
 
     def clusters(self, table: TokenTable) -> tuple[Cluster, ...]:
-        """Returns the vocabulary's clusters: the first, with one entry per tail after its words, and the tails."""
+        """Returns the vocabulary clusters; after its words, the first cluster has one softmax entry for each other
+        cluster (tail).
+        """
         arrays = (table if self.own is None else self.own).clusters(self.bounds)
         first, *tails = (
             Cluster(table_ne, projection_Ee, None if self.bias is None else self.bias[...][start:stop])
@@ -147,7 +151,9 @@ class AdaptiveHead(nnx.Module):
         return (self.with_tails(first), *tails)
 
     def with_tails(self, first: Cluster) -> Cluster:
-        """Returns the first cluster with the tails' extra softmax entries after its words."""
+        """Returns the first vocabulary cluster with one more softmax entry for each other cluster (tail), after its
+        words.
+        """
         table_ne = jnp.concatenate([first.table_ne, self.tails.float32_kernel().T])
         projection_Ee = first.projection_Ee if self.first is None else self.first.float32_kernel()
         tails_bias = self.tails.bias
@@ -157,7 +163,7 @@ class AdaptiveHead(nnx.Module):
 
 
 def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmbedding:
-    """Returns the word embedding: one table, or one table per cluster if their widths differ.
+    """Returns the token embedding: one table, or a table per vocabulary cluster if rare words have narrower vectors.
 
     It maps ids [B, L] to vectors [B, L, E].
     """
@@ -171,7 +177,7 @@ def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmb
 
 
 def cluster_bounds(config: ModelConfig) -> Bounds:
-    """Returns the first id and the exclusive end of each vocabulary cluster."""
+    """Returns the first token id and the exclusive end of each vocabulary cluster."""
     edges = (0, *config.adaptive_cutoffs, config.vocab_size)
     return tuple(zip(edges, edges[1:], strict=False))
 

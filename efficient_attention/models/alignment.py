@@ -1,4 +1,4 @@
-"""Cross-attention weights of a decoder: which source tokens each target token attends to."""
+"""Computes the cross-attention weights of a decoder: which source tokens each target token attends to."""
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,12 @@ from efficient_attention.modules.layer import CROSS_ATTENTION
 def cross_weights(
     decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource, *, layer: int = -1
 ) -> Array:
-    """Returns the float32 cross-attention weights [B, H, L, M] of one layer.
+    """Returns the cross-attention weights of one decoder layer, float32 [B, H, L, M].
 
-    Row t belongs to the prediction of token t + 1. For FAVOR the result is its implicit weights.
+    The weights at target position t belong to the prediction of token t + 1. For FAVOR, they are the implicit weights.
 
     Args:
-        decoder: of an encoder-decoder.
+        decoder: the decoder of an encoder-decoder.
         tokens_BL: the decoder's input, with the start symbol first.
         segments_BL: 0 = padding, whose weights are 0.
         other: the result of `EncoderDecoder.encode`.
@@ -46,7 +46,9 @@ def cross_weights(
 
 
 def source_reader_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource) -> Array:
-    """Returns `cross_weights` of a decoder with one attention to the source outside its layers."""
+    """Returns the cross-attention weights of a recurrent decoder that attends to the source once, outside its
+    layers.
+    """
     config, operands = decoder.config, decoder.hidden_and_source_operands(tokens_BL, segments_BL, other=other)[1]
     if operands is None:
         raise InputError(

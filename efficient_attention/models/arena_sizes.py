@@ -1,9 +1,11 @@
-"""Model sizes of Long Range Arena per task: Tay et al. 2020, arXiv 2011.04006, and its released settings."""
+"""Model sizes for each task of Long Range Arena: from the paper (Tay et al. 2020, arXiv 2011.04006) and from its
+released settings.
+"""
 
 from typing import Any
 
-# Layers, width, heads, width of all heads together, feed-forward width, dropout. 'code' are the released settings
-# (google-research/long-range-arena cd31e5c); 'paper' are the sizes in the paper.
+# Each tuple holds layers, width, heads, width of all heads together, feed-forward width and dropout rate.
+# 'code' holds the released settings (google-research/long-range-arena cd31e5c); 'paper' holds the sizes in the paper.
 ARENA_SIZES: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {
         'listops': (4, 512, 8, 512, 1024, 0.1),
@@ -25,7 +27,7 @@ ARENA_SIZES: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def arena_fields(sizes: tuple[float, ...]) -> dict[str, Any]:
-    """Returns the `model` fields for one row of `ARENA_SIZES`."""
+    """Returns the `model` config fields for one tuple of sizes from `ARENA_SIZES`."""
     layers, width, heads, inner, feed_forward, dropout = sizes
     return {
         'layers': int(layers),

@@ -1,4 +1,6 @@
-"""A bidirectional language model (ELMo): predicts each token from the earlier and from the later tokens."""
+"""A bidirectional language model (ELMo): predicts each token once from the earlier tokens and once from the later
+tokens.
+"""
 
 from typing import Unpack
 
@@ -13,7 +15,9 @@ from efficient_attention.models.encoder import Encoder, EncoderOptions
 
 
 class TwoWayLanguageModel(nnx.Module):
-    """An encoder with independent directions, and one output layer for both (Peters et al. 2018, section 3.1)."""
+    """A bidirectional language model: an encoder with two independent reading directions, and one output layer for both
+    directions (Peters et al. 2018, section 3.1).
+    """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
@@ -22,16 +26,18 @@ class TwoWayLanguageModel(nnx.Module):
 
     @property
     def embeddings(self) -> Embeddings:
-        """The embeddings, shared by both directions."""
+        """The embeddings, which both reading directions share."""
         return self.encoder.embeddings
 
     def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
-        """Returns the hidden states [B, L, D].
+        """Returns the hidden states [B, L, D]; each half of a vector belongs to one reading direction.
 
         The first half at position t depends on tokens 0 ... t, the second half on tokens t ... L - 1.
         """
         return self.encoder(tokens_BL, segments_BL, **options)
 
     def logits(self, hidden_BLE: Array) -> Array:
-        """Returns float32 logits [B, L, V] of the next token in one direction, from that direction's half."""
+        """Returns float32 logits [B, L, V] of the next token in one reading direction, from the hidden states of this
+        direction.
+        """
         return self.head(hidden_BLE, self.embeddings.token)

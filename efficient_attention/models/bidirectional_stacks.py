@@ -18,7 +18,7 @@ from efficient_attention.modules.parameters import make_norm
 
 
 def direction_config(config: ModelConfig) -> ModelConfig:
-    """Returns the config of one direction: half as wide and unidirectional."""
+    """Returns the model config of one reading direction: half the width, and not bidirectional."""
     width = config.width // 2
     return dataclasses.replace(
         config,
@@ -33,21 +33,28 @@ def direction_config(config: ModelConfig) -> ModelConfig:
 
 
 class DirectionStacks(nnx.Module):
-    """A stack per reading direction, [B, L, D] -> [B, L, D]; each processes its half of the vectors."""
+    """Two layer stacks, one per reading direction, [B, L, D] -> [B, L, D]; each stack processes one half of every
+    vector.
+    """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.ahead = Stack(direction_config(config), causal=True, rngs=rngs)
         self.back = Stack(direction_config(config), causal=True, rngs=rngs)
 
     def __call__(self, x_BLD: Array, context: Context) -> Array:
-        """Returns both stacks' outputs, concatenated; arguments as of `Stack`."""
+        """Returns the outputs of both directions' stacks, concatenated [B, L, D].
+
+        The arguments are the same as for `Stack`.
+        """
         ahead_BLE, back_BLE, turned = split_directions(x_BLD, context)
         ahead_BLE = self.ahead(ahead_BLE, context._replace(rng=fold_into_key(context.rng, 0)))
         back_BLE = self.back(back_BLE, turned._replace(rng=fold_into_key(context.rng, 1)))
         return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1)
 
     def with_layer_activations(self, x_BLD: Array, context: Context) -> tuple[Array, LayerActivations]:
-        """Returns both stacks' outputs and the outputs of all layers; the directions' halves are concatenated."""
+        """Returns the outputs of both directions' stacks and of all their layers; the halves of both directions are
+        concatenated.
+        """
         ahead_BLE, back_BLE, turned = split_directions(x_BLD, context)
         ahead_BLE, ahead = self.ahead.with_layer_activations(
             ahead_BLE, context._replace(rng=fold_into_key(context.rng, 0))
@@ -58,7 +65,7 @@ class DirectionStacks(nnx.Module):
 
 
 def split_directions(x_BLD: Array, context: Context) -> tuple[Array, Array, Context]:
-    """Returns each direction's half of the vectors, and the context of the second direction.
+    """Returns the half of the vectors for each reading direction, and the context for the second direction.
 
     The second direction's vectors and context have their rows reversed.
     """
@@ -68,12 +75,12 @@ def split_directions(x_BLD: Array, context: Context) -> tuple[Array, Array, Cont
 
 
 class DirectionNorms(nnx.Module):
-    """A separate norm for each direction's half of a vector."""
+    """Two norms, one for each reading direction's half of a vector."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.ahead, self.back = (make_norm(config, config.width // 2, rngs) for _ in range(2))
 
     def __call__(self, x: Float[Array, '... D']) -> Float[Array, '... D']:
-        """Returns the vectors with each half normalised separately."""
+        """Returns the vectors with each direction's half normalised separately."""
         ahead, back = jnp.split(x, 2, axis=-1)
         return jnp.concatenate([self.ahead(ahead), self.back(back)], axis=-1)

@@ -1,7 +1,7 @@
-"""Incremental decoding with caches: a decoder reads a text piece by piece.
+"""Incremental decoding with caches: the decoder processes a text in pieces of one or more tokens.
 
-The logits equal the logits of the decoder on the full text. Positions number the tokens of a row. Padding may follow
-the tokens of any piece and does not count as a position. So rows of different lengths can be decoded together.
+The logits equal the logits of the decoder on the full text. Padding may follow the tokens of any piece and takes no
+position number. Therefore rows of different lengths can be decoded together.
 """
 
 from typing import Any, NamedTuple
@@ -33,23 +33,25 @@ from efficient_attention.modules.layer import FIXED, GROWING, STATE, initial_str
 from efficient_attention.modules.layer import Kept as SubLayerKept
 from efficient_attention.recurrence.recur import State
 
-PIECE = 128  # prompt tokens per step; their scores have the shape [piece, cache + piece]
+PIECE = 128  # prompt tokens per step; attention scores are [piece, cache + piece]
 
 
-# Cached values of the earlier tokens: of a sub-layer, or of a `SourceReader` outside the layers.
+# The cached values of a sub-layer, or of a decoder's attention outside its layers (`SourceReader`).
 Kept = SubLayerKept | source_reader.SourceReaderState
 
 
 class DecodeState(NamedTuple):
-    """The state of incremental decoding: caches of all layers, and the number of tokens read per row, int32 [B]."""
+    """The state of incremental decoding: the caches of all layers, and the number of tokens read per batch row, int32
+    [B].
+    """
 
     caches: tuple[Kept, ...]
     length_B: Array
 
     def expand_to_beams(self, count: int) -> 'DecodeState':
-        """Returns the decoding state with `count` identical beams per row, next to each other.
+        """Returns the decoding state for beam search: each batch row is repeated as `count` adjacent, identical beams.
 
-        The beams of a row share the cached values of another sequence.
+        The beams of a row share the cached keys and values of the encoded source.
         """
         caches = (
             one if isinstance(one, CrossAttentionKeys | CrossAttentionSums) else expand_to_beams(one, count)
@@ -58,7 +60,9 @@ class DecodeState(NamedTuple):
         return DecodeState(tuple(caches), jnp.repeat(self.length_B, count))
 
     def reorder_beams(self, parents_BK: Array) -> 'DecodeState':
-        """Returns the decoding state in which each of a row's K beams continues from the given parent beam."""
+        """Returns the decoding state after a beam-search step, in which each beam continues from its given parent
+        beam.
+        """
         caches = (
             one if isinstance(one, CrossAttentionKeys | CrossAttentionSums) else reorder_beams(one, parents_BK)
             for one in self.caches
@@ -67,9 +71,9 @@ class DecodeState(NamedTuple):
 
 
 class CachedDecoder:
-    """A decoder with its parameters per layer and the specifications of its caches.
+    """A decoder for incremental decoding: separate parameters for each layer, and the specifications of the caches.
 
-    Create it inside the program that uses it.
+    Create the object inside the jitted function that uses it.
 
     Args:
         decoder: any decoder; its stack may be plain or reversible, its layers separate or shared.
@@ -89,7 +93,7 @@ class CachedDecoder:
         self.terms = decoder.stack.shared_terms()
 
     def init_state(self, batch: int, step: int = 0, other: EncodedSource | None = None) -> DecodeState:
-        """Returns the decoding state before the first token.
+        """Returns the decoding state before the first token, with empty caches.
 
         Args:
             batch: number of rows.
@@ -119,10 +123,10 @@ class CachedDecoder:
     def __call__(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState]:
-        """Returns float32 next-token logits [B, n, V] for n new tokens, and the state after them.
+        """Returns float32 next-token logits [B, n, V] for n new tokens, and the decoding state after these tokens.
 
         Args:
-            state: of all earlier tokens.
+            state: the decoding state after all earlier tokens.
             tokens_Bn: ids below V.
             segments_Bn: 0 = padding, only at the end of the piece; 1, 2, ... = texts that do not attend to each other,
                 as in `Decoder`. All 1 by default.
@@ -133,9 +137,10 @@ class CachedDecoder:
     def with_layer_activations(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, LayerActivations]:
-        """Returns logits, the new state and the layer activations, whose keys are only of the new tokens.
+        """Returns the logits, the new decoding state and the layer activations of the new tokens.
 
-        Arguments as of `__call__`.
+        The keys among the activations are only the keys of the new tokens. The arguments are the same as for
+        `__call__`.
 
         Raises:
             InputError: the decoder reads its source outside its layers (`SourceReader`).
@@ -147,14 +152,14 @@ class CachedDecoder:
     def step(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, list[LayerTap]]:
-        """Returns logits, the new state and the activations of each layer; arguments as of `__call__`.
+        """Returns the logits of the new tokens, the new decoding state and the activations of each layer.
 
-        Unused activations cost nothing.
+        XLA removes unused activations, so they cost nothing. The arguments are the same as for `__call__`.
         """
         segments_Bn = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]
-        # The position of padding may exceed the position table. The lookup gives NaN there, which a weight of 0 would
-        # not remove.
+        # The positions of padding are set to 0, because they may exceed the position table.
+        # A look-up beyond the table gives NaN, and an attention weight of 0 would not remove NaN.
         positions_Bn = jnp.where(segments_Bn != 0, positions_Bn, 0)
         x_BnD = self.decoder.embeddings(tokens_Bn, jnp.zeros_like(tokens_Bn), positions_Bn)
         if self.config.position_limit is not None:
@@ -171,7 +176,9 @@ class CachedDecoder:
     def run_source(
         self, x_BnD: Array, caches: tuple[Any, ...], positions_Bn: Array, segments_Bn: Array
     ) -> tuple[Array, tuple[Kept, ...]]:
-        """Returns the output layer's input and the new caches of a decoder with a `SourceReader`."""
+        """Returns the output layer's input and the new caches, for a recurrent decoder with attention outside its
+        layers (`SourceReader`).
+        """
         (kept, *fixed), decoder, source = caches, self.decoder, self.decoder.source
         assert source is not None
         context = Context(segments_Bn, positions_Bn)
@@ -182,7 +189,9 @@ class CachedDecoder:
     def run_layers(
         self, x_BnD: Array, caches: tuple[Kept, ...], positions_Bn: Array, segments_Bn: Array
     ) -> tuple[Array, tuple[Kept, ...], list[LayerTap]]:
-        """Returns the last layer's output, the caches with the new tokens, and each layer's activations."""
+        """Returns the last layer's output for the new tokens, the caches including these tokens, and each layer's
+        activations.
+        """
         context = Context(segments_Bn, positions_Bn).with_shared_terms(self.terms)
         before, each = iter(caches), []
         after: list[Kept] = []
@@ -195,14 +204,16 @@ class CachedDecoder:
 
 
 def first_state(other: EncodedSource | None, number: int) -> State | None:
-    """Returns the initial state of recurrent layer `number`; None if the other sequence has no initial states."""
+    """Returns the initial state of a recurrent decoder layer, from the encoded source; None if the source gives no
+    initial states.
+    """
     if other is None or other.first_BNU is None:
         return None
     return State(tuple(x_BNU[:, number] for x_BNU in other.first_BNU), jnp.ones(len(other.segments_BM), jnp.int32))
 
 
 def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
-    """Returns the cache specification of each layer.
+    """Returns the specification of each layer's decoding cache.
 
     In a model with segment memory, each token attends to the `memory_length` tokens before it, as if every segment were
     one token.
@@ -223,7 +234,7 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
 def read_prompt(
     cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
 ) -> DecodeState:
-    """Returns the decoding state after a prompt of any length, read in steps of `piece` tokens.
+    """Returns the decoding state after a prompt of any length, which the decoder processes `piece` tokens at a time.
 
     Padding is allowed only at the end of rows.
     """
@@ -242,9 +253,9 @@ def read_prompt(
 def read_prompt_but_last(
     cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
 ) -> tuple[DecodeState, Array]:
-    """Returns the decoding state before each prompt's last token, and that token, int32 [B].
+    """Returns the decoding state after all prompt tokens except each row's last one, and that last token, int32 [B].
 
-    Otherwise like `read_prompt`.
+    Otherwise, the function works like `read_prompt`.
     """
     if tokens_BL.shape[1] == 1:
         return state, tokens_BL[:, 0]

@@ -1,4 +1,4 @@
-"""The decoder: embeddings, a stack of causal layers, and the logits of each next token."""
+"""The decoder: embeddings, a stack of causal layers, and an output layer with the logits of the next token."""
 
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -25,7 +25,7 @@ from efficient_attention.modules.parameters import linear, make_norm
 
 
 class DecoderOptions(TypedDict, total=False):
-    """The keyword arguments of `Decoder.embedded`, documented there."""
+    """The types of the keyword arguments of `Decoder.embedded`, which documents them."""
 
     positions_BL: Array | None
     rng: Array | None
@@ -51,28 +51,32 @@ class Decoder(nnx.Module):
         self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
         self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
-        # The output of a pre-norm stack is an unnormalised residual sum.
+        # A pre-norm stack needs a final norm, because its output is an unnormalised residual sum.
         self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
         self.source = SourceReader(config, rngs=rngs) if has_reader(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
-        """Returns float32 logits; logits at position t depend on tokens 0 ... t; arguments as of `embedded`."""
+        """Returns float32 logits [B, L, V]; the logits at position t depend only on tokens 0 ... t.
+
+        The arguments are the same as for `embedded`.
+        """
         return self.logits(self.hidden(tokens_BL, segments_BL, **options))
 
     def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
-        """Returns the normalised hidden states [B, L, D], the input of `logits`.
+        """Returns the final hidden states [B, L, D] after the last norm, from which `logits` computes the logits.
 
-        Hidden states at position t depend on tokens 0 ... t. Arguments as of `embedded`.
+        Hidden states at position t depend on tokens 0 ... t. The arguments are the same as for `embedded`.
         """
         return self.hidden_and_source_operands(tokens_BL, segments_BL, **options)[0]
 
     def hidden_and_source_operands(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, AttentionOperands | None]:
-        """Returns the hidden states, and the queries and keys of an attention to the source outside the layers.
+        """Returns the final hidden states; and the queries and keys of the attention to the source, if this attention
+        is outside the layers.
 
-        The queries and keys are None without such an attention. Arguments as of `embedded`.
+        The queries and keys are None without such an attention. The arguments are the same as for `embedded`.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         if self.source is None:
@@ -82,7 +86,7 @@ class Decoder(nnx.Module):
     def with_layer_activations(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, LayerActivations]:
-        """Returns the hidden states and the layer activations: outputs, queries and keys of all layers.
+        """Returns the final hidden states and the layer activations: the outputs, queries and keys of all layers.
 
         Raises:
             InputError: the decoder reads its source outside its layers.
@@ -102,7 +106,7 @@ class Decoder(nnx.Module):
         step: Array | int = 0,
         other: EncodedSource | None = None,
     ) -> tuple[Array, Context]:
-        """Returns the embedded tokens, and the context that the stack reads besides these vectors.
+        """Returns the token embeddings, and the context with the stack's other inputs, such as segments and PRNG keys.
 
         Args:
             tokens_BL: ids below V.
@@ -119,7 +123,7 @@ class Decoder(nnx.Module):
         return x_BLD, Context(segments_BL, positions_BL, *draws, other=other)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
-        """Returns the final hidden states for `logits` from the last layer's output.
+        """Returns the final hidden states: the last layer's output after the final norm and dropout.
 
         `rng` (a PRNG key, or one per row) enables dropout.
         """
@@ -128,9 +132,10 @@ class Decoder(nnx.Module):
     def continue_from_memory(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory]:
-        """Returns the hidden states of the segment that follows `memory`, and the memory after it.
+        """Returns the hidden states of a text segment that follows the segments in `memory`, and the memory after this
+        segment.
 
-        Arguments as of `telling`.
+        The arguments are the same as for `continue_with_aux_losses`.
         """
         hidden_BLD, memory, _ = self.continue_with_aux_losses(tokens_BL, segments_BL, memory, rng=rng)
         return hidden_BLD, memory
@@ -138,14 +143,17 @@ class Decoder(nnx.Module):
     def continue_with_aux_losses(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, Told]:
-        """Returns the results of `continued` and the auxiliary layer losses: named sums over rows, tokens and layers.
+        """Returns the hidden states of a text segment, the memory after it, and the auxiliary layer losses as named
+        sums.
+
+        The sums run over rows, tokens and layers.
 
         Args:
             tokens_BL: ids below V.
             segments_BL: 0 = padding; otherwise the text's number. Memory tokens of the same text have the same number.
-            memory: of the earlier segments, of any length; `empty_memory` at the start. No gradient flows into it. With
-                compressed memory, L must be a multiple of `compression_rate`. Padding occupies memory positions like
-                tokens do, so use it only after the end of a row's text.
+            memory: the memory of earlier segments, of any length; `empty_memory` at the start. No gradient flows into
+                it. With compressed memory, L must be a multiple of `compression_rate`. Padding occupies memory
+                positions like tokens do, so use it only after the end of a row's text.
             rng: PRNG key, or one per row; enables dropout.
 
         Raises:
@@ -158,22 +166,26 @@ class Decoder(nnx.Module):
         return self.normed(x_BLD, rng), memory, told
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """Returns float32 logits [B, L, V] from hidden states of all or of some positions.
+        """Returns float32 logits [B, L, V] from the final hidden states of all or some positions.
 
-        With `adaptive_cutoffs` the result is log-probabilities.
+        With `adaptive_cutoffs`, the results are log-probabilities.
         """
         return self.head(hidden_BLD, self.embeddings.token)
 
 
 class OutputHead(Protocol):
-    """The interface of an output layer, for decoders and losses; `table` is the embeddings' `TokenTable`."""
+    """The interface of a decoder's output layer, which maps hidden states to logits; `table` is the token embedding
+    table.
+    """
 
     def __call__(self, x_BLD: Array, table: Any) -> Array:
-        """Returns float32 logits [B, L, V], or log-probabilities if the vocabulary is in clusters."""
+        """Returns float32 logits [B, L, V]; if the vocabulary is split into clusters, returns log-probabilities."""
         ...
 
     def clusters_and_inputs(self, x_BLD: Array, table: Any) -> tuple[tuple[Cluster, ...], Array] | None:
-        """Returns the word clusters and their input vectors [B, L, E]; None if one softmax covers all words."""
+        """Returns the vocabulary clusters and the vectors [B, L, E] for their logits; None if one softmax covers all
+        words.
+        """
         ...
 
 
@@ -185,7 +197,9 @@ def make_head(config: ModelConfig, rngs: nnx.Rngs) -> OutputHead:
 
 
 class TiedHead(nnx.Module):
-    """An output layer that shares the token table: a dense layer D -> E if D != E, then the transposed table."""
+    """An output layer that shares the token embedding table: a dense layer D -> E if D != E, then the transposed
+    table.
+    """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width = config.embedding_width
@@ -194,7 +208,7 @@ class TiedHead(nnx.Module):
         self.scale = config.width**-0.5 if config.output_scale else 1.0
 
     def __call__(self, x_BLD: Array, table: WholeTable) -> Array:
-        """Returns float32 logits [B, L, V]."""
+        """Returns float32 logits [B, L, V] of the next token."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         x_BLE = x_BLE * self.scale if self.scale != 1.0 else x_BLE
         table_VE = table.table_vectors(x_BLE.dtype)
@@ -206,14 +220,14 @@ class TiedHead(nnx.Module):
 
 
 class UntiedHead(nnx.Module):
-    """An output layer with a separate dense layer D -> V."""
+    """An output layer with a separate dense layer D -> V, not shared with the embeddings."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         use_bias, size = config.dense_output_bias, config.vocab_size
         self.dense = linear(config, config.width, size, rngs, axes='DV', use_bias=use_bias, in_float32=True)
 
     def __call__(self, x_BLD: Array, table: TokenTable) -> Array:  # noqa: ARG002  the tied head's signature
-        """Returns float32 logits [B, L, V]."""
+        """Returns float32 logits [B, L, V] of the next token."""
         return shard_activations(self.dense(x_BLD), 'BLV')
 
     def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
@@ -221,7 +235,7 @@ class UntiedHead(nnx.Module):
 
 
 def check_causal(config: ModelConfig) -> None:
-    """Raises InputError unless every layer is causal at any length."""
+    """Raises InputError if a layer of the config is bidirectional or its attention can read later positions."""
     require(not config.bidirectional, 'model.bidirectional', True, 'False in a decoder, which reads no later token')
     for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
         if not mechanism.is_causal:
@@ -230,9 +244,8 @@ def check_causal(config: ModelConfig) -> None:
 
 
 def check_layer_activations(decoder: Decoder) -> None:
-    """Raises InputError if the decoder reads its source outside its layers.
-
-    The layer activations of such a decoder would lack the attention to the source.
+    """Raises InputError if a decoder attends to the source outside its layers, because layer activations would lack
+    this attention.
     """
     if decoder.source is not None:
         reading = decoder.config.source_reading

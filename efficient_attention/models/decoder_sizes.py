@@ -1,29 +1,32 @@
-"""Named sizes of the papers' decoders; a test asserts their parameter counts, or the known difference."""
+"""Published sizes of decoders, by name; a test asserts their parameter counts, or the known difference from the
+papers.
+"""
 
 from typing import Any
 
 from efficient_attention.errors import InputError
 
 GPT2_VOCABULARY = 50_257
-IMAGE_VOCABULARY = 257  # 256 byte values and a start id before the first byte of an image
-TRAX_BYTE_VOCABULARY = 258  # bytes, after two ids reserved by Reformer's code
-ENWIK8_VOCABULARY = 204  # byte values that occur in enwik8
-WIKITEXT_VOCABULARY = 267_735  # words of WikiText-103, with <eos>
+IMAGE_VOCABULARY = 257  # 256 byte values and a start id, which precedes the first byte of an image
+TRAX_BYTE_VOCABULARY = 258  # 256 byte values after two ids that Reformer's code reserves
+ENWIK8_VOCABULARY = 204  # number of different byte values in enwik8
+WIKITEXT_VOCABULARY = 267_735  # number of words of WikiText-103, including <eos>
 
-# Layers, width, maximum positions. GPT-2: Radford et al. 2019, table 2, with the heads of the released models. GPT-3:
-# Brown et al. 2020, arXiv 2005.14165, table 2.1, smallest model. All heads are 64 wide.
+# Each tuple holds layers, width and maximum positions. All heads are 64 wide.
+# GPT-2: Radford et al. 2019, table 2, with the number of heads of the released models.
+# GPT-3: Brown et al. 2020, arXiv 2005.14165, table 2.1, smallest model.
 GPT2_SIZES = {'small': (12, 768, 1024), 'medium': (24, 1024, 1024), 'large': (36, 1280, 1024), 'xl': (48, 1600, 1024)}
 GPT3_SIZES = {'small': (12, 768, 2048)}
 
-# Layers, vocabulary, maximum positions: Choromanski et al. 2021, arXiv 2009.14794, section 4.
+# Each tuple holds layers, vocabulary size and maximum positions (Choromanski et al. 2021, arXiv 2009.14794, section 4).
 PERFORMER_SIZES = {
     'regular': (6, 256, 8192),
     'imagenet64_6': (6, IMAGE_VOCABULARY, 12_288),
     'imagenet64_12': (12, IMAGE_VOCABULARY, 12_288),
 }
 
-# Differences between the published configurations of Kitaev et al. 2020, arXiv 2001.04451. 'enwik8_ablation' is the
-# model of section 5. The other two are from the authors' code of November 2019.
+# The config fields in which the published Reformers differ from each other (Kitaev et al. 2020, arXiv 2001.04451).
+# 'enwik8_ablation' is the model of section 5. The other two models are from the authors' code of November 2019.
 _TEXT = {'vocab_size': TRAX_BYTE_VOCABULARY, 'axial_shape': (128, 512), 'axial_widths': (256, 768)}
 _LOCAL = 'causal & window(128)'
 REFORMER_SIZES: dict[str, dict[str, Any]] = {
@@ -46,16 +49,18 @@ REFORMER_SIZES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Layers, width, heads, feed-forward width / width, attention, tables of positions, dropout, vocabulary: Child et al.
-# 2019, arXiv 1904.10509, section 7. The stride for CIFAR-10, one image row, is from the authors' later code.
+# Each tuple begins with layers, width, heads, feed-forward width / width and attention.
+# The last three values are the sizes of the position tables, the dropout rate and the vocabulary size.
+# Source: Child et al. 2019, arXiv 1904.10509, section 7.
+# The stride for CIFAR-10, which is one image row, is from the authors' later code.
 SPARSE_SIZES = {
     'enwik8': (30, 512, 8, 4, 'sparse_fixed(128, 32)', (96, 128), 0.4, 256),
     'cifar10': (128, 256, 2, 2, 'sparse_strided(96)', (32, 32, 3), 0.25, IMAGE_VOCABULARY),
     'imagenet64': (48, 512, 16, 4, 'sparse_strided(128)', (64, 64, 3), 0.01, IMAGE_VOCABULARY),
 }
 
-# Layers, width, heads, head width, feed-forward width, dropout, attention dropout: Dai et al. 2019, arXiv 1901.02860,
-# and its released scripts.
+# Each tuple holds layers, width, heads, head width, feed-forward width, dropout and attention dropout.
+# Source: Dai et al. 2019, arXiv 1901.02860, and its released scripts.
 TRANSFORMER_XL_SIZES = {
     'enwik8_12': (12, 512, 8, 64, 2048, 0.1, 0.0),
     'enwik8_24': (24, 1024, 8, 128, 3072, 0.15, 0.15),
@@ -185,7 +190,9 @@ def transformer_xl_fields(size: str) -> dict[str, Any]:
 
 
 def known_size(size: str, sizes: dict[str, Any], family: str) -> str:
-    """Returns `size` if `sizes` has it; otherwise raises InputError with the known names."""
+    """Returns the given size name if it is a key of `sizes`; otherwise raises InputError, which lists the known
+    names.
+    """
     if size not in sizes:
         raise InputError(f'unknown {family} size {size!r}; known: {", ".join(sizes)}')
     return size

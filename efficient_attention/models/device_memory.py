@@ -1,4 +1,4 @@
-"""A lower bound of a run's device memory, checked before the run allocates any.
+"""Checks that a run can fit the device memory, by a lower bound that is computed before the run allocates memory.
 
 An allocator that runs out of memory may end the process, or leave other processes waiting forever in a collective. The
 bound follows only from shapes, so a run that passes the check may still be too large.
@@ -19,7 +19,7 @@ UNITS = ('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')
 
 
 def device_memory_bytes(device: jax.Device) -> int:
-    """Returns the usable bytes of a device.
+    """Returns the number of bytes of memory that a program can use on a device.
 
     For a CPU, the result is the host's memory divided by its number of devices.
     """
@@ -28,22 +28,23 @@ def device_memory_bytes(device: jax.Device) -> int:
 
 
 def state_bytes(abstract_state: Any) -> int:
-    """Returns the bytes per device of arrays given as `jax.ShapeDtypeStruct` with shardings."""
+    """Returns the bytes per device of sharded arrays, which are given as `jax.ShapeDtypeStruct` with shardings."""
     shards = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(abstract_state)]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)
 
 
 def layer_input_bytes(config: RunConfig, rows: int, mesh: Mesh, *, is_kept: bool) -> int:
-    """Returns the bytes per device of layer inputs: of one layer, or of all layers for a backward pass.
+    """Returns the bytes per device of the layer inputs that exist at once: of all layers if a backward pass follows,
+    else of one layer.
 
     Args:
-        config: of the run. A reversible stack keeps two streams at any number of layers.
-        rows: of the global batch, or of one micro-batch.
+        config: the run's config. A reversible stack keeps two streams at any number of layers.
+        rows: number of rows of the global batch, or of one micro-batch.
         mesh: the devices over which rows are sharded, and positions if the mesh has an axis for them.
         is_kept: whether a backward pass follows.
     """
     model, length = config.model, config.data.length
-    if config.task == 'fine_tuning':  # rows are padded to buckets, so all may be shorter than data.length
+    if config.task == 'fine_tuning':  # rows are padded to buckets, which may be shorter than data.length
         length = min(length, config.examples.buckets[0])
     kept = {'plain': model.layers, 'reversible': 2}[model.stack] if is_kept else 1
     spread = mesh.size // mesh.shape['tensor']
@@ -51,10 +52,10 @@ def layer_input_bytes(config: RunConfig, rows: int, mesh: Mesh, *, is_kept: bool
 
 
 def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
-    """Raises InputError if a device of the mesh has less memory than the run needs at once.
+    """Raises InputError if a device of the mesh has less memory than a run needs at the same time.
 
     Args:
-        mesh: only its devices of this process are checked. It has none if the plan is for other devices.
+        mesh: only the devices of this process are checked. If the mesh has none of them, nothing is checked.
         needed: purpose, in words -> bytes per device.
     """
     own = [device for device in mesh.devices.flat if device in jax.local_devices()]
@@ -78,6 +79,6 @@ def check_host_fits(needed: int, what: str) -> None:
 
 
 def format_bytes(count: int, *, decimals: int = 1) -> str:
-    """Returns a number of bytes as text such as '15.6 GiB', with at most four digits before the point."""
+    """Returns a number of bytes as text such as '15.6 GiB', with at most four digits before the decimal point."""
     power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
     return f'{count / 1024**power:,.{decimals}f} {UNITS[power]}' if power else f'{count} bytes'

@@ -1,4 +1,4 @@
-"""Embeddings from token ids: token, position and type tables, norm, dropout, projection of factorised embeddings."""
+"""Computes embeddings from token ids: sum of token, position and type embeddings, norm, dropout and projection."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ from efficient_attention.modules.positions import AxialPositions, sinusoid
 
 
 class Embeddings(nnx.Module):
-    """Sum of token, position and type embeddings, normalised, [B, L] -> [B, L, D] (Devlin et al. 2018, section 3).
+    """The sum of token, position and type embeddings, normalised, [B, L] -> [B, L, D] (Devlin et al. 2018, section 3).
 
     If `embedding_width` E is below D, the tables have width E and one dense layer maps E to D (Lan et al. 2019, arXiv
     1909.11942, section 3.1).
@@ -35,7 +35,7 @@ class Embeddings(nnx.Module):
     def __call__(
         self, tokens_BL: Array, token_types_BL: Array, positions_BL: Array, *, rng: Array | None = None
     ) -> Array:
-        """Returns a vector per token, [B, L, D]; `rng` (a PRNG key, or one per row) enables dropout."""
+        """Returns the embedding of each token, [B, L, D]; a PRNG key `rng`, or one per row, enables dropout."""
         x_BLE = shard_activations(self.token(tokens_BL), 'BLE')
         if self.config.embedding_scale:
             x_BLE = x_BLE * math.sqrt(self.config.width)
@@ -50,7 +50,9 @@ class Embeddings(nnx.Module):
 
 
 def learned_positions(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Embed | AxialPositions | None:
-    """Returns the learned position embedding, [B, L] -> [B, L, E]; None if the config has none."""
+    """Returns the module of learned position embeddings, [B, L] -> [B, L, E]; None if the config has no learned
+    positions.
+    """
     width = config.embedding_width
     if config.positions == 'learned':
         return embedding(config, config.max_length, width, rngs)

@@ -1,4 +1,4 @@
-"""The encoder: embeddings and a stack of layers."""
+"""The encoder: embeddings and a stack of layers, from token ids to hidden states."""
 
 from typing import TypedDict, Unpack
 
@@ -22,7 +22,7 @@ from efficient_attention.modules.parameters import make_norm
 
 
 class EncoderOptions(TypedDict, total=False):
-    """The keyword arguments of `Encoder.embedded`, documented there."""
+    """The types of the keyword arguments of `Encoder.embedded`, which documents them."""
 
     token_types_BL: Array | None
     positions_BL: Array | None
@@ -32,19 +32,22 @@ class EncoderOptions(TypedDict, total=False):
 
 
 class Encoder(nnx.Module):
-    """A model that maps token ids to hidden states, [B, L] -> [B, L, D]: BERT or ALBERT, depending on its config."""
+    """An encoder such as BERT or ALBERT, which maps token ids to hidden states, [B, L] -> [B, L, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embeddings = Embeddings(direction_config(config) if config.directions_apart else config, rngs=rngs)
         self.stack = make_stack(config, rngs=rngs)
-        # The output of a pre-norm stack is an unnormalised residual sum.
+        # A pre-norm stack needs a final norm, because its output is an unnormalised residual sum.
         make = DirectionNorms if config.directions_apart else row_norm
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
         set_quantization(self, config, 'encoder')
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
-        """Returns the last layer's hidden states [B, L, D]; arguments as of `embedded`."""
+        """Returns the final hidden states [B, L, D].
+
+        The arguments are the same as for `embedded`.
+        """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         return self.normed(self.stack(x_BLD, context), options.get('rng'))
 
@@ -59,7 +62,7 @@ class Encoder(nnx.Module):
         step: Array | int = 0,
         is_global_BL: Array | None = None,
     ) -> tuple[Array, Context]:
-        """Returns the embedded tokens, and the context that the stack reads besides these vectors.
+        """Returns the token embeddings, and the context with the stack's other inputs, such as segments and PRNG keys.
 
         Args:
             tokens_BL: ids below V.
@@ -74,13 +77,13 @@ class Encoder(nnx.Module):
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold_into_key(rng, 0))
-        if self.config.directions_apart:  # both directions start from the same vectors
+        if self.config.directions_apart:  # both reading directions start from the same embeddings
             x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)
         draws = fold_into_key(rng, 1), mechanism_rng(self.config, step)
         return x_BLD, Context(segments_BL, positions_BL, *draws, is_global_BL)
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
-        """Returns the final hidden states from the last layer's output.
+        """Returns the final hidden states: the last layer's output after the final norm and dropout.
 
         `rng` (a PRNG key, or one per row) enables dropout.
         """
@@ -89,19 +92,20 @@ class Encoder(nnx.Module):
     def with_recurrent_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, StateMemory]:
-        """Returns the hidden states and the final states of the recurrent layers.
+        """Returns the final hidden states of all positions, and the final states of the recurrent layers.
 
-        Final states are the states after the last token, and in backward layers after the first token.
+        The final state of a forward cell is its state after the last token, of a backward cell after the first token.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
-        assert isinstance(self.stack, Stack)  # the config of an encoder-decoder excludes `directions_apart`
+        # only encoder-decoders need final states, and they exclude `directions_apart`
+        assert isinstance(self.stack, Stack)
         x_BLD, states = self.stack.with_recurrent_states(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), states
 
-    token_outputs = frozenset({'vectors'})  # outputs with a token axis
+    token_outputs = frozenset({'vectors'})  # names of the outputs that have a token axis
 
     def outputs(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the hidden states of a batch as 'vectors' [B, L, D].
+        """Returns the final hidden states of a batch, as a dict with the only key 'vectors', [B, L, D].
 
         Token types are ignored if the model has none.
         """
@@ -111,7 +115,7 @@ class Encoder(nnx.Module):
     def with_layer_activations(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, LayerActivations]:
-        """Returns the hidden states and the layer activations: outputs, queries and keys of all layers."""
+        """Returns the final hidden states and the layer activations: the outputs, queries and keys of all layers."""
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), taps
@@ -119,10 +123,10 @@ class Encoder(nnx.Module):
     def with_hidden_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, HiddenStates]:
-        """Returns the hidden states and the activations by which distillation compares two models.
+        """Returns the final hidden states, and the activations by which distillation compares student and teacher.
 
-        The activations include the embeddings and the N layers' outputs, [N + 1, B, L, D], with the final norm. A
-        reversible stack stores them here; otherwise it would recompute them.
+        The activations include the embeddings and the outputs of the N layers, [N + 1, B, L, D], after the final norm.
+        A reversible stack stores them for the backward pass, although it normally recomputes them.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         last_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
@@ -132,27 +136,29 @@ class Encoder(nnx.Module):
 
 
 def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:
-    """Returns the layer stack of an encoder."""
+    """Returns the layer stack of an encoder that fits the config: a plain, bidirectional (ELMo) or uneven stack."""
     if config.directions_apart:
         return DirectionStacks(config, rngs=rngs)
     return UnevenStack(config, rngs=rngs) if config.has_layer_specific_sizes else Stack(config, rngs=rngs)
 
 
 def row_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:
-    """Returns a norm for vectors of the model's width."""
+    """Returns a norm layer for vectors of the model's width."""
     return make_norm(config, config.width, rngs)
 
 
 def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
-    """Returns a stack's output after the final norm, if there is one, and dropout if `final_dropout` is set."""
+    """Returns a stack's output after the final norm, if the stack has one, and after dropout if `final_dropout` is
+    set.
+    """
     x_BLD = x_BLD if norm is None else norm(x_BLD)
     return dropout(x_BLD, config.dropout_rate, fold_into_key(rng, 2)) if config.final_dropout else x_BLD
 
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
-    """Returns the PRNG key of random mechanisms in a training step; None if no mechanism is random.
+    """Returns the PRNG key from which attention mechanisms sample in a training step; None if no mechanism is random.
 
-    It depends only on (seed, step).
+    The key depends only on `attention_seed` and the step.
     """
     if not any(mechanism.randomness.always for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
@@ -160,5 +166,7 @@ def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
 
 
 def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
-    """Returns the PRNG key for a training step: a new key every `every` steps, always the first if `every` is 0."""
+    """Returns the PRNG key for a training step, which changes every `every` steps; if `every` is 0, it never
+    changes.
+    """
     return jax.random.fold_in(rng, step // every if every else 0)

@@ -1,4 +1,4 @@
-"""An encoder and a decoder with cross-attention: Vaswani's Transformer, T5 or BART, depending on the config."""
+"""An encoder-decoder with cross-attention: Vaswani's Transformer, T5 or BART, depending on the config."""
 
 import math
 
@@ -19,7 +19,7 @@ from efficient_attention.recurrence.cells import cell_of
 
 
 class EncoderDecoder(nnx.Module):
-    """A model that maps source and target ids to next-token logits, [B, M] and [B, L] -> [B, L, V].
+    """A model that maps source ids and target ids to next-token logits, [B, M] and [B, L] -> [B, L, V].
 
     Sources: Vaswani et al. 2017, arXiv 1706.03762; Raffel et al. 2019, arXiv 1910.10683; Lewis et al. 2019, arXiv
     1910.13461.
@@ -48,9 +48,10 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> Array:
-        """Returns float32 logits [B, L, V]; arguments as of `hidden`.
+        """Returns float32 logits [B, L, V] of the next target token.
 
-        Logits at position t depend on the source and on tokens 0 ... t.
+        The logits at position t depend on the source and on target tokens 0 ... t. The arguments are the same as for
+        `hidden`.
         """
         sequences = source_BM, source_segments_BM, tokens_BL, segments_BL
         return self.logits(self.hidden(*sequences, positions=positions, rng=rng, step=step))
@@ -66,14 +67,15 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> Array:
-        """Returns the decoder's hidden states [B, L, D], the input of `logits`.
+        """Returns the decoder's final hidden states [B, L, D], from which `logits` computes the logits.
 
         Args:
             source_BM: ids for the encoder.
             source_segments_BM: 0 = padding; 1, 2, ... = packed sources. A target reads only the source with its number.
             tokens_BL: ids for the decoder, with the start symbol first.
             segments_BL: the same for the targets.
-            positions: of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by default.
+            positions: positions of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by
+                default.
             rng: PRNG key, or one per row; enables dropout.
             step: training step, which determines the samples of random mechanisms; 0 outside training.
         """
@@ -91,7 +93,8 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> tuple[Array, Array | None]:
-        """Returns the hidden states, and the log-probability of all keys sampled at each position, [B, L].
+        """Returns the decoder's final hidden states, and the summed log-probability [B, L] of the cross-attention keys
+        that each position sampled.
 
         The log-probability is None if nothing is sampled: the cross-attention samples no keys, or `rng` is None.
         """
@@ -114,7 +117,10 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None,
         step: Array | int,
     ) -> DecoderOptions:
-        """Returns the decoder's inputs besides its tokens; `source` has ids and segments, the rest as of `hidden`."""
+        """Returns the keyword arguments for the decoder, including the encoded source.
+
+        `source` holds ids and segments; the other arguments are the same as for `hidden`.
+        """
         other = self.encode(*source, rng=fold_into_key(rng, 0), step=step, positions_BM=positions[0])
         return {'other': other, 'positions_BL': positions[1], 'rng': fold_into_key(rng, 1), 'step': step}
 
@@ -127,9 +133,9 @@ class EncoderDecoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> EncodedSource:
-        """Returns the encoded source for cross-attention; arguments as of `hidden`.
+        """Returns the encoded source, which the decoder's cross-attention reads.
 
-        One encoded source can be used for all of its targets.
+        One encoded source can be used for several targets. The arguments are the same as for `hidden`.
         """
         read: EncoderOptions = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
         if self.initial is None:
@@ -138,20 +144,20 @@ class EncoderDecoder(nnx.Module):
         return EncodedSource(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:
-        """Returns float32 logits [B, L, V] from hidden states of all or of some positions."""
+        """Returns float32 logits [B, L, V] from the decoder's hidden states of all or some positions."""
         return self.decoder.logits(hidden_BLD)
 
 
 class InitialState(nnx.Module):
-    """The decoder's initial recurrent states, from the encoder's final states.
+    """The initial recurrent states of a decoder, computed from the final states of its encoder.
 
-    They are copies ('copy'), or tanh(W s) with a matrix W per layer and state array. Bahdanau et al. 2014 (arXiv
-    1409.0473, A.2.2) map the state of the backward direction at the first token ('map_backward'). 'map' reads all
-    directions. Luong et al. 2015 and Sutskever et al. 2014 copy.
+    The initial states are copies ('copy'), or tanh(W s) with a matrix W per layer and state array. Bahdanau et al. 2014
+    (arXiv 1409.0473, A.2.2) map the state of the backward direction at the first token ('map_backward'). 'map' reads
+    all directions. Luong et al. 2015 and Sutskever et al. 2014 copy.
 
     Args:
-        config: of the encoder-decoder.
-        rngs: for the initial values.
+        config: the config of the encoder-decoder.
+        rngs: generators of the initial values.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -159,7 +165,9 @@ class InitialState(nnx.Module):
         self.kernel = None if self.form == 'copy' else self.initial_values(config, rngs)
 
     def initial_values(self, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Param:
-        """Returns the initial values of the mapping matrices W."""
+        """Returns the parameter with the matrices W that map the encoder's final states to the decoder's initial
+        states.
+        """
         encoder, decoder = config.encoder, config.decoder
         read = encoder.recurrent_state_width * (1 + (self.form == 'map' and encoder.bidirectional))
         shape = (
@@ -171,7 +179,7 @@ class InitialState(nnx.Module):
         return nnx.Param(kernel_init(config, 1.0 / math.sqrt(read))(rngs.params(), shape, jnp.float32))
 
     def __call__(self, last: StateMemory) -> States:
-        """Returns the state arrays of the decoder before its first token, float32 [B, N, U]."""
+        """Returns the decoder's state arrays before its first token, float32 [B, N, U] each."""
         directions = last.vectors_BNU[-1:] if self.form == 'map_backward' else last.vectors_BNU
         if self.kernel is None:
             return directions[0]
@@ -181,5 +189,5 @@ class InitialState(nnx.Module):
 
 
 def project_layer_states(x_BNI: Array, kernel_NIU: Array) -> Array:
-    """Returns each layer's vectors times its matrix, [B, N, U]."""
+    """Returns the product of each layer's state vectors with the layer's matrix, [B, N, U]."""
     return jnp.einsum('bni,niu->bnu', x_BNI, kernel_NIU, preferred_element_type=jnp.float32)

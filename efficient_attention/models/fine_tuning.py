@@ -1,4 +1,6 @@
-"""The fine-tuning model: an encoder with a head for rows, row pairs, tokens, spans, choices or multi-hop answers."""
+"""The fine-tuning model: an encoder with an output head for sequences, pairs, tokens, spans, choices or multi-hop
+answers.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +20,11 @@ from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooler, Pooling
 
-OF_SEVERAL = ('towers', 'choice')  # head kinds whose examples are several encoder rows each
-JOINED = 4  # vectors that the head reads per pair of rows
-ANSWER_TYPES = 3  # answer types of 'multi_hop': a text span, yes, no
-READ = ('tokens', 'segments', 'token_types', 'is_global')  # arrays of a batch that the encoder reads
-NOWHERE = -1e9  # logit of padded positions and choices
+OF_SEVERAL = ('towers', 'choice')  # head kinds for which one example is several encoder rows
+JOINED = 4  # number of vectors in the features of a pair: a, b, a * b, a - b
+ANSWER_TYPES = 3  # number of answer types of 'multi_hop': a text span, yes, no
+READ = ('tokens', 'segments', 'token_types', 'is_global')  # batch arrays that the encoder reads
+NOWHERE = -1e9  # logit that masks padding and missing choices
 TOKEN_OUTPUTS = {
     'token': frozenset({'logits'}),
     'span': frozenset({'logits'}),
@@ -31,11 +33,11 @@ TOKEN_OUTPUTS = {
 
 
 class FineTuningModel(nnx.Module):
-    """An encoder with an output head; heads on one vector per row also have a pooling and an optional pooler.
+    """An encoder with an output head; some heads read one pooled vector per row, others read the vector of each token.
 
-    The pooler is the dense layer that pretraining may have trained. With `sentence_layers`, a row is a list of
-    sentences. The encoder and the pooling make one vector per sentence, and a second level combines them
-    (models/sentences.py).
+    For a pooled vector, a pooling layer and an optional pooler precede the head. The pooler is the dense layer that
+    pretraining may have trained. With `sentence_layers`, a row is a list of sentences. The encoder and the pooling give
+    one vector per sentence, and a second level combines these vectors (models/sentences.py).
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
@@ -52,7 +54,7 @@ class FineTuningModel(nnx.Module):
             set_quantization(self.pooler, config, 'pooler')
 
     def __call__(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """Returns the head's float32 outputs for a batch.
+        """Returns the head's float32 outputs for a batch, by name.
 
         Args:
             batch: 'tokens', 'segments' and 'token_types' [B, L]; [B, A, L] for choices, [B, 2, L] for towers, [B, S, L]
@@ -71,11 +73,15 @@ class FineTuningModel(nnx.Module):
         return self.head_outputs(self.encode(rows, fold_into_key(keys, 0), step), batch, keys)
 
     def encoder_rows(self, batch: dict[str, Array], rng: Array | None) -> tuple[dict[str, Array], Array | None]:
-        """Returns the encoder's rows and their PRNG keys; each choice, and each of two towers, is a separate row."""
+        """Returns the batch as encoder rows with a PRNG key per row; each choice, or each text of a pair of towers,
+        becomes a separate row.
+        """
         return flatten_sentences(batch, rng, READ) if self.head.config.kind in OF_SEVERAL else (batch, rng)
 
     def head_outputs(self, x_BLD: Array, batch: dict[str, Array], keys_B: Array | None) -> dict[str, Array]:
-        """Returns the head's outputs from the encoder's features of all rows; the keys `keys_B` enable dropout."""
+        """Returns the head's outputs, computed from the encoder's hidden states of all rows; the PRNG keys `keys_B`
+        enable dropout.
+        """
         kind = self.head.config.kind
         if kind not in POOLED:
             return self.head(x_BLD, rng=fold_into_key(keys_B, 1))
@@ -88,17 +94,18 @@ class FineTuningModel(nnx.Module):
 
     @property
     def token_outputs(self) -> frozenset[str]:
-        """The names of the outputs with a token axis."""
+        """The names of the outputs that have a token axis."""
         return token_output_names(self.head.config)
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """Returns the model's outputs with the logits of padding masked, for losses and predictions."""
+        """Returns the model's outputs for losses and predictions; the logits of padding are masked."""
         return self.mask_padding_logits(self(batch, rng=rng, step=step), batch)
 
     def with_hidden_states(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[dict[str, Array], HiddenStates]:
-        """Returns the masked outputs and the activations by which distillation compares two models.
+        """Returns the model's outputs with padding masked, and the activations by which distillation compares student
+        and teacher.
 
         Rows of sentences are not supported.
         """
@@ -111,7 +118,9 @@ class FineTuningModel(nnx.Module):
         return self.mask_padding_logits(self.head_outputs(x_BLD, batch, keys), batch), inside
 
     def mask_padding_logits(self, outputs: dict[str, Array], batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the given outputs with the logits of padding masked."""
+        """Returns the outputs with the logits of padded positions and missing choices set to a large negative
+        number.
+        """
         kind = self.head.config.kind
         if kind in ('span', 'multi_hop'):
             is_padding = batch['segments'] == 0
@@ -121,7 +130,8 @@ class FineTuningModel(nnx.Module):
         return outputs
 
     def encode(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """Returns the encoder's features [B, L, D]: the last layer's output, or a mix of all layers.
+        """Returns the encoder's hidden states [B, L, D] for the head: the last layer's output, or a learned mix of all
+        layers.
 
         Token types are ignored if the model has none.
         """
@@ -132,24 +142,25 @@ class FineTuningModel(nnx.Module):
         return self.mix(inside.states_NBLD)
 
     def encoder_options(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
-        """Returns the encoder's inputs besides tokens and segments."""
+        """Returns the encoder's keyword arguments from a batch: token types, global tokens, PRNG key and step."""
         types_BL = batch['token_types'] if self.encoder.config.token_types > 1 else None
         return {'token_types_BL': types_BL, 'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}
 
     def text_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """Returns one vector per row [B, D], pooled from its sentences."""
+        """Returns one vector per text [B, D], pooled from the vectors of its sentences."""
         assert self.sentences is not None
         x_BSD = self.sentence_vectors(batch, rng, step)
         return self.sentences(x_BSD, sentence_mask(batch), rng=fold_into_key(rng, 2))
 
     def sentence_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """Returns one vector per sentence [B, S, D], pooled from its tokens."""
+        """Returns one vector per sentence [B, S, D], pooled from the hidden states of its tokens."""
         flat, keys = flatten_sentences(batch, rng, READ)
         x_BD = self.pooling(self.encode(flat, fold_into_key(keys, 0), step), flat['segments'])
         return x_BD.reshape(*batch['tokens'].shape[:2], -1)
 
     def pooling_weights(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the pooling weights: float32 'words' [B, L], or [B, S, L] for rows of sentences.
+        """Returns the pooling weights of tokens and sentences: float32 'words' [B, L], or [B, S, L] for rows of
+        sentences.
 
         'words' is the weight of each token in the vector of its row or sentence. For rows of sentences also 'sentences'
         [B, S], the weight of each sentence in the text's vector.
@@ -164,23 +175,25 @@ class FineTuningModel(nnx.Module):
 
 
 def sentence_mask(batch: dict[str, Array]) -> Array:
-    """Returns int32 [B, S]: 1 for a sentence, 0 if all its positions are padding."""
+    """Returns the mask of sentences, int32 [B, S]: 1 for a sentence, 0 for a sentence of only padding."""
     return (batch['segments'] > 0).any(axis=-1).astype(jnp.int32)
 
 
 def pair_features(x_BD: Array) -> Array:
-    """Returns [a, b, a * b, a - b] [B, 4 D] for each pair of consecutive vectors a and b in [2 B, D]."""
+    """Returns the features [a, b, a * b, a - b] [B, 4 D] of each pair of consecutive vectors a and b in [2 B, D]."""
     a_BD, b_BD = x_BD[::2], x_BD[1::2]
     return jnp.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1)
 
 
 def token_output_names(head: HeadConfig) -> frozenset[str]:
-    """Returns the names of a head's outputs with a token axis."""
+    """Returns the names of a head's outputs that have a token axis, such as the logits of a token head."""
     return TOKEN_OUTPUTS.get(head.kind, frozenset())
 
 
 class Head(nnx.Module):
-    """Dropout and a dense layer on the vector of a row or of each token, with the extra layers of `HeadConfig`."""
+    """The output head: dropout and a dense layer on the vector of a row or of each token, with optional extra
+    layers.
+    """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
         outputs = {'span': 2, 'multi_hop': 2, 'choice': 1}.get(head.kind, head.outputs)
@@ -194,7 +207,9 @@ class Head(nnx.Module):
         self.support = linear(config, config.width, 1, rngs, in_float32=True) if is_multi_hop else None
 
     def __call__(self, x: Float[Array, '... D'], *, rng: Array | None = None) -> dict[str, Array]:
-        """Returns float32 outputs from vectors [B, D] or [B, L, D], named as in `FineTuningModel`."""
+        """Returns the head's float32 outputs from vectors [B, D] or [B, L, D]; `FineTuningModel` explains their
+        names.
+        """
         x = dropout(x, self.config.dropout_rate, rng)
         if self.inner is not None and self.outer is not None and self.norm is not None:
             x = self.norm(x + self.outer(ACTIVATION_FUNCTIONS[self.activation](self.inner(x))))
@@ -206,9 +221,9 @@ class Head(nnx.Module):
 
 
 class LayerMix(nnx.Module):
-    """A learned mix of embeddings and layers, [N + 1, B, L, D] -> [B, L, D].
+    """A learned weighted sum of the embeddings and the outputs of all layers, [N + 1, B, L, D] -> [B, L, D].
 
-    It is gamma sum_j s_j h_j with s = softmax(w), and starts as the mean. Source: Peters et al. 2018 (ELMo), arXiv
+    The sum is gamma sum_j s_j h_j with s = softmax(w), and starts as the mean. Source: Peters et al. 2018 (ELMo), arXiv
     1802.05365, equation 1.
     """
 
@@ -217,7 +232,7 @@ class LayerMix(nnx.Module):
         self.scale = nnx.Param(jnp.ones((), jnp.float32))
 
     def __call__(self, states_NBLD: Array) -> Array:
-        """Returns the mix of the states in their dtype; sums are float32."""
+        """Returns the weighted sum in the dtype of the hidden states; the sum is computed in float32."""
         shares_N = jax.nn.softmax(self.weights[...]) * self.scale[...]
         mixed_BLD = jnp.einsum('N,NBLD->BLD', shares_N, states_NBLD.astype(jnp.float32))
         return mixed_BLD.astype(states_NBLD.dtype)

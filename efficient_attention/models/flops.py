@@ -1,4 +1,4 @@
-"""Floating-point operations of a model's forward pass; a multiply-add counts as two."""
+"""Computes the floating-point operations of a model's forward pass; a multiply-add counts as two operations."""
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import multiply_adds
@@ -9,7 +9,7 @@ from efficient_attention.recurrence.cells import cell_of
 
 
 def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> float:
-    """Returns the matrix-product FLOPs of one row through an encoder and its masked-LM head.
+    """Returns the FLOPs of all matrix products when one row passes through an encoder and its masked-LM head.
 
     The row has `length` tokens, and the head computes `predictions` positions.
 
@@ -21,7 +21,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """
     inner = config.heads * config.head_width
     wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width * config.feed_forward
-    wide //= 1 + config.directions_apart  # two layers of half the width each
+    wide //= 1 + config.directions_apart  # two separate directions, each of half the width
     if config.cell == 'none':
         # Queries and keys may share one projection.
         mixing = (4 - config.shared_qk) * config.width * inner
@@ -34,7 +34,8 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     else:
         mixing, scores = recurrent_cell_multiply_adds(config), 0
     projections = mixing + wide
-    # Keys and values of the memory. The projection of distances is computed once for all rows and is not counted.
+    # The keys and values of the memory are also projected.
+    # The projection of distances is computed once for all rows and is not counted.
     memory = 2 * memory_slot_counts(config) * config.layers * config.width * inner * (config.cell == 'none')
     memory += config.layers * compression_multiply_adds(config, length)
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
@@ -48,7 +49,9 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
 
 
 def uneven_layer_multiply_adds(config: ModelConfig, length: int) -> tuple[int, float]:
-    """Returns the multiply-adds of all matrices per token and of all attention, for layers of different sizes."""
+    """Returns the multiply-adds of all layers if their sizes differ: of the matrices per token, and of the attention
+    per row.
+    """
     projections, scores, rounds = 0, 0.0, config.layers if config.sharing == 'all' else 1
     [mechanism] = config.mechanisms
     for heads, units in layer_sizes(config):
@@ -60,7 +63,9 @@ def uneven_layer_multiply_adds(config: ModelConfig, length: int) -> tuple[int, f
 
 
 def low_rank_saved_multiply_adds(config: ModelConfig, heads: int, units: int) -> int:
-    """Returns the multiply-adds per token that low-rank kernels save in one layer of this size."""
+    """Returns the multiply-adds per token that low-rank kernels save in one layer with this number of heads and
+    units.
+    """
     saved = 0
     for kind in ('query', 'key', 'value', 'out', 'gate', 'up', 'down') if config.ranks else ():
         wide = units if kind in ('gate', 'up', 'down') else heads * config.head_width
@@ -72,10 +77,10 @@ def low_rank_saved_multiply_adds(config: ModelConfig, heads: int, units: int) ->
 
 
 def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length: int) -> float:
-    """Returns the matrix-product FLOPs of one pair through an encoder-decoder.
+    """Returns the FLOPs of all matrix products when one source and its target pass through an encoder-decoder.
 
-    They include the logits of all target tokens. Counts as in `encoder_flops`. Cross-attention counts its projections
-    and all pairs of target and source tokens.
+    The logits of all target tokens are included. Products are counted as in `encoder_flops`. Cross-attention counts its
+    projections and all pairs of target and source tokens.
     """
     encoder, decoder = config.encoder, config.decoder
     inner = config.heads * config.head_width
@@ -103,7 +108,9 @@ def recurrent_cell_multiply_adds(config: ModelConfig) -> int:
 
 
 def source_reader_multiply_adds(config: ModelConfig) -> int:
-    """Returns the multiply-adds per token of the decoder's matrices outside its layers, from source to output layer."""
+    """Returns the multiply-adds per target token of the matrices outside a recurrent decoder's layers, except attention
+    and output layer.
+    """
     if config.cell == 'none':
         return 0
     decoder, square = config.decoder, config.width**2
@@ -118,25 +125,30 @@ def source_reader_multiply_adds(config: ModelConfig) -> int:
 
 
 def general_score_multiply_adds(config: ModelConfig) -> int:
-    """Returns the multiply-adds of the 'general' score matrices per query in one layer."""
+    """Returns the multiply-adds per query of the score matrices in one layer with 'general' attention scores; 0 for
+    other scores.
+    """
     return config.heads * config.head_width**2 * (config.score == 'general')
 
 
 def omitted_key_multiply_adds(config: ModelConfig) -> int:
-    """Returns the multiply-adds of one key's projection if scores by location omit it; otherwise 0."""
+    """Returns the multiply-adds of the projection of one key, which attention scores by location omit; 0 for other
+    scores.
+    """
     return config.width * config.heads * config.head_width * (config.score == 'location')
 
 
 def memory_slot_counts(config: ModelConfig) -> int:
-    """Returns the number of memory positions: recent tokens and compressed positions."""
+    """Returns the number of memory positions that a segment reads: recent tokens plus compressed positions."""
     return config.memory_length + config.compressed_length
 
 
 def compression_multiply_adds(config: ModelConfig, length: int) -> int:
-    """Returns the multiply-adds of one layer's convolution over `length` evicted tokens, and of its loss.
+    """Returns the multiply-adds of memory compression in one layer: the convolution over `length` evicted tokens, and
+    its loss.
 
     The loss computes keys and values of the tokens and of the compressed positions. It also computes two products per
-    pair of a query with one of them. The queries are the layer's and are not counted again.
+    pair of a query and a key. The queries are the layer's queries and are not counted again.
     """
     if not config.compressed_length or config.compression != 'convolution':
         return 0
@@ -145,7 +157,7 @@ def compression_multiply_adds(config: ModelConfig, length: int) -> int:
 
 
 def attention_multiply_adds(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
-    """Returns the multiply-adds of one layer's attention over `length` tokens that follow the config's memory.
+    """Returns the multiply-adds of one layer's attention over a segment of `length` tokens that follows the memory.
 
     The result is the count for memory and tokens, minus the count for queries in the memory. Relative attention has a
     third product.

@@ -1,4 +1,4 @@
-"""Layer activations: outputs for distillation, and attention queries and keys for plots."""
+"""Collects the activations of all layers: outputs for distillation, and attention queries and keys for plots."""
 
 import dataclasses
 from typing import NamedTuple
@@ -11,20 +11,20 @@ from jax.typing import DTypeLike
 from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.modules.layer import Streams, merge_streams
 
-# A layer's streams, and its attentions' operands by name.
+# The activations of one layer: its residual streams, and the operands of its attentions by name.
 LayerTap = tuple[Streams, dict[str, AttentionOperands]]
 
 
 class LayerActivations(NamedTuple):
-    """The activations of all N layers of a stack, along a leading axis of each array.
+    """The activations of all N layers of a stack; the first axis of each array is the layer.
 
     The attention weights of layer i are `attention_weights(query[i], key[i], mechanism, ...)`, with the mechanism of
-    `layer_mechanisms`. Other operands are passed too, if the model has them: `relative[i]`, the bias of `Stack.terms`,
-    and segments.
+    `layer_mechanisms`. Other operands are passed too, if the model has them: `relative[i]`, segments, and the bias of
+    `Stack.shared_terms`.
 
     Args:
-        outputs: per layer; in a reversible stack, the mean of its two streams after the layer.
-        attention: queries, keys and relative terms, by the name of the sub-layer. With memory, its keys come first.
+        outputs: the output of each layer; in a reversible stack, the mean of its two streams after the layer.
+        attention: queries, keys and relative terms, by the name of the sub-layer. The keys of a memory come first.
     """
 
     outputs_NBLD: Array
@@ -32,11 +32,11 @@ class LayerActivations(NamedTuple):
 
 
 class HiddenStates(NamedTuple):
-    """The activations by which distillation compares a student and its teacher.
+    """The activations by which distillation compares a student with its teacher: hidden states and attention operands.
 
     Args:
         states: the embeddings and the outputs of the N layers, all with the norm of the last output.
-        attention: of all N layers; None if the layers have no attention.
+        attention: the attention operands of all N layers; None if the layers have no attention.
     """
 
     states_NBLD: Array
@@ -44,13 +44,15 @@ class HiddenStates(NamedTuple):
 
 
 def stack_layer_activations(layers: LayerTap, dtype: DTypeLike) -> LayerActivations:
-    """Returns the layer activations from stacked streams and operands; outputs have the given dtype."""
+    """Returns the layer activations from arrays that are already stacked over the layers; outputs have the given
+    dtype.
+    """
     streams, attention = layers
     return LayerActivations(merge_streams(streams, dtype), attention)
 
 
 def pad_and_stack_activations(layers: list[LayerTap], dtype: DTypeLike) -> LayerActivations:
-    """Returns the layer activations from a list with one entry per layer.
+    """Returns the layer activations, stacked over the layers from a list with one entry per layer.
 
     Tables of distances may differ in length; shorter ones are padded.
     """
@@ -64,7 +66,9 @@ def pad_and_stack_activations(layers: list[LayerTap], dtype: DTypeLike) -> Layer
 
 
 def pad_distance_table(operands: AttentionOperands, rows: int) -> AttentionOperands:
-    """Returns the attention operands with their table of distances padded to `rows` rows, by copies of its last row."""
+    """Returns the attention operands with the table of relative distances padded to `rows` rows by repeating its last
+    row.
+    """
     relative = operands.relative
     if relative is None:
         return operands

@@ -1,7 +1,8 @@
-"""Position biases on attention logits: ALiBi's slopes, T5's distance buckets, TUPE's untied product.
+"""Computes position biases that are added to attention logits: ALiBi's slopes, T5's distance buckets, TUPE's untied
+positions.
 
-All layers of a stack share one `PositionBias`. It gives a function of query and key indices. Backends evaluate it only
-for the pairs that they compute, so no [L, L] array exists where attention has none.
+All layers of a stack share one `PositionBias`. It returns a function of query and key indices. Backends evaluate this
+function only for the pairs that they compute. So an [L, L] array exists only if the attention itself has one.
 """
 
 import dataclasses
@@ -27,7 +28,8 @@ from efficient_attention.modules.parameters import embedding, kernel_init, linea
 
 
 class PositionBias(nnx.Module):
-    """The bias of `config.relative` on the logits; `causal` means that no query reads a later key.
+    """The position bias that the config selects ('alibi', 't5', 'tupe' or 'tupe_r'); `causal` means that no query reads
+    a later key.
 
     'alibi' and 't5' depend only on index differences, so packed texts need no extra input. 'tupe' and 'tupe_r' depend
     on positions. They treat position 0 as [CLS] unless `relative_cls_reset` is False or the stack is causal; a decoder
@@ -42,15 +44,15 @@ class PositionBias(nnx.Module):
         self.untied = UntiedPositions(config, rngs=rngs) if is_untied else None
         self.resets = nnx.Param(jnp.zeros((2, config.heads), jnp.float32)) if has_reset else None
         rows = config.relative_buckets + has_reset
-        start = kernel_init(config, config.width**-0.5)  # T5's standard deviation
+        start = kernel_init(config, config.width**-0.5)  # the standard deviation in T5's code
         table_RH = start(rngs.params(), (rows, config.heads)) if config.relative in BUCKETED else None
         self.table = None if table_RH is None else nnx.Param(table_RH)
 
     def __call__(self, positions_BL: Array) -> Any:
-        """Returns the bias for rows with these positions, as an argument of `attend`.
+        """Returns the position bias for rows with these positions, in the form of the `bias` argument of `attend`.
 
-        It is a function of query and key indices. For 't5' it is an array [1, H, L, L], computed once for all layers,
-        if attention is dense anyway.
+        The bias is a function of query and key indices. For 't5' with dense attention, it is an array [1, H, L, L],
+        computed once for all layers.
 
         Raises:
             InputError: a row is longer than the table of 'tupe'.
@@ -64,11 +66,13 @@ class PositionBias(nnx.Module):
         return self.bias_function(positions_BL)
 
     def shared_terms(self, positions_BL: Array | None) -> SharedTerms:
-        """Returns the bias for all layers; without `positions_BL`, positions are the indices in the row."""
+        """Returns the position bias as a term that all layers share; without `positions_BL`, positions are the indices
+        in a row.
+        """
         return SharedTerms(bias=self.bias_function() if positions_BL is None else self(positions_BL))
 
     def bias_function(self, positions_BL: Array | None = None) -> Partial:
-        """Returns the bias as a function of query and key indices.
+        """Returns the position bias as a function of query and key indices.
 
         Without `positions_BL`, indices are positions below `max_length`.
         """
@@ -84,19 +88,19 @@ class PositionBias(nnx.Module):
         return Partial(untied_bias, UntiedBiasInputs(query_BLHK, key_BLHK, by_difference, is_first_BL, self.cls_bias()))
 
     def by_difference(self) -> Array:
-        """Returns the bias per index difference, float32 [2 d + 1, H].
+        """Returns the position bias for each difference of key and query index, float32 [2 d + 1, H].
 
-        Differences are key minus query index, from -d to d = `relative_max_distance`.
+        The differences, key minus query index, are from -d to d = `relative_max_distance`.
         """
         assert self.table is not None
         count, most = self.config.relative_buckets, self.config.relative_max_distance
         return self.table[...][bucket_numbers(np.arange(-most, most + 1), count, most, causal=self.causal)]
 
     def cls_bias(self) -> Array:
-        """Returns the biases of [CLS], float32 [2, H]: from [CLS] to any key, and from any other query to [CLS].
+        """Returns TUPE's biases for [CLS], float32 [2, H]: from [CLS] to any key, and from any other query to [CLS].
 
-        In a bidirectional bucket table, no difference falls into the first row for later keys. That row is used for
-        [CLS] as a query, and the row after the buckets for [CLS] as a key.
+        In a bidirectional bucket table, no difference uses the first row for later keys. This row holds the bias of
+        [CLS] as a query. The row after all buckets holds the bias of [CLS] as a key.
         """
         assert self.resets is not None
         if self.table is None:
@@ -106,10 +110,10 @@ class PositionBias(nnx.Module):
 
 
 class UntiedPositions(nnx.Module):
-    """Queries and keys of positions, independent of contents; all layers share one projection for each.
+    """TUPE's queries and keys of positions, which do not depend on the tokens; all layers share their projections.
 
-    (norm(p_i) U_Q + b_Q) (norm(p_j) U_K + b_K)^T / sqrt(2 K) per head. Source: Ke et al. 2020, arXiv 2006.15595,
-    equation 7, and its released code, which normalises p.
+    Their product is (norm(p_i) U_Q + b_Q) (norm(p_j) U_K + b_K)^T / sqrt(2 K) per head. Source: Ke et al. 2020, arXiv
+    2006.15595, equation 7, and its released code, which normalises p.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -121,7 +125,9 @@ class UntiedPositions(nnx.Module):
         self.key = linear(config, config.width, inner, rngs, axes='DI')
 
     def __call__(self, positions_BL: Array | None) -> tuple[Array, Array]:
-        """Returns scaled queries and keys [B, L, H, K] of these positions, or [1, max_length, H, K] of all."""
+        """Returns scaled queries and keys of the given positions, [B, L, H, K] each, or of all positions, [1,
+        max_length, H, K].
+        """
         table_LD = self.norm(self.position.table_vectors(jnp.float32))
         query_LI, key_LI = self.query(table_LD), self.key(table_LD)
         scale = 1.0 / math.sqrt(2.0 * query_LI.shape[1] / self.heads)
@@ -134,9 +140,9 @@ class UntiedPositions(nnx.Module):
 
 
 class UntiedBiasInputs(NamedTuple):
-    """The arrays of TUPE's bias, per position, per index difference and for [CLS].
+    """The arrays from which TUPE's position bias is computed: per position, per index difference and for [CLS].
 
-    All of them are floats, because all get gradients.
+    All arrays are floats, because all of them get gradients.
     """
 
     query_BLHK: Array
@@ -148,18 +154,20 @@ class UntiedBiasInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Alibi:
-    """ALiBi: -slope x distance per head (Press et al. 2021, arXiv 2108.12409, section 3)."""
+    """The position bias of ALiBi: -slope x distance, with a slope per head (Press et al. 2021, arXiv 2108.12409,
+    section 3).
+    """
 
     heads: int
 
     def __call__(self, query_b1L1: Array, key_b11M: Array) -> Array:
-        """Returns the float32 bias [b, H, L, M]."""
+        """Returns ALiBi's position bias, float32 [b, H, L, M], for query and key indices."""
         slopes_H = jnp.asarray(alibi_slopes(self.heads), jnp.float32)
         return -slopes_H[None, :, None, None] * abs(query_b1L1 - key_b11M).astype(jnp.float32)
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Returns ALiBi's slopes: 2^(-8 h / H) for h = 1 ... H if H is a power of two.
+    """Returns ALiBi's slope of each head: 2^(-8 h / H) for h = 1 ... H, if the number of heads H is a power of two.
 
     Otherwise the first heads use the slopes of the next lower power of two. The remaining heads use every second slope
     of the next higher power of two, starting with the first. This is the rule of the paper's released code.
@@ -170,7 +178,8 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, causal: bool) -> np.ndarray:
-    """Returns the row of T5's table for each difference of key and query index, int [...].
+    """Returns the T5 bucket of each difference of key and query index: its row in the table of position biases, int
+    [...].
 
     Half of the buckets hold one distance each. The others widen logarithmically up to `max_distance`, and the last
     bucket also holds larger distances. In a bidirectional stack, the upper half of the table is for keys after the
@@ -181,16 +190,16 @@ def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, ca
     exact = buckets // 2
     distances = np.maximum(-differences, 0) if causal else abs(differences)
     steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (buckets - exact)
-    # Rounding must not lower an integer number of steps, for example at twice the exact distances.
+    # Adding 1e-9 keeps rounding errors from lowering a whole number of steps, for example at the distance 2 x `exact`.
     wide = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int32), buckets - 1)
     numbers = np.where(distances < exact, distances, wide)
     return numbers if causal else numbers + np.where(differences > 0, buckets, 0)
 
 
 def bias_of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) -> Array:
-    """Returns the bias [b, H, L, M], looked up in a table by the difference key - query.
+    """Returns the position bias [b, H, L, M], looked up in a table by the difference of key and query index.
 
-    Larger differences use the outermost rows.
+    Differences beyond the table use its first or last row.
     """
     most = by_difference_dH.shape[0] // 2
     rows_bLM = jnp.clip(key_b11M - query_b1L1, -most, most)[:, 0] + most
@@ -198,9 +207,10 @@ def bias_of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Ar
 
 
 def all_pairs_bias(by_difference_dH: Array, length: int) -> Array:
-    """Returns `bias_of_differences` for indices 0 ... L - 1, [1, H, L, L], without a gather over all pairs.
+    """Returns the position bias of all pairs of indices 0 ... L - 1, [1, H, L, L], as `bias_of_differences` but without
+    a gather.
 
-    Each row is the row before it, shifted by one. So [H, L, 2 L - 1] is cut from repetitions of 2 L values.
+    Each row of the result is the previous row, shifted by one. So the result is cut from repetitions of 2 L values.
     """
     most = by_difference_dH.shape[0] // 2
     rows = np.clip(np.arange(-length + 1, length), -most, most) + most
@@ -210,7 +220,11 @@ def all_pairs_bias(by_difference_dH: Array, length: int) -> Array:
 
 
 def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) -> Array:
-    """Returns the float32 bias [B, H, L, M]: the untied product plus the difference term; [CLS] values replace both."""
+    """Returns TUPE's position bias, float32 [B, H, L, M]: the product of position queries and keys, plus the bias by
+    difference.
+
+    For [CLS] as query or key, a separate bias replaces both terms.
+    """
     at_queries, at_keys = (functools.partial(rows_at, places=side) for side in (query_b1L1, key_b11M))
     values_BHLM = float32_einsum('BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK))
     if places.by_difference_dH is not None:
@@ -224,7 +238,7 @@ def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) ->
 
 
 def rows_at(x: Shaped[Array, '...'], places: Int[Array, '...']) -> Shaped[Array, '...']:
-    """Returns the rows [B or b, n, ...] of `x` [B, L, ...] at indices [b, 1, n, 1] or [b, 1, 1, n].
+    """Returns the vectors [B or b, n, ...] of `x` [B, L, ...] at the given positions [b, 1, n, 1] or [b, 1, 1, n].
 
     Indices of tile padding are clipped.
     """

@@ -1,4 +1,6 @@
-"""The pretraining model: an encoder with a masked-LM head and, for sentence pairs, a pooler and a pair head."""
+"""The pretraining model: an encoder with a masked-LM head and, for sentence pairs, a pooler and a pair-classification
+head.
+"""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -13,11 +15,12 @@ from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooler
 
-PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')  # arrays [B, P] of a batch
+# The batch arrays [B, P], which have one entry per masked position.
+PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')
 
 
 class MaskedLMHead(nnx.Module):
-    """Logits over the vocabulary: dense D -> E, activation, norm, then the tied token table and a bias."""
+    """The masked-LM head: a dense layer D -> E, activation and norm, then logits by the tied token table and a bias."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.activation = config.activation
@@ -26,7 +29,7 @@ class MaskedLMHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
 
     def __call__(self, x_BPD: Array, table: EmbeddingTable) -> Array:
-        """Returns float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
+        """Returns float32 logits [B, P, V] from hidden states [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
         table_VE = table.table_vectors(x_BPE.dtype)
         logits_BPV = shard_activations(table_logits(x_BPE, table_VE), 'BLV')
@@ -34,13 +37,17 @@ class MaskedLMHead(nnx.Module):
 
 
 class PairHead(nnx.Module):
-    """Two float32 logits per row from the pooled vector: next sentence (NSP) or sentence order (SOP)."""
+    """The head for sentence pairs: two float32 logits per row for next-sentence (NSP) or sentence-order prediction
+    (SOP).
+    """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.dense = linear(config, config.width, 2, rngs, in_float32=True)
 
     def __call__(self, pooled_BD: Array) -> Array:
-        """Returns logits [B, 2]; label 1 = random or swapped."""
+        """Returns logits [B, 2] for the pair of sentences; label 1 means a random (NSP) or swapped (SOP) second
+        sentence.
+        """
         return self.dense(pooled_BD)
 
 
@@ -61,7 +68,7 @@ class PretrainingModel(nnx.Module):
     def with_hidden_states(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
     ) -> tuple[dict[str, Array], HiddenStates]:
-        """Returns the logits and the activations by which distillation compares two models."""
+        """Returns the logits, and the activations by which distillation compares student and teacher."""
         x_BLD, inside = self.encoder.with_hidden_states(
             batch['tokens'], batch['segments'], **encoder_options(batch, rng, step)
         )
@@ -73,25 +80,25 @@ class PretrainingModel(nnx.Module):
         return {'masked_lm': logits_BPV} | ({} if self.pair is None else {'pair': self.pair_logits(x_BLD)})
 
     def masked_logits(self, x_BLD: Array, masked_positions_BP: Array) -> Array:
-        """Returns float32 logits [B, P, V] only at the masked positions, about a seventh of all positions.
+        """Returns float32 logits [B, P, V] at the P masked positions only, which are about a seventh of all positions.
 
         If a mesh shards the positions of a row, each device selects the masked positions in its shard; their sum gives
         all P vectors. Then each device computes the head for its share of P, if P divides evenly.
         """
         x_BPD = shard_activations(jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1), 'BPD')
         if is_axis_sharded('L'):
-            x_BPD = shard_activations(x_BPD, 'BLD')  # predictions are sharded like tokens
+            x_BPD = shard_activations(x_BPD, 'BLD')  # masked positions are sharded like tokens
         return self.masked_lm(x_BPD, self.encoder.embeddings.token)
 
     def pair_logits(self, x_BLD: Array) -> Array:
-        """Returns float32 logits [B, 2] of the sentence-pair label."""
+        """Returns float32 logits [B, 2] for the label of the sentence pair in each row."""
         if self.pooler is None or self.pair is None:
             raise ValueError('this model was made without a sentence-pair head')
         return self.pair(self.pooler(x_BLD[:, 0]))
 
 
 def encoder_options(batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:
-    """Returns the encoder's inputs besides tokens and segments."""
+    """Returns the encoder's keyword arguments from a batch: token types, positions, PRNG key and step."""
     return {
         'token_types_BL': batch['token_types'],
         'positions_BL': batch['positions'],
@@ -101,7 +108,9 @@ def encoder_options(batch: dict[str, Array], rng: Array | None, step: Array | in
 
 
 def pad_predictions_to_devices(batch: dict[str, Array]) -> dict[str, Array]:
-    """Returns the batch with extra predictions of weight 0, so that devices that share a row get equally many."""
+    """Returns the batch with added masked positions of weight 0, so that all devices that share a row get the same
+    number.
+    """
     missing = -batch['masked_positions'].shape[1] % shard_count('L')
     if not missing:
         return batch

@@ -1,4 +1,4 @@
-"""Quantization of a model: which layers round to int8, and how their parameters are replaced by int8 codes."""
+"""Quantizes a model: decides which layers round to int8, and replaces their parameters by int8 codes."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -15,20 +15,21 @@ Layer = Dense | EmbeddingTable
 
 
 def quantized_layers(module: nnx.Module) -> list[tuple[str, Layer]]:
-    """Returns the quantized layers of a model with their paths."""
+    """Returns the path and the module of each quantized layer of a model."""
     found = [('/'.join(map(str, path)), node) for path, node in nnx.iter_graph(module)]
     return [(name, node) for name, node in found if isinstance(node, Layer) and node.quantization != 'none']
 
 
 def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> None:
-    """Sets the config's quantization in all dense layers and embedding tables of a sub-module.
+    """Sets the config's kind of quantization in all dense layers and embedding tables of a module, except in layers
+    that match `float_layers`.
 
     Layers with float32 results, such as the last layer of a head, are not quantized.
 
     Args:
-        module: the part.
-        config: of the model.
-        where: path of the part in the model; `float_layers` are matched against full paths.
+        module: a part of the model.
+        config: the config of the model.
+        where: path of `module` in the model; `float_layers` are matched against full paths.
     """
     if config.quantization == 'none':
         return
@@ -41,11 +42,11 @@ def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> Non
 
 
 def check_float_layers(patterns: tuple[str, ...], paths: Iterable[str]) -> None:
-    """Raises InputError if a regex of `float_layers` matches no layer, by the rule of `set_quantization`.
+    """Raises InputError if a regex of the config field `float_layers` matches the path of no layer.
 
     Args:
         patterns: the regexes.
-        paths: of parameters. The path of a kernel or table without its last name is the layer's path.
+        paths: the paths of parameters. The path of a kernel or table without its last name is the layer's path.
     """
     parted = [path.rpartition('/') for path in paths]
     layers = [layer for layer, _, name in parted if name in ('kernel', 'embedding')]
@@ -55,12 +56,14 @@ def check_float_layers(patterns: tuple[str, ...], paths: Iterable[str]) -> None:
 
 
 def check_some_rounded(patterns: tuple[str, ...], rounded: Collection[Any]) -> None:
-    """Raises InputError if `rounded` is empty because the regexes of `float_layers` match all layers."""
+    """Raises InputError if no layer is left to quantize, because the regexes of `float_layers` match all layers."""
     if not rounded:
         raise InputError(f'model.float_layers {", ".join(patterns)} leaves no layer to round: name fewer layers')
 
 
 def store_int8_codes(module: nnx.Module) -> None:
-    """Replaces the parameters of quantized layers by int8 codes and scales, after which training is impossible."""
+    """Replaces the parameters of all quantized layers by int8 codes and scales; afterwards the model cannot be
+    trained.
+    """
     for _, layer in quantized_layers(module):
         layer.store_int8_codes()

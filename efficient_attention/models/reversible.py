@@ -1,4 +1,5 @@
-"""Reversible layers with two streams: the backward pass recomputes inputs from outputs, without stored activations.
+"""Reversible layers with two residual streams: the backward pass recomputes each layer's inputs from its outputs, so
+activations are not stored.
 
     forward     y1 = x1 + f(x2)     y2 = x2 + g(y1)
     inverse     x2 = y2 - g(y1)     x1 = y1 - f(x2)
@@ -23,17 +24,17 @@ from jax.typing import DTypeLike
 
 from efficient_attention.modules.layer import Streams, initial_streams, merge_streams, residual_sum
 
-# ((parameters of one layer, parameters shared by all layers), context, layer number, x [B, L, D]) -> f(x), of any float
-# dtype
+# A branch f of a reversible layer; its result f(x) may have any float dtype.
+# The arguments: (parameters of the layer, parameters of all layers), context, layer number, x [B, L, D].
 Branch = Callable[[Any, Any, Array, Array], Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The static description of a reversible stack.
+    """The static description of a reversible stack: its branches, its number of layers, and the unrolling of its scan.
 
     Args:
-        branches: of the layer per turn; layer i uses turn i modulo the number of turns.
+        branches: the branches of a layer, for each turn; layer i uses turn i modulo the number of turns.
         layers: N, a multiple of the number of turns.
         unroll: number of scan steps compiled in sequence; each step runs one layer per turn.
     """
@@ -43,18 +44,19 @@ class Plan:
     unroll: int = 1
 
     def layer_numbers(self) -> Array:
-        """Returns the layers' numbers, int32 [steps, turns]."""
+        """Returns the numbers of all layers as an array [scan steps, layers per step], int32."""
         return jnp.arange(self.layers).reshape(-1, len(self.branches))
 
 
 def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array) -> Array:
-    """Returns the mean of the last layer's two streams, both of which start as `x_BLD`.
+    """Returns the output of a reversible stack: the mean of the last layer's two streams, which both start as the
+    input.
 
     The streams are float32, whatever the dtype of `x_BLD` and of the branches. Each layer's inversion adds one rounding
     error of a stream; float32 keeps it small, and two streams cost the same at any depth.
 
     Args:
-        plan: branches and depth.
+        plan: branches and number of layers.
         separate: parameters per layer, leaves [steps, turns, ...]; None if all layers share them.
         shared: inputs of all layers that get gradients, such as shared parameters or a computed bias; may be None.
         context: arrays and PRNG keys that all layers read, without gradients.
@@ -66,7 +68,7 @@ def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Arra
 
 
 def reversible_forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
-    """Returns the last layer's streams of a reversible stack.
+    """Returns the two streams after the last layer of a reversible stack.
 
     Differentiating this function directly would store every layer's activations.
     """
@@ -85,9 +87,10 @@ def reversible_forward(plan: Plan, separate: Any, shared: Any, context: Any, str
 def reversible_backward(
     plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, tuple[Any, Any]]:
-    """Returns the input streams of the first layer, their cotangents, and the parameters' gradients.
+    """Returns the results of the backward pass of a reversible stack: recomputed input streams, their cotangents, and
+    the gradients of the parameters.
 
-    The computation starts from the last layer's output streams and their cotangents.
+    The function receives the last layer's output streams and their cotangents.
     """
 
     def step(carry: Any, layers: tuple[Any, Array]) -> tuple[Any, Any]:
@@ -111,7 +114,9 @@ def reversible_backward(
 def invert_layer(
     branches: tuple[Branch, ...], arguments: tuple[Any, Any, Array], streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, Any]:
-    """Returns one layer's input streams, their cotangents, and the gradient of its parameters."""
+    """Returns the results of the backward pass of one reversible layer: recomputed input streams, their cotangents, and
+    the gradient of the parameters.
+    """
     parameters, context, number = arguments
     (first, second), (d_first, d_second) = streams, cotangents
     gradients: list[Any] = []
@@ -129,13 +134,15 @@ def invert_layer(
 
 
 def add_trees(left: Any, right: Any) -> Any:
-    """Returns the sum of two trees, leaf by leaf."""
+    """Returns the sum of two pytrees, leaf by leaf."""
     return jax.tree.map(jnp.add, left, right)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def run_reversible_streams(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
-    """Returns the last layer's streams of a reversible stack, differentiable without stored activations."""
+    """Returns the two streams after the last layer; the custom backward pass recomputes activations instead of storing
+    them.
+    """
     return reversible_forward(plan, separate, shared, context, streams)
 
 
@@ -158,7 +165,8 @@ run_reversible_streams.defvjp(_run_forward, _run_backward)
 def inverse_error(
     plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array, *, dtype: DTypeLike = jnp.float32
 ) -> Array:
-    """Returns the inversion error: the largest difference of the recovered input from `x_BLD`, over the largest |x|.
+    """Returns the relative error of the inversion: the largest difference of the recomputed input from the true input,
+    over the largest |x|.
 
     `dtype` is the dtype of the streams; training uses float32.
     """

@@ -1,4 +1,4 @@
-"""The second level of a hierarchical encoder: layers over sentence vectors, pooled to one vector per text.
+"""The second level of a hierarchical encoder: layers over the vectors of sentences, pooled to one vector per text.
 
 Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", section 2.2. The first level is an
 `Encoder` with one row per sentence, and a `Pooling` of its words.
@@ -23,7 +23,9 @@ from efficient_attention.modules.positions import sinusoid
 
 
 class SentenceLevel(nnx.Module):
-    """A model that maps the sentence vectors of each text to one vector, [B, S, D] -> [B, D]; S counts sentences."""
+    """The sentence level of a hierarchical encoder: maps the S sentence vectors of each text to one vector, [B, S, D]
+    -> [B, D].
+    """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
         self.config = sentence_config(config, head.sentence_layers)
@@ -32,14 +34,14 @@ class SentenceLevel(nnx.Module):
         self.pooling = Pooling(config, head.pooling, rngs=rngs)
 
     def __call__(self, x_BSD: Array, segments_BS: Array, *, rng: Array | None = None) -> Array:
-        """Returns one vector per text [B, D]; segment 0 = no sentence.
+        """Returns one vector per text [B, D], from its sentence vectors; segment 0 marks missing sentences.
 
         `rng` (a PRNG key, or one per row) enables dropout.
         """
         return self.pooling(self.encode(x_BSD, segments_BS, rng=rng), segments_BS)
 
     def encode(self, x_BSD: Array, segments_BS: Array, *, rng: Array | None = None) -> Array:
-        """Returns the sentence vectors after the layers, before pooling.
+        """Returns the sentence vectors [B, S, D] after the layers of the sentence level, before pooling.
 
         Sinusoids encode the order of sentences, unless the config has no positions.
         """
@@ -51,10 +53,10 @@ class SentenceLevel(nnx.Module):
 
 
 def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
-    """Returns the config of the sentence-level layers: the encoder's cell and sizes, with full attention.
+    """Returns the config of the sentence-level layers: like the encoder's layers, but with full attention.
 
-    The layers share parameters if the encoder's layers do. Both directions of a recurrent cell read the outputs of
-    both.
+    The layers share parameters if the encoder's layers do. In a bidirectional recurrent encoder, each direction reads
+    the outputs of both directions of the layer before.
     """
     return dataclasses.replace(
         config,
@@ -74,7 +76,9 @@ def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
 def flatten_sentences(
     batch: dict[str, Array], rng: Array | None, names: tuple[str, ...]
 ) -> tuple[dict[str, Array], Array | None]:
-    """Returns a batch [B, S, L] as rows [B S, L], with a PRNG key per row derived from the keys [B]."""
+    """Returns a batch of sentences [B, S, L] as rows [B S, L], with a PRNG key for each row, derived from the keys
+    [B].
+    """
     flat = {name: jax.lax.collapse(batch[name], 0, 2) for name in names if name in batch}
     if rng is None:
         return flat, None

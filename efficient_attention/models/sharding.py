@@ -1,9 +1,9 @@
-"""The sharding of arrays over devices: the mesh, rules on parameter names, and the rows of a batch.
+"""Decides how arrays are sharded over devices: makes the mesh, and defines the shardings of parameters and batches.
 
 Mesh axes, each of any size including 1:
 
 - 'data' replicates parameters and shards the batch.
-- 'fsdp' shards both.
+- 'fsdp' shards parameters and the batch.
 - 'tensor' shards heads, feed-forward width and vocabulary.
 - 'sequence' replicates parameters and shards the tokens of each row. A mesh with unsharded rows has no such axis.
 """
@@ -20,10 +20,12 @@ from efficient_attention.attention.device_mesh import ACTIVATIONS, PARAMETERS, p
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
-# (pattern on the parameter's path, letters of its trailing dimensions); `PARAMETERS` of attention/device_mesh.py maps
-# letters to mesh axes. The first matching rule applies; parameters without a match are replicated. Leading dimensions,
-# such as the layer axis, are not sharded. Optimizer moments have the same paths. Modules gather their parameters by the
-# same letters.
+# Each rule pairs a pattern of parameter paths with the letters of the parameters' last dimensions.
+# `PARAMETERS` in attention/device_mesh.py maps these letters to mesh axes.
+# The first matching rule applies; parameters that match no rule are replicated.
+# Other leading dimensions, such as the layer axis, are not sharded.
+# Optimizer moments have the same paths as their parameters, so the rules apply to them, too.
+# Modules use the same letters when they gather their parameters.
 RULES: tuple[tuple[str, str], ...] = (
     (r'(query|key|value|distances/projection|centres/hidden)/kernel$', 'DI'),
     (r'(query|key|value)/bias$', 'I'),
@@ -39,11 +41,12 @@ RULES: tuple[tuple[str, str], ...] = (
     (r'kernel$', 'DE'),
 )
 BATCH_AXES = ACTIVATIONS['B']
-WHOLE = re.compile(r'/v_(row|col)/')  # small sums over one axis of a matrix, whose rule does not fit them
+WHOLE = re.compile(r'/v_(row|col)/')  # Adafactor moments are replicated, because their shapes do not fit the rules
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """Returns a mesh of all devices (or the given ones) with axes data, fsdp, sequence (if sharded) and tensor.
+    """Returns a mesh of all devices, or of the given ones, with the axes data, fsdp, tensor and, if tokens are sharded,
+    sequence.
 
     Raises:
         InputError: the product of the sizes is not the device count.
@@ -63,7 +66,8 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def check_hosts(processes: np.ndarray) -> None:
-    """Checks that each process owns entire row blocks, and that all own equally many.
+    """Raises InputError unless each process owns entire blocks of batch rows, and all processes own equally many
+    blocks.
 
     Args:
         processes: int [data x fsdp, sequence x tensor], the process of each device of a mesh.
@@ -83,7 +87,7 @@ def check_hosts(processes: np.ndarray) -> None:
 def check_divisible(
     mesh: Mesh, *, batch_size: int, micro_batches: int, heads: int, field: str = 'train.batch_size'
 ) -> None:
-    """Raises InputError unless each device gets entire rows of each micro-batch and entire heads."""
+    """Raises InputError unless each device gets whole rows of every micro-batch and whole attention heads."""
     shards = mesh.shape['data'] * mesh.shape['fsdp']
     if batch_size % (shards * micro_batches):
         raise InputError(
@@ -95,22 +99,22 @@ def check_divisible(
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """Returns a tree path as 'a/b/c'."""
+    """Returns the path of a leaf in a pytree as text, such as 'a/b/c'."""
     return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def path_names(tree: Any) -> Any:
-    """Returns a tree of the same structure with the path name of each leaf."""
+    """Returns a pytree of the same structure, in which each leaf is replaced by its path name."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), tree)
 
 
 def dimension_letters(name: str) -> str:
-    """Returns the letters of the trailing dimensions of parameter `name`; '' for a replicated parameter."""
+    """Returns the letters of the last dimensions of the parameter with this path; '' if the parameter is replicated."""
     return '' if WHOLE.search(name) else next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
 
 
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Returns the PartitionSpec of parameter `name`: the mesh axis that shards each dimension.
+    """Returns the PartitionSpec of the parameter with this path: the mesh axis that shards each dimension.
 
     A dimension stays unsharded if its mesh axis does not divide it, which is logged.
     """
@@ -128,7 +132,8 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """Returns a NamedSharding per leaf of a state (parameters, optimizer moments, counters) by the rules on names.
+    """Returns the NamedSharding of each array in a training state (parameters, optimizer moments, counters), by the
+    rules on paths.
 
     Arrays carried from step to step are sharded like the rows and tokens of the batch.
     """
@@ -142,7 +147,7 @@ def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
 
 
 def carry_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of an array carried between steps.
+    """Returns the sharding of an array that one training step passes to the next, such as segment memory.
 
     Its rows are sharded like the batch, its tokens by the letters at the end of its name.
     """
@@ -153,16 +158,18 @@ def carry_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedShardi
 
 
 def abstract_arrays(shapes: Any, mesh: Mesh) -> Any:
-    """Returns the arrays of a state, or of a part of it, as `jax.ShapeDtypeStruct` with their shardings."""
+    """Returns the arrays of a state, or of a part of it, as `jax.ShapeDtypeStruct` with the shardings that the rules
+    give.
+    """
     shardings = state_shardings(shapes, mesh)
     return jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, shardings)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of batch rows over the data and fsdp axes."""
+    """Returns the sharding of a batch: its rows are sharded over the data and fsdp axes of the mesh."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
 def to_devices(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Returns the global batch as sharded arrays, from this process's contiguous block of rows."""
+    """Returns the global batch as sharded arrays, which each process builds from its contiguous block of rows."""
     return {name: jax.make_array_from_process_local_data(batch_sharding(mesh), rows) for name, rows in batch.items()}

@@ -1,23 +1,23 @@
-"""Named sizes of the papers' encoders; a test asserts their exact parameter counts."""
+"""Published sizes of encoders, by name; a test asserts their exact parameter counts."""
 
 from typing import Any
 
 from efficient_attention.models.decoder_sizes import known_size
 
-BERT_VOCABULARY = 30_522  # bert-base-uncased
+BERT_VOCABULARY = 30_522  # vocabulary size of bert-base-uncased
 ALBERT_VOCABULARY = 30_000
 ROBERTA_VOCABULARY = 50_265
 BIGBIRD_VOCABULARY = 50_358
 
-# Layers, width: Devlin et al. 2018, arXiv 1810.04805, section 3; heads = width / 64 (Turc et al. 2019, arXiv
-# 1908.08962, the 24 miniatures).
+# Each tuple holds layers and width (Devlin et al. 2018, arXiv 1810.04805, section 3).
+# The 24 miniatures and the rule heads = width / 64 are from Turc et al. 2019, arXiv 1908.08962.
 BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
     f'{layers}x{width}': (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
 }
 BERT_ALIASES = {'tiny': '2x128', 'mini': '4x256', 'small': '4x512', 'medium': '8x512'}
 
-# Layers, width, dropout: Lan et al. 2019, arXiv 1909.11942, table 1; heads = width / 64 by section 3.1; dropout of
-# version 1.
+# Each tuple holds layers, width and dropout rate (Lan et al. 2019, arXiv 1909.11942, table 1).
+# The rule heads = width / 64 is from section 3.1, the dropout rate from version 1 of the released models.
 ALBERT_SIZES = {
     'base': (12, 768, 0.1),
     'large': (24, 1024, 0.1),
@@ -25,7 +25,8 @@ ALBERT_SIZES = {
     'xxlarge': (12, 4096, 0.0),
 }
 
-# Layers, width, feed-forward width: Jiao et al. 2019, arXiv 1909.10351, section 4.2; 12 heads at any width.
+# Each tuple holds layers, width and feed-forward width; all sizes have 12 heads.
+# Source: Jiao et al. 2019, arXiv 1909.10351, section 4.2.
 TINYBERT_SIZES = {'4': (4, 312, 1200), '6': (6, 768, 3072)}
 
 

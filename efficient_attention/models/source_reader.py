@@ -1,4 +1,4 @@
-"""Attention to the source outside the layers of a recurrent decoder, and the input of its output layer.
+"""Attention of a recurrent decoder to the source, outside the decoder's layers, and the input of the output layer.
 
 'before' (Bahdanau et al. 2014, arXiv 1409.0473, A.1.2): c_t = attention(s_{t-1}), and s_t = cell(s_{t-1}, [y, c_t]).
 
@@ -34,19 +34,19 @@ from efficient_attention.modules.parameters import linear
 from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import State
 
-Norm = Callable[[Array, Array | None], Array]  # final norm and dropout of a stack's output, with a PRNG key
-JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # constants folded into the decoder's dropout key
+Norm = Callable[[Array, Array | None], Array]  # (stack output, PRNG key) -> final hidden states
+JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # constants that make independent dropout keys
 
 
 class SourceReaderState(NamedTuple):
-    """Cached values of the earlier tokens: each layer's state, and the vector for input feeding."""
+    """The cache of a recurrent decoder between positions: the state of each layer, and the vector for input feeding."""
 
     states: tuple[State, ...]
     fed_BD: Array
 
 
 class PositionInputs(NamedTuple):
-    """The inputs of one decoding position; for a scan, each array has a leading axis of positions."""
+    """The inputs of a recurrent decoder at one position; for a scan, each array has a leading axis of positions."""
 
     x_B1D: Array
     product_B1X: Array
@@ -56,7 +56,8 @@ class PositionInputs(NamedTuple):
 
 
 class PositionOutputs(NamedTuple):
-    """The results of one decoding position: vectors for the output layer and the attention's inputs and outputs.
+    """The results of a recurrent decoder at one position: vectors for the output layer, and inputs and outputs of the
+    attention.
 
     Args:
         hidden_B1D: the last layer's vector, or its combination h~ with the attention output.
@@ -72,16 +73,17 @@ class PositionOutputs(NamedTuple):
 
 
 def has_reader(config: ModelConfig) -> bool:
-    """Returns whether a decoder has a `SourceReader`."""
+    """Returns whether a decoder has attention to the source outside its layers, or a readout (`SourceReader`)."""
     return config.source_reading in ('before', 'after') or config.readout != 'none'
 
 
 class SourceReader(nnx.Module):
-    """One attention to the source for all layers, the matrices that combine its output, and the readout.
+    """One attention to the source for all layers of a recurrent decoder, the matrices that combine its output, and the
+    readout.
 
     Args:
-        config: of the decoder.
-        rngs: for the initial values.
+        config: the decoder's config.
+        rngs: generators of the initial values.
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -121,9 +123,10 @@ class SourceReader(nnx.Module):
     def read_all_positions(
         self, hidden_BLD: Array, context: Context
     ) -> tuple[PositionOutputs, AttentionOperands | None]:
-        """Returns the decoding results of all positions, computed in parallel from the last layer's vectors.
+        """Returns the recurrent decoder's results at all positions, computed in parallel from the last layer's hidden
+        states.
 
-        Only if no state depends on an attention output.
+        This is possible only if no recurrent state depends on an attention output.
         """
         if self.attention is None:
             return PositionOutputs(hidden_BLD), None
@@ -132,10 +135,12 @@ class SourceReader(nnx.Module):
         read_BLD, operands = self.attention.run(hidden_BLD, asked)
         return PositionOutputs(self.attentional_hidden_state(read_BLD, hidden_BLD, context.rng)), operands
 
-    # ---- one position after another ----
+    # ---- sequential decoding, one position after another ----
 
     def initial_reader_state(self, rows: int, dtype: jnp.dtype, other: EncodedSource | None) -> SourceReaderState:
-        """Returns the cached states and vector before the first token."""
+        """Returns the cache of the recurrent decoder before the first token: the initial states and a zero vector for
+        input feeding.
+        """
         memory = None if other is None else first_memory(other)
         memory = empty_states(self.config, rows) if memory is None else memory
         of_layers = memory.per_layer_arrays()
@@ -148,13 +153,17 @@ class SourceReader(nnx.Module):
     def fixed_keys(
         self, other: EncodedSource, mechanism_rng: Array | None
     ) -> CrossAttentionKeys | CrossAttentionSums | None:
-        """Returns the cross-attention keys of the source, computed once; None without attention."""
+        """Returns the cross-attention keys of the source, which are computed once per text; None without attention to
+        the source.
+        """
         if self.attention is None:
             return None
         return self.attention.fixed_keys(other, self.attention_draw_key(mechanism_rng))
 
     def attention_draw_key(self, mechanism_rng: Array | None) -> Array | None:
-        """Returns the attention's PRNG key for samples; its fold number follows the numbers of the layers."""
+        """Returns the PRNG key with which the attention to the source samples; it differs from the keys of all
+        layers.
+        """
         return fold_into_key(mechanism_rng, self.config.layers)
 
     def run_with_cache(
@@ -166,9 +175,9 @@ class SourceReader(nnx.Module):
         kept: SourceReaderState,
         fixed: CrossAttentionKeys | CrossAttentionSums | None,
     ) -> tuple[PositionOutputs, SourceReaderState]:
-        """Returns the decoding results [B, n, D] of n new tokens, and the cached values after them.
+        """Returns the recurrent decoder's results [B, n, D] for n new tokens, and its cache after them.
 
-        The product of the layer input depends on no state, so it is computed for all tokens at once.
+        The first layer's product with its inputs depends on no state, so it is computed for all tokens at once.
         """
         layers = stack.parameter_layers()
         layers = tuple(layers[number] for number in self.config.layer_to_param_index)
@@ -212,9 +221,9 @@ class SourceReader(nnx.Module):
         return given._replace(drawn_BH1=drawn_BHn), kept
 
     def previous_output(self, kept: SourceReaderState, at: PositionInputs) -> Array:
-        """Returns the previous position's vector as this position's input, [B, 1, D]; zeros where a text begins.
+        """Returns the vector that the previous position passes to this position, [B, 1, D]; zeros where a text begins.
 
-        It is the newest state ('before') or the vector for input feeding ('after').
+        The vector is the newest state ('before') or the vector for input feeding ('after').
         """
         newest, segments_B = kept.states[-1], at.segments_B1[:, 0]
         vector_BD = newest.vectors[0] if self.config.source_reading == 'before' else kept.fed_BD
@@ -224,7 +233,7 @@ class SourceReader(nnx.Module):
     def attend_to_source(
         self, asked_BnD: Array, context: Context, fixed: CrossAttentionKeys | CrossAttentionSums | None
     ) -> tuple[Array, Array | None]:
-        """Returns the attention output for these query inputs, and the log-probability of the sampled keys."""
+        """Returns the output of the attention to the source, and the log-probability of the sampled keys."""
         assert self.attention is not None and fixed is not None
         context = context._replace(rng=fold_into_key(context.rng, WEIGHTS))
         out, operands = self.attention.run_with_cache(asked_BnD, context, fixed)
@@ -237,7 +246,9 @@ class SourceReader(nnx.Module):
         context: Context,
         fixed: CrossAttentionKeys | CrossAttentionSums | None,
     ) -> PositionOutputs:
-        """Returns the decoding results from the last layer's vectors and any earlier attention output."""
+        """Returns the decoder's results from the last layer's hidden states; in the mode 'after', this attends to the
+        source.
+        """
         if self.joined is None:
             return given._replace(hidden_B1D=hidden_BnD)
         read_BnD, drawn_BHn = self.attend_to_source(hidden_BnD, context, fixed)
@@ -245,16 +256,20 @@ class SourceReader(nnx.Module):
             self.attentional_hidden_state(read_BnD, hidden_BnD, context.rng), None, hidden_BnD, drawn_BHn
         )
 
-    # ---- the input of the output layer ----
+    # ---- the vectors that the output layer reads ----
 
     def attentional_hidden_state(self, read_BLD: Array, hidden_BLD: Array, rng: Array | None) -> Array:
-        """Returns h~: the last layer's vectors combined with their attention output."""
+        """Returns Luong's attentional hidden state h~ = tanh(W [c; s]), from the attention output c and the last
+        layer's output s.
+        """
         assert self.joined is not None
         joined_BLD = jnp.tanh(self.joined(jnp.concatenate([read_BLD, hidden_BLD], axis=-1)))
         return dropout(joined_BLD, self.config.dropout_rate, fold_into_key(rng, JOINED))
 
     def read_out(self, given: PositionOutputs, x_BLD: Array, rng: Array | None) -> Array:
-        """Returns the output layer's input for all positions."""
+        """Returns the vectors that the output layer reads, at all positions: the hidden states, or their maxout
+        readout.
+        """
         if self.readout is None:
             return given.hidden_B1D
         read = [given.hidden_B1D, x_BLD, *([] if given.context_B1D is None else [given.context_B1D])]

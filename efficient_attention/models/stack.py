@@ -1,4 +1,4 @@
-"""A stack of N layers: separate or shared parameters, plain or reversible, with a choice of rematerialisation.
+"""A stack of N layers: with separate or shared parameters, plain or reversible, and with optional rematerialisation.
 
 For training the layers run under one scan, so program size and compile time do not depend on N. Parameters of separate
 layers are stacked along a leading axis of size N. For inference, see inference_layout.py.
@@ -31,15 +31,17 @@ from efficient_attention.recurrence.recur import State
 
 
 class SharedLayerInputs(NamedTuple):
-    """The differentiable inputs of all layers: shared parameters, terms of the logits, and another sequence."""
+    """The inputs of all layers of a reversible stack that get gradients: shared parameters, terms of the logits, the
+    encoded source.
+    """
 
     layer: nnx.State | None
     terms: SharedTerms
-    other_BMD: Any  # None if there is no other sequence
+    other_BMD: Any  # None without an encoded source
 
 
 class LayerOutputs(NamedTuple):
-    """The extra outputs of layers besides their streams, stacked over the N layers.
+    """The extra outputs of all N layers besides their hidden states, stacked over the layers.
 
     Args:
         kept: the layers' part of the new memory; None without memory.
@@ -56,7 +58,7 @@ BeforeLayer = AttentionMemory | tuple[State, ...] | None
 
 
 class ScanGroups(NamedTuple):
-    """The mechanisms and parameters of the scan over a stack's layers.
+    """The mechanisms and parameters with which a scan runs the layers of a stack.
 
     Each step of the scan runs one layer per mechanism. A turn is the index of a layer in its step. Exactly one of
     `separate` and `shared` is None.
@@ -75,10 +77,10 @@ class ScanGroups(NamedTuple):
 
 
 class Stack(nnx.Module):
-    """The layers of an encoder or decoder, [B, L, D] -> [B, L, D].
+    """A stack of encoder or decoder layers, [B, L, D] -> [B, L, D].
 
     Args:
-        config: of the layers and of the stack.
+        config: the config of the layers and of the stack.
         causal: whether no query reads a later key.
         sub_layers: the sub-layers of each layer; by default from the config.
         first: number of the first layer, if other layers precede this stack.
@@ -103,7 +105,9 @@ class Stack(nnx.Module):
         self.is_separate, self.is_stacked = False, config.is_stacked
 
     def unstack_layers(self) -> None:
-        """Replaces the stacked parameter arrays by separate arrays per layer (inference_layout.py)."""
+        """Replaces the stacked parameter arrays by separate arrays for each layer; models/inference_layout.py explains
+        why.
+        """
         self.layers, self.is_separate = nnx.List(self.parameter_layers()), True
 
     def __call__(self, x_BLD: Array, context: Context) -> Array:
@@ -123,19 +127,19 @@ class Stack(nnx.Module):
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
     ) -> tuple[Array, LayerOutputs]:
-        """Returns the last layer's output, and the extra outputs of all layers with a leading axis N.
+        """Returns the last layer's output, and the extra outputs of all layers, stacked along a leading axis N.
 
         Args:
             x_BLD: the input.
             context: inputs of all layers, including the terms of the logits.
-            memory: of earlier segments; None in most models.
+            memory: the memory of earlier segments; None in most models.
             is_tapped: whether to return the layer activations.
         """
         streams = initial_streams(x_BLD, is_reversible=self.config.stack == 'reversible')
         if self.is_separate:
             streams, handed_out = self.run_unrolled_layers(streams, context, memory, is_tapped)
             return merge_streams(streams, x_BLD.dtype), handed_out
-        # Layers run under a scan. A step holds one layer, or one layer per mechanism if layers alternate mechanisms.
+        # Each step of the scan runs one layer. If layers alternate mechanisms, each step runs one layer per mechanism.
         graph, turns = nnx.split(self.layers)[0], self.scan_groups()
         calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in turns.mechanisms]
         calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
@@ -160,7 +164,10 @@ class Stack(nnx.Module):
     def run_unrolled_layers(
         self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
     ) -> tuple[Streams, LayerOutputs]:
-        """Returns the results of `run` from separate arrays per layer; program size grows with the number of layers."""
+        """Runs the layers without a scan, from separate arrays per layer; returns the same results as `run`.
+
+        The size of the compiled program grows with the number of layers.
+        """
         layers, each = self.parameter_layers(), []
         for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
             before = None if memory is None else memory.layer_memory(layer_slice(memory.per_layer_arrays(), number))
@@ -171,7 +178,7 @@ class Stack(nnx.Module):
         return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
     def with_layer_activations(self, x_BLD: Array, context: Context) -> tuple[Array, LayerActivations]:
-        """Returns the last layer's output and the layer activations.
+        """Returns the last layer's output and the activations of all layers: outputs, queries and keys.
 
         A reversible stack is differentiated here like a plain one, because the activations are stored anyway.
         """
@@ -191,9 +198,10 @@ class Stack(nnx.Module):
     def continue_from_memory(
         self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, Told]:
-        """Returns the output for the segment after `memory`, the memory after it, and the auxiliary layer losses.
+        """Returns the stack's output for the text segment after `memory`, the memory after this segment, and the
+        auxiliary layer losses.
 
-        Only for plain stacks.
+        This works only for plain stacks.
         """
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
         context = Context(segments_BL, positions_BL, rng).with_shared_terms(self.shared_terms())
@@ -202,16 +210,20 @@ class Stack(nnx.Module):
         return x_BLD, memory.next_memory(handed_out.kept, segments_BL), sum_over_layers(handed_out.told)
 
     def shared_terms(self, positions_BL: Array | None = None) -> SharedTerms:
-        """Returns the terms that all layers share: position biases, and arrays that their mechanism learns.
+        """Returns the attention terms that all layers share: the position bias, and arrays that the mechanism learns
+        for all layers.
 
         Args:
-            positions_BL: of the tokens in their texts; by default the indices in the row.
+            positions_BL: positions of the tokens in their texts; by default the indices in the row.
         """
         terms = SharedTerms() if self.position_bias is None else self.position_bias.shared_terms(positions_BL)
         return terms._replace(learned=None if self.learned is None else self.learned())
 
     def parameter_layers(self) -> tuple[Layer, ...]:
-        """Returns the layers with parameters, one per distinct number in `config.layer_numbers`."""
+        """Returns the layers that have separate parameters; layers that share parameters appear only once.
+
+        `config.layer_to_param_index` maps each layer's number to an index in the result.
+        """
         if self.is_separate:
             return tuple(self.layers)
         if not self.is_stacked:
@@ -221,7 +233,7 @@ class Stack(nnx.Module):
         return tuple(nnx.merge(graph, layer_slice(stacked, number)) for number in range(count))
 
     def scan_groups(self) -> ScanGroups:
-        """Returns the parameters and mechanisms of the scan over the layers."""
+        """Returns the parameters and mechanisms with which a scan runs the layers."""
         config = self.config
         mechanisms = layer_mechanisms(config, self.first)
         mechanisms = mechanisms[: mechanism_period(mechanisms)]
@@ -230,14 +242,14 @@ class Stack(nnx.Module):
         parameters = nnx.state(self.layers)
         if not self.is_stacked:
             return ScanGroups(mechanisms, None, parameters, unroll)
-        if config.sharing == 'all':  # layer groups: each layer gets a copy of its group's, gradients are summed
+        if config.sharing == 'all':  # each layer gets a copy of the parameters of its layer group
             numbers = np.asarray(config.layer_to_param_index)
             parameters = jax.tree.map(lambda leaf: leaf[numbers], parameters)
         separate = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters)
         return ScanGroups(mechanisms, separate, None, unroll)
 
     def reversible_parts(self, context: Context) -> tuple[Plan, nnx.State | None, SharedLayerInputs, Context]:
-        """Returns the first arguments of the functions of models/reversible.py."""
+        """Returns the arguments for the functions of models/reversible.py, except the input vectors."""
         graph, turns = nnx.split(self.layers)[0], self.scan_groups()
         branches = tuple(
             tuple(functools.partial(reversible_layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
@@ -254,7 +266,7 @@ class Stack(nnx.Module):
 
 
 class LayerCall(NamedTuple):
-    """A callable layer: its graph, its mechanism, and the inputs of all layers."""
+    """A layer as a function for a scan: its graph definition and mechanism, and the inputs of all layers."""
 
     mechanism: Mechanism
     context: Context
@@ -264,7 +276,7 @@ class LayerCall(NamedTuple):
     def apply(
         self, parameters: Any, number: Array | int, memory: BeforeLayer, streams: Streams
     ) -> tuple[Streams, LayerOutputs]:
-        """Returns the streams after layer `number` with these parameters, and the layer's extra outputs."""
+        """Returns the residual streams after layer `number` with these parameters, and the layer's extra outputs."""
         layer: Layer = nnx.merge(self.graph, parameters)
         context = self.context.layer_context(number, memory)
         after, operands = layer.run(streams, context, self.mechanism)
@@ -285,7 +297,7 @@ def reversible_layer_branch(
     number: Int[Array, ''],
     x_BLD: Array,
 ) -> Array:
-    """Returns the output of one sub-layer of layer `number`: a branch of a reversible layer."""
+    """Returns the output of one sub-layer, as a branch of a reversible layer."""
     separate, read = parameters
     context = context.with_shared_terms(read.terms)
     if context.other is not None:
@@ -295,12 +307,13 @@ def reversible_layer_branch(
 
 
 def layer_slice(arrays: Any, number: int) -> Any:
-    """Returns one layer's slice of arrays with a leading layer axis."""
+    """Returns the slice of one layer from a pytree of arrays with a leading layer axis."""
     return jax.tree.map(lambda leaf: leaf[number], arrays)
 
 
 def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ...]:
-    """Returns the mechanism of each layer: the config's mechanisms in turn, with random patterns sampled per layer.
+    """Returns the attention mechanism of each layer: the config's mechanisms in turn, with random patterns sampled per
+    layer.
 
     `first` is the number of the first layer.
     """
@@ -309,14 +322,17 @@ def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ..
 
 
 def mechanism_period(mechanisms: tuple[Mechanism, ...]) -> int:
-    """Returns the smallest period p of the mechanisms that divides their number: the layers per scan step."""
+    """Returns the smallest period with which the layers' mechanisms repeat; one scan step runs this number of
+    layers.
+    """
     count = len(mechanisms)
     divisors = (number for number in range(1, count + 1) if count % number == 0)
     return next(p for p in divisors if all(mechanisms[i] == mechanisms[i % p] for i in range(count)))
 
 
 def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> PositionBias | DistanceBiases | None:
-    """Returns the position bias that all layers share; None if there is none, or each layer has its biases.
+    """Returns the position bias that all layers share; None without a position bias or if each layer has a separate
+    one.
 
     Raises:
         InputError: `relative` is 'transformer_xl' in a stack that is not causal.
@@ -333,7 +349,7 @@ def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> Pos
 
 
 def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> Layer:
-    """Returns `count` layers with independent initial parameters, stacked along a leading axis."""
+    """Returns `count` layers with independent initial parameters, stacked along a leading axis of each array."""
 
     @nnx.split_rngs(splits=count)
     @nnx.vmap(in_axes=0, out_axes=0)
@@ -344,7 +360,8 @@ def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> La
 
 
 def rematerialised(apply: Callable, remat: str, *, in_scan: bool = True) -> Callable:
-    """Returns `apply` with a choice of rematerialisation for the backward pass.
+    """Returns a function with the same results, whose backward pass stores or recomputes activations as the option
+    `remat` says.
 
     'none' stores all intermediate values, 'full' recomputes them, and 'dots' stores only matrix products without batch
     dimensions. In a scan, the compiler cannot merge the recomputation with the forward pass. `in_scan=False` prevents

@@ -1,16 +1,17 @@
-"""Named sizes of the papers' encoder-decoders; a test asserts their exact parameter counts."""
+"""Published sizes of encoder-decoders, by name; a test asserts their exact parameter counts."""
 
 from typing import Any
 
 from efficient_attention.models.decoder_sizes import known_size
 
-T5_VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
+T5_VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels and 28 unused ids
 BART_VOCABULARY = 50_265
-VASWANI_VOCABULARY = 37_000  # English-German, section 5.1: "about 37000"
+VASWANI_VOCABULARY = 37_000  # vocabulary size for English-German, "about 37000" in section 5.1
 
-# Layers per stack, width, heads, head width, feed-forward width. T5: Raffel et al. 2019, arXiv 1910.10683, section 3.7.
-# Version 1.1 has the gates of Shazeer 2020, arXiv 2002.05202, and the sizes of the released models. Flan-T5 (Chung et
-# al. 2022, arXiv 2210.11416) has the same sizes.
+# Each tuple holds layers per stack, width, heads, head width and feed-forward width.
+# T5: Raffel et al. 2019, arXiv 1910.10683, section 3.7.
+# T5 1.1 has the gated units of Shazeer 2020, arXiv 2002.05202, and the sizes of the released models.
+# Flan-T5 (Chung et al. 2022, arXiv 2210.11416) has the sizes of T5 1.1.
 T5_SIZES = {
     'small': (6, 512, 8, 64, 2048),
     'base': (12, 768, 12, 64, 3072),
@@ -26,10 +27,11 @@ T5_V1_1_SIZES = {
     'xxl': (24, 4096, 64, 64, 10_240),
 }
 
-# Layers per stack, width; heads are 64 wide. Lewis et al. 2019, arXiv 1910.13461, section 2.1.
+# Each tuple holds layers per stack and width; heads are 64 wide (Lewis et al. 2019, arXiv 1910.13461, section 2.1).
 BART_SIZES = {'base': (6, 768), 'large': (12, 1024)}
 
-# Width, heads, dropout: Vaswani et al. 2017, arXiv 1706.03762, table 3; 6 layers per stack.
+# Each tuple holds width, heads and dropout rate; all sizes have 6 layers per stack.
+# Source: Vaswani et al. 2017, arXiv 1706.03762, table 3.
 VASWANI_SIZES = {'base': (512, 8, 0.1), 'big': (1024, 16, 0.3)}
 
 
@@ -106,7 +108,7 @@ def bart_fields(size: str) -> dict[str, Any]:
 
 
 def vaswani_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of the first Transformer, `size`, that differ from `ModelConfig`'s defaults.
+    """Returns the `model` fields of Vaswani's Transformer of this size that differ from `ModelConfig`'s defaults.
 
     All projections have biases, and the three word tables are one (section 3.4). The paper gives no epsilon for its
     norms; this value is Marian's.

@@ -1,4 +1,4 @@
-"""A stack of layers of different sizes: one scan per run of consecutive layers of equal size."""
+"""A stack of layers of different sizes: runs one scan for each group of consecutive layers of equal size."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from efficient_attention.modules.layer import ATTENTION, FEED_FORWARD, SubLayer
 
 
 class EqualLayerGroup(NamedTuple):
-    """Consecutive layers of equal size: their config, their sub-layers, and the number of layers before them."""
+    """Consecutive layers of equal size: their config, their sub-layers, and the number of the first of these layers."""
 
     config: ModelConfig
     sub_layers: tuple[SubLayer, ...]
@@ -24,7 +24,7 @@ class EqualLayerGroup(NamedTuple):
 
 
 def layer_sizes(config: ModelConfig) -> list[tuple[int, int]]:
-    """Returns heads and feed-forward units of each layer with separate parameters."""
+    """Returns the number of heads and of feed-forward units of each layer; layers that share parameters appear once."""
     count = len(set(config.layer_to_param_index))
     heads = config.layer_heads or (config.heads,) * count
     units = config.layer_units or (config.feed_forward_width,) * count
@@ -32,7 +32,7 @@ def layer_sizes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def equal_layer_groups(config: ModelConfig) -> list[EqualLayerGroup]:
-    """Returns the runs of equal layers of a stack, in order."""
+    """Returns the groups of consecutive layers of equal size, in the order of the layers."""
     found, first = [], 0
     for (heads, units), alike in itertools.groupby(layer_sizes(config)):
         layers = config.layers if config.sharing == 'all' else len(list(alike))
@@ -54,7 +54,9 @@ def equal_layer_groups(config: ModelConfig) -> list[EqualLayerGroup]:
 
 
 def usable_ranks(config: ModelConfig, heads: int, units: int) -> tuple[str, ...]:
-    """Returns the ranks of the kernels that are factorised at this layer size; small kernels are not factorised."""
+    """Returns the ranks of low-rank kernels for layers of this size; a kernel that is smaller than its rank is not
+    factorised.
+    """
 
     def is_within(kind: str, rank: int) -> bool:
         wide = units if kind in ('gate', 'up', 'down') else heads * config.head_width
@@ -64,7 +66,7 @@ def usable_ranks(config: ModelConfig, heads: int, units: int) -> tuple[str, ...]
 
 
 class UnevenStack(nnx.Module):
-    """The layers of an encoder, [B, L, D] -> [B, L, D], with different numbers of heads or feed-forward units."""
+    """A stack of encoder layers with different numbers of heads or feed-forward units, [B, L, D] -> [B, L, D]."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
@@ -73,15 +75,18 @@ class UnevenStack(nnx.Module):
         )
 
     def __call__(self, x_BLD: Array, context: Context) -> Array:
-        """Returns the last layer's output; arguments as of `Stack`."""
+        """Returns the last layer's output [B, L, D].
+
+        The arguments are the same as for `Stack`.
+        """
         for stack in self.stretches:
             x_BLD = stack(x_BLD, context)
         return x_BLD
 
     def with_layer_activations(self, x_BLD: Array, context: Context) -> tuple[Array, LayerActivations]:
-        """Returns the last layer's output and the outputs of all layers.
+        """Returns the last layer's output and the outputs of all layers, without queries and keys.
 
-        Queries and keys are omitted, because the layers differ in their number of heads.
+        Queries and keys cannot be stacked, because the layers differ in their number of heads.
         """
         outputs = []
         for stack in self.stretches:

@@ -1,4 +1,5 @@
-"""Flax NNX modules: named parameters, and calls into the functions of `attention` and `recurrence`.
+"""Flax NNX modules of a layer: they hold named parameters and call the pure functions of the packages `attention` and
+`recurrence`.
 
-Modules that need neither package, such as the feed-forward layer, contain their arithmetic.
+Modules that use neither package, such as the feed-forward layer, compute their results themselves.
 """

@@ -1,4 +1,4 @@
-"""Self-attention: projections, one call of `attend`, the output projection. Cross-attention shares these modules."""
+"""The self-attention module: projects queries, keys and values, calls `attend`, and applies the output projection."""
 
 import dataclasses
 import math
@@ -27,24 +27,26 @@ from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import embedding, kernel_init, linear
 from efficient_attention.modules.positions import rotate
 
-DRAW_STREAM = 0x64726177  # folded into a layer's dropout key for samples that a mechanism takes only in training
+DRAW_STREAM = 0x64726177  # constant folded into the PRNG key of mechanisms that sample only in training
 
 
 class AttentionOperands(NamedTuple):
-    """The arrays that determine an attention's weights, as arguments of `attention_weights`."""
+    """The arrays that determine the weights of an attention, in the form of arguments of `attention_weights`."""
 
     query_BLHK: Array
     key_BMHK: Array
     relative: Relative | None = None
     additive_HK: Array | None = None
     centres_BLH: Array | None = None
-    # In training: log-probabilities of the keys sampled by queries.
+    # In training: log-probabilities of the keys that the queries sampled.
     drawn_BHL: Array | None = None
-    value_BMHK: Array | None = None  # only set in self-attention; the weights do not depend on values
-    learned: dict[str, Array] | None = None  # learned arrays of the mechanism, by name
+    value_BMHK: Array | None = None  # only in self-attention; attention weights do not depend on values
+    learned: dict[str, Array] | None = None  # arrays that the mechanism learns, by name
 
     def add_to_options(self, options: CallOptions) -> CallOptions:
-        """Returns `options` with these operands' relative term, score vector, window centres and learned arrays."""
+        """Returns options of `attend` with these operands added: relative term, score vector, window centres and
+        learned arrays.
+        """
         return dataclasses.replace(
             options,
             relative=self.relative,
@@ -55,13 +57,15 @@ class AttentionOperands(NamedTuple):
 
 
 class Projections(nnx.Module):
-    """The learned projections of an attention: the abstract base of `Attention` and `CrossAttention`."""
+    """The learned projections and score parameters of an attention; the abstract base class of `Attention` and
+    `CrossAttention`.
+    """
 
     config: LayerConfig
     learned: LearnedOperands | None
 
     def make_projections(self, mechanism: Mechanism, *, has_key: bool, rngs: nnx.Rngs) -> None:
-        """Creates the query, key and value projections that the mechanism reads, and the output projection."""
+        """Creates the output projection, and the projections for queries, keys and values that the mechanism uses."""
         config = self.config
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         has_query = mechanism.key_access.queries
@@ -74,22 +78,25 @@ class Projections(nnx.Module):
         self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
 
     def make_scores(self, rngs: nnx.Rngs) -> None:
-        """Creates the parameters of scores other than the dot product."""
+        """Creates the parameters of attention scores other than the dot product."""
         config = self.config
         self.general = GeneralScore(config, rngs=rngs) if config.score == 'general' else None
         self.additive = AdditiveScore(config, rngs=rngs) if config.score == 'additive' else None
         self.location = LocationScore(config, rngs=rngs) if config.score == 'location' else None
 
     def query_of(self, x_BLD: Array) -> Array:
-        """Returns the queries [B, L, H, K]; for 'general' scores, multiplied by the score matrix."""
-        assert self.query is not None  # the mechanism reads queries
+        """Returns the queries [B, L, H, K] of the layer's input; for 'general' scores, multiplied by the score
+        matrix.
+        """
+        assert self.query is not None  # only mechanisms that use queries call this method
         q_BLHK = self.split_heads(self.query(x_BLD))
         return q_BLHK if self.general is None else self.general(q_BLHK)
 
     def keys_of(self, read_BMD: Array, positions_BM: Array | None) -> Array | None:
-        """Returns the keys [B, M, H, K] of `read_BMD`, or of positions for scores by location.
+        """Returns the keys [B, M, H, K] of the vectors that are read; for scores by location, the keys of their
+        positions.
 
-        Positions are 0, 1, ... by default. The result is None if the queries are also the keys.
+        Positions are 0, 1, ... by default. The result is None if the queries also serve as keys (shared QK).
         """
         if self.location is not None:
             if positions_BM is None:
@@ -98,25 +105,29 @@ class Projections(nnx.Module):
         return None if self.key is None else self.split_heads(self.key(read_BMD))
 
     def additive_vector(self) -> Array | None:
-        """Returns the vector v [H, K] of additive scores; None for other scores."""
+        """Returns the vector v [H, K] of additive attention scores; None for other scores."""
         return None if self.additive is None else self.additive()
 
     def attend_options(self, rng: Array | None) -> CallOptions:
-        """Returns the options of `attend` that follow from the config; `rng` enables dropout of the weights."""
+        """Returns the options of `attend` that the config determines; `rng` enables dropout of the attention
+        weights.
+        """
         rate = 0.0 if rng is None else self.config.attention_dropout_rate
         return CallOptions(dropout_rate=rate, dropout_rng=rng, backend=self.config.attention_backend)
 
     def split_heads(self, x_BLI: Array) -> Array:
-        """Reshapes [B, L, H x K] to [B, L, H, K]."""
+        """Reshapes projected vectors [B, L, H x K] to one vector per head, [B, L, H, K]."""
         return shard_activations(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
 
     def merge_and_project_heads(self, out_BLHK: Array) -> Array:
-        """Returns the output projection of the heads' results, [B, L, H, K] -> [B, L, D]."""
+        """Returns the output projection of the heads' concatenated results, [B, L, H, K] -> [B, L, D]."""
         return shard_activations(self.out(jax.lax.collapse(shard_activations(out_BLHK, 'BLHK'), 2)), 'BLD')
 
 
 class Attention(Projections):
-    """Multi-head self-attention [B, L, D] -> [B, L, D] with any mechanism (Vaswani et al. 2017, section 3.2.2)."""
+    """Multi-head self-attention [B, L, D] -> [B, L, D] with any attention mechanism (Vaswani et al. 2017, section
+    3.2.2).
+    """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.config, mechanism = config, config.mechanisms[0]
@@ -137,13 +148,16 @@ class Attention(Projections):
         mechanism: Mechanism | None = None,
         **options: Unpack[ContextOptions],
     ) -> Array:
-        """Returns the output of `run`; the other arguments are the fields of its `Context`."""
+        """Returns the attention output [B, L, D], without the operands that `run` also returns.
+
+        The other arguments are the fields of `Context`.
+        """
         return self.run(x_BLD, Context(segments_BL, positions_BL, **options), mechanism)[0]
 
     def run(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Array, AttentionOperands]:
-        """Returns the attention output, and the queries and keys as they enter the scores.
+        """Returns the attention output, and the queries and keys from which the attention scores are computed.
 
         A query attends within its segment, including the memory.
 
@@ -151,7 +165,7 @@ class Attention(Projections):
             x_BLD: the input.
             context: other inputs; `rng` enables dropout of the weights. With global tokens, the returned queries and
                 keys are the ordinary ones.
-            mechanism: by default the config's first.
+            mechanism: by default the config's first mechanism.
         """
         config, segments_BL, memory = self.config, context.segments_BL, context.memory
         assert memory is None or isinstance(memory, LayerMemory)
@@ -177,15 +191,16 @@ class Attention(Projections):
     def run_with_cache(
         self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache
     ) -> tuple[Array, Cache, AttentionOperands]:
-        """Returns the results of `run` for new tokens during incremental decoding, and the updated cache.
+        """Returns the attention output for new tokens in incremental decoding, the updated cache, and the operands as
+        in `run`.
 
         The new tokens attend to the cached tokens and to each other.
 
         Args:
             x_BnD: the input.
-            context: its positions are positions in the text. Without dropout and memory.
+            context: its positions are positions in the text; it has no dropout and no memory.
             spec: specification of the cache.
-            cache: of all earlier tokens.
+            cache: the cache with all earlier tokens.
         """
         query, key, value = self.project_with_memory(x_BnD, context.positions_BL, spec.mechanism)
         distances = spec.mechanism.causal_window_size(spec.max_length) if self.distances is not None else 0
@@ -205,7 +220,9 @@ class Attention(Projections):
     def attention_operands(
         self, q_BLHK: Array, k_BMHK: Array, v_BMHK: Array | None, context: Context, *, distances: int
     ) -> AttentionOperands:
-        """Returns the queries and keys as they enter the scores, the values, and the other operands of the scores."""
+        """Returns all operands of the attention scores: final queries and keys, values, relative term, score vector,
+        learned arrays.
+        """
         relative = None
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, distances, context.distance_biases)
@@ -214,7 +231,9 @@ class Attention(Projections):
         return AttentionOperands(q_BLHK, k_BMHK, relative, additive_HK, value_BMHK=v_BMHK, learned=learned)
 
     def global_tokens(self, x_BLD: Array, is_global_BL: Array) -> GlobalTokens:
-        """Returns the projected global tokens; raises ValueError if the config has none."""
+        """Returns the queries, keys and values of global tokens; raises ValueError if the config allows no global
+        tokens.
+        """
         if self.global_projections is None:
             raise ValueError(
                 'is_global needs model.global_tokens, the maximum number of global tokens per row, above 0'
@@ -225,9 +244,10 @@ class Attention(Projections):
     def project_with_memory(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None
     ) -> tuple[Array, Array, Array]:
-        """Returns query [B, L, H, K], key and value [B, M, H, K], after rotary positions if configured.
+        """Returns queries [B, L, H, K] of the input, and keys and values [B, M, H, K] of the memory and the input.
 
-        Caches store these keys and values. M is L, plus the length of the memory if there is one.
+        Rotary positions are applied if the config has them. Caches store these keys and values. M is L, plus the length
+        of the memory if there is one.
         """
         read_BMD, key_positions_BM = x_BLD, positions_BL
         if memory is not None:
@@ -239,13 +259,14 @@ class Attention(Projections):
     def project_query_key_value(
         self, x_BLD: Array, read_BMD: Array, mechanism: Mechanism, places: tuple[Array, Array] | None = None
     ) -> tuple[Array, Array, Array]:
-        """Returns query [B, L, H, K] of `x_BLD`, key and value [B, M, H, K] of `read_BMD`.
+        """Returns queries [B, L, H, K] of the input `x_BLD`, and keys and values [B, M, H, K] of the vectors
+        `read_BMD`.
 
-        `places` are the positions of both, for rotary positions and scores by location. Without `places`, rotary
-        positions are off.
+        `places` holds the positions of queries and keys, for rotary positions and scores by location. Without `places`,
+        rotary positions are off.
         """
         v_BMHK = self.split_heads(self.value(read_BMD))
-        if not mechanism.key_access.keys:  # the mechanism compares no keys: values are placeholders
+        if not mechanism.key_access.keys:  # this mechanism uses no keys, so values are placeholders
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
         q_BLHK = self.query_of(x_BLD)
         has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
@@ -263,7 +284,8 @@ class Attention(Projections):
 
 
 def match_memory_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
-    """Returns the mechanism with a window of as many keys per query as the memory is long, including the query.
+    """Returns the mechanism restricted to a window with as many keys per query as the memory has tokens; the query's
+    own key is one of them.
 
     The released code of Transformer-XL evaluates like this (`same_length`), so that all queries of a segment have
     equally long contexts.
@@ -275,11 +297,12 @@ def match_memory_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
 
 
 def shared_qk_keys(q_BLHK: Array) -> Array:
-    """Returns the keys of shared-QK attention from its queries: sqrt(K) q / |q|, for softmax over q k^T / sqrt(K).
+    """Returns the keys of shared-QK attention, computed from its queries as sqrt(K) q / |q|, for softmax over q k^T /
+    sqrt(K).
 
-    So the logits equal LSH's. Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|. This function
-    divides by |q|, while `unit_keys` of attention/lsh/ multiplies by 1 / |q|. The two round differently; they stay
-    different so that results of trained models do not change.
+    So the logits equal the logits of LSH attention. Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q /
+    |q|. This function divides by |q|, while `unit_keys` of attention/lsh/ multiplies by 1 / |q|. The two round
+    differently; they stay different so that results of trained models do not change.
     """
     q32 = q_BLHK.astype(jnp.float32)
     norm = jnp.sqrt(jnp.square(q32).sum(axis=-1, keepdims=True) + 1e-12)
@@ -287,7 +310,7 @@ def shared_qk_keys(q_BLHK: Array) -> Array:
 
 
 class GeneralScore(nnx.Module):
-    """The score matrices W of scores q W k: they multiply the queries, [B, L, H, K] -> [B, L, H, K].
+    """The matrices W of 'general' attention scores q W k, which multiply the queries, [B, L, H, K] -> [B, L, H, K].
 
     There is one matrix per head. Source: Luong et al. 2015, arXiv 1508.04025, equation 8, "general".
     """
@@ -298,25 +321,28 @@ class GeneralScore(nnx.Module):
         self.matrix = nnx.Param(draw(rngs.params(), (config.heads, width, width), jnp.float32))
 
     def __call__(self, q_BLHK: Array) -> Array:
-        """Returns the queries times the score matrices."""
+        """Returns the queries multiplied by the matrix W of their head."""
         matrix_HKJ = jnp.asarray(self.matrix[...], q_BLHK.dtype)
         return float32_einsum('BLHK,HKJ->BLHJ', q_BLHK, matrix_HKJ).astype(q_BLHK.dtype)
 
 
 class AdditiveScore(nnx.Module):
-    """The vector v of additive scores v tanh(q + k), one per head: [H, K] (Bahdanau et al. 2014, arXiv 1409.0473)."""
+    """The vector v of additive attention scores v tanh(q + k), [H, K], one per head (Bahdanau et al. 2014, arXiv
+    1409.0473).
+    """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         draw = kernel_init(config, 1.0 / math.sqrt(config.head_width))
         self.vector = nnx.Param(draw(rngs.params(), (config.heads, config.head_width), jnp.float32))
 
     def __call__(self) -> Array:
-        """Returns the vectors v of additive scores, float32 [H, K]."""
+        """Returns the vector v of additive attention scores for each head, float32 [H, K]."""
         return jnp.asarray(self.vector[...])
 
 
 class LocationScore(nnx.Module):
-    """The keys of scores that depend only on query and key position: a learned vector per position and head.
+    """The keys of attention scores by location, which do not depend on the tokens: a learned vector per key position
+    and head.
 
     Source: Luong et al. 2015, arXiv 1508.04025, equation 9: softmax(W h); these vectors are the rows of W.
     """
@@ -326,5 +352,9 @@ class LocationScore(nnx.Module):
         self.table = embedding(config, config.location_length, config.heads * config.head_width, rngs)
 
     def __call__(self, positions_BM: Array) -> Array:
-        """Returns keys [B, M, H x K] times sqrt(K), by which `attend` divides; NaN at positions beyond the table."""
+        """Returns the keys [B, M, H x K] of these positions, multiplied by sqrt(K); NaN at positions beyond the learned
+        table.
+
+        `attend` divides the scores by sqrt(K) again.
+        """
         return self.table(positions_BM) * math.sqrt(self.config.head_width)

@@ -1,4 +1,6 @@
-"""A layer's inputs besides its hidden states: segments, positions, PRNG keys, terms of the logits, memory, a source."""
+"""Defines the inputs of a layer besides its hidden states: segments, positions, PRNG keys, logit terms, memory and
+encoded source.
+"""
 
 import dataclasses
 from typing import Any, NamedTuple, TypedDict
@@ -15,14 +17,16 @@ from efficient_attention.recurrence.recur import State
 
 
 class Biases(NamedTuple):
-    """Transformer-XL's biases u and v [H, K], added to the queries for contents and for distances."""
+    """Transformer-XL's biases u and v, [H, K] each: u is added to queries for contents, v to queries for distances."""
 
     content_HK: Array
     distance_HK: Array
 
 
 class SharedTerms(NamedTuple):
-    """Differentiable inputs that all layers of a stack share; `Context` has fields of the same names."""
+    """Inputs with gradients that all layers of a stack share, such as a position bias; `Context` has fields of the same
+    names.
+    """
 
     bias: Any = None
     distance_biases: Biases | None = None
@@ -30,13 +34,17 @@ class SharedTerms(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """A layer's inputs of earlier segments [B, M, D], and the segment of each token [B, M]; 0 = empty."""
+    """A layer's inputs of earlier text segments [B, M, D], and the segment number of each token [B, M]; 0 = empty
+    position.
+    """
 
     states_BMD: Array
     segments_BM: Array
 
     def memory_attend_options(self, options: CallOptions, segments_BL: Array) -> CallOptions:
-        """Returns the options of `attend` for a segment's queries, with keys of the memory and of the segment."""
+        """Returns the options of `attend` with which a segment's queries read the keys of the memory and of the
+        segment.
+        """
         before, new = self.segments_BM.shape[1], segments_BL.shape[1]
         places = np.arange(before + new, dtype=np.int32)[None]
         key_segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
@@ -46,19 +54,21 @@ class LayerMemory(NamedTuple):
 
 
 class CompressedLayerMemory(NamedTuple):
-    """A layer's memory of earlier segments: compressed vectors first, then recent tokens."""
+    """A layer's memory of earlier text segments: compressed vectors of older tokens, followed by recent tokens."""
 
     compressed: LayerMemory
     recent: LayerMemory
 
     def all_memory_slots(self) -> LayerMemory:
-        """Returns compressed vectors and recent tokens as one memory, in which each is a position."""
+        """Returns compressed vectors and recent tokens as one memory, in which each vector has one position."""
         states_BMD = jnp.concatenate([self.compressed.states_BMD, self.recent.states_BMD], axis=1)
         segments_BM = jnp.concatenate([self.compressed.segments_BM, self.recent.segments_BM], axis=1)
         return LayerMemory(shard_activations(states_BMD, 'BMD'), segments_BM)
 
     def evicted_tokens(self, x_BLD: Array, segments_BL: Array) -> LayerMemory:
-        """Returns the L tokens that the segment evicts: the oldest tokens of the recent memory and the segment."""
+        """Returns the L tokens that a new segment of L tokens evicts: the oldest tokens of the recent memory followed
+        by the segment.
+        """
         (states_BMD, segments_BM), count = self.recent, segments_BL.shape[1]
         if segments_BM.shape[1] < count:
             states_BMD = jnp.concatenate([states_BMD, x_BLD.astype(states_BMD.dtype)], axis=1)
@@ -70,10 +80,10 @@ AttentionMemory = LayerMemory | CompressedLayerMemory
 
 
 class EncodedSource(NamedTuple):
-    """The sequence that a cross-attention reads, such as an encoder's output [B, M, D] with segments [B, M].
+    """The encoded source that a cross-attention reads: an encoder's output [B, M, D] with the segment numbers [B, M].
 
-    A query reads only vectors of its segment; segment 0 is padding. Windows use positions, by default 0, 1, ...
-    `first_BNU` has the state arrays of all N layers, with which recurrent layers start; None = zeros.
+    A query reads only vectors with its segment number; segment 0 is padding. Windows use the positions, which
+    are 0, 1, ... by default. `first_BNU` holds the initial states of all N recurrent layers of a decoder; None = zeros.
     """
 
     states_BMD: Array
@@ -83,7 +93,7 @@ class EncodedSource(NamedTuple):
 
 
 class Context(NamedTuple):
-    """A layer's inputs besides its hidden states.
+    """The inputs of a layer besides its hidden states, such as segments, positions and PRNG keys.
 
     Args:
         segments_BL: 0 = padding; 1, 2, ... = packed examples.
@@ -91,14 +101,15 @@ class Context(NamedTuple):
             index in the row.
         rng: PRNG key, or one per row; enables dropout.
         mechanism_rng: PRNG key for random mechanisms.
-        is_global_BL: global tokens, which read all tokens and are read by all, with separate projections; at most
-            `config.global_tokens` per row.
+        is_global_BL: marks global tokens, which read all tokens and which all tokens read, with separate projections;
+            at most `config.global_tokens` per row.
         bias: added to the logits of self-attention: an array or a function of indices, as in `attend`.
         distance_biases: Transformer-XL's u and v, if all layers share them.
         learned: arrays that a mechanism learns and all layers share, by name.
-        memory: the layer's inputs of earlier segments. Keys and values come from them and then from the input; rotary
-            positions count from their first token. For a recurrent layer: its states, one per direction.
-        other: another sequence for cross-attention.
+        memory: the layer's inputs of earlier segments. Keys and values come from the memory, then from the input.
+            Rotary positions count from the first token of the memory. For a recurrent layer: its states, one per
+            direction.
+        other: the encoded source that cross-attention reads.
         state_rng: PRNG key for state dropout, if `rng` is specific to one position.
         product_BLX: input product of a recurrent sub-layer, if it has terms besides the input.
     """
@@ -119,18 +130,20 @@ class Context(NamedTuple):
     def layer_context(
         self, number: int | Array, memory: AttentionMemory | tuple[State, ...] | None = None
     ) -> 'Context':
-        """Returns the context of layer `number`, with its memory and its number folded into the PRNG keys."""
+        """Returns the context for layer `number`: with this layer's memory, and with PRNG keys specific to the
+        layer.
+        """
         rngs = (fold_into_key(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
         rng, mechanism_rng, state_rng = rngs
         return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory)
 
     def with_shared_terms(self, terms: SharedTerms) -> 'Context':
-        """Returns the context with a stack's shared terms."""
+        """Returns the context with the terms that all layers of a stack share, such as the position bias."""
         return self._replace(bias=terms.bias, distance_biases=terms.distance_biases, learned=terms.learned)
 
 
 class ContextOptions(TypedDict, total=False):
-    """The fields of `Context` except its first two, as keyword arguments of a layer and its sub-layers."""
+    """The types of the fields of `Context` after its first two, as keyword arguments of a layer and its sub-layers."""
 
     rng: Array | None
     mechanism_rng: Array | None
@@ -145,14 +158,16 @@ class ContextOptions(TypedDict, total=False):
 
 
 def require_source(other: EncodedSource | None, reader: str) -> EncodedSource:
-    """Returns `other`; raises ValueError with the name of its `reader` if it is None."""
+    """Returns the encoded source `other`; if it is None, raises ValueError, which names the module that reads the
+    source.
+    """
     if other is None:
         raise ValueError(f'{reader} reads another sequence; give it as `other`')
     return other
 
 
 def fold_into_key(rng: Array | None, number: int | Array) -> Array | None:
-    """Returns an independent PRNG key, or one per row for keys [B]; None (no dropout) stays None."""
+    """Returns an independent PRNG key for `number`, or one key per row for keys [B]; None (no dropout) stays None."""
     if rng is None:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Cross-attention: queries from a layer's input attend to another sequence, such as an encoder's output."""
+"""The cross-attention module: queries from a layer's input attend to another sequence, such as an encoder's output."""
 
 import dataclasses
 import math
@@ -27,11 +27,13 @@ from efficient_attention.modules.learned_operands import make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import kernel_init, linear
 
-CROSS_STREAM = 0x63726F73  # folded into a layer's PRNG key for samples of its cross-attention
+CROSS_STREAM = 0x63726F73  # constant folded into the PRNG key with which cross-attention samples
 
 
 class CrossAttention(Projections):
-    """Multi-head attention to another sequence, [B, L, D] -> [B, L, D], with the config's `cross_attention`."""
+    """Multi-head attention to the encoded source, [B, L, D] -> [B, L, D], with the mechanism in the config field
+    `cross_attention`.
+    """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.config, mechanism = config, config.cross_mechanism
@@ -44,13 +46,18 @@ class CrossAttention(Projections):
     def __call__(
         self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Unpack[ContextOptions]
     ) -> Array:
-        """Returns the output of `run`; the other arguments are the fields of its `Context`."""
+        """Returns the attention output [B, L, D], without the operands that `run` also returns.
+
+        The other arguments are the fields of `Context`.
+        """
         return self.run(x_BLD, Context(segments_BL, positions_BL, **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, AttentionOperands]:
-        """Returns the attention to `context.other` within segments, and the queries and keys.
+        """Returns the output of the attention to the encoded source, and the queries and keys.
 
-        `context.rng` enables dropout of the weights; `context.mechanism_rng` is the layer's.
+        A query reads only source vectors with its segment number.
+
+        `context.rng` enables dropout of the weights; `context.mechanism_rng` is the layer's key.
         """
         other, mechanism = require_source(context.other, 'cross_attention'), self.config.cross_mechanism
         q_BLHK, keys = self.scaled_query(x_BLD), self.project_source(other)
@@ -64,9 +71,9 @@ class CrossAttention(Projections):
     def fixed_keys(
         self, other: EncodedSource, mechanism_rng: Array | None = None
     ) -> CrossAttentionKeys | CrossAttentionSums:
-        """Returns the cross-attention keys of another sequence for decoding, computed once.
+        """Returns the cross-attention keys of the encoded source for decoding; they are computed once per source.
 
-        `mechanism_rng` is the layer's.
+        `mechanism_rng` is the layer's key.
         """
         learned = None if self.learned is None else self.learned()
         return cache_cross_keys(
@@ -76,7 +83,8 @@ class CrossAttention(Projections):
     def run_with_cache(
         self, x_BnD: Array, context: Context, fixed: CrossAttentionKeys | CrossAttentionSums
     ) -> tuple[Array, AttentionOperands | None]:
-        """Returns the results of `run` for new tokens during incremental decoding, from the result of `fixed_keys`.
+        """Returns the attention output for new tokens in incremental decoding, and the operands; `fixed` holds the
+        source's keys from `fixed_keys`.
 
         The new tokens may have as many rows as the cached keys, or a multiple. The queries and keys are None if the
         cache holds only sums over the keys.
@@ -96,18 +104,20 @@ class CrossAttention(Projections):
         )
 
     def attention_operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
-        """Returns the queries and keys with the other operands of the scores."""
+        """Returns all operands of the attention scores: queries, keys, window centres, score vector and learned
+        arrays.
+        """
         centres_BLH = None if self.centres is None else self.centres(x_BLD)
         learned = None if self.learned is None else self.learned()
         return AttentionOperands(q_BLHK, k_BMHK, None, self.additive_vector(), centres_BLH, learned=learned)
 
     def scaled_query(self, x_BLD: Array) -> Array:
-        """Returns the scaled queries [B, L, H, K], without positions."""
+        """Returns the scaled queries [B, L, H, K] of the layer's input; no position encoding is applied."""
         q_BLHK = self.query_of(x_BLD)
         return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
 
     def project_source(self, other: EncodedSource) -> KeySequence:
-        """Returns the keys and values [B, M, H, K] of another sequence, without positions."""
+        """Returns the keys and values [B, M, H, K] of the encoded source; no position encoding is applied."""
         key_BMHK = self.keys_of(other.states_BMD, other.positions_BM)
         assert key_BMHK is not None
         value_BMHK = self.split_heads(self.value(other.states_BMD))
@@ -115,9 +125,10 @@ class CrossAttention(Projections):
 
 
 def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) -> CallOptions:
-    """Returns the options of `attend` with segments and positions of both sequences, and the sampling key.
+    """Returns the options of `attend` for cross-attention: segments and positions of queries and source, and the
+    sampling key.
 
-    Positions are omitted if the mechanism does not compare positions, because array positions rule out some backends.
+    Positions are omitted if the mechanism does not compare positions, because some backends support no position arrays.
     """
     other = require_source(context.other, 'cross_attention')
     rng = cross_rng(context.mechanism_rng) if mechanism.randomness.always else None
@@ -128,14 +139,16 @@ def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) 
 
 
 def cross_rng(mechanism_rng: Array | None) -> Array | None:
-    """Returns the PRNG key for a cross-attention's samples, different from the key of the layer's self-attention."""
+    """Returns the PRNG key with which a layer's cross-attention samples; it differs from the key of the layer's
+    self-attention.
+    """
     return fold_into_key(mechanism_rng, CROSS_STREAM)
 
 
 class LocalAttentionCentres(nnx.Module):
-    """The relative position that each query attends to: sigmoid(v tanh(W h)), [B, L, D] -> [B, L, H].
+    """Predicts the window centre of each query in local cross-attention, sigmoid(v tanh(W h)), [B, L, D] -> [B, L, H].
 
-    It is a share of the other sequence's length. Source: Luong et al. 2015, arXiv 1508.04025, equation 9; here each
+    The centre is a share of the source's length. Source: Luong et al. 2015, arXiv 1508.04025, equation 9; here each
     head has a separate W and v.
     """
 
@@ -146,7 +159,7 @@ class LocalAttentionCentres(nnx.Module):
         self.vector = nnx.Param(draw(rngs.params(), (config.heads, config.head_width), jnp.float32))
 
     def __call__(self, x_BLD: Array) -> Array:
-        """Returns the position of each query as a share of the other sequence's length, float32 in (0, 1)."""
+        """Returns the window centre of each query and head, as a share of the source's length, float32 in (0, 1)."""
         hidden_BLI = jnp.tanh(self.hidden(x_BLD).astype(jnp.float32))
         hidden_BLHK = hidden_BLI.reshape(*x_BLD.shape[:2], self.config.heads, self.config.head_width)
         vector_11HK = jnp.asarray(self.vector[...])[None, None]

@@ -1,11 +1,12 @@
-"""A dense layer that sums bfloat16 products in float32, forward and backward, because this is fast on a CPU.
+"""A dense layer that sums bfloat16 products in float32, in the forward and backward pass, because this is fast on a
+CPU.
 
 For float32 results of bfloat16 matrices, XLA uses the CPU's bfloat16 instructions (AMX, AVX512-BF16). For bfloat16
 results, it first converts all operands to float32, which is slower than computing in float32 throughout. So this layer
 requests float32 results and rounds them to bfloat16 afterwards. The backward pass does the same, where JAX's
 default rule would multiply a float32 gradient with bfloat16 weights. Parameter gradients stay float32.
 
-The layer equals Flax's layer in float32. It also does on GPUs and TPUs if the result is bfloat16.
+In float32, the layer equals Flax's layer. On GPUs and TPUs, it also equals Flax's layer if the result is bfloat16.
 """
 
 import functools
@@ -26,7 +27,7 @@ Saved = tuple[Array, Array, Array | None]
 
 
 class Dense(nnx.Linear):
-    """A dense layer [..., I] -> [..., O] with float32 parameters, computed in `dtype`.
+    """A dense layer [..., I] -> [..., O] with float32 parameters, which computes in `dtype` and can be quantized.
 
     Attributes:
         axes: letters of the kernel's axes, by which it is sharded over a mesh (attention/device_mesh.py).
@@ -34,8 +35,7 @@ class Dense(nnx.Linear):
             kernel is float32 and rounded in each call, as in training. After `store_int8_codes` it is int8, with
             scales in `kernel_scale`.
         weighs_inputs: whether the kernel's gradient measures the use of its inputs
-            (modules/input_importance_gradients.py); only in
-            float32.
+            (modules/input_importance_gradients.py); only in float32.
         preferred_element_type: dtype of the result; None = `dtype`.
     """
 
@@ -45,7 +45,7 @@ class Dense(nnx.Linear):
     weighs_inputs = False
 
     def __call__(self, inputs: Float[Array, '... I'], out_sharding: Any = None) -> Float[Array, '... O']:
-        """Returns the product with the kernel, plus the bias if there is one."""
+        """Returns the inputs multiplied by the kernel, plus the bias if there is one."""
         if self.quantization != 'none':
             return self.quantized_product(inputs)
         if self.weighs_inputs:
@@ -62,9 +62,9 @@ class Dense(nnx.Linear):
         return out.astype(self.preferred_element_type or self.dtype)
 
     def quantized_product(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
-        """Returns the quantized product with the kernel, plus the bias if there is one.
+        """Returns the inputs multiplied by the kernel, with int8 rounding, plus the bias if there is one.
 
-        It is computed in float32, except for int8 inputs times a stored int8 kernel.
+        The product is computed in float32, except for int8 inputs times a stored int8 kernel.
         """
         x, has_inputs = inputs.astype(jnp.float32), self.quantization == 'int8'
         if self.kernel_scale is None:
@@ -76,17 +76,17 @@ class Dense(nnx.Linear):
         return self.with_bias(out).astype(self.preferred_element_type or self.dtype or jnp.float32)
 
     def with_bias(self, out: Float[Array, '... O']) -> Float[Array, '... O']:
-        """Returns `out` plus the bias if there is one."""
+        """Returns the product `out` plus the bias, if the layer has a bias."""
         return out if self.bias is None else out + jnp.broadcast_to(jnp.asarray(self.bias[...]), out.shape)
 
     def store_int8_codes(self) -> None:
-        """Replaces the kernel by int8 codes and scales, after which training is impossible."""
-        kernel = jnp.asarray(self.kernel[...])  # [I, O], or [N, I, O] in stacked layers
+        """Replaces the kernel by int8 codes and scales; afterwards the layer cannot be trained."""
+        kernel = jnp.asarray(self.kernel[...])  # shape [I, O], or [N, I, O] in stacked layers
         scale = int8_scale(kernel, -2)
         self.kernel, self.kernel_scale = nnx.Param(quantize_to_int8(kernel, scale)), nnx.Param(scale)
 
     def float32_kernel(self) -> Array:
-        """Returns the float32 kernel that the layer multiplies with.
+        """Returns the kernel in float32, with the values with which the layer multiplies.
 
         A kernel that 'fsdp' shards is gathered first. With quantization, its values are multiples of an int8 scale.
         """
@@ -96,24 +96,24 @@ class Dense(nnx.Linear):
         return kernel_IO if self.quantization == 'none' else fake_quantize(kernel_IO, 0)
 
     def product_of_gathered_kernel(self, inputs: Float[Array, '... I'], bias_O: Array | None) -> Float[Array, '... O']:
-        """Returns the result of Flax's layer, with a kernel that is gathered per product."""
+        """Returns the same result as Flax's layer, from a sharded kernel that is gathered for each product."""
         inputs, kernel_IO, bias_O = self.promote_dtype((inputs, self.kernel[...], bias_O), dtype=self.dtype)
         out = gathering_product(self.axes, self.preferred_element_type, inputs, kernel_IO)
         return out if bias_O is None else out + jnp.broadcast_to(bias_O, out.shape).astype(out.dtype)
 
 
 def plain_matmul(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
-    """Returns x [..., I] times kernel [I, O], without any conversion."""
+    """Returns x [..., I] times kernel [I, O], without dtype conversion or gathering."""
     return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
 
 
 def gathered_matmul(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
-    """Returns x [..., I] times kernel [I, O], with the kernel gathered from its shards."""
+    """Returns x [..., I] times kernel [I, O]; a sharded kernel is gathered from all devices first."""
     contracted = ((x.ndim - 1,), (0,)), ((), ())
     return lax.dot_general(x, gather_parameter(kernel_IO, axes), contracted, preferred_element_type=dtype)
 
 
-# `gathered_matmul` with a backward pass that stores only the local shard of each kernel and gathers it again.
+# For its backward pass, this function stores only the local shard of the kernel and gathers the kernel again.
 gathering_product = jax.custom_vjp(gathered_matmul, nondiff_argnums=(0, 1))
 
 
@@ -131,7 +131,8 @@ gathering_product.defvjp(_gathering_forward, _gathering_backward)
 
 
 def regather_kernel(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[Array, Float[Array, '... O']]:
-    """Returns kernel and gradient unchanged, but prevents gathering the kernel before the gradient is available.
+    """Returns kernel and gradient unchanged, but forces the backward pass to gather the kernel only after the gradient
+    is available.
 
     Otherwise, without a scan over layers, the compiler would reuse and store the gathered kernel of the forward pass.
     """
@@ -142,7 +143,7 @@ def regather_kernel(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[
 def bfloat16_dense(
     axes: str, x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None
 ) -> Float[Array, '... O']:
-    """Returns bfloat16 x [..., I] times kernel [I, O] plus bias [O], in float32.
+    """Returns bfloat16 x [..., I] times kernel [I, O] plus bias [O], with a float32 result.
 
     The kernel is rounded to the dtype of x.
     """
@@ -153,7 +154,7 @@ def bfloat16_dense(
 def float32_product(
     left: Float[Array, '...'], right: Float[Array, '...'], left_axes: tuple[int, ...], right_axes: tuple[int, ...]
 ) -> Float[Array, '...']:
-    """Returns the float32 contraction of two arrays over the given axes."""
+    """Returns the contraction of two arrays over the given axes, with a float32 result."""
     return lax.dot_general(left, right, ((left_axes, right_axes), ((), ())), preferred_element_type=jnp.float32)
 
 

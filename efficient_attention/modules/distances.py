@@ -1,4 +1,6 @@
-"""Transformer-XL's relative attention: the term that a layer adds to its logits for each query-key distance."""
+"""Transformer-XL's relative positions: computes the term that a layer adds to its logits for each distance of query and
+key.
+"""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -13,7 +15,7 @@ from efficient_attention.modules.positions import sinusoid
 
 
 class DistanceBiases(nnx.Module):
-    """The parameters u and v, of one layer or shared by all."""
+    """Transformer-XL's learned biases u and v, of one layer or shared by all layers."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         shape = config.heads, config.head_width
@@ -21,19 +23,23 @@ class DistanceBiases(nnx.Module):
         self.distance = nnx.Param(weight_init(config)(rngs.params(), shape))
 
     def __call__(self) -> Biases:
-        """Returns the biases u, for contents, and v, for distances."""
+        """Returns Transformer-XL's biases: u for contents and v for distances."""
         return Biases(self.content[...], self.distance[...])
 
     def shared_terms(self, positions_BL: Array | None) -> SharedTerms:  # noqa: ARG002  distances do not depend on positions
-        """Returns u and v as the shared terms of a stack; `positions_BL` is ignored, see `PositionBias`."""
+        """Returns Transformer-XL's biases u and v as terms that all layers share; `positions_BL` is ignored.
+
+        The parameter `positions_BL` exists because `PositionBias` has the same method.
+        """
         return SharedTerms(distance_biases=self())
 
 
 class DistanceTerm(nnx.Module):
-    """The relative term of one layer, logits_ij = ((q_i + u) k_j + (q_i + v) W sinusoid(i - j)) / sqrt(K).
+    """Transformer-XL's relative term of one layer: logits_ij = ((q_i + u) k_j + (q_i + v) W sinusoid(i - j)) / sqrt(K).
 
-    Dai et al. 2019, arXiv 1901.02860, section 3.3. With `clamp_length` = c, distances above c count as c. Unlike in the
-    released code, no dropout acts on the sinusoids. One mask for all rows would depend on how a batch is sharded.
+    Source: Dai et al. 2019, arXiv 1901.02860, section 3.3. With `clamp_length` = c, distances above c count as c.
+    Unlike in the released code, no dropout acts on the sinusoids. One mask for all rows would depend on how a batch is
+    sharded.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -44,9 +50,9 @@ class DistanceTerm(nnx.Module):
         self.biases = None if config.relative_shared_biases else DistanceBiases(config, rngs=rngs)
 
     def __call__(self, q_BLHK: Array, distances: int, shared: Biases | None) -> tuple[Array, Relative]:
-        """Returns q + u, and the relative term for distances 0 ... `distances` - 1.
+        """Returns the queries plus u, and Transformer-XL's relative term for the distances 0 ... `distances` - 1.
 
-        `shared` has u and v if the layers have none.
+        `shared` holds u and v if all layers share them.
         """
         config = self.config
         biases = shared if self.biases is None else self.biases()

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward sub-layer, and the papers' activation functions."""
+"""The position-wise feed-forward sub-layer, and the activation functions of the supported models."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from efficient_attention.modules.parameters import linear
 
 
 class FeedForward(nnx.Module):
-    """The feed-forward sub-layer: activation(x W_up + b) W_down + b per position, [B, L, D] -> [B, L, D].
+    """The feed-forward sub-layer: activation(x W_up + b) W_down + b at each position, [B, L, D] -> [B, L, D].
 
     With `feed_forward_gate`: (activation(x W_gate + b) * (x W_up + b)) W_down + b (Shazeer 2020, arXiv 2002.05202).
 
@@ -35,7 +35,9 @@ class FeedForward(nnx.Module):
         with_low_rank(self, config, ('gate', 'up', 'down'), rngs)
 
     def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:
-        """Returns the sub-layer's output; chunked and unchunked results are equal up to rounding.
+        """Returns the feed-forward output [B, L, D]; it is computed in chunks of positions if the config says so.
+
+        Chunked and unchunked results are equal up to rounding.
 
         `rng` (a PRNG key, or one per row) enables dropout of the wide activations, which chunked computation does not
         support.
@@ -50,7 +52,7 @@ class FeedForward(nnx.Module):
         return out_nBcD.swapaxes(0, 1).reshape(batch, chunks * self.chunk, width)[:, :length]
 
     def compute(self, x_BLD: Array, rng: Array | None = None) -> Array:
-        """Returns the feed-forward output for all given positions at once."""
+        """Returns the feed-forward output for all given positions, without chunks."""
         activate, up_BLF = ACTIVATION_FUNCTIONS[self.activation], shard_activations(self.up(x_BLD), 'BLF')
         wide_BLF = (
             activate(up_BLF) if self.gate is None else activate(shard_activations(self.gate(x_BLD), 'BLF')) * up_BLF
@@ -59,7 +61,7 @@ class FeedForward(nnx.Module):
 
 
 def gelu_tanh(x: Float[Array, '...']) -> Float[Array, '...']:
-    """Returns GELU in its tanh approximation, as in the code of BERT, ALBERT and GPT-2.
+    """Returns the tanh approximation of GELU, as in the code of BERT, ALBERT and GPT-2.
 
     Source: Hendrycks & Gimpel 2016, arXiv 1606.08415.
     """
@@ -76,7 +78,7 @@ def gelu_sigmoid(x: Float[Array, '...']) -> Float[Array, '...']:
     return x * jax.nn.sigmoid(1.702 * x)
 
 
-# Activation functions by their names in configs.
+# The activation functions by the names that configs use.
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     'gelu_tanh': gelu_tanh,
     'gelu_erf': gelu_erf,

@@ -1,8 +1,9 @@
-"""Longformer's global attention for tokens that the data mark as global, such as the question about a document.
+"""Longformer's global attention for tokens that the data mark as global, such as the tokens of a question about a
+document.
 
-A global token attends to every token of its segment, and all of them attend to it. Global queries use separate
-projections for queries, keys and values. All other queries read the global tokens through the ordinary projections.
-Source: Beltagy et al. 2020, arXiv 2004.05150, section 3.1, and its released code.
+A global token attends to every token of its segment, and every token of the segment attends to it. Global queries use
+separate projections for queries, keys and values. All other queries read the global tokens through the ordinary
+projections. Source: Beltagy et al. 2020, arXiv 2004.05150, section 3.1, and its released code.
 """
 
 import dataclasses
@@ -20,11 +21,13 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.parameters import linear
 
-NOBODY = 0  # segment of padding, which no query reads
+NOBODY = 0  # segment number of padding, which no query reads
 
 
 class GlobalProjections(nnx.Module):
-    """The query, key and value projections of global tokens (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
+    """The separate query, key and value projections of global tokens (Beltagy et al. 2020, arXiv 2004.05150, section
+    3.1).
+    """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
@@ -33,13 +36,15 @@ class GlobalProjections(nnx.Module):
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
 
     def __call__(self, x_BLD: Array) -> tuple[Array, Array, Array]:
-        """Returns query, key and value [B, L, H x K]."""
+        """Returns the queries, keys and values [B, L, H x K] for global attention."""
         return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
 @dataclasses.dataclass(frozen=True)
 class GlobalTokens:
-    """A mask of global tokens [B, L], their queries, keys and values [B, L, H, K], and the maximum number per row."""
+    """The inputs of global attention: mask of global tokens [B, L], queries, keys and values [B, L, H, K], maximum
+    number per row.
+    """
 
     is_global_BL: Array
     query_BLHK: Array
@@ -57,7 +62,7 @@ def attend_with_global(
     segments_BL: Array,
     options: CallOptions,
 ) -> Array:
-    """Returns softmax attention over the pattern's pairs and all pairs with a global token, [B, L, H, K].
+    """Returns softmax attention [B, L, H, K] over all pairs in the pattern and all pairs with a global token.
 
     Each pair counts once. Three calls compute it: every query over the pattern's non-global keys, every query over the
     global keys, and the global queries over all keys. The first two key sets are disjoint and merge by their
@@ -68,8 +73,8 @@ def attend_with_global(
         q_BLHK: ordinary queries; `k_BLHK` and `v_BLHK` are the ordinary keys and values.
         tokens: the global tokens.
         mechanism: a Softmax.
-        segments_BL: as in `attend`.
-        options: of `attend`: dropout, PRNG keys, backend.
+        segments_BL: segment numbers, as in `attend`.
+        options: the options of `attend`: dropout, PRNG keys, backend.
     """
     if not mechanism.capabilities.merges:
         raise NotImplementedError(f'global tokens need softmax attention over a pattern, not {mechanism}')
@@ -86,7 +91,7 @@ def attend_with_global(
     k_BTHK, v_BTHK = gather_positions(k_BLHK, places_BT), gather_positions(v_BLHK, places_BT)
     second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
     of_global, global_lse = attend_with_options(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
-    assert local_lse is not None and global_lse is not None  # both calls set return_lse
+    assert local_lse is not None and global_lse is not None  # both calls of `attend_with_options` set return_lse
     out_BLHK, _ = merge_partial_softmax([(local, local_lse), (of_global, global_lse)])
     q_BTHK = gather_positions(tokens.query_BLHK, places_BT)
     third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
@@ -99,12 +104,12 @@ def attend_with_global(
 
 
 def gather_positions(x_BLHK: Array, places_BT: Array) -> Array:
-    """Returns the vectors of each row at indices `places_BT`, [B, T, H, K]."""
+    """Returns the vectors at the given positions of each batch row, [B, T, H, K]."""
     return jnp.take_along_axis(x_BLHK, places_BT[:, :, None, None], axis=1)
 
 
 def dropout_keys(options: CallOptions, number: int) -> CallOptions:
-    """Returns the options of call `number`, with different dropout bits per call."""
+    """Returns the options of `attend` with a different dropout key for each call `number`."""
     rng = options.dropout_rng
     if rng is None:
         return options

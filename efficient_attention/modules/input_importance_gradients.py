@@ -1,6 +1,6 @@
-"""Products whose kernel gradient measures how much each input is used, instead of the change of the loss.
+"""Matrix products whose kernel gradient measures how much each input is used, instead of the gradient of the loss.
 
-The gradient of a kernel is replaced by sums of squares of its inputs, the gradient of a table by counts. So one
+The gradient of a kernel is replaced by the sum of squares of each input, the gradient of a table by look-up counts. One
 backward pass collects these sums for every kernel, including kernels of layers under a scan. A token counts only if its
 output affects the loss, so padding does not count.
 """
@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 
 @jax.custom_vjp
 def input_squares_matmul(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
-    """Returns x [..., I] times kernel [I, O].
+    """Returns x [..., I] times kernel [I, O]; the kernel's gradient is replaced by the sum of squares of each input.
 
-    The gradient of the kernel [I, O] is each input's sum of squares, repeated in all columns.
+    The sums are repeated in all columns of the kernel's gradient [I, O].
     """
     return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
 
@@ -39,7 +39,7 @@ input_squares_matmul.defvjp(_product_forward, _product_backward)
 
 @jax.custom_vjp
 def counted_table_rows(table_VE: Array, numbers: Int[Array, '...']) -> Float[Array, '... E']:
-    """Returns rows of a table [V, E]; the gradient of each table row is the number of its look-ups."""
+    """Returns rows of a table [V, E]; the gradient of each row is replaced by the number of its look-ups."""
     return jnp.take(table_VE, numbers, axis=0)
 
 
@@ -58,5 +58,5 @@ counted_table_rows.defvjp(_rows_forward, _rows_backward)
 
 
 def is_token_used(gradient: Float[Array, '... O']) -> Array:
-    """Returns a mask [..., 1] of the tokens that affect the loss."""
+    """Returns a mask [..., 1] of the tokens that affect the loss, which are the tokens whose gradient is not zero."""
     return (gradient != 0.0).any(axis=-1, keepdims=True)

@@ -1,4 +1,6 @@
-"""A transformer layer: a list of sub-layers, each with residual, norm and dropout."""
+"""A transformer layer: a sequence of sub-layers such as attention and feed-forward, each with residual, norm and
+dropout.
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -40,15 +42,15 @@ from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.recurrent import Recurrent
 from efficient_attention.recurrence.recur import State
 
-# The sources of an attention's keys and values.
-ITSELF = 'itself'  # the input of the sub-layer
-MEMORY = 'memory'  # the layer's inputs of earlier segments, before its input; only if the call brings a memory
-OTHER = 'other'  # another sequence, such as an encoder's output
+# The sequences from which an attention takes its keys and values.
+ITSELF = 'itself'  # the input of the attention sub-layer
+MEMORY = 'memory'  # the layer's inputs of earlier text segments, if the call has a memory
+OTHER = 'other'  # the encoded source, such as an encoder's output
 
-# The cached values of a sub-layer during incremental decoding.
-GROWING = 'growing'  # the keys of all tokens so far
-FIXED = 'fixed'  # the keys of another sequence, computed once
-STATE = 'state'  # the state of a recurrent sub-layer
+# The kinds of values that a sub-layer caches during incremental decoding.
+GROWING = 'growing'  # keys and values of all tokens so far
+FIXED = 'fixed'  # keys and values of the encoded source, computed once
+STATE = 'state'  # the state of a recurrent cell
 
 # The residual streams of a layer, [B, L, D] each: one in a plain stack, two in a reversible stack.
 Streams = tuple[Array, ...]
@@ -56,15 +58,15 @@ Streams = tuple[Array, ...]
 
 @dataclasses.dataclass(frozen=True)
 class SubLayer:
-    """A sub-layer of a layer: attention, cross-attention, recurrent cell or feed-forward.
+    """The description of a sub-layer: attention, cross-attention, recurrent cell or feed-forward.
 
     Args:
-        name: of its module in the layer, used in parameter paths.
+        name: name of the sub-layer's module in the layer, used in parameter paths.
         keys_from: an attention's sources of keys and values, in order of concatenation; () = no attention.
         dropout: number folded into the layer's PRNG key for output dropout; all such numbers in a layer differ.
         inner_dropout: likewise for dropout on attention weights, on a recurrent state, or on feed-forward activations.
-        is_recurrent: whether it reads its input position by position, with a state.
-        is_constant: whether it has no heads or units, only a bias.
+        is_recurrent: whether the sub-layer reads its input position by position, with a state.
+        is_constant: whether the sub-layer has no heads or units, only a bias.
     """
 
     name: str
@@ -76,12 +78,14 @@ class SubLayer:
 
     @property
     def norm_name(self) -> str:
-        """The attribute name of its norm in the layer."""
+        """The attribute name of the sub-layer's norm in the layer."""
         return f'{self.name}_norm'
 
     @property
     def cache_kind(self) -> str:
-        """The kind of cached values for decoding: `GROWING`, `FIXED` or `STATE`; '' for none."""
+        """The kind of values that the sub-layer caches in decoding: `GROWING`, `FIXED` or `STATE`; '' if it caches
+        nothing.
+        """
         if self.is_recurrent:
             return STATE
         return FIXED if OTHER in self.keys_from else GROWING if self.keys_from else ''
@@ -97,20 +101,23 @@ CROSS_ATTENTION_LAYER = (ATTENTION, CROSS_ATTENTION, FEED_FORWARD)  # Vaswani et
 
 
 def sub_layers_of(config: LayerConfig, *, reads_other: bool = False) -> tuple[SubLayer, ...]:
-    """Returns the sub-layers of a config's layers; `reads_other` adds a cross-attention."""
+    """Returns the sub-layers of a layer with this config; `reads_other` adds a cross-attention."""
     mixing = ATTENTION if config.cell == 'none' else RECURRENT
     return (mixing, *([CROSS_ATTENTION] * reads_other), *([FEED_FORWARD] * config.feed_forward))
 
 
-# The cached values of a sub-layer during decoding. Self-attention caches the keys of all tokens in its mechanism's
-# form, cross-attention the keys of the other sequence, a recurrent cell its state.
+# The type of the values that a sub-layer caches during decoding: `Cache` for self-attention, in its mechanism's form;
+# `CrossAttentionKeys` or `CrossAttentionSums` for cross-attention; `State` for a recurrent cell.
 Kept = Cache | CrossAttentionKeys | CrossAttentionSums | State
 
 
 class Layer(nnx.Module):
-    """Sub-layers in sequence, [B, L, D] -> [B, L, D]; by default the sub-layers of `sub_layers_of`.
+    """A transformer layer: runs its sub-layers in sequence, [B, L, D] -> [B, L, D]; by default the sub-layers from
+    `sub_layers_of`.
 
-    'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x + dropout(f(norm(x))); 'none': without the norm.
+    The config field `norm` places the norm. 'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x +
+    dropout(f(norm(x))); 'none': no norm.
+
     Without `residual`, the sum omits its first term x.
     """
 
@@ -131,16 +138,19 @@ class Layer(nnx.Module):
         mechanism: Mechanism | None = None,
         **options: Unpack[ContextOptions],
     ) -> Array:
-        """Returns the output of `run`; the other arguments are the fields of its `Context`."""
+        """Returns the layer's output [B, L, D], without the operands that `run` also returns.
+
+        The other arguments are the fields of `Context`.
+        """
         return self.run((x_BLD,), Context(segments_BL, positions_BL, **options), mechanism)[0][0]
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Streams, dict[str, Any]]:
-        """Returns the streams after all sub-layers, and the sub-layers' operands by name.
+        """Returns the residual streams after all sub-layers; and the attention operands or recurrent states of the
+        sub-layers, by name.
 
-        Operands are the queries and keys of an attention, or the states of a recurrent cell. `mechanism` is for
-        self-attention; by default it is the config's first.
+        `mechanism` is the mechanism of self-attention; by default it is the config's first mechanism.
         """
         operands: dict[str, Any] = {}
         for sub in self.sub_layers:
@@ -151,13 +161,13 @@ class Layer(nnx.Module):
         return streams, operands
 
     def read(self, sub: SubLayer, x_BLD: Array) -> Array:
-        """Returns the input of a sub-layer: `x_BLD`, normalised in a 'pre' layer."""
+        """Returns the input of a sub-layer: the residual stream, which a 'pre' layer normalises."""
         return shard_activations(getattr(self, sub.norm_name)(x_BLD) if self.config.norm == 'pre' else x_BLD, 'BLD')
 
     def apply(
         self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None
     ) -> tuple[Array, AttentionOperands | tuple[State, ...] | None]:
-        """Returns a sub-layer's output and its queries and keys, or a recurrent cell's states."""
+        """Returns the output of a sub-layer, and its queries and keys or its recurrent states."""
         module, rng = getattr(self, sub.name), fold_into_key(context.rng, sub.inner_dropout)
         if not sub.cache_kind:
             return module(x_BLD, rng=rng), None
@@ -169,7 +179,7 @@ class Layer(nnx.Module):
         return module.run(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
 
     def add_residual(self, sub: SubLayer, streams: Streams, out_BLD: Array, rng: Array | None = None) -> Streams:
-        """Returns the streams after the residual sum x + dropout(f(x)), which a 'post' layer normalises.
+        """Returns the residual streams after the sum x + dropout(f(x)), which a 'post' layer normalises.
 
         Two streams become (x1, x2) -> (x2, x1 + dropout(f(x2))).
         """
@@ -192,15 +202,16 @@ class Layer(nnx.Module):
     def run_with_cache(
         self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]
     ) -> tuple[Streams, list[Kept], dict[str, AttentionOperands]]:
-        """Returns the results of `run` for new tokens during incremental decoding, and the new cached values.
+        """Returns the residual streams of new tokens in incremental decoding, the new cached values, and the operands
+        as in `run`.
 
         Dropout is off.
 
         Args:
             streams: the inputs of the new tokens.
-            context: their segments, and their positions in the text. Its PRNG keys for dropout are ignored.
+            context: segments of the new tokens, and their positions in the text. PRNG keys for dropout are ignored.
             spec: specification of the self-attention cache.
-            before: iterator over the cached values of earlier tokens, one per sub-layer with a `cache`. This layer
+            before: iterator over the cached values of earlier tokens, one per sub-layer with a `cache_kind`. This layer
                 consumes its values; values of later layers may follow.
         """
         context = context._replace(rng=None, state_rng=None, product_BLX=None)
@@ -225,7 +236,9 @@ class Layer(nnx.Module):
         return streams, after, operands
 
     def attention_memory(self, sub: SubLayer, context: Context) -> LayerMemory | None:
-        """Returns the memory for self-attention, normalised like the input; None without memory."""
+        """Returns the memory that self-attention reads, normalised like the layer's input; None if the context has no
+        memory.
+        """
         memory = context.memory
         memory = memory.all_memory_slots() if isinstance(memory, CompressedLayerMemory) else memory
         assert memory is None or isinstance(memory, LayerMemory)
@@ -234,11 +247,12 @@ class Layer(nnx.Module):
     def memory_and_aux_losses(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[tuple[Array, Array | None], Told]:
-        """Returns the layer's entries of the new memory, and its auxiliary losses.
+        """Returns what the layer adds to the next memory (its input and compressed evicted tokens), and its auxiliary
+        losses.
 
-        The new memory gets the layer's input and the compressed evicted tokens [B, L / c, D], which are None without
-        compression. The auxiliary loss 'reconstruction' trains a learned compressor, see `reconstruction_error`. Its
-        gradient reaches only the compressor.
+        The compressed evicted tokens are [B, L / c, D]; they are None without compression. The auxiliary loss
+        'reconstruction' trains a learned compressor, see `reconstruction_error`. Its gradient reaches only the
+        compressor.
         """
         memory = context.memory
         if not isinstance(memory, CompressedLayerMemory):
@@ -261,14 +275,14 @@ class Layer(nnx.Module):
         return getattr(self, sub.name).input_product(x_BLD)
 
     def normed_slots(self, sub: SubLayer, slots: LayerMemory) -> LayerMemory:
-        """Returns the vectors of a memory, normalised like the input of the sub-layer."""
+        """Returns a memory whose vectors are normalised like the input of the sub-layer."""
         if self.config.norm != 'pre':
             return slots
         return slots._replace(states_BMD=getattr(self, sub.norm_name)(slots.states_BMD))
 
 
 def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Module:
-    """Returns the module of a sub-layer."""
+    """Returns the NNX module of a sub-layer: attention, recurrent cell, feed-forward, or a constant."""
     if sub.is_constant:
         return ConstantSubLayer(config)
     if sub.is_recurrent:
@@ -279,27 +293,32 @@ def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Modul
 
 
 class ConstantSubLayer(nnx.Module):
-    """A sub-layer without heads or units, only a bias: the same learned vector for each token, [B, L, D]."""
+    """A sub-layer whose heads or units have all been removed: returns the same learned bias vector for each token, [B,
+    L, D].
+    """
 
     def __init__(self, config: LayerConfig) -> None:
         self.bias = nnx.Param(jnp.zeros(config.width, jnp.float32))
 
     def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:  # noqa: ARG002  there is no inner dropout
-        """Returns the learned vector at every position; only the shape and dtype of the input matter."""
+        """Returns the learned vector at every position; only the shape and the dtype of the input are used."""
         bias_D = jnp.asarray(self.bias[...]).astype(x_BLD.dtype)
         return jax.lax.broadcast_in_dim(bias_D, x_BLD.shape, (x_BLD.ndim - 1,))
 
 
 def residual_sum(streams: Streams, out_BLD: Array) -> Array:
-    """Returns x + f(x), or x1 + f(x2) for two streams, in the dtype of the streams."""
+    """Returns the residual sum x + f(x), or x1 + f(x2) for two streams, in the dtype of the streams."""
     return streams[0] + out_BLD.astype(streams[0].dtype)
 
 
 def initial_streams(x_BLD: Array, *, is_reversible: bool) -> Streams:
-    """Returns the streams before the first layer; two streams are always float32, see models/reversible.py."""
+    """Returns the residual streams before the first layer: the input, or two float32 copies in a reversible stack.
+
+    models/reversible.py explains why two streams are float32.
+    """
     return (x_BLD.astype(jnp.float32),) * 2 if is_reversible else (x_BLD,)
 
 
 def merge_streams(streams: Streams, dtype: DTypeLike) -> Array:
-    """Returns the output of a stack [B, L, D]: its stream, or the mean of two streams."""
+    """Returns the output of a layer stack [B, L, D]: its residual stream, or the mean of two streams."""
     return (streams[0] if len(streams) == 1 else 0.5 * (streams[0] + streams[1])).astype(dtype)

@@ -1,4 +1,6 @@
-"""Arrays that a mechanism learns besides its projections, as parameters of a layer or of a stack."""
+"""Stores the arrays that an attention mechanism learns besides its projections, as parameters of a layer or of a
+stack.
+"""
 
 from collections.abc import Mapping
 
@@ -11,11 +13,13 @@ from jaxtyping import Float
 from efficient_attention.attention.mechanism import LearnedOperand, Mechanism
 from efficient_attention.config.layer import LayerConfig
 
-RUNNING_MEANS = 'running_means'  # part of the paths of parameters that are running means
+RUNNING_MEANS = 'running_means'  # paths of parameters that are running means contain this name
 
 
 class LearnedOperands(nnx.Module):
-    """The learned arrays that a mechanism declares (`Mechanism.learned_operands`), per layer or shared by all."""
+    """The arrays that an attention mechanism learns, as `Mechanism.learned_operands` declares them, per layer or shared
+    by all layers.
+    """
 
     def __init__(self, config: LayerConfig, mechanism: Mechanism, *, is_shared: bool, rngs: nnx.Rngs) -> None:
         declared = mechanism.learned_operands(config.heads, config.head_width)
@@ -27,14 +31,19 @@ class LearnedOperands(nnx.Module):
                 setattr(self, name, nnx.Param(initial_operand(declared[name], rngs)))
 
     def __call__(self, shared: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Returns the layer's and the shared learned arrays by name, float32, as an argument of `attend`."""
+        """Returns the mechanism's learned arrays by name, float32, in the form of the `learned` argument of `attend`.
+
+        `shared` holds the arrays that all layers share.
+        """
         means = {} if self.running_means is None else self.running_means()
         own = {name: means[name] if name in means else jnp.asarray(getattr(self, name)[...]) for name in self.names}
         return own | dict(shared or {})
 
 
 class RunningMeans(nnx.Module):
-    """The learned arrays that are running means; training finds them by the name of this module in their paths."""
+    """Learned arrays that are running means of the data, such as centroids; the trainer finds them by the name of this
+    module in their paths.
+    """
 
     def __init__(self, declared: Mapping[str, LearnedOperand], *, rngs: nnx.Rngs) -> None:
         self.names = tuple(declared)
@@ -44,21 +53,24 @@ class RunningMeans(nnx.Module):
             setattr(self, name, nnx.Param(jnp.pad(points, [(0, 0)] * (points.ndim - 1) + [(0, 1)])))
 
     def __call__(self) -> dict[str, Array]:
-        """Returns the running means by name, float32."""
+        """Returns the running means by name, as float32 arrays."""
         return {name: jnp.asarray(getattr(self, name)[...]) for name in self.names}
 
 
 def initial_operand(operand: LearnedOperand, rngs: nnx.Rngs) -> Float[Array, '...']:
-    """Returns an operand's initial values, sampled from the normal distribution that it declares."""
+    """Returns the initial values of a mechanism's learned array, sampled from the normal distribution that it
+    declares.
+    """
     return jax.nn.initializers.normal(operand.deviation)(rngs.params(), operand.shape, jnp.float32)
 
 
 def make_learned(
     config: LayerConfig, mechanism: Mechanism, *, is_shared: bool = False, rngs: nnx.Rngs
 ) -> LearnedOperands | None:
-    """Returns the learned arrays of a mechanism as parameters, either per layer or, with `is_shared`, for all layers.
+    """Returns the module with a mechanism's learned arrays: either the arrays of one layer or, with `is_shared`, of all
+    layers.
 
-    The result is None if the mechanism declares no such arrays.
+    The result is None if the mechanism declares no such array.
     """
     made = LearnedOperands(config, mechanism, is_shared=is_shared, rngs=rngs)
     return made if made.names else None

@@ -1,4 +1,6 @@
-"""Compression of evicted memory tokens, and the loss that trains it (Rae et al. 2019, arXiv 1911.05507)."""
+"""Compresses tokens that segment memory evicts, and computes the loss that trains the compression (Rae et al. 2019,
+arXiv 1911.05507).
+"""
 
 from typing import TypeVar
 
@@ -18,16 +20,16 @@ from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.parameters import linear
 
 Module = TypeVar('Module', bound=nnx.Module)
-# Auxiliary layer losses: named float32 sums over rows and tokens, which add up over devices and layers.
+# Auxiliary layer losses: named float32 sums over rows and tokens, which are added over devices and layers.
 Told = dict[str, Array]
 RECONSTRUCTION = 'reconstruction'
 
 
 def make_compressor(config: LayerConfig, rngs: nnx.Rngs) -> Dense | None:
-    """Returns the kernel [c x D, D] of one layer's compression, a convolution of width and stride c tokens.
+    """Returns the dense layer [c x D, D] that compresses evicted tokens: a convolution of width and stride c tokens.
 
-    It is None if the config has no learned compression. It starts as the mean of the c tokens, where the loss below has
-    a gradient in every direction.
+    The result is None if the config has no learned compression. The kernel starts as the mean of the c tokens, where
+    the reconstruction loss has a gradient in every direction.
     """
     if config.compression != 'convolution':
         return None
@@ -38,7 +40,7 @@ def make_compressor(config: LayerConfig, rngs: nnx.Rngs) -> Dense | None:
 
 
 def compress(config: LayerConfig, compressor: Dense | None, leaving: LayerMemory) -> LayerMemory:
-    """Returns L tokens as L / c compressed vectors, from c consecutive tokens each.
+    """Returns L evicted tokens as L / c compressed vectors, each from c consecutive tokens.
 
     A compressed vector belongs to the text of its newest token, and only tokens of this text contribute. Tokens of
     earlier texts count as zeros in a convolution, and are excluded from a mean or maximum.
@@ -71,15 +73,16 @@ def compress(config: LayerConfig, compressor: Dense | None, leaving: LayerMemory
 def reconstruction_error(
     attention: Attention, mechanism: Mechanism, segment: LayerMemory, leaving: LayerMemory, compressed: LayerMemory
 ) -> Array:
-    """Returns the difference between a segment's attention to evicted tokens and to their compressed vectors.
+    """Returns the squared difference between a segment's attention to evicted tokens and its attention to their
+    compressed vectors.
 
-    It is the squared difference of the heads' outputs: a mean over heads and head widths, a float32 sum over rows and
-    tokens. Both attentions use only contents, without positions or Transformer-XL's u and v. They read all keys of a
-    token's text (algorithm 2 of the paper).
+    The difference of the heads' outputs is squared, averaged over heads and head width, and summed in float32 over rows
+    and tokens. Both attentions use only contents, without positions or Transformer-XL's u and v. They read all keys of
+    a token's text (algorithm 2 of the paper).
 
     Args:
-        attention: of the layer.
-        mechanism: of the layer; its pattern is ignored.
+        attention: the layer's self-attention.
+        mechanism: the layer's mechanism; its pattern is ignored.
         segment: the layer's normalised input, from which queries are computed.
         leaving: the evicted tokens, normalised likewise.
         compressed: the compressed vectors, normalised likewise.
@@ -101,13 +104,14 @@ def reconstruction_error(
 
 
 def stop_gradient_to_params(module: Module) -> Module:
-    """Returns the module with parameters that get no gradient."""
+    """Returns the same module with parameters that receive no gradient."""
     graph, parameters = nnx.split(module)
     return nnx.merge(graph, jax.lax.stop_gradient(parameters))
 
 
 def auxiliary_losses(config: LayerConfig) -> dict[str, float]:
-    """Returns the factor of each auxiliary layer loss of a decoder with memory.
+    """Returns the name of each auxiliary layer loss of a decoder with memory, and the factor by which it enters the
+    total loss.
 
     Each loss is a mean over tokens before it is multiplied by its factor.
     """
@@ -116,5 +120,5 @@ def auxiliary_losses(config: LayerConfig) -> dict[str, float]:
 
 
 def sum_over_layers(told: Told) -> Told:
-    """Returns the auxiliary layer losses summed over the leading layer axis."""
+    """Returns the auxiliary layer losses, each summed over its leading layer axis."""
     return {name: sums_N.sum(axis=0) for name, sums_N in told.items()}

@@ -1,4 +1,4 @@
-"""Initialisation of parameters, and constructors of layers with float32 parameters and the config's compute dtype."""
+"""Initialises parameters and constructs basic layers with float32 parameters that compute in the config's dtype."""
 
 import math
 from collections.abc import Callable
@@ -13,12 +13,16 @@ from efficient_attention.modules.embedding_table import EmbeddingTable
 
 
 def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
-    """Returns a normal initialiser with deviation `init_std`, truncated at two deviations, as in BERT's code."""
+    """Returns a normal initialiser with standard deviation `init_std`, truncated at two standard deviations, as in
+    BERT's code.
+    """
     return jax.nn.initializers.truncated_normal(config.init_std)
 
 
 def kernel_init(config: LayerConfig, fan_in_std: float) -> Callable[..., jax.Array]:
-    """Returns the initialiser of a matrix: a normal with deviation `fan_in_std` for 'fan_in', else `weight_init`."""
+    """Returns the initialiser of a matrix: normal with the given standard deviation for 'fan_in', otherwise
+    `weight_init`.
+    """
     return jax.nn.initializers.normal(fan_in_std) if config.kernel_init == 'fan_in' else weight_init(config)
 
 
@@ -32,15 +36,15 @@ def linear(
     use_bias: bool = True,
     in_float32: bool = False,
 ) -> Dense:
-    """Returns a dense layer [..., inputs] -> [..., outputs].
+    """Returns a new dense layer [..., inputs] -> [..., outputs], initialised as the config says.
 
     Args:
         config: initialisation and dtype.
         inputs: input width.
         outputs: output width.
-        rngs: for the initial values.
+        rngs: generators of the initial values.
         axes: letters of the kernel's axes, by which it is sharded over a mesh.
-        use_bias: whether it adds a bias.
+        use_bias: whether the layer adds a bias.
         in_float32: whether the result stays float32, whatever the config's dtype.
     """
     layer = Dense(
@@ -58,7 +62,7 @@ def linear(
 
 
 def make_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm | nnx.RMSNorm:
-    """Returns a layer norm with scale and bias, or for 'rms' an RMS norm with only a scale.
+    """Returns a new layer norm with scale and bias; for 'rms', an RMS norm with only a scale.
 
     Statistics are float32, whatever the dtype of the input. Sources: Ba et al. 2016, arXiv 1607.06450; Zhang and
     Sennrich 2019, arXiv 1910.07467.
@@ -68,7 +72,7 @@ def make_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm 
 
 
 def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs, *, axes: str = 'LE') -> EmbeddingTable:
-    """Returns a table of `rows` vectors; `axes` are the letters by which it is sharded over a mesh."""
+    """Returns a new embedding table of `rows` vectors; the letters `axes` determine how it is sharded over a mesh."""
     dtype, draw = config.compute_dtype, weight_init(config)
     table = EmbeddingTable(rows, width, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
     table.axes = axes

@@ -1,4 +1,6 @@
-"""Pooling of a row's vectors to one vector, by several methods, and the dense layer that may follow."""
+"""Pools the vectors of a row to one vector, by one of several methods; also has the dense layer (pooler) that may
+follow.
+"""
 
 import math
 
@@ -17,11 +19,11 @@ from efficient_attention.modules.parameters import kernel_init, linear, make_nor
 
 EVERYTHING = Softmax(Full())
 POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
-MASKED = -1e30  # score of padding; finite, so that a row of padding gives no NaN
+MASKED = -1e30  # score of padding; it is finite, so that a row of only padding gives no NaN
 
 
 class Pooling(nnx.Module):
-    """Pooling of a row's vectors [B, L, D] to one vector [B, D].
+    """Pools the vectors of each row, [B, L, D], to one vector, [B, D], by the method that the config selects.
 
     - 'first': the vector of the first position, even if it is padding.
     - 'mean': the mean over the row's tokens.
@@ -49,9 +51,9 @@ class Pooling(nnx.Module):
         return jnp.einsum('BL,BLD->BD', weights_BL, x_BLD.astype(jnp.float32)).astype(x_BLD.dtype)
 
     def pooling_weights(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the pooling weight of each position, float32 [B, L].
+        """Returns the weight of each position in the pooled vector, float32 [B, L].
 
-        The weights of a row with a token sum to 1. Only for 'first' they are 0 if the first position is padding.
+        The weights of a row sum to 1 if the row has a token. For 'first', they are 0 if the first position is padding.
         """
         if self.multihead is not None:
             return self.multihead.pooling_weights(x_BLD, segments_BL)
@@ -69,12 +71,12 @@ class Pooling(nnx.Module):
 
 
 class MultiheadPooling(nnx.Module):
-    """Multi-head attention pooling of the Set Transformer, with a learned seed vector s [D] as its query.
+    """The Set Transformer's pooling by multi-head attention, whose only query is a learned seed vector s [D].
 
-    It is norm(h + FF(h)) with h = norm(s + multi-head attention of s to the row). Source: Lee et al. 2019, "Set
-    Transformer" (arXiv 1810.00825), equations 6, 7 and 12 with one seed vector. Equation 12 has a feed-forward layer
-    before it. As in the released code, the encoder's last feed-forward layer replaces it. Heads and sizes are the
-    encoder's, attention is softmax over all tokens, and there is no dropout.
+    The pooled vector is norm(h + FF(h)) with h = norm(s + multi-head attention of s to the row). Source: Lee et al.
+    2019, "Set Transformer" (arXiv 1810.00825), equations 6, 7 and 12 with one seed vector. Equation 12 has a
+    feed-forward layer before it. As in the released code, the encoder's last feed-forward layer replaces it. Heads and
+    sizes are the encoder's, attention is softmax over all tokens, and there is no dropout.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -100,26 +102,28 @@ class MultiheadPooling(nnx.Module):
         return jnp.where((segments_BL > 0).any(axis=1, keepdims=True), pooled_BD, jnp.zeros_like(pooled_BD))
 
     def pooling_weights(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the pooling weight of each position, float32 [B, L], a mean over heads."""
+        """Returns the attention weight of each position in the pooled vector, as a mean over heads, float32 [B, L]."""
         weights_BHLM = weights_with_options(*self.query_and_keys(x_BLD), EVERYTHING, all_token_options(segments_BL))
         return weights_BHLM[:, :, 0].mean(axis=1)
 
     def query_and_keys(self, x_BLD: Array) -> tuple[Array, Array]:
-        """Returns the seed's query [B, 1, H, K] and the row's keys [B, L, H, K]."""
+        """Returns the query of the learned seed vector, [B, 1, H, K], and the keys of the row, [B, L, H, K]."""
         return self.split_heads(self.query(self.seeds(x_BLD))), self.split_heads(self.key(x_BLD))
 
     def seeds(self, x_BLD: Array) -> Array:
-        """Returns the learned seed vector as a row of one position [B, 1, D], in the dtype of `x_BLD`."""
+        """Returns the learned seed vector for each row, as a sequence of one position [B, 1, D], in the dtype of
+        `x_BLD`.
+        """
         seed_D = jnp.asarray(self.seed[...]).astype(x_BLD.dtype)
         return jnp.broadcast_to(seed_D, (x_BLD.shape[0], 1, seed_D.shape[0]))
 
     def split_heads(self, x_BLI: Array) -> Array:
-        """Reshapes [B, L, H x K] to [B, L, H, K]."""
+        """Reshapes projected vectors [B, L, H x K] to one vector per head, [B, L, H, K]."""
         return x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width)
 
 
 class Pooler(nnx.Module):
-    """A dense layer and tanh, or another activation, on a row's vector [B, D] -> [B, D].
+    """A dense layer with tanh, or another activation, on the pooled vector of each row, [B, D] -> [B, D].
 
     With `vectors` above 1, the input is that many concatenated vectors.
     """
@@ -129,11 +133,13 @@ class Pooler(nnx.Module):
         self.activation = activation
 
     def __call__(self, x_BD: Array) -> Array:
-        """Returns the vectors after the dense layer and the activation."""
+        """Returns the pooled vectors after the dense layer and the activation."""
         return POOLER_FUNCTIONS[self.activation](self.dense(x_BD))
 
 
 def all_token_options(segments_BL: Array) -> CallOptions:
-    """Returns the options of `attend` by which one query reads all tokens of its row, in any segment."""
+    """Returns the options of `attend` with which a single query reads all tokens of its row, whatever their
+    segments.
+    """
     is_token_BL = (segments_BL > 0).astype(jnp.int32)
     return CallOptions(query_segments=jnp.ones_like(is_token_BL[:, :1]), key_segments=is_token_BL)

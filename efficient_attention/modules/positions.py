@@ -1,4 +1,4 @@
-"""Position encodings: sinusoids, rotary rotations, and learned tables per axis of a shape.
+"""Computes position encodings: sinusoids, rotary positions, and axial positions with a learned table per axis.
 
 A single learned table for all positions is an embedding (models/embeddings.py).
 """
@@ -15,12 +15,14 @@ from efficient_attention.modules.parameters import embedding
 
 
 class AxialPositions(nnx.Module):
-    """A vector per position of a shape from one learned table per axis, [B, L] -> [B, L, E].
+    """Axial position embeddings: positions are arranged in a shape with several axes, and each axis has a learned
+    table, [B, L] -> [B, L, E].
 
     Positions fill the shape row by row, the last axis fastest. By default the axes' vectors are concatenated, and E is
     the sum of `widths` (Reformer: Kitaev et al. 2020, arXiv 2001.04451, released code). With `is_sum` they are added,
     and all `widths` are E (Sparse Transformer: Child et al. 2019, arXiv 1904.10509, section 5.3). Tables are
-    initialised with `init_std` like all others, so positions weigh as much as tokens; Reformer's code uses 1.
+    initialised with `init_std` like all other tables, so positions weigh as much as tokens. Reformer's code uses a
+    standard deviation of 1.
     """
 
     def __init__(
@@ -32,35 +34,38 @@ class AxialPositions(nnx.Module):
         self.tables = nnx.List(tables)
 
     def __call__(self, positions_BL: Array) -> Array:
-        """Returns the vectors of these positions; NaN for positions beyond the shape."""
+        """Returns the axial embeddings of these positions; NaN for positions beyond the shape."""
         vectors = []
         for axis, table in enumerate(self.tables):
             place_BL = positions_BL // math.prod(self.shape[axis + 1 :])
-            # The first axis has no modulo, so positions beyond the shape exceed its table and give NaN.
+            # The first axis uses no modulo, so that positions beyond the shape exceed its table and give NaN.
             vectors.append(table(place_BL % self.shape[axis] if axis else place_BL))
         return sum(vectors[1:], vectors[0]) if self.is_sum else jnp.concatenate(vectors, axis=-1)
 
 
 def angles(positions: Array, frequencies: int, base: float = 10_000.0) -> Array:
-    """Returns float32 [..., frequencies]: position / base^(i / frequencies) radians, i = 0, 1, ..."""
+    """Returns the angles of position encodings: position / base^(i / frequencies) radians for i = 0, 1, ..., float32
+    [..., frequencies].
+    """
     exponents = jnp.arange(frequencies, dtype=jnp.float32) / frequencies
     return positions.astype(jnp.float32)[..., None] * jnp.expand_dims(base**-exponents, range(positions.ndim))
 
 
 def sinusoid(positions: Array, width: int) -> Array:
-    """Returns float32 [..., width]: all sines, then all cosines, of `angles`.
+    """Returns sinusoidal position encodings, float32 [..., width]: all sines, then all cosines of the angles.
 
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, which interleaves the two.
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, which interleaves sines and cosines.
     """
     phase = angles(positions, width // 2)
     return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1)
 
 
 def rotate(x_BLHK: Array, positions_BL: Array) -> Array:
-    """Returns `x_BLHK` with each pair (i, i + K/2) of a head rotated by its position's angle.
+    """Returns queries or keys with rotary positions: each pair (i, i + K/2) of a head is rotated by the angle of its
+    position.
 
-    The dot product of two rotated vectors depends only on the difference of their positions. Computed in float32.
-    Source: Su et al. 2021, arXiv 2104.09864, section 3.2.
+    The dot product of two rotated vectors depends only on the difference of their positions. The rotation is computed
+    in float32. Source: Su et al. 2021, arXiv 2104.09864, section 3.2.
     """
     half = x_BLHK.shape[-1] // 2
     phase_BL1F = angles(positions_BL, half)[:, :, None]

@@ -1,4 +1,4 @@
-"""The recurrent sub-layer: the learned arrays of a cell, and one call of `recur` per direction."""
+"""The recurrent sub-layer: stores the learned arrays of a recurrent cell, and calls `recur` once per direction."""
 
 import math
 from typing import Unpack
@@ -16,14 +16,15 @@ from efficient_attention.recurrence.cell import CellOperand
 from efficient_attention.recurrence.cells import cell_of
 from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
 
-MATRIX_AXES = 'DE'  # letters by which matrices are sharded over a mesh
+MATRIX_AXES = 'DE'  # axis letters, which determine how a matrix is sharded over a mesh
 
 
 class Recurrent(nnx.Module):
-    """A recurrent cell over the row, [B, L, D] -> [B, L, D]; with `bidirectional` one cell per direction.
+    """A recurrent sub-layer, which runs a cell over each row, [B, L, D] -> [B, L, D]; `bidirectional` adds a cell for
+    the other direction.
 
     The state is zeros at the start of a text, and padding does not change it. If the concatenated outputs differ in
-    width from the layer, a matrix projects them to its width.
+    width from the layer, a matrix projects them to the layer's width.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
@@ -34,14 +35,17 @@ class Recurrent(nnx.Module):
         self.out = linear(config, wide, config.width, rngs, use_bias=False) if wide != config.width else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array, **options: Unpack[ContextOptions]) -> Array:
-        """Returns the output of `run`, which uses no positions; the other arguments are the fields of its `Context`."""
+        """Returns the sub-layer's output [B, L, D], without the states that `run` also returns.
+
+        The other arguments are the fields of `Context`; positions are not used.
+        """
         return self.run(x_BLD, Context(segments_BL, jnp.zeros_like(segments_BL), **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, tuple[State, ...]]:
-        """Returns the output, and the state of each direction after its last position.
+        """Returns the sub-layer's output, and the final state of each direction.
 
-        It uses these fields of the context: the segments; `memory`, the state of each direction before the first
-        position; `rng`, which enables state dropout; `product_BLX`, which replaces `input_product`.
+        The method uses these fields of the context: the segments; `memory`, the state of each direction before the
+        first position; `rng`, which enables state dropout; `product_BLX`, which replaces `input_product`.
         """
         segments_BL, rng, memory = context.segments_BL, context.rng, context.memory
         cells = [cell.learned() for cell in (self.forward, self.backward) if cell is not None]
@@ -69,16 +73,16 @@ class Recurrent(nnx.Module):
         return self.concatenate_directions([out for out, _ in found]), tuple(state for _, state in found)
 
     def concatenate_directions(self, outs: list[Array]) -> Array:
-        """Returns the directions' outputs, concatenated and projected to the layer's width."""
+        """Returns the outputs of all directions, concatenated and projected to the layer's width."""
         out = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
         return shard_activations(out if self.out is None else self.out(out), 'BLD')
 
     def input_product(self, x_BLD: Array) -> Array:
-        """Returns the product of the input with all gates' matrices, [B, L, g U]."""
+        """Returns the product of the input with the input matrices of all gates, [B, L, g U]."""
         return x_BLD @ self.forward.learned().operands['input'].astype(x_BLD.dtype)
 
     def state_mask(self, rows: int, rng: Array | None) -> Array | None:
-        """Returns the dropout mask of the state [B, U]; None without dropout."""
+        """Returns the dropout mask of the recurrent state, [B, U]; None without dropout."""
         rate = self.config.state_dropout_rate
         return (
             None if rng is None or not rate else dropout(jnp.ones((rows, self.config.recurrent_state_width)), rate, rng)
@@ -89,13 +93,13 @@ class Recurrent(nnx.Module):
         return self.forward.learned().empty_state(rows)
 
     def run_with_cache(self, x_BnD: Array, context: Context, state: State) -> tuple[Array, State]:
-        """Returns the results of `run` for new tokens during incremental decoding: the output and the new state."""
+        """Returns the output for new tokens in incremental decoding, and the recurrent state after them."""
         out_BnD, states = self.run(x_BnD, context._replace(memory=(state,)))
         return out_BnD, states[0]
 
 
 class CellParameters(nnx.Module):
-    """The learned arrays of a config's cell, by the names of its operands."""
+    """The learned arrays of the recurrent cell that the config selects, named like the cell's operands."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.cell = cell_of(config.cell, config.width, config.recurrent_state_width)
@@ -103,7 +107,7 @@ class CellParameters(nnx.Module):
             setattr(self, name, nnx.Param(self.initial_values(config, operand, rngs)))
 
     def initial_values(self, config: LayerConfig, operand: CellOperand, rngs: nnx.Rngs) -> Array:
-        """Returns the initial values of one learned array of the cell."""
+        """Returns the initial values of one learned array of the recurrent cell."""
         first, end = self.cell.biased or (0, self.cell.gate_count)
         sizes = {
             'D': config.width,
@@ -117,7 +121,7 @@ class CellParameters(nnx.Module):
         return kernel_init(config, 1.0 / math.sqrt(sizes[operand.fan_in]))(rngs.params(), shape, jnp.float32)
 
     def learned(self) -> LearnedCell:
-        """Returns the cell with its arrays; sharded matrices are gathered."""
+        """Returns the recurrent cell together with its learned arrays; sharded matrices are gathered."""
         arrays = {name: jnp.asarray(getattr(self, name)[...]) for name in self.cell.operands}
         return LearnedCell(
             self.cell, {name: gather_parameter(x, MATRIX_AXES) if x.ndim == 2 else x for name, x in arrays.items()}

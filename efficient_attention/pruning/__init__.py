@@ -1,1 +1,1 @@
-"""Pruning: masked model parameters, computed from trained parameters, scores and the step."""
+"""Pruning: computes the masked parameters of a model from its trained parameters, the scores and the training step."""

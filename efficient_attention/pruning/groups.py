@@ -1,4 +1,4 @@
-"""Pruning groups: the weights, blocks, heads or feed-forward units that are kept or removed together.
+"""Finds the pruning groups of a model: which weights, blocks, heads or feed-forward units are kept or removed together.
 
 A group has entries, such as one entry per head, and names the kernels that the entries mask. An entry is kept or
 removed in all these kernels. The scores and the mask of a group are one array over its entries. If layers have separate
@@ -18,24 +18,28 @@ from efficient_attention.config.prune import NONE, PruneConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
 
-# Kernels of an encoder, excluding the sentence level of a hierarchical encoder.
+# Paths of kernels that can be pruned: an encoder's kernels, except in the sentence level of a hierarchical encoder.
 KERNEL = re.compile(r'(?!sentences/)((?:.*/)?layers/(?:.*/)?(attention|feed_forward))/(\w+)/kernel$')
 ATTENTION, FEED_FORWARD = 'attention', 'feed_forward'
 PRUNED = {ATTENTION: ('query', 'key', 'value', 'out'), FEED_FORWARD: ('gate', 'up', 'down')}
-INWARD = ('out', 'down')  # kernels whose rows, not columns, belong to a head or unit
+INWARD = ('out', 'down')  # kernels in which a head or unit owns rows; in others it owns columns
 
 
 @dataclasses.dataclass(frozen=True)
 class PrunedKernel:
-    """A kernel of a pruning group: its path, its shape, and the part of it that each group entry covers."""
+    """A kernel that a pruning group masks: its path, its shape, and which part of it belongs to each entry of the
+    group.
+    """
 
     path: str
-    shape: tuple[int, ...]  # [I, O] or [N, I, O]
-    way: str  # 'weight' or 'block'; 'rows' or 'columns' of a head or unit
-    size: int = 1  # side of a block; rows or columns per entry
+    shape: tuple[int, ...]  # kernel shape, [I, O] or [N, I, O]
+    way: str  # what an entry owns: 'weight', 'block', 'rows' or 'columns'
+    size: int = 1  # side of a block, or number of rows or columns per entry
 
     def broadcast_entries(self, entries: Array) -> Array:
-        """Returns a value per group entry, expanded to the kernel: [..., I, O], or with an axis of size 1."""
+        """Returns the values of a group's entries, expanded to the shape of the kernel: [..., I, O], or with an axis of
+        size 1.
+        """
         if self.way == 'weight':
             return entries
         if self.way == 'block':
@@ -44,7 +48,7 @@ class PrunedKernel:
         return wide[..., :, None] if self.way == 'rows' else wide[..., None, :]
 
     def sums_per_entry(self, weights: Array) -> Array:
-        """Returns the sum of a kernel's weights over the part that each group entry covers."""
+        """Returns, for each entry of the pruning group, the sum of the kernel's weights that belong to the entry."""
         if self.way == 'weight':
             return weights
         if self.way == 'block':
@@ -57,12 +61,13 @@ class PrunedKernel:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A pruning group: the path and shape of its scores, and the kernels that its entries mask.
+    """A pruning group, such as all heads of an attention: its scores' path and shape, and the kernels that its entries
+    mask.
 
     Args:
-        path: such as 'encoder/stack/layers/attention/heads', or the path of a single kernel.
+        path: path of the scores, such as 'encoder/stack/layers/attention/heads', or the path of a single kernel.
         kind: 'attention' or 'feed_forward'.
-        shape: of the entries; [N, ...] if layers have separate parameters.
+        shape: shape of the entries; [N, ...] if layers have separate parameters.
         members: the kernels.
         is_stacked: whether the first axis is the layer axis.
     """
@@ -75,22 +80,22 @@ class Group:
 
     @property
     def entries(self) -> int:
-        """The number of group entries per layer, of which a share is kept."""
+        """The number of entries, such as heads, that a pruning group has per layer."""
         return math.prod(self.shape[1:] if self.is_stacked else self.shape)
 
     @property
     def weights_per_entry(self) -> int:
-        """The number of weights per group entry."""
+        """The number of weights that belong to one entry of the pruning group, such as a head."""
         return sum(math.prod(member.shape) for member in self.members) // math.prod(self.shape)
 
 
 def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[Group, ...]:
-    """Returns the pruning groups of a model's parameters.
+    """Returns the pruning groups of a model, from its parameters and the config of pruning.
 
     Args:
         params: nested dict of arrays, or of their shapes.
         config: determines the entries that are kept or removed together.
-        head_width: of each head.
+        head_width: width of each head.
 
     Raises:
         InputError: the model has no kernel that may be pruned, or the block size does not divide the named kernel.
@@ -116,7 +121,8 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
 
 
 def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
-    """Returns the pruning group of a single kernel, in blocks of side `block`.
+    """Returns the pruning group of a single kernel, whose entries are square blocks with side `block`, or single
+    weights if `block` is 1.
 
     Raises:
         InputError: the block size does not divide the kernel.
@@ -129,7 +135,9 @@ def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> Gr
 
 
 def heads_or_units_group(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int) -> Group:
-    """Returns the pruning group of a sub-layer's heads or units, which masks all kernels of the sub-layer."""
+    """Returns the pruning group whose entries are the heads or units of a sub-layer; it masks all kernels of the
+    sub-layer.
+    """
     inward = next(kernels[name] for name in INWARD if name in kernels)
     *rest, inner, _ = inward
     entries = inner // head_width if kind == ATTENTION else inner

@@ -1,4 +1,4 @@
-"""Selection of exactly the k largest of many numbers without sorting; ties go to the first in order.
+"""Selects exactly the k largest of many numbers without sorting; of equal numbers, the first ones are selected.
 
 Sorting a matrix takes longer than a training step. Here bisection on the bits of float32 finds the k-th largest number.
 It needs at most 32 passes of comparing and counting, and stops early at a number that exactly k elements reach.
@@ -15,10 +15,10 @@ SIGN = np.uint32(0x8000_0000)  # sign bit of a float32
 
 
 def are_largest(arrays: Sequence[Array], count: Array) -> tuple[Array, ...]:
-    """Returns bool arrays of the same shapes, True at the `count` largest elements of all arrays together.
+    """Returns masks that are True at the `count` largest numbers of all arrays together, in the shapes of the arrays.
 
     Args:
-        arrays: finite float32, of any shapes.
+        arrays: finite float32 arrays of any shapes.
         count: int32, from 0 to the total number of elements.
     """
     threshold = kth_largest(arrays, count)
@@ -29,9 +29,10 @@ def are_largest(arrays: Sequence[Array], count: Array) -> tuple[Array, ...]:
 
 
 def kth_largest(arrays: Sequence[Array], count: Array) -> Array:
-    """Returns a float32 threshold that the `count` largest elements reach, or more if several are equal.
+    """Returns the `count`-th largest number of all arrays, or a lower threshold that exactly `count` numbers reach, as
+    float32.
 
-    If `count` is 0, the threshold is infinite.
+    More than `count` numbers reach the threshold if several are equal. If `count` is 0, the threshold is infinite.
     """
 
     def pattern(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -41,20 +42,22 @@ def kth_largest(arrays: Sequence[Array], count: Array) -> Array:
         is_reached = reached >= count
         return bit - 1, jnp.where(is_reached, candidate, found), jnp.where(is_reached, reached, -1)
 
-    # Bit patterns are in the order of their floats; bisection starts at the highest bit.
+    # The bisection starts at the highest bit, because the bit patterns have the same order as their floats.
     start = jnp.int32(31), jnp.uint32(0), jnp.int32(-1)
     _, found, _ = lax.while_loop(lambda state: (state[0] >= 0) & (state[2] != count), pattern, start)
     return jnp.where(count > 0, float_of_ordered_bits(found), jnp.inf)
 
 
 def float_of_ordered_bits(pattern: Array) -> Array:
-    """Returns the float32 with this rank, a uint32, in the order of all floats."""
+    """Returns the float32 whose rank in the order of all float32 numbers is the given uint32."""
     bits = jnp.where((pattern & SIGN) > 0, pattern ^ SIGN, ~pattern)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def threshold_mask_exact_count(arrays: Sequence[Array], threshold: Array, count: Array) -> tuple[Array, ...]:
-    """Returns masks of the elements above the threshold, and of the first ones equal to it, `count` in total."""
+    """Returns masks of exactly `count` elements: all elements above the threshold, then the first elements equal to
+    it.
+    """
     above = [x > threshold for x in arrays]
     missing = count - count_true(above)
     sizes = [x.size for x in arrays]
@@ -69,7 +72,7 @@ def threshold_mask_exact_count(arrays: Sequence[Array], threshold: Array, count:
 
 
 def least_by_binary_search(holds: Callable[[Array], Array], most: int) -> Array:
-    """Returns the least int32 from 0 to `most` for which `holds` is True, by bisection.
+    """Returns the smallest integer from 0 to `most` for which the function `holds` returns True, by binary search.
 
     `holds` must be True for `most`, and must stay True above any number for which it is True.
     """
@@ -84,7 +87,7 @@ def least_by_binary_search(holds: Callable[[Array], Array], most: int) -> Array:
 
 
 def count_true(masks: Sequence[Array]) -> Array:
-    """Returns the int32 number of True elements in all masks.
+    """Returns the total number of True elements in all masks, as int32.
 
     Rows are summed in float32, which is faster on a CPU and exact below 2^24.
     """
@@ -92,5 +95,5 @@ def count_true(masks: Sequence[Array]) -> Array:
 
 
 def are_largest_of_each(x: Array, count: Array) -> Array:
-    """Returns the mask of `are_largest` for each x[i] separately."""
+    """Returns, for each slice x[i] separately, the mask of its `count` largest numbers."""
     return jax.lax.map(lambda one: are_largest([one], count)[0], x)

@@ -1,6 +1,7 @@
-"""Masked parameters: one function from trained parameters, scores and the step to the model's parameters.
+"""Computes the masked parameters of a model from its trained parameters, the scores and the training step.
 
-Training calls its two parts: `choice` once per step, without gradient, and `masked` in each micro-batch.
+Training calls two methods of `Pruner`: `choose_masks` once per step, without gradient, and `masked` in each
+micro-batch.
 """
 
 import dataclasses
@@ -17,23 +18,23 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.pruning.groups import ATTENTION, Group, PrunedKernel, find_groups
 from efficient_attention.pruning.largest_entries import are_largest, are_largest_of_each
 
-LEAST = 0.005  # minimum share of a matrix that soft movement keeps (Sanh et al. 2020, its code)
-PENALTY = 'prune_penalty'  # name of a metric
+LEAST = 0.005  # minimum kept share of a matrix in soft movement (code of Sanh et al. 2020)
+PENALTY = 'prune_penalty'  # name of the metric with the penalty
 Arrays = dict[str, Array]  # by group path
-# The hard concrete distribution of Louizos et al. 2018 (arXiv 1712.01312, section 4.1): beta, gamma and zeta.
+# Parameters beta, gamma, zeta of the hard concrete distribution (Louizos et al. 2018, arXiv 1712.01312, section 4.1).
 TEMPERATURE, LOW, HIGH = 2.0 / 3.0, -0.1, 1.1
-START = 2.197  # initial score, whose sigmoid is 0.9
-NO_DRAW = 1e-6  # minimum distance of uniform samples from 0 and 1
+START = 2.197  # initial score of 'l0', whose sigmoid is 0.9
+NO_DRAW = 1e-6  # minimum distance of uniform random numbers from 0 and 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Pruner:
-    """The pruner of a run: computes masked parameters from trained parameters, scores and the step.
+    """The pruning of a run: computes masked parameters from trained parameters, scores and the training step.
 
     Args:
         config: the pruning method.
         groups: the entries that are kept or removed together.
-        steps: of the entire run.
+        steps: number of training steps of the entire run.
     """
 
     config: PruneConfig
@@ -42,19 +43,21 @@ class Pruner:
 
     @property
     def final_share_step(self) -> int:
-        """The first step from which the kept share is constant.
+        """The first training step from which the share of kept weights is constant.
 
-        With a penalty the share may fall until the last step, so the result is the last step.
+        With a penalty, the share may decrease until the last step, so the result is the last step.
         """
         return self.steps if self.has_penalty else self.config.final_step(self.steps)
 
     @property
     def has_penalty(self) -> bool:
-        """Whether the method adds a penalty to the loss."""
+        """Whether the pruning method adds a penalty to the loss."""
         return self.config.method in PENALISED
 
     def initial_scores(self, rng: Array) -> Any:
-        """Returns the scores at step 0, a nested dict; None if the weights are the scores."""
+        """Returns the pruning scores at step 0 as a nested dict; None for magnitude pruning, which uses the weights as
+        scores.
+        """
         method = self.config.method
         if method == 'magnitude':
             return None
@@ -67,20 +70,23 @@ class Pruner:
         return unflatten_dict({group.path: one for group, one in zip(self.groups, drawn, strict=True)}, sep='/')
 
     def fixed_scores(self, params: Any) -> Any:
-        """Returns the scores of 'fixed': 1 for entries that are not zero in these parameters, 0 for the others."""
+        """Returns the scores of the method 'fixed': 1 for entries with a nonzero weight in these parameters, 0 for
+        other entries.
+        """
         return unflatten_dict(
             {path: jnp.float32(sums > 0.0) for path, sums in self.magnitudes(params).items()}, sep='/'
         )
 
     def pruned(self, params: Any, scores: Any, step: Array | int) -> Any:
-        """Returns the masked parameters of an evaluation after `step` steps."""
+        """Returns the masked parameters for an evaluation after `step` training steps."""
         return self.masked(params, scores, self.choose_masks(params, scores, step))
 
     def choose_masks(self, params: Any, scores: Any, step: Array | int, rng: Array | None = None) -> Arrays:
-        """Returns the non-differentiable part of the masks: a mask per group, or for 'l0' uniform samples.
+        """Returns the part of the masks that has no gradient: a mask per pruning group, or for 'l0' uniform random
+        numbers.
 
-        `rng` is the PRNG key of the step. Without `rng`, in an evaluation, 'l0' samples nothing, and its mask is True
-        where a gate is not 0.
+        `rng` is the PRNG key of the step, None in an evaluation. Without `rng`, 'l0' samples nothing, and its mask is
+        True where a gate is not 0.
         """
         method = self.config.method
         if method == 'l0':
@@ -101,7 +107,9 @@ class Pruner:
         return self.global_largest_scores_masks(found, done)
 
     def masked(self, params: Any, scores: Any, choice: Mapping[str, Array]) -> Any:
-        """Returns the parameters times their gates, differentiable with respect to parameters and scores."""
+        """Returns the parameters multiplied by their masks or gates, differentiable with respect to parameters and
+        scores.
+        """
         flat, found = flatten_by_path(params), flatten_by_path(scores)
         for group in self.groups:
             mask, score = choice[group.path], found.get(group.path)
@@ -120,18 +128,19 @@ class Pruner:
         return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], params)
 
     def kernel_gates(self, group: Group, member: PrunedKernel, gates: Array) -> Array:
-        """Returns the gates that multiply one kernel of a group.
+        """Returns the mask or gates by which one kernel of a pruning group is multiplied.
 
         The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other kernels get the
         binary mask.
         """
-        is_gated = len(group.members) == 1 or member.way == 'rows'  # these kernels read the output of a head or unit
+        # A kernel whose rows belong to heads or units reads their output, so it gets the gates.
+        is_gated = len(group.members) == 1 or member.way == 'rows'
         if self.config.method != 'l0' or is_gated:
             return gates
         return jnp.float32(jax.lax.stop_gradient(gates) > 0.0)
 
     def penalty(self, scores: Any, step: Array | int) -> Array:
-        """Returns the penalty, a float32 scalar added to the loss once for the full batch."""
+        """Returns the pruning penalty, a float32 scalar that is added to the loss once for the full batch."""
         if not self.has_penalty:
             return jnp.float32(0.0)
         chance = chance_of_opening if self.config.method == 'l0' else jax.nn.sigmoid
@@ -139,7 +148,7 @@ class Pruner:
         return self.config.penalty * progress(self.config, self.steps, step) * jnp.stack(means).mean()
 
     def magnitudes(self, params: Any) -> Arrays:
-        """Returns the sum of |W| per entry of each group."""
+        """Returns the sum of the absolute weights |W| of each entry, for all pruning groups."""
         flat = flatten_by_path(params)
         return {
             group.path: sum(
@@ -153,26 +162,27 @@ class Pruner:
         }
 
     def share(self, group: Group) -> float:
-        """Returns the share of a group's entries that is kept at the end."""
+        """Returns the share of a pruning group's entries that is kept at the end of pruning."""
         of_attention = self.config.keep_attention or self.config.keep
         return of_attention if group.kind == ATTENTION else self.config.keep
 
     def kept_entry_count(self, share: float, entries: int, done: Array) -> Array:
-        """Returns the number of kept entries at progress `done`, from 0 to 1, towards the final share; at least 1.
+        """Returns how many entries of a pruning group are kept at progress `done` of the schedule, from 0 to 1; at
+        least 1 entry.
 
-        At `done` = 1 the number is exact. Earlier, float32 rounding may miss one in ten million.
+        At `done` = 1, the number is exact. Earlier, float32 rounding may miss one entry in ten million.
         """
         kept = 1.0 - (1.0 - share) * done
         on_the_way = jnp.minimum(jnp.round(kept * entries).astype(jnp.int32), entries)
         return jnp.maximum(jnp.where(done < 1.0, on_the_way, round(share * entries)), 1)
 
     def largest_scores_mask(self, group: Group, scores: Array, done: Array) -> Array:
-        """Returns a group's mask of the kept share of each layer's entries, selected by the largest scores."""
+        """Returns the mask of a pruning group, which keeps the entries with the largest scores in each layer."""
         count = self.kept_entry_count(self.share(group), group.entries, done)
         return are_largest_of_each(scores, count) if group.is_stacked else are_largest([scores], count)[0]
 
     def global_largest_scores_masks(self, scores: Mapping[str, Array], done: Array) -> Arrays:
-        """Returns the masks of the entries with the largest scores, selected across groups.
+        """Returns the masks of all pruning groups, which keep the entries with the largest scores across groups.
 
         Groups compete if they have equally many weights per entry and the same share.
         """
@@ -187,14 +197,20 @@ class Pruner:
         return masks
 
     def score_threshold_mask(self, group: Group, scores: Array, done: Array) -> Array:
-        """Returns the mask of entries whose sigmoid exceeds the threshold, and of a minimum number of top scores."""
+        """Returns the mask of soft movement pruning, which keeps entries whose sigmoid of the score exceeds the
+        threshold.
+
+        A minimum number of entries with the largest scores is always kept.
+        """
         is_above = jax.nn.sigmoid(scores) > self.config.threshold * done
         fewest = jnp.int32(max(round(LEAST * group.entries), 1))
         largest = are_largest_of_each(scores, fewest) if group.is_stacked else are_largest([scores], fewest)[0]
         return is_above | largest
 
     def kept_share_per_kernel(self, params: Any, scores: Any, step: Array | int) -> dict[str, Array]:
-        """Returns the kept share of each kernel's weights: float32 [N] per layer, or [] if layers share the kernel."""
+        """Returns the share of kept weights in each kernel: float32 [N] for N layers, or a scalar if layers share the
+        kernel.
+        """
         choice = self.choose_masks(params, scores, step)
         shares: dict[str, Array] = {}
         for group in self.groups:
@@ -205,24 +221,26 @@ class Pruner:
 
 
 def flatten_by_path(tree: Any) -> Arrays:
-    """Returns the arrays of a tree by their paths; an empty dict for None."""
+    """Returns the arrays of a pytree as a dict from path to array; an empty dict for None."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def make_pruner(config: PruneConfig, params: Any, *, head_width: int, steps: int) -> Pruner | None:
-    """Returns the pruner for parameters of these shapes; None if pruning is off.
+    """Returns the pruner for a model with these parameters; None if the config turns pruning off.
+
+    Only the shapes of the parameters are used.
 
     Raises:
-        InputError: as `find_groups`.
+        InputError: in the same cases as `find_groups`.
     """
     return Pruner(config, find_groups(params, config, head_width), steps) if config.is_enabled else None
 
 
-# ---- gates that multiply masked kernels, with each method's gradient for its scores ----
+# ---- masks and gates by which kernels are multiplied, with gradients for the scores ----
 
 
 def straight_through(mask: Array, scores: Array) -> Array:
-    """Returns the mask as float32, with a straight-through gradient to the scores.
+    """Returns a mask as float32, whose gradient with respect to the scores is the straight-through gradient.
 
     Source: Bengio et al. 2013, arXiv 1308.3432.
     """
@@ -230,7 +248,10 @@ def straight_through(mask: Array, scores: Array) -> Array:
 
 
 def hard_concrete(scores: Array, uniform: Array | None) -> Array:
-    """Returns gates in [0, 1], most of them at the ends; the deterministic gates of an evaluation without `uniform`."""
+    """Returns gates in [0, 1] from the hard concrete distribution, most of them exactly 0 or 1.
+
+    With `uniform`, the gates are samples. Without `uniform`, they are the deterministic gates of an evaluation.
+    """
     if uniform is None:
         open_share = jax.nn.sigmoid(scores)
     else:
@@ -245,7 +266,7 @@ def chance_of_opening(scores: Array) -> Array:
 
 
 def uniform_draws(rng: Array, shape: tuple[int, ...]) -> Array:
-    """Returns uniform random numbers between 0 and 1, both excluded."""
+    """Returns uniform random numbers between 0 and 1, excluding 0 and 1."""
     return jax.random.uniform(rng, shape, minval=NO_DRAW, maxval=1.0 - NO_DRAW)
 
 
@@ -253,17 +274,19 @@ def uniform_draws(rng: Array, shape: tuple[int, ...]) -> Array:
 
 
 def progress(config: PruneConfig, steps: int, step: Array | int) -> Array:
-    """Returns the float32 progress, from 0 to 1, of the schedule towards the final share, threshold or penalty.
+    """Returns the progress of the pruning schedule, from 0 to 1, towards the final share, threshold or penalty, as
+    float32.
 
-    1 - (1 - (step - begin) / (end - begin))^3, constant outside; with begin = end a jump. The cubic schedule of Zhu and
-    Gupta 2017 (arXiv 1710.01878, equation 1).
+    The progress is 1 - (1 - (step - begin) / (end - begin))^3 between begin and end, and constant outside. With begin =
+    end, it jumps from 0 to 1. Source: the cubic schedule of Zhu and Gupta 2017 (arXiv 1710.01878, equation 1).
 
     Args:
         config: `begin` and `end`, as shares of the run.
-        steps: of the entire run.
+        steps: number of training steps of the entire run.
         step: int32, number of completed steps.
     """
-    begin, end = int(round(config.begin * steps, 6)), config.final_step(steps)  # rounded: 0.29 * 100 is below 29
+    # Rounding is needed, because 0.29 * 100 is slightly below 29 in floating point.
+    begin, end = int(round(config.begin * steps, 6)), config.final_step(steps)
     share = (jnp.float32(step) - begin) / max(end - begin, 1)
     rising = 1.0 - (1.0 - jnp.clip(share, 0.0, 1.0)) ** 3
     return jnp.where(jnp.asarray(step) >= end, 1.0, rising)

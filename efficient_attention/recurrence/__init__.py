@@ -1,1 +1,1 @@
-"""Recurrent cells over rows of vectors, as pure functions on arrays: tanh, GRU, LSTM and SRU."""
+"""Recurrent cells (tanh, GRU, LSTM and SRU) over rows of vectors, as pure functions on arrays."""

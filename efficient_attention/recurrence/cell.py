@@ -1,4 +1,4 @@
-"""The interface of recurrent cells, so that one scan can run every cell.
+"""Defines the interface of recurrent cells, with which one scan can run every kind of cell.
 
 g counts the gates of a cell, each U wide.
 """
@@ -9,18 +9,18 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
-# The state arrays that a cell passes from one position to the next, [B, U] each. The recurrent product reads the first.
+# The state arrays [B, U] that a cell passes to the next position; the recurrent product reads the first of them.
 States = tuple[Array, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class CellOperand:
-    """A learned array of a cell, created by the module that owns the cell.
+    """The description of a learned array of a recurrent cell: its shape and its initial scale.
 
     Args:
         shape: dimension letters: 'U' state width, 'D' input width, 'g' all gates concatenated, 'b' all gates with a
             bias concatenated.
-        fan_in: the letter whose size sets the scale of a matrix's initial values; '' = they are zero.
+        fan_in: the letter whose size sets the scale of a matrix's initial values; '' = the initial values are zero.
     """
 
     shape: str
@@ -29,10 +29,10 @@ class CellOperand:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A recurrent cell.
+    """The description of a recurrent cell: its gates, its state arrays, its learned arrays and its step function.
 
     Args:
-        name: in configs.
+        name: the name in configs.
         blocks: number of gates n per input product; each product is [B, L, n U] for all positions at once. A gate that
             is used separately is faster as a separate product.
         states: number of state arrays.
@@ -65,10 +65,12 @@ class Cell:
 
     @property
     def gate_count(self) -> int:
-        """The number of gates in all blocks."""
+        """The number of gates of the recurrent cell, over all blocks of gates."""
         return sum(self.blocks)
 
     def split_gate_blocks(self, x: Array, units: int) -> tuple[Array, ...]:
-        """Splits an array, whose last axis concatenates all gates (U each), into the cell's blocks."""
+        """Splits an array, whose last axis concatenates all gates of a cell (U each), into one array per block of
+        gates.
+        """
         ends = [units * sum(self.blocks[:count]) for count in range(1, len(self.blocks))]
         return tuple(jnp.split(x, ends, axis=-1))

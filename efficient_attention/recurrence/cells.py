@@ -1,4 +1,4 @@
-"""The recurrent cells, and a table of all cells by name.
+"""Defines the recurrent cells (tanh, GRU, LSTM and SRU) and a table of all cells by name.
 
 A step maps a position's gates, recurrent products and earlier states to new states. Steps are element-wise; scan.py
 computes the products.
@@ -13,32 +13,33 @@ from jax import Array
 
 from efficient_attention.recurrence.cell import Cell, CellOperand, States
 
-SRU_SCALE = math.sqrt(3.0)  # scale of the input that bypasses the cell: sqrt(1 + 2 exp(b_r)) for b_r = 0
+SRU_SCALE = math.sqrt(3.0)  # scale of SRU's highway input: sqrt(1 + 2 exp(b_r)) for b_r = 0
 
 
 def tanh_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """Returns the state of the plain recurrent cell (Elman 1990): h = tanh(W x + b + U h + b')."""
+    """Returns the new state of the plain recurrent cell (Elman 1990): h = tanh(W x + b + U h + b')."""
     del recurrent, states
     return gates
 
 
 def gru_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """Returns the state of the gated recurrent unit in the form of torch and cuDNN.
+    """Returns the new state of the gated recurrent unit (GRU), in the form that torch and cuDNN use.
 
     The reset gate multiplies the recurrent product: r, z = sigma(W x + b + U h + b'), n = tanh(W x + b + r (U h + b'));
     h = (1 - z) n + z h'. Gates are in the order r, z, n. With b' = 0 it equals nnx's `GRUCell`. In the original unit
     (Cho et al. 2014, arXiv 1406.1078, equation 8) the reset gate multiplies the state before its product: n = tanh(W x
     + U (r h)).
     """
-    # r and z come from separate products. As halves of one product, this line took eight times as long, more than the
-    # joint product saved.
+    # r and z come from separate products.
+    # As halves of one product, the next line took eight times as long, which was more than the joint product saved.
     r, z = (jnp.tanh(0.5 * (g + u)) for g, u in zip(gates[:2], recurrent[:2], strict=True))
     n = jnp.tanh(gates[2] + (0.5 + 0.5 * r) * recurrent[2])
     return (n + (0.5 + 0.5 * z) * (states[0] - n),)
 
 
 def lstm_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """Returns h and c of the LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+    """Returns the new states h and c of the LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al.
+    2000).
 
     i, f, o = sigma(W x + b + U h), g = tanh(W x + b + U h); c = f c' + i g; h = o tanh(c). Gates are in the order i, f,
     g, o, as in torch and in nnx's `OptimizedLSTMCell`; this bias is the sum of torch's two biases.
@@ -50,7 +51,9 @@ def lstm_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: St
 
 
 def sru_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
-    """Returns the state c of the simple recurrent unit (Lei et al. 2018, arXiv 1709.02755); see `sru`."""
+    """Returns the new state c of the simple recurrent unit (Lei et al. 2018, arXiv 1709.02755); `sru` has the
+    formulas.
+    """
     f = jax.nn.sigmoid(gates[1] + recurrent[0] if recurrent else gates[1])
     return (gates[0] + f * (states[0] - gates[0]),)
 
@@ -71,7 +74,7 @@ def sru_output(
 
 
 def sru(version: int, *, has_past: bool) -> Cell:
-    """Returns the simple recurrent unit (SRU) of a version.
+    """Returns version 1 or 2 of the simple recurrent unit (SRU).
 
         u0, u1, u2 = W x
         f = sigma(u1 + v_f c' + b_f)
@@ -113,7 +116,7 @@ LSTM_OPERANDS = {'input': INPUT, 'bias': CellOperand('g'), 'recurrent': RECURREN
 LSTM_SCALES = (0.5, 0.5, 1.0, 0.5)
 LSTM = Cell('lstm', (4,), states=2, recurrent=4, operands=LSTM_OPERANDS, step=lstm_step, scales=LSTM_SCALES)
 
-# name: (cell for inputs as wide as its state, cell for other inputs); add a new cell here
+# Maps each name to two cells: for inputs as wide as the state, and for inputs of another width. Add new cells here.
 CELLS: dict[str, tuple[Cell, Cell]] = {
     'tanh': (TANH, TANH),
     'gru': (GRU, GRU),
@@ -124,7 +127,9 @@ CELLS: dict[str, tuple[Cell, Cell]] = {
 
 
 def cell_of(name: str, input_width: int, units: int) -> Cell:
-    """Returns the cell of this name for inputs and states of these widths; raises ValueError for an unknown name."""
+    """Returns the recurrent cell of this name for the given widths of input and state; raises ValueError for an unknown
+    name.
+    """
     if name not in CELLS:
         raise ValueError(f'unknown cell {name!r}; known: {", ".join(CELLS)}')
     return CELLS[name][input_width != units]

@@ -1,4 +1,4 @@
-"""A recurrent cell over rows of vectors: one product for the inputs of all positions, then one scan.
+"""Runs a recurrent cell over rows of vectors: one matrix product for the inputs of all positions, then one scan.
 
 A position reads the state of earlier positions in its segment. The state is zeros where a segment begins. Padding,
 segment 0, is allowed anywhere: it does not change the state, and its output is zeros.
@@ -14,11 +14,11 @@ from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.recurrence.cell import Cell, States
 from efficient_attention.recurrence.scan import ScanMasks, states_before, states_of
 
-SPLIT = ('recurrent', 'recurrent_bias')  # operands with an axis of all gates
+SPLIT = ('recurrent', 'recurrent_bias')  # learned arrays with an axis that concatenates all gates
 
 
 class State(NamedTuple):
-    """The state of a recurrent cell after the positions read so far.
+    """The state of a recurrent cell after the positions that it has read so far.
 
     Args:
         vectors: float32 [B, U] each.
@@ -30,18 +30,23 @@ class State(NamedTuple):
 
 
 class LearnedCell(NamedTuple):
-    """A cell with the arrays of `cell.operands`, for the widths D and U given to `cells.cell_of`."""
+    """A recurrent cell together with its learned arrays.
+
+    The arrays fit the widths D and U that were given to `cells.cell_of`.
+    """
 
     cell: Cell
     operands: dict[str, Array]
 
     @property
     def units(self) -> int:
-        """The width of the state, U."""
+        """The width of the cell's state, U."""
         return self.operands['input'].shape[1] // self.cell.gate_count
 
     def split_into_blocks(self) -> dict[str, tuple[Array, ...]]:
-        """Returns the operands of the scan, with arrays of all gates split into blocks."""
+        """Returns the cell's learned arrays for the scan; arrays of all gates are split into one array per block of
+        gates.
+        """
         (cell, operands), units = self, self.units
         found = {name: cell.split_gate_blocks(operands[name], units) for name in SPLIT if name in operands}
         found |= {'diagonal': (operands['diagonal'],)} if 'diagonal' in operands else {}
@@ -52,9 +57,13 @@ class LearnedCell(NamedTuple):
         return found
 
     def input_products(self, x_LBD: Array) -> tuple[Array, ...]:
-        """Returns the input products of all positions in x's dtype, [L, B, n U] per block of n gates."""
+        """Returns the products of the inputs with the input matrices at all positions, [L, B, n U] per block of n
+        gates.
+
+        The products have the dtype of the inputs.
+        """
         kernels = self.cell.split_gate_blocks(self.operands['input'].astype(x_LBD.dtype), self.units)
-        if is_axis_sharded('B'):  # joining a sharded axis with another would gather it
+        if is_axis_sharded('B'):  # joining a sharded axis with another axis would gather the sharded one
             return tuple(jnp.einsum('lbd,dg->lbg', x_LBD, kernel) for kernel in kernels)
         x_XD = jax.lax.collapse(x_LBD, 0, 2)
         return tuple((x_XD @ kernel).reshape(*x_LBD.shape[:2], -1) for kernel in kernels)
@@ -74,13 +83,14 @@ def recur(
     state_mask_BU: Array | None = None,
     chunk: int = 0,
 ) -> tuple[Array, State]:
-    """Returns the cell's output at each position, [B, L, U] in x's dtype, and its final state.
+    """Runs a recurrent cell over each row; returns the cell's output at each position, [B, L, U] in x's dtype, and its
+    final state.
 
     Args:
         learned: the cell.
         x_BLD: inputs.
         segments_BL: 0 = padding; 1, 2, ... = packed texts; None = all positions are one text.
-        state: of earlier positions; a text continues from it if its segment equals the state's segment.
+        state: the state after earlier positions; a text continues from it if its segment equals the state's segment.
         is_reversed: whether each position reads later positions instead of earlier ones.
         state_mask_BU: multiplies the state where the recurrent product reads it, equal at all positions: state dropout
             (Gal & Ghahramani 2016, arXiv 1512.05287).
@@ -91,7 +101,7 @@ def recur(
     state = learned.empty_state(len(x_BLD)) if state is None else state
     if begins_at_zero:
         state = state._replace(segments_B=jnp.ones_like(state.segments_B))
-    elif segments_BL is None:  # continue the state's text
+    elif segments_BL is None:  # all positions continue the text of the given state
         segments_BL = jnp.broadcast_to(jnp.maximum(state.segments_B, 1)[:, None], x_BLD.shape[:2])
     if is_reversed:
         x_BLD, segments_BL = x_BLD[:, ::-1], None if segments_BL is None else segments_BL[:, ::-1]
@@ -108,9 +118,10 @@ def recur_from_product(
     state: State,
     state_mask_BU: Array | None = None,
 ) -> tuple[Array, State]:
-    """Returns the results of `recur` from a given product [B, L, g U] instead of the inputs' product with 'input'.
+    """Runs a recurrent cell as `recur` does, but from given input products [B, L, g U] instead of computing them with
+    the input matrices.
 
-    The inputs `x_BLD` are used only where they bypass the cell (SRU).
+    The inputs `x_BLD` are used only by cells with a highway connection (SRU).
     """
     products = learned.cell.split_gate_blocks(product_BLX.swapaxes(0, 1), learned.units)
     return _run_products(learned, products, x_BLD.swapaxes(0, 1), segments_BL, state, state_mask_BU)
@@ -148,7 +159,10 @@ def _in_chunks(
 def _recur_unchunked(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
 ) -> tuple[Array, State]:
-    """Returns the output and the state after it; `None` segments mean one text per row, without padding."""
+    """Returns the cell's output at each position and its final state, without chunks.
+
+    If `segments_BL` is None, each row is one text without padding.
+    """
     x_LBD = jax.lax.optimization_barrier(x_BLD.swapaxes(0, 1))
     return _run_products(learned, learned.input_products(x_LBD), x_LBD, segments_BL, state, state_mask_BU)
 
@@ -181,7 +195,9 @@ def _run_products(
 
 
 def _segments_before(segments_BL: Array, newest_B: Array) -> tuple[Array, Array]:
-    """Returns the segment of the last token before each position, and of the last token of all; padding is skipped."""
+    """Returns the segment of the last token before each position, and of the last token of the row; padding is
+    skipped.
+    """
     segments = jnp.concatenate([newest_B.astype(segments_BL.dtype)[:, None], segments_BL], axis=1)
     places = jnp.where(segments != 0, jnp.arange(segments.shape[1])[None], 0)
     newest = jnp.take_along_axis(segments, jax.lax.cummax(places, axis=1), axis=1)

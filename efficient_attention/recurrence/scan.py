@@ -1,8 +1,9 @@
-"""The scan of a recurrent cell over positions; one matrix product computes each recurrent matrix's gradient.
+"""Scans a recurrent cell over positions; in the backward pass, one matrix product computes the gradient of each
+recurrent matrix.
 
-JAX's automatic gradient adds an outer product to the recurrent matrix's gradient at every position. It reads and writes
-this matrix every time. Here the backward scan stores the gradients of all recurrent products. One product then computes
-the matrix's gradient.
+JAX's automatic gradient adds an outer product to the recurrent matrix's gradient at every position. So it reads and
+writes the full gradient every time. Here the backward scan stores the gradients of all recurrent products. One matrix
+product then computes the gradient of the recurrent matrix.
 
 A CPU does not vectorise functions of array slices inside a loop. If a cell's gates come from one product, their tanh is
 therefore computed at once and split afterwards; the scan stores these gates instead of their sums. Matrices are
@@ -20,12 +21,13 @@ from jax import Array
 from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.recurrence.cell import Cell, States
 
-Blocks = tuple[Array, ...]  # one array per block of gates
+Blocks = tuple[Array, ...]  # one array for each block of gates
 Learned = dict[str, Blocks]
 
 
 class ScanMasks(NamedTuple):
-    """The inputs of the scan without gradients: text starts, padding, state dropout.
+    """The inputs of a recurrent scan that get no gradients: where texts begin, where padding is, and the mask of state
+    dropout.
 
     Args:
         begins_LB: where a text begins, so that the state before is ignored; None = nowhere.
@@ -38,36 +40,42 @@ class ScanMasks(NamedTuple):
     state_mask_BU: Array | None = None
 
     def states_as_read(self, states: States) -> States:
-        """Returns the states with zeros where a text begins, for all positions or for one position of the scan."""
+        """Returns the recurrent states set to zero where a text begins, for one position of the scan or for all
+        positions.
+        """
         if self.begins_LB is None:
             return states
         return tuple(jnp.where(self.begins_LB[..., None], 0.0, one) for one in states)
 
     def apply_state_mask(self, state: Array) -> Array:
-        """Returns the state of one or of all positions with dropout, for the recurrent product."""
+        """Returns the recurrent state after state dropout, as the recurrent product reads it, for one or all
+        positions.
+        """
         if self.state_mask_BU is None:
             return state
         return state * (self.state_mask_BU if state.ndim == 2 else self.state_mask_BU[None])
 
     def select_held_states(self, held: States, moved: States) -> States:
-        """Returns `held` where the state does not change, `moved` elsewhere."""
+        """Returns the new recurrent states `moved`; at padding, where the state must not change, the old states
+        `held`.
+        """
         if self.holds_LB is None:
             return moved
         holds = self.holds_LB[..., None]
         return tuple(jnp.where(holds, old, new) for old, new in zip(held, moved, strict=True))
 
     def scanned(self) -> tuple[Array | None, Array | None]:
-        """Returns the arrays that the scan slices per position."""
+        """Returns the masks that differ by position, so that the scan slices them."""
         return self.begins_LB, self.holds_LB
 
     def at_position(self, position: tuple[Array | None, Array | None]) -> 'ScanMasks':
-        """Returns these inputs for one position of the scan."""
+        """Returns the masks for one position of the scan."""
         return ScanMasks(*position, self.state_mask_BU)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: ScanMasks) -> States:
-    """Returns the recurrent states after each position, float32 [L, B, U] each.
+    """Runs the scan of a recurrent cell; returns its states after each position, float32 [L, B, U] each.
 
     Args:
         cell: the recurrent cell.
@@ -81,13 +89,13 @@ def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fix
 
 
 def states_before(fixed: ScanMasks, start: States, after: States) -> States:
-    """Returns the states that each position reads, [L, B, U] each, from the states after each position."""
+    """Returns the recurrent states that each position reads, [L, B, U] each, from the states after each position."""
     before = (jnp.concatenate([one[None], later[:-1]]) for one, later in zip(start, after, strict=True))
     return fixed.states_as_read(tuple(before))
 
 
 class StepGates(NamedTuple):
-    """The inputs of a cell's step at one position.
+    """The gates that a recurrent cell's step function receives at one position.
 
     Args:
         activated: the first block, tanh(scale (input + recurrent product)) [B, n U]; None if the cell has no scales, so
@@ -101,7 +109,7 @@ class StepGates(NamedTuple):
     recurrent: Blocks
 
     def next_states(self, cell: Cell, read: States) -> States:
-        """Returns the recurrent states after this position."""
+        """Returns the recurrent states after this position, from the gates and the states that the position reads."""
         first = () if self.activated is None else tuple(jnp.split(self.activated, cell.blocks[0], axis=-1))
         return cell.step((*first, *self.products), self.recurrent, read)
 
@@ -123,7 +131,7 @@ def _forward(cell: Cell, products: Blocks, learned: Learned, start: States, fixe
 def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
     products, like, learned, start, fixed, after, (activated, recurrent) = kept
     before, dtype, first = states_before(fixed, start, after), like.dtype, len(cell.scales) and 1
-    # Transposed once, not at every position.
+    # The recurrent matrices are transposed once here, not at every position.
     turned = jax.lax.optimization_barrier(tuple(kernel.T for kernel in learned.get('recurrent', ())))
 
     def step(later: States, one: tuple) -> tuple[States, tuple[Blocks, Blocks]]:
@@ -154,7 +162,9 @@ states_of.defvjp(_forward, _backward)
 
 
 def _with_bias(products: Blocks, learned: Learned, first: int = 0) -> Blocks:
-    """Returns float32 input products of a position with biases, for blocks from number `first` on."""
+    """Returns the input products of one position plus their biases, float32, for the blocks of gates from number
+    `first` on.
+    """
     if 'bias' not in learned:
         return tuple(one.astype(jnp.float32) for one in products)
     pairs = zip(products, learned['bias'][first:], strict=True)
@@ -169,12 +179,12 @@ def _gates(cell: Cell, products: Blocks, recurrent: Blocks, units: int) -> StepG
 
 
 def _scales(cell: Cell, units: int) -> Array:
-    """Returns the scales of the first block's gates, [1, n U]."""
+    """Returns the factors by which the gates of the first block are scaled before tanh, [1, n U]."""
     return jnp.repeat(jnp.asarray(cell.scales, jnp.float32), units)[None]
 
 
 def _recurrent_products(cell: Cell, learned: Learned, state_BU: Array, dtype: jnp.dtype) -> Blocks:
-    """Returns float32 recurrent products; matrix products multiply numbers in `dtype`."""
+    """Returns the products of the state with the recurrent matrices, float32; the factors are rounded to `dtype`."""
     if cell.is_diagonal:
         return tuple(state_BU * one[None] for one in learned.get('diagonal', ()))
     products = (
@@ -187,7 +197,9 @@ def _recurrent_products(cell: Cell, learned: Learned, state_BU: Array, dtype: jn
 
 
 def _transposed_products(cell: Cell, learned: Learned, turned: Blocks, of_recurrent: Blocks, dtype: jnp.dtype) -> Array:
-    """Returns the gradient of the state read by the recurrent products; `turned` has the transposed matrices."""
+    """Returns the gradient of the state that the recurrent products read; `turned` holds the transposed recurrent
+    matrices.
+    """
     if cell.is_diagonal:
         each = [of * one[None] for of, one in zip(of_recurrent, learned['diagonal'], strict=True)]
     else:
@@ -212,12 +224,14 @@ def _gradients_of_recurrent(
 
 
 def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
-    """Returns the sum of outer products over positions and rows, float32 [U, G].
+    """Returns the sum of the outer products of x and y over all positions and batch rows, float32 [U, G].
 
-    The faster form joins both axes. Joining a sharded axis would gather it, so sharded rows use the other form.
+    The faster form joins the axes of positions and rows. Joining a sharded axis would gather it, so sharded rows use
+    an einsum.
     """
     if is_axis_sharded('B'):
         return jnp.einsum('lbu,lbg->ug', x_LBU, y_LBG, preferred_element_type=jnp.float32)
     x_XU, y_XG = jax.lax.collapse(x_LBU, 0, 2), jax.lax.collapse(y_LBG, 0, 2)
-    x_UX = jax.lax.optimization_barrier(x_XU.T)  # a product that transposes its operand takes a fifth longer on a CPU
+    # A matrix product that transposes its operand itself takes a fifth longer on a CPU.
+    x_UX = jax.lax.optimization_barrier(x_XU.T)
     return jnp.matmul(x_UX, y_XG, preferred_element_type=jnp.float32)
