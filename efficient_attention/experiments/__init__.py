@@ -1,1 +1,1 @@
-"""Plans of many runs: one config with several seeds, and a grid of tasks by mechanisms."""
+"""Plans of many training runs: one config with several seeds, and a grid of tasks by attention mechanisms."""

@@ -59,9 +59,8 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         raise InputError(
             "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
         )
-    from_dict(
-        filled.get('distill', {}), DistillConfig, 'distill.'
-    ).check_has_teacher()  # first: without a teacher other fields stay None too, and their errors would hide this one
+    # This check comes first: without a teacher, other fields stay None too, and their errors would hide this error.
+    from_dict(filled.get('distill', {}), DistillConfig, 'distill.').check_has_teacher()
     start = filled['train'].get('start_from')
     pretrained = open_start_checkpoint(start, filled['train'].get('start_layers') or '') if start else None
     if pretrained is not None:
@@ -78,9 +77,8 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     fill_tokenizer(filled['data'], like)
     fill_open_fields(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
-    known = from_dict(
-        with_placeholder_values(filled, steps), RunConfig
-    )  # checks all known fields before files are read
+    # All known fields are checked before files are read.
+    known = from_dict(with_placeholder_values(filled, steps), RunConfig)
     check_vocabularies(known)
     if pretrained is not None and not known.train.start_random:
         ours = load_tokenizer(known.data.tokenizer, lowercase=known.data.lowercase).get_vocab()

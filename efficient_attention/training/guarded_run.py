@@ -133,9 +133,8 @@ def guarded_run(
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.print_line(f'{run.describe_run()}; {begun}')
-        stack.push(
-            report_error_to_peers
-        )  # runs first at the end: closing the objects above may wait for other processes
+        # `report_error_to_peers` runs first at the end, because closing the other objects may wait for other processes.
+        stack.push(report_error_to_peers)
         guarded = GuardedRun(
             run=run,
             state=state,

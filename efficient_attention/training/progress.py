@@ -152,9 +152,8 @@ class _RemainingTimeColumn(ProgressColumn):
         if task.completed <= self._start_step or task.elapsed is None or task.remaining is None:
             return Text('-:--:-- left', style='dim')
         step = int(task.completed)
-        self._speed.record_step_time(
-            step, task.elapsed
-        )  # the first rendering after the first step, at most 0.25 s late
+        # The time of the first step is taken at the next rendering of the bar, so it is at most 0.25 s late.
+        self._speed.record_step_time(step, task.elapsed)
         return Text(
             f'{format_duration(self._speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim'
         )

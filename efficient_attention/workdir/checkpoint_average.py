@@ -77,9 +77,8 @@ def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Rest
         try:
             return mean_of_checkpoints(reader, abstract, steps)
         except InputError:
-            if set(steps) <= set(
-                broadcast_from_process_0(reader.written_steps)
-            ):  # otherwise a trainer has removed a step: try again
+            # If a step is missing now, a trainer has removed it meanwhile, so the next attempt reads other steps.
+            if set(steps) <= set(broadcast_from_process_0(reader.written_steps)):
                 raise
     return mean_of_checkpoints(reader, abstract, broadcast_from_process_0(lambda: last_complete_steps(reader, count)))
 
