@@ -204,7 +204,10 @@ def format_error(error: Exception) -> str:
 
 
 def read_finished_cell(folder: Path, grid: Grid) -> dict[str, Any]:
-    """Returns the stored result of a finished cell; returns {} if the result is missing or lacks a requested seed."""
+    """Returns the stored result of a finished cell; returns {} if the result is missing or lacks a requested seed.
+
+    The runs of a finished cell are thus not opened again.
+    """
     known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
     return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
 
@@ -350,7 +353,7 @@ def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
 def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
     """Returns {row: {column: result}} of all cells in a grid's folder that have a result or an error.
 
-    A failed cell without a result is {'error': line}. A cell that failed with a further seed has its result and
+    Cells that other processes have trained are included. A failed cell without a result is {'error': line}. A cell that failed with a further seed has its result and
     'failed_seed': line.
     """
     found: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Records whether a run ever had checkpoints, so that a lost checkpoint folder does not look like a new run.
+"""Records whether a run ever saved a checkpoint, so that a run with a lost checkpoint folder does not start over.
 
 A volume that is not mounted leaves an empty folder, or none. The record is a file next to the folder of checkpoints.
 Runs older than this file are recognised by their metrics.
@@ -18,12 +18,16 @@ STEP = 'step'
 
 
 def write_last_saved_step(workdir: Path, step: int) -> None:
-    """Records that a step is saved; raises RunError or InputError if that cannot be written."""
+    """Writes the number of the last saved step into the workdir; raises RunError or InputError if the file cannot be
+    written.
+    """
     write_atomically(workdir / FILE_NAME, json.dumps({STEP: step}) + '\n')
 
 
 def read_last_saved_step(workdir: Path) -> int | None:
-    """Returns the last recorded step; None if there is none, or the file cannot be read."""
+    """Returns the number of the last saved step, as recorded in the workdir; None if the file is missing or cannot be
+    read.
+    """
     try:
         step = read_json_file(workdir / FILE_NAME)[STEP]
     except (OSError, ValueError, TypeError, KeyError):
@@ -32,7 +36,8 @@ def read_last_saved_step(workdir: Path) -> int | None:
 
 
 def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
-    """Returns why a folder without checkpoints must have had some; '' if the run may never have saved one.
+    """Returns an error text if a folder without checkpoints must have had some; '' if the run may never have saved a
+    checkpoint.
 
     Args:
         workdir: of the run.
@@ -46,7 +51,8 @@ def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
 
 
 def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[str]:
-    """Returns a note if the last recorded save is later than step `newest` and its files are gone; else [].
+    """Returns a note if the last saved step is later than the step from which the run resumes, and its files are gone;
+    otherwise [].
 
     A checkpoint that was moved to the folder 'damaged' is not gone.
 
@@ -65,12 +71,12 @@ def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[st
 
 
 def last_logged_step(workdir: Path) -> int:
-    """Returns the last step in metrics.jsonl; 0 = none."""
+    """Returns the last step in the workdir's metrics.jsonl; 0 if the file has no lines."""
     return max((line['step'] for line in read_metrics(workdir)), default=0)
 
 
 def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
-    """Whether a run has certainly completed a save; a new save starts only after the previous one is complete.
+    """Returns whether a run has certainly completed a save. A new save starts only after the previous one is complete.
 
     Args:
         workdir: of the run.
@@ -83,5 +89,5 @@ def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
     except InputError:
         return False
     step = every if step is None else step
-    next_due = (step // every + 1) * every  # the metrics of this step are written before its save begins
+    next_due = (step // every + 1) * every  # The run writes the metrics of this step before its save begins.
     return step > every or last_logged_step(workdir) > next_due
