@@ -77,10 +77,10 @@ def load_or_compute_logits(
     the run does not cache teacher logits.
 
     Args:
-        teacher: of the run; None if it has none.
+        teacher: the teacher of the run; None if the run has none.
         task: provides the training rows.
-        evaluation: puts their batches on the devices.
-        say: gets a log line before the computation.
+        evaluation: puts batches of training rows on the devices.
+        say: is called with a log line before the computation.
         on_batch: is called before each batch.
 
     Raises:

@@ -65,7 +65,7 @@ class EnsembleMember:
     graph: nnx.GraphDef
     params: Any
     labels: tuple[int, ...]  # position of each label of the run among the model's labels; () = both have the same order
-    has_global: bool  # If this is False, the batch loses its marks of global tokens before the model reads the batch.
+    has_global: bool  # False = the batch loses its marks of global tokens before this model reads it
     digest: str  # SHA-256 of the model's parameters, config and labels
 
 
@@ -75,12 +75,12 @@ class Teacher:
     run.
 
     Args:
-        config: of the run.
-        members: the models; several are an ensemble.
+        config: the config of the run.
+        members: the teacher models; several models are an ensemble.
         layers: student layer -> teacher layer that it learns from, both counted from 1; empty if only outputs are
             compared.
-        width: of its hidden states.
-        mesh: its devices.
+        width: the width of the teacher's hidden states.
+        mesh: the device mesh of the run.
     """
 
     config: RunConfig

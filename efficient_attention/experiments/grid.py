@@ -125,7 +125,7 @@ def train_grid(grid: Grid) -> dict[str, Any]:
             result = train_cell(grid, row, column, cells[row, column])
         except (RunStopped, KeyboardInterrupt):
             raise
-        except Exception as error:  # After any error in one cell, the other cells are still trained.
+        except Exception as error:  # After any error in one grid cell, the other cells are still trained.
             show_error(RunError(f'{row}, {column}: {one_line(error)}'))
             result = {'error': format_error(error)}
             write_cell_error(grid.folder(row, column), error)
@@ -134,8 +134,8 @@ def train_grid(grid: Grid) -> dict[str, Any]:
 
 
 def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, Any]:
-    """Trains and tests one grid cell with each seed, and returns the result of the cell. `values` come from
-    `add_cell_metadata`.
+    """Trains and tests one grid cell with each seed, and returns the result of the cell. `values` are the cell's config
+    values from `add_cell_metadata`.
 
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}};
@@ -285,14 +285,16 @@ def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
-    """Returns the requested seeds, and the seeds that earlier commands have tested in this cell, in ascending order."""
+    """Returns the requested seeds, and the seeds that earlier commands have tested in this grid cell, in ascending
+    order.
+    """
     before = {path.parent.name.removeprefix('seed_') for path in folder.glob(f'seed_*/{TEST}')}
     return sorted({*seeds, *before}, key=int)
 
 
 def train_and_test_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
-    """Trains a cell with one seed, and tests its best checkpoint. If the test was made earlier, its metrics are read
-    from their file.
+    """Trains a grid cell with one seed, and tests its best checkpoint. If it was tested earlier, the test metrics are
+    read from their file.
     """
     config = with_fields(filled.config, train={'seed': int(seed)})
     train(config, workdir, examples=filled.examples, pretrained=filled.pretrained)
@@ -320,8 +322,8 @@ def training_speed(workdir: Path) -> tuple[float, float]:
 
 
 def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
-    """Returns the number of 'parameters' of a cell's model, and the 'temporary_bytes' of a training step with rows of
-    full length.
+    """Returns the number of 'parameters' of a grid cell's model, and the 'temporary_bytes' of memory in a training step
+    with rows of full length.
 
     They are read from an existing result. 'parameters' counts the encoder and its head.
     """
@@ -353,8 +355,8 @@ def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
 def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
     """Returns {row: {column: result}} of all cells in a grid's folder that have a result or an error.
 
-    Cells that other processes have trained are included. A failed cell without a result is {'error': line}. A cell that failed with a further seed has its result and
-    'failed_seed': line.
+    Cells that other processes have trained are included. A failed cell without a result is {'error': line}. A cell that
+    failed with a further seed has its result and 'failed_seed': line.
     """
     found: dict[str, dict[str, Any]] = {}
     folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}

@@ -22,7 +22,7 @@ from efficient_attention.workdir.folder_kind import YARDSTICKS
 # Baselines learn from at most this many words: all words of each task, except Path-X (12,208 rows) and retrieval.
 MOST_WORDS = 200_000_000
 Cells = dict[tuple[str, str], dict[str, Any]]
-# These fields choose the data of a grid row. The same value in two rows would train the same data under two names.
+# These config fields choose the data of a grid row. The same value in two rows would train the same data twice.
 # A table of results describes a row's data once, and shows a column's mechanism only by the column's name.
 OF_ROW = ('examples.train', 'examples.dev', 'examples.test', 'data.source')
 OF_COLUMN = 'model.attention'
@@ -166,7 +166,7 @@ def compute_baselines(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdi
         if identity not in known:
             train, test = (_truncated_rows(examples, split, length) for split in ('train', 'test'))
             scores = baseline_accuracies(arena_dataset(examples, 'train'), train, test)
-            # The file is read again, because another command may have added baselines meanwhile.
+            # The file of baselines is read again, because another command may have added baselines meanwhile.
             known = _read_object_if_exists(path) | {identity: scores}
             write_atomically(path, json.dumps(known, indent=2) + '\n')
         found[row] = known[identity]

@@ -29,7 +29,8 @@ Cells = Mapping[tuple[str, str], Values]
 # Files in a cell's folder: the learning rate that the trial runs chose, and the result of the cell.
 CHOICE, CELL = 'choice.json', 'cell.json'
 CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
-PILOT_SECONDS = 'pilot_seconds'  # Key of the trial runs' time in CHOICE; files from older versions lack this key.
+# key of the trial runs' time in the file choice.json; files from older versions lack this key
+PILOT_SECONDS = 'pilot_seconds'
 # Keys of a cell's saved config besides the config groups: the name of the model size, and {split: digest of its rows}.
 # OVERRIDES holds the fields that the command line changed. Older folders lack ROWS and OVERRIDES.
 SIZE, ROWS, OVERRIDES = 'size', 'rows', 'overrides'
@@ -44,11 +45,11 @@ OF_SIZE = (
     'model.dropout_rate',
     'optimizer',
 )
-# These fields change the cost of a training step, but not its result.
+# These config fields change the cost of a training step, but not its result.
 STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')
-RATE = 'optimizer.learning_rate'  # Each cell may have another learning rate.
-# These fields change no result, and neither time nor memory of a step. Two commands on one folder may differ in them.
-# Fields that change only time or memory must stay equal, because the table of results reports time and memory.
+RATE = 'optimizer.learning_rate'  # each grid cell may have another learning rate
+# These config fields change no result, and neither time nor memory of a step, so a later command may change them.
+# Config fields that change only time or memory must stay equal, because the table of results reports time and memory.
 FREE = (
     *('data.cache', 'data.processes', 'data.workers', 'data.prefetch', 'examples.cache', 'distill.cache'),
     *('train.log_every_steps', 'train.stall_seconds'),
@@ -56,7 +57,7 @@ FREE = (
 
 # Cells of one row may differ in these overridden fields: machine settings, and values that the table shows per cell.
 UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
-START = 'train.start_from'  # The value is a path, so cells are only compared by whether the field is set.
+START = 'train.start_from'  # This field is a path, so grid cells are only compared by whether it is set.
 PLACE = re.compile(r':(folder|source)=.*')  # matches the part of a dataset's name that says where its rows are stored
 DIGITS = 16  # digests are cut to this many hexadecimal digits, as in the names of dataset folders
 
@@ -169,8 +170,8 @@ def check_row_cells_comparable(cells: Cells, *, has_own_sizes: bool = False) -> 
 
     Sizes may differ if `has_own_sizes`.
     """
-    # The dict key is a row and a flag. Cells with recorded overrides are compared with one another (True).
-    # All cells are compared with one another too (False), because older cells have no recorded overrides.
+    # `first` has one key per grid row and flag. The flag True compares cells with recorded overrides with one another.
+    # The flag False compares all cells with one another, because older cells have no recorded overrides.
     first: dict[tuple[str, bool], tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         for is_young in {False, OVERRIDES in values}:

@@ -50,7 +50,7 @@ def read_known_baselines(workdir: Path) -> dict[str, dict[str, float]]:
     try:
         return dict(read_json_file(workdir / GRID_SUMMARY)['yardsticks'])
     except (OSError, ValueError, TypeError, KeyError):
-        return {}  # Before the first report the file does not exist.
+        return {}  # Before the first report, grid.json does not exist.
 
 
 def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], *, with_speed: bool = True) -> str:

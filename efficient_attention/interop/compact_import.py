@@ -111,7 +111,7 @@ def read_float_params(path: Path, shapes: Mapping[str, list[int]], model: ModelC
 
 
 def heads_by_parameter_names(names: frozenset[str], head: HeadConfig) -> CheckpointHeads:
-    """Returns which heads an encoder model has, recognised by the names of its parameter groups."""
+    """Returns which prediction heads an encoder model has, recognised by the names of its parameter groups."""
     if head.kind != 'none':
         return CheckpointHeads(head)
     return CheckpointHeads(

@@ -38,7 +38,7 @@ TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # the order of familie
 ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
 ENDINGS['multi_hop'] = ENDINGS['span']
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-# The value describes the tensors of the imported model, so an export must not copy it.
+# This entry of config.json describes the tensors of the imported model, so an export must not copy it.
 QUANTIZED = 'quantization_config'
 LABEL_KEYS = ('id2label', 'label2id', 'num_labels', 'problem_type')
 Values = dict[str, Any]
@@ -51,10 +51,11 @@ class FamilyConfigValues:
     """
 
     values: Values
-    unsaid: Values  # fields for which the family has no key; an export stores them under OUR_KEY
+    # fields for which the family has no key; an export stores them under this project's own key, OUR_KEY
+    unsaid: Values
     # 'field value' of each field that an export cannot store at all, so the family cannot be used
     refused: tuple[str, ...]
-    is_possible: bool = True  # whether the family has models of these sizes
+    is_possible: bool = True  # False if the family has no models of these sizes
 
     @property
     def family_mismatch(self) -> tuple[bool, int, int]:
@@ -144,7 +145,7 @@ def model_in_family_keys(family: Family, model: ModelConfig, extra: Mapping[str,
     }
     unsaid = {name: value for name, value in differing.items() if name in custom_key_fields(kind)}
     lost = [name for name in differing if name not in unsaid]
-    # All other encoder families add a token-type vector to every token.
+    # All encoder families except DistilBERT add a token-type vector to every token.
     if kind != 'distilbert' and not family.decoder and not model.token_types:
         lost.append('token_types')
     if kind == 'longformer' and not model.global_tokens:  # A Longformer always has projections for global tokens.
@@ -157,7 +158,8 @@ def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) ->
     patterns = [one.pattern if isinstance(one, Softmax) else None for one in model.mechanisms]
     if kind == 'longformer':
         radii = [one.radius if isinstance(one, Window) and one.dilation == 1 else 0 for one in patterns]
-        if not all(radii):  # OUR_KEY stores the pattern, so `attention_window` keeps its imported or default value.
+        # This project's own key OUR_KEY stores the pattern, so `attention_window` keeps its imported or default value.
+        if not all(radii):
             return {'attention_window': extra.get('attention_window', 512)}
         return {'attention_window': [2 * radii[layer % len(radii)] for layer in range(model.layers)]}
     if kind == 'big_bird':
@@ -211,8 +213,8 @@ def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tu
 
 
 def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str]) -> list[str]:
-    """Returns the fields, with their values, for which the family's heads in transformers compute something else than
-    this project's heads.
+    """Returns the config fields for which prediction heads in transformers compute something else than in this project,
+    with their values.
     """
     misfits = []
     if bool(family.decoder) != ('decoder' in parts):

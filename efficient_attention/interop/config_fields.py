@@ -119,8 +119,9 @@ FIXED: dict[str, dict[str, Any]] = {
     'marian': SINUSOIDAL,
     'pegasus': SINUSOIDAL | {'norm': 'pre'},
 }
-SHIFTED = ('roberta', 'longformer')  # In these families, positions count from the padding token's id + 1.
-SHIFTED_PAD = 1  # the padding token's id in these families, if config.json has none
+# In RoBERTa and Longformer, the number of the first position is the padding token's id + 1.
+SHIFTED = ('roberta', 'longformer')
+SHIFTED_PAD = 1  # the padding token's id in RoBERTa and Longformer, if config.json states none
 # Maps the name of an activation in transformers to its name in this project.
 # If several names in transformers mean one activation, exports use the first of them.
 ACTIVATIONS = {
@@ -163,7 +164,7 @@ INERT: dict[str, tuple[Any, ...]] = {
     'autoregressive': (False,),
     'attention_dilation': (),
 }
-TEXT_TO_TEXT = 'text_to_text'  # the value of `problem` for all encoder-decoders
+TEXT_TO_TEXT = 'text_to_text'  # the value of `problem` for every encoder-decoder
 MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # two values of the config.json key `problem_type`
 # this project's name of the problem for regression with several outputs per row
 SEVERAL_NUMBERS = 'multi_output_regression'
@@ -180,11 +181,12 @@ TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'decoder_layerdrop': (0.0, None),
     'pruned_heads': ({}, None),
 }
-# Exports keep model fields without a config.json key under this key, if no tensor depends on them.
+# This project's own key in config.json holds model fields for which Hugging Face has no key.
+# Only fields on which no tensor depends are kept under this key.
 OUR_KEY = 'efficient_attention'
 OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
 T5_UNSAID = ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init')
-# Families with fewer config.json keys keep these further fields under OUR_KEY; only training reads the fields.
+# Families with fewer config.json keys keep these further fields under OUR_KEY. Only training reads the fields.
 OUR_FIELDS_OF = {
     't5': T5_UNSAID,
     'mt5': T5_UNSAID,
@@ -205,7 +207,7 @@ def mechanism_text(attention: list[str]) -> str:
 
 
 def custom_key_fields(kind: str) -> tuple[str, ...]:
-    """Returns the names of the model fields that exports of a family keep under OUR_KEY, this project's key in
+    """Returns the names of the model fields that exports of a family keep under this project's own key in
     config.json.
     """
     return (*OUR_FIELDS, *OUR_FIELDS_OF.get(kind, ()))

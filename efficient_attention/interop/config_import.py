@@ -58,7 +58,8 @@ DROPOUTS = {  # head kind -> DistilBERT's dropout keys for this head, which are 
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),
 }
-OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')  # names of the config groups that exports keep under OUR_KEY
+# names of the config groups that exports keep under this project's own key in config.json, OUR_KEY
+OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')
 HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
 Values = Mapping[str, Any]
 
@@ -73,9 +74,10 @@ class ModelDescription:
     head: HeadConfig
     labels: tuple[str, ...]
     problem: str
-    examples: Mapping[str, Any]  # values of the fields that OUR_EXAMPLES lists
+    examples: Mapping[str, Any]  # fields of the `examples` config on which predictions depend (OUR_EXAMPLES)
     thresholds: Mapping[str, float]
-    pairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values of the fields that OUR_PAIRS lists
+    # fields of the `pairs` config on which predictions depend (OUR_PAIRS)
+    pairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def read_config_json(folder: Path) -> dict[str, Any]:
@@ -271,7 +273,9 @@ def windows_of(values: Values) -> str:
 
 
 def check_custom_key(values: Values) -> None:
-    """Raises InputError if the value of OUR_KEY in a config.json, or a group in it, is not a JSON object."""
+    """Raises InputError if the value of this project's own key in a config.json, or a group in it, is not a JSON
+    object.
+    """
     ours = values.get(OUR_KEY, {})
     groups = {f'{OUR_KEY}.{name}': ours.get(name, {}) for name in OUR_GROUPS} if isinstance(ours, dict) else {}
     for name, value in {OUR_KEY: ours, **groups}.items():
@@ -280,8 +284,8 @@ def check_custom_key(values: Values) -> None:
 
 
 def custom_key_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
-    """Returns the config fields in one group under OUR_KEY of a config.json; raises InputError for fields that are not
-    in `known`.
+    """Returns the config fields in one group under this project's own key of a config.json; raises InputError for
+    unknown fields.
     """
     fields = dict(values.get(OUR_KEY, {}).get(group, {}))
     for name, value in fields.items():
@@ -298,8 +302,8 @@ def custom_key_group(values: Values, group: str, kind: type, known: Sequence[str
 
 
 def custom_key_thresholds(values: Values) -> dict[str, float]:
-    """Returns the decision thresholds under OUR_KEY of a config.json, which the original run chose on its validation
-    set.
+    """Returns the decision thresholds in a config.json that this project exported; the original run chose them on its
+    validation set.
     """
     thresholds = values.get(OUR_KEY, {}).get('thresholds', {})
     for name, value in thresholds.items():

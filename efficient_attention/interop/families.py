@@ -63,8 +63,8 @@ EMBEDDINGS = {
     'encoder/embeddings/norm': '.embeddings.LayerNorm',
 }
 _LAYER, _OURS = '.encoder.layer.{layer}', 'encoder/stack/layers'
-# Only Longformer has projections for global tokens. If a model of another family was given such projections, their
-# tensors get the same names.
+# In transformers, only Longformer has projections for global tokens.
+# If a model of another family gained such projections in this project, their tensors get Longformer's names.
 BERT_LAYERS = {
     f'{_OURS}/attention/query': f'{_LAYER}.attention.self.query',
     f'{_OURS}/attention/key': f'{_LAYER}.attention.self.key',

@@ -1,5 +1,5 @@
-"""Reads a trained model from a training run's workdir: its config, heads, thresholds, and the parameters of one
-checkpoint.
+"""Reads a trained model from a training run's workdir: its config, prediction heads, thresholds, and the parameters of
+one checkpoint.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ def encoder_run(workdir: Path) -> RunConfig:
 
 
 def heads_of_run(config: RunConfig) -> CheckpointHeads:
-    """Returns which heads the model of a run has, and whether its encoder is a part of a larger model."""
+    """Returns which prediction heads the model of a run has, and whether its encoder is a part of a larger model."""
     if config.task == 'fine_tuning':
         return CheckpointHeads(config.head)
     if config.task == 'text_to_text':

@@ -16,7 +16,7 @@ KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_to
 
 FORCED_FIRST, FORCED_END = 'forced_bos_token_id', 'forced_eos_token_id'
 UNSAID = ('bos_token_id', FORCED_END)
-# The importer reads these keys of generation_config.json, or the keys have no effect on the generated tokens.
+# These keys of generation_config.json are read, or have no effect on the generated tokens.
 READ = {*KEYS.values(), 'bos_token_id', FORCED_FIRST, FORCED_END}
 READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_implementation', 'return_dict_in_generate'}
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
@@ -235,7 +235,7 @@ def length_limits(stated: Mapping[str, Any]) -> dict[str, Any]:
     if most is None and 'max_length' in whole:
         most = whole['max_length'] - 1
     if most is not None:
-        # With `extra` equal to the maximum, the limit does not depend on the source's length.
+        # `extra` equals the maximum too, so that the limit does not depend on the source's length.
         found |= {'max_tokens': most, 'extra': most}
     if {'min_length', 'min_new_tokens'} & whole.keys():
         found['min_tokens'] = max(0, whole.get('min_length', 0) - 1, whole.get('min_new_tokens', 0))

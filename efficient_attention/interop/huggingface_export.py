@@ -131,7 +131,7 @@ def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) ->
 
 
 def heads_of_pretrained(pretrained: Pretrained, names: frozenset[str]) -> CheckpointHeads:
-    """Returns which heads a model has, recognised by the names of its parameter groups."""
+    """Returns which prediction heads a model has, recognised by the names of its parameter groups."""
     if pretrained.head.kind != 'none':
         return CheckpointHeads(pretrained.head)
     return CheckpointHeads(

@@ -92,8 +92,8 @@ def _read_compressed(path: Path, known: ModelDescription) -> dict[Any, Any]:
 
 
 def find_heads_in_file(known: ModelDescription, found: Mapping[str, str]) -> CheckpointHeads:
-    """Returns which heads a Hugging Face model has: heads that its class name requires, and pretraining heads whose
-    tensors are in the file.
+    """Returns which prediction heads a Hugging Face model has: those that its class name requires, and pretraining
+    heads whose tensors are in the file.
     """
     family, ending = known.family, known.ending
     if family.decoder:

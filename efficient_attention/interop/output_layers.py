@@ -58,7 +58,8 @@ def is_output_tied(values: Mapping[str, Any]) -> bool:
 
     The question arises for a T5 file that has no head and leaves outputs unscaled.
     """
-    if values.get('model_type') == 'mt5':  # transformers 5 writes TIED for mT5, and never scales mT5's outputs.
+    # transformers 5 writes `tie_word_embeddings` for mT5, and never scales mT5's outputs.
+    if values.get('model_type') == 'mt5':
         return values.get(TIED) is True
     return values.get(SCALE) is not None
 

@@ -55,7 +55,7 @@ class ParameterTensors:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointHeads:
-    """Which heads a checkpoint has, and whether its encoder is a part of a larger model."""
+    """Which prediction heads a checkpoint has, and whether its encoder is a part of a larger model."""
 
     head: HeadConfig = HeadConfig()
     has_masked_lm: bool = False
@@ -63,8 +63,8 @@ class CheckpointHeads:
     has_pooler: bool = False
     has_pair: bool = False
     has_detector: bool = False
-    has_two_ways: bool = False  # the encoder is part of a bidirectional language model
-    has_decoder: bool = False  # the encoder is part of an encoder-decoder
+    has_two_ways: bool = False  # True if the encoder is part of a bidirectional language model
+    has_decoder: bool = False  # True if the encoder is part of an encoder-decoder
 
 
 def tensors_of(family: Family, model: ModelConfig, parts: CheckpointHeads) -> list[ParameterTensors]:
@@ -85,7 +85,7 @@ def tensors_of(family: Family, model: ModelConfig, parts: CheckpointHeads) -> li
 
 
 def module_names(family: Family, parts: CheckpointHeads) -> dict[str, str]:
-    """Returns {module path: Hugging Face name} for each module that a model with these heads may have."""
+    """Returns {module path: Hugging Face name} for each module that a model with these prediction heads may have."""
     if parts.has_decoder:
         return dict(family.encoder) | dict(family.decoder)
     kind = parts.head.kind

@@ -20,7 +20,8 @@ from efficient_attention.interop.uneven_layers import stack_layers, with_encoder
 from efficient_attention.models.uneven_stack import equal_layer_groups
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
-SUM_TO_ONE = (Softmax, Sparsemax, Entmax)  # In these mechanisms, a query's weights sum to 1 if it has at least one key.
+# In these attention mechanisms, a query's weights sum to 1 if it has at least one key.
+SUM_TO_ONE = (Softmax, Sparsemax, Entmax)
 Layer = dict[str, Any]
 
 

@@ -20,9 +20,9 @@ class Pretrained:
     """
 
     model: ModelConfig
-    head: HeadConfig  # The kind is 'none' for an encoder without a head, or for a pretraining model.
+    head: HeadConfig  # The head's kind is 'none' for an encoder without a prediction head, or for a pretraining model.
     labels: tuple[str, ...]  # label names in the order of the model's outputs; () = the outputs have no names
-    # A value of `ExamplesConfig.problem` or `SEVERAL`, 'fill_mask', 'text_to_text', or 'none' if there is no head.
+    # `problem` is a value of `ExamplesConfig.problem` or `SEVERAL`, 'fill_mask', 'text_to_text' or 'none' (no head).
     problem: str
     family: str  # Hugging Face `model_type`, a key of `FAMILIES`; '' for a model from a workdir
     tokenizer: Path | None  # path of the tokenizer's file
@@ -34,9 +34,9 @@ class Pretrained:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # content of the imported config.json
     # content of the imported generation_config.json
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # values of fields in OUR_EXAMPLES; other fields have their defaults
+    # fields of the run's `examples` config on which predictions depend (OUR_EXAMPLES)
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # values of fields in OUR_PAIRS, from a run or its export
+    # fields of the run's `pairs` config on which predictions depend (OUR_PAIRS)
     pairs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # decision thresholds that the original run chose on its validation set
     thresholds: Callable[[], Mapping[str, float]] = dict
@@ -44,5 +44,5 @@ class Pretrained:
     run: RunConfig | None = None  # config of the training run, for a model from a workdir
     # path of the targets' tokenizer file, if targets have another tokenizer than sources
     target_tokenizer: Path | None = None
-    # Returns the parameters with int8 codes. None unless the model is a compact export or a compressed-tensors folder.
+    # `codes` returns the parameters with int8 codes. Only compact exports and compressed-tensors folders have it.
     codes: Callable[[], dict[Any, Any]] | None = None

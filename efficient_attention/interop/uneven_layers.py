@@ -17,8 +17,9 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
 from efficient_attention.models.uneven_stack import EqualLayerGroup, equal_layer_groups, layer_sizes
 
-COLUMNS = ('query', 'key', 'value', 'up', 'gate')  # The columns of these kernels belong to heads or feed-forward units.
-ROWS = ('out', 'down')  # The rows of these kernels belong to heads or feed-forward units.
+# The columns of these kernels belong to attention heads or feed-forward units.
+COLUMNS = ('query', 'key', 'value', 'up', 'gate')
+ROWS = ('out', 'down')  # The rows of these kernels belong to attention heads or feed-forward units.
 LAST = {'attention': 'out', 'feed_forward': 'down'}
 Layer = dict[str, Any]
 

@@ -17,7 +17,8 @@ from efficient_attention.models.sharding import path_name
 
 # As in T5's code, a matrix has factored second moments if both of its sides have at least this length.
 FACTORED_FROM = 128
-LEAST_SCALE = 1e-3  # An update is scaled by at least this RMS, so that parameters initialised to zeros still change.
+# An update is scaled by its parameter's RMS, but at least by this number, so that zero parameters still change.
+LEAST_SCALE = 1e-3
 
 
 def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:

@@ -60,7 +60,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         raise InputError(
             "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
         )
-    # This check comes first. Without a teacher, other fields stay None too, and their errors would hide this error.
+    # The teacher is checked first. Without a teacher, other fields stay None too, and their errors would hide this one.
     from_dict(filled.get('distill', {}), DistillConfig, 'distill.').check_has_teacher()
     start = filled['train'].get('start_from')
     pretrained = open_start_checkpoint(start, filled['train'].get('start_layers') or '') if start else None
@@ -78,7 +78,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     fill_tokenizer(filled['data'], like)
     fill_open_fields(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
-    # All known fields are checked before files are read.
+    # All fields that are known by now are checked before files are read.
     known = from_dict(with_placeholder_values(filled, steps), RunConfig)
     check_vocabularies(known)
     if pretrained is not None and not known.train.start_random:

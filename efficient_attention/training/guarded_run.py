@@ -50,7 +50,7 @@ from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, 
 from efficient_attention.workdir.report import write_report
 
 LINES = 'metrics_lines'  # key in a checkpoint's JSON record: how many lines metrics.jsonl had
-LINES_HASH = 'metrics_sha256'  # key in a checkpoint's JSON record: the SHA-256 of these lines
+LINES_HASH = 'metrics_sha256'  # key in a checkpoint's JSON record: the SHA-256 of these lines of metrics.jsonl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,8 @@ class GuardedRun:
 
     run: Run
     state: TrainState  # training state of the newest checkpoint, or of a new run
-    evaluations: list[dict[str, Any]]  # metrics of all evaluations up to this state
-    patience: Patience  # the early-stopping counter, which has counted these evaluations
+    evaluations: list[dict[str, Any]]  # metrics of all evaluations before the next step
+    patience: Patience  # the early-stopping counter, which has counted all earlier evaluations
     interval: MetricsInterval  # sums of the metrics of all steps since the last line in the log
     checkpoints: CheckpointWriter
     record: dict[str, Any]  # JSON values that all checkpoints of the run store
@@ -88,9 +88,9 @@ def guarded_run(
     - other processes are informed of an error
 
     Args:
-        config: complete.
-        workdir: of the run; created if missing.
-        examples: of a fine-tuning run, if already read.
+        config: the complete config of the run.
+        workdir: the folder of the run; created if missing.
+        examples: the encoded examples of a fine-tuning run, if already read.
         pretrained: the checkpoint of `train.start_from`, if already open.
 
     Raises:
@@ -115,7 +115,8 @@ def guarded_run(
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
-        stack.enter_context(stop)  # A stop signal thus waits until the report is written and all files are closed.
+        # The stop-signal handler ends late, so that a stop waits until the report is written and all files are closed.
+        stack.enter_context(stop)
         note_phase(RESTORING)
         checkpoints = stack.enter_context(CheckpointWriter(workdir, config.checkpoint))
         newest, evaluations = checkpoints.newest, evaluations_until_checkpoint(checkpoints)
@@ -175,7 +176,7 @@ def begin_or_restore(
     """
     newest, workdir = checkpoints.newest, checkpoints.reader.folder.parent
     if newest is None:
-        # The state is made before the claim, so that a run that fails here does not claim the workdir.
+        # The training state is made before the claim, so that a run that fails here does not claim the workdir.
         state = start.make_initial_state(run)
         claim_workdir(workdir, run.config, has_checkpoint=False)
         return state
@@ -228,8 +229,8 @@ def check_best_metric(run: Run) -> None:
 
 
 def write_workdir_files(run: Run, workdir: Path, newest: UnreadCheckpoint | None) -> list[str]:
-    """Writes the tokenizer and vocabulary files of a workdir, if they are missing or changed; process 0 does so.
-    Returns a line about a changed file.
+    """In process 0, writes the tokenizer and vocabulary files of a workdir if they are missing or changed; returns a
+    note about a changed file.
 
     Raises:
         InputError: even the new files differ from the files with which the checkpoint was saved.

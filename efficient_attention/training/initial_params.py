@@ -28,7 +28,7 @@ from efficient_attention.training.state import TrainState
 
 # This matches the paths of output projections, and of embedding tables, which may also be output projections.
 OUTPUTS = r'head/dense/|token/embedding$'
-# Only these parameters must be in the checkpoint. A head that is missing or does not fit is freshly initialised.
+# The encoder's parameters must be in the checkpoint. A head that is missing or does not fit is freshly initialised.
 MUST_START = 'encoder/'
 
 
@@ -177,8 +177,8 @@ def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
 
 
 def load_matching_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, is_whole: bool = False) -> Any:
-    """Returns the parameters `params`, where arrays are replaced by the checkpoint's array with the same path and
-    shape, if there is one.
+    """Returns the initial parameters of a run: the checkpoint's array where path and shape match, otherwise the freshly
+    initialised array.
 
     Logs the names of arrays that stay freshly initialised.
 

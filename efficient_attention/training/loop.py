@@ -34,9 +34,9 @@ def train(
     Returns {} if the run has no validation set.
 
     Args:
-        config: complete.
-        workdir: of the run; created if missing.
-        examples: of a fine-tuning run, if already read.
+        config: the complete config of the run.
+        workdir: the folder of the run; created if missing.
+        examples: the encoded examples of a fine-tuning run, if already read.
         pretrained: the checkpoint of `train.start_from`, if already open.
 
     Raises:
@@ -88,7 +88,7 @@ class Trainer:
         self.is_cut = False  # True if a stop signal interrupted the last evaluation
         # cached teacher logits of all training rows; None if the run has none
         self.kept: CachedTeacherLogits | None = None
-        # The first step after the start is slower, because it includes the compilation.
+        # number of the first step after the start, which includes the compilation
         self.first_step = int(guarded.state.step) + 1
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)

@@ -287,7 +287,7 @@ def with_running_means(
     Source: Roy et al. 2020, arXiv 2003.05997, section 4.1, with its decay.
 
     Args:
-        rule: from gradients to updates.
+        rule: the optimizer of all other parameters, from gradients to updates.
         hold: a transformation without state that zeroes the gradients of frozen parameters.
     """
 

@@ -43,7 +43,7 @@ class Run:
     task: Task
     mesh: Mesh
     graph: nnx.GraphDef
-    abstract_state: TrainState  # The leaves are jax.ShapeDtypeStruct with shardings.
+    abstract_state: TrainState  # shapes of the training state: jax.ShapeDtypeStruct leaves with shardings
     evaluation: Evaluation
     teacher: Teacher | None = None
     pruner: Pruner | None = None
@@ -125,9 +125,9 @@ def build_run(
     """Checks a config against the devices, prepares the data, and returns the run with the shapes of its sharded state.
 
     Args:
-        config: complete.
-        devices: of the mesh; None = all.
-        examples: of a fine-tuning run, if already read.
+        config: the complete config of the run.
+        devices: the devices of the mesh; None = all devices.
+        examples: the encoded examples of a fine-tuning run, if already read.
 
     Raises:
         InputError: mesh, batch or heads do not fit the devices, or the data or the model cannot be used.
@@ -135,7 +135,8 @@ def build_run(
     mesh = checked_mesh(config, devices)
     rows = config.train.batch_size // config.train.micro_batches
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
-    check_fits(mesh, needed)  # This check fails early, before the data are prepared.
+    # Memory is checked before the data are prepared, so that a run that does not fit fails early.
+    check_fits(mesh, needed)
     if config.distill.is_enabled and examples is None:
         checked_teachers(config)  # The teachers are also checked early, before the data are prepared.
     run = build_run_on_mesh(config, mesh, make_task(config, examples))

@@ -32,7 +32,7 @@ from efficient_attention.training.step_extensions import (
 )
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
-# This type is a function: (trained arrays, rows) -> ((loss, (sums, new carry)), gradients).
+# A gradient function: (trained arrays, rows) -> ((loss, (sums, new carry)), gradients).
 GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
@@ -67,7 +67,7 @@ def make_train_step(
     'is_spoiled' is true if the next state holds a value that is not finite.
 
     Args:
-        graph: of the model.
+        graph: the Flax graph of the model.
         objective: computes the loss.
         optimizer: computes updates from gradients.
         micro_batches: parts of the batch whose gradients are computed one after another.
@@ -93,11 +93,12 @@ def make_train_step(
         gradient = gradient if micro_batches == 1 else accumulate_micro_batches(gradient, micro_batches)
         (loss, (sums, carry)), gradients = gradient(before, KeyedRows(batch, row_keys(key, batch), state.carry))
         metrics: dict[str, Array] = {}
-        for part in parts:  # This adds, for example, a pruning penalty to the loss.
+        for part in parts:  # Each extension may add a loss here, such as a pruning penalty.
             loss, gradients, own = part.add_auxiliary_loss(state, loss, gradients)
             metrics |= own
         counted, others = gradients, [carry]
-        for part in parts:  # This removes, for example, the statistics of running means, which are not gradients.
+        # Each extension may take out arrays that are not gradients, such as the statistics of running means.
+        for part in parts:
             counted, apart = part.split_gradients(counted)
             others.append(apart)
         gradient_norm = optax.tree.norm(counted)
@@ -118,7 +119,7 @@ def make_train_step(
         metrics |= {'loss': loss, 'gradient_norm': gradient_norm}
         metrics |= {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
         metrics['cause'] = nonfinite_cause_index(is_good, StepArraysForNanCheck(batch, state.carry, carry, gradients))
-        # The carry needs no check, because it is either finite or set to zeros.
+        # The carry of the next state needs no check, because it is either finite or set to zeros.
         metrics['is_spoiled'] = ~is_state_finite(trained, opt_state)
         return next_state, mean_metrics(sums, weights) | metrics
 

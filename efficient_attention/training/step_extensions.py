@@ -74,8 +74,8 @@ class FrozenParams(StepExtension):
 
 
 class ObjectiveParams(StepExtension):
-    """Trains arrays of the objective besides the model, such as distillation's projections from the student's to the
-    teacher's width.
+    """Trains extra arrays of the objective together with the model, such as distillation's projections from the
+    student's to the teacher's width.
     """
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
@@ -127,9 +127,9 @@ def build_step_extensions(
     """Returns the optional additions to the training step that a run uses; most runs use none.
 
     Args:
-        state: of the run, or its shapes.
+        state: the training state of the run, or its shapes.
         frozen: regexes for the paths of frozen parameters.
-        pruner: of a run that prunes; None for other runs.
+        pruner: the pruner of a run that prunes; None for other runs.
     """
     parts: list[StepExtension] = [FrozenParams(frozen)] if frozen else []
     parts += [ObjectiveParams()] if state.beside is not None else []

@@ -19,7 +19,7 @@ from efficient_attention.training.state import (
 )
 
 RUN_AHEAD = 2  # The host queues at most this many steps on the device before it waits for the oldest of them.
-# Limits the total time of the steps queued behind the running step, because a stop signal waits for all of them.
+# Limits the total seconds of the steps queued behind the running step, because a stop signal waits for all of them.
 # If one step takes longer than this limit, no step is queued; the device then waits for the host after each step.
 QUEUED_SECONDS = 2.0
 INTERVAL = 'interval'  # key in a checkpoint's JSON record; the value comes from `MetricsInterval.as_json`

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 TERA = 1e12
 
 # Peak FLOP/s of one JAX device, for dense bfloat16 matrix multiplication with float32 sums.
-# The first name that the device kind contains is used, so names of specific models come before general names.
+# The first name in this list that occurs in the device kind is used, so specific models come before general names.
 # Source for GPUs: NVIDIA's datasheets of A100, H100 and H200.
-# From the H100 on, the datasheets print twice the number, for 2:4 sparsity.
+# From the H100 on, NVIDIA's datasheets print twice this number, for 2:4 sparsity.
 # Source for TPUs: Google Cloud TPU documentation, system architecture pages of v4, v5e, v5p and v6e (per chip).
 PEAKS: tuple[tuple[str, float], ...] = (
     ('A100', 312 * TERA),
@@ -25,7 +25,7 @@ PEAKS: tuple[tuple[str, float], ...] = (
     ('TPU v6 lite', 918 * TERA),
     ('TPU v6e', 918 * TERA),
 )
-# This chip for inference (v4i) has no known peak, and its name contains the name of another chip.
+# This inference chip (v4i) has no entry among the peaks, although its name contains the name of another chip.
 OTHERS = ('TPU v4 lite',)
 
 

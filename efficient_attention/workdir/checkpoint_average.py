@@ -74,8 +74,8 @@ def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Rest
     logged, and the record's 'averaged' lists them.
 
     Args:
-        reader: of the run's workdir.
-        abstract: as for `CheckpointReader.restore`; floating-point arrays.
+        reader: the reader of the run's checkpoints.
+        abstract: the abstract state as for `CheckpointReader.restore`, with only floating-point arrays.
         count: number of checkpoints.
 
     Raises:
@@ -86,7 +86,7 @@ def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Rest
         try:
             return mean_of_checkpoints(reader, abstract, steps)
         except InputError:
-            # If a step is missing now, a trainer has removed it meanwhile, and the next attempt chooses other steps.
+            # If a checkpoint is missing now, a trainer has removed it meanwhile; the next attempt chooses others.
             if set(steps) <= set(broadcast_from_process_0(reader.written_steps)):
                 raise
     return mean_of_checkpoints(reader, abstract, broadcast_from_process_0(lambda: last_complete_steps(reader, count)))

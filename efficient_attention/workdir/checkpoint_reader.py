@@ -45,13 +45,14 @@ from efficient_attention.workdir.process_agreement import broadcast_from_process
 FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
-HAS_SEAL = 'has_seal'  # With this key in its record, a step counts as a checkpoint only if it has its checksums.
+HAS_SEAL = 'has_seal'  # A checkpoint whose record has this key counts only if it has its checksums.
 UNSEALED = 'as happens if its save is killed'
-# A trainer may take this long to write checksums, so readers do not warn about younger steps without checksums.
+# A trainer may take this long to write checksums, so readers do not warn about younger checkpoints without checksums.
 SEALING_SECONDS = 600.0
 LAST, BEST = 'last', 'best'  # names of checkpoints that a user may give instead of step numbers
 LOG = logging.getLogger(__name__)
-READ_ATTEMPTS = 100  # After each failed attempt, a trainer has removed the step, and so has saved a newer one.
+# Each failed attempt means that a trainer has removed that checkpoint, and so has saved a newer one.
+READ_ATTEMPTS = 100
 Read = TypeVar('Read')
 NAMED_DIFFERENCES = 3  # An error message names this many differing arrays, and says how many more there are.
 
@@ -91,11 +92,11 @@ class CheckpointReader:
         drop_late_orbax_errors()
 
     def complete_steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints, in ascending order. All their files are written, and also their
-        checksums, if their records announce checksums.
+        """Returns the steps of all complete checkpoints, ascending. A complete checkpoint has all its files, and also
+        checksums if its record announces them.
         """
         found: list[int] | None = None
-        # If a trainer adds a step and removes another one meanwhile, one listing of the folder may miss both steps.
+        # If a trainer adds a checkpoint and removes another one meanwhile, one listing of the folder may miss both.
         for _ in range(READ_ATTEMPTS):
             before, found = found, [step for step in self.written_steps() if self._is_complete_step(step)]
             if found == before:
@@ -103,13 +104,15 @@ class CheckpointReader:
         return found or []
 
     def written_steps(self) -> list[int]:
-        """Returns the steps whose files are all written, in ascending order, with or without checksums."""
+        """Returns the steps of all checkpoints whose files are written, ascending, with or without checksums."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def existing_steps(self) -> list[int]:
-        """Returns the steps whose files are all written, in ascending order; raises InputError if there are none."""
+        """Returns the steps of all checkpoints whose files are written, ascending; raises InputError if there
+        are none.
+        """
         steps = self.written_steps()
         if not steps:
             raise InputError(self._no_checkpoint_message())
@@ -145,7 +148,7 @@ class CheckpointReader:
         return next(filter(None, gather_from_peers(found)), '')
 
     def is_being_saved(self, step: int) -> bool:
-        """Returns whether a step has no checksums yet, but is so young that a trainer may still write them."""
+        """Returns whether a checkpoint has no checksums yet, but is so young that a trainer may still write them."""
         try:
             age = time.time() - (self.folder / str(step)).stat().st_mtime
         except FileNotFoundError:
@@ -161,7 +164,7 @@ class CheckpointReader:
         returns the newest.
         """
         steps: list[int] | None = None
-        for _ in range(READ_ATTEMPTS):  # The loop repeats until no step was removed while the records were read.
+        for _ in range(READ_ATTEMPTS):  # The loop repeats until no checkpoint was removed while the records were read.
             before, steps = steps, self.complete_steps()
             if steps == before:
                 break
@@ -290,8 +293,8 @@ class CheckpointReader:
         )
 
     def _check_checksums_exist(self) -> None:
-        """Raises InputError if steps are written but none has checksums, unless a kill during the first save explains
-        this.
+        """Raises InputError if checkpoints are written but none has checksums, unless a kill during the first save
+        explains this.
         """
         steps = self.written_steps()
         if len(steps) > 1 or any(is_past_first_save(self.folder.parent, step) for step in steps):
@@ -301,7 +304,7 @@ class CheckpointReader:
             )
 
     def _read_with_retry(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
-        """Chooses a checkpoint step by `choose` and reads it by `read`. If a trainer removes that step meanwhile, both
+        """Chooses a checkpoint by `choose` and reads it by `read`. If a trainer removes the checkpoint meanwhile, both
         are repeated.
         """
         for _ in range(READ_ATTEMPTS - 1):
@@ -335,7 +338,7 @@ class CheckpointReader:
             if not found:
                 self._log_incomplete_steps(step, seconds=seconds)
                 return step
-            # If the step is gone, a trainer has removed it meanwhile, and no warning is needed.
+            # If the checkpoint is gone, a trainer has removed it meanwhile, and no warning is needed.
             if step in self.complete_steps():
                 LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
             skipped.add(step)
@@ -345,10 +348,12 @@ class CheckpointReader:
         )
 
     def _log_incomplete_steps(self, step: int, *, seconds: float) -> None:
-        """Warns about steps newer than `step` that have no checksums, if they were written at least `seconds` ago."""
+        """Warns about checkpoints newer than `step` that have no checksums, if they were written at least `seconds`
+        ago.
+        """
         for newer in self.written_steps():
             folder = self.folder / str(newer)
-            with contextlib.suppress(FileNotFoundError):  # A trainer may remove the step meanwhile.
+            with contextlib.suppress(FileNotFoundError):  # A trainer may remove the checkpoint meanwhile.
                 if (
                     newer > step
                     and time.time() - folder.stat().st_mtime >= seconds
@@ -365,7 +370,7 @@ class CheckpointReader:
             raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{rest}')
 
     def _is_complete_step(self, step: int) -> bool:
-        """Returns whether a step has checksums, or is from an older version that wrote none."""
+        """Returns whether a checkpoint has checksums, or is from an older version that wrote none."""
         folder = self.folder / str(step)
         if has_all_checksums(folder):
             return True

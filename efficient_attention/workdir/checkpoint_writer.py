@@ -186,7 +186,7 @@ class CheckpointWriter:
         try:
             trash.mkdir(exist_ok=True)
             for step in superseded:
-                with contextlib.suppress(FileNotFoundError):  # Another process may have removed the step already.
+                with contextlib.suppress(FileNotFoundError):  # Another process may have removed the checkpoint already.
                     (self.reader.folder / str(step)).rename(trash / str(step))
                 (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
         except OSError as error:  # This is only a warning, because the new checkpoint is saved.
@@ -214,7 +214,8 @@ class CheckpointWriter:
             if error is None:
                 raise
             if failure is not error:
-                show_error(failure)  # The other error propagates, so the failed save is printed to be visible too.
+                # The error from inside the `with` block propagates, so the failed save is only printed.
+                show_error(failure)
 
     def _wait_for_save_thread(self) -> None:
         if self._sealing:
@@ -230,7 +231,7 @@ class CheckpointWriter:
             self._checkpointer.wait_until_finished()
             self.before_seal(step)
             if (log := self.reader.folder.parent / METRICS_FILE).exists() and jax.process_index() == 0:
-                # A run that resumes from this step does not write the lines up to it again, so they must be on disk.
+                # A resumed run does not write the earlier lines of metrics.jsonl again, so they must be on disk.
                 flush(log)
             write_checksums(folder, checkpoint_label(step), process=jax.process_index(), processes=jax.process_count())
             self._wait_for_checksums(folder)
@@ -302,8 +303,8 @@ class CheckpointWriter:
         """
         compare_with_peers({'checkpoints': {'newest': self.reader.latest_step()}})
         newest = self.reader.newest_checkpoint()
-        # No step is moved before all processes have looked for the newest checkpoint.
-        # At the second barrier, all processes wait until the unusable steps are moved.
+        # No checkpoint is moved before all processes have looked for the newest one.
+        # At the second barrier, all processes wait until the unusable checkpoints are moved.
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices('checkpoints are chosen')
         if jax.process_index() == 0:

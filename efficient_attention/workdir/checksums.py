@@ -23,7 +23,7 @@ SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
 # Orbax lets each process write files whose paths contain the number of the process.
 PROCESS = re.compile(r'(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)')
 LINE = re.compile(r'([0-9a-f]{64})  (.+)')
-HASHES_AT_ONCE = 8  # number of files that are hashed concurrently
+HASHES_AT_ONCE = 8  # number of files whose checksums are computed concurrently
 
 
 class ChecksumManifest(NamedTuple):
@@ -49,7 +49,7 @@ def write_checksums(folder: Path, label: str, *, process: int = 0, processes: in
     """Flushes a folder to disk, and writes a checksum file for the files that this process wrote.
 
     Args:
-        folder: its content must not change any more.
+        folder: the folder; its content must not change any more.
         label: one line that identifies the folder, such as a checkpoint's step; it reveals a folder in the wrong place.
         process: number of this process.
         processes: how many of them write a checksum file into the folder.
@@ -114,8 +114,8 @@ def find_checksum_mismatch(
     if it does not differ.
 
     Args:
-        folder: with checksum files.
-        label: the expected label.
+        folder: a folder with checksum files.
+        label: the label that the checksum files should have.
         may_be_added: whether to ignore a file of this name that has no checksum; None = ignore none. If given, only the
             top level of the folder is checked, and links are followed, since download caches use links.
         share: the files whose content is compared; names are always compared.

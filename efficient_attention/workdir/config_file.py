@@ -30,8 +30,8 @@ def marked_run_fields(mark: str) -> tuple[str, ...]:
 
 
 def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
-    """Writes the complete config of a run into its workdir. If the workdir has a checkpoint, first checks that its
-    config is the same.
+    """Writes the complete config of a run into its workdir. If the workdir has a checkpoint, it first checks that the
+    saved config is the same.
 
     Without a checkpoint the existing config is overwritten. With a checkpoint the configs must be equal, except for
     fields that may differ (`changeable_fields`), which get their new values. A larger `train.steps` is thus saved at
@@ -79,7 +79,7 @@ def changeable_fields(saved: Mapping[str, Any], config: RunConfig) -> tuple[str,
 
     Args:
         saved: the fingerprint of a checkpoint or workdir; {} if there is none.
-        config: of the resumed run.
+        config: the config of the resumed run.
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
     always = marked_run_fields(CHANGEABLE) + (('config.data.tokenizer',) if config.task == 'fine_tuning' else ())

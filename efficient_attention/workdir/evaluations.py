@@ -21,7 +21,7 @@ from efficient_attention.workdir.metrics import best_metric_value, check_metrics
 # key in a checkpoint's JSON record; the value is a list of lines in the form of metrics.jsonl
 EVALUATIONS = 'evaluations'
 HELD_OUT = 'held_out'
-# The file <step>.metrics.json holds the metrics of an evaluation that was made after the step was saved.
+# The file <step>.metrics.json holds the metrics of an evaluation that was made after the checkpoint was saved.
 LATER = '.metrics.json'
 
 
@@ -48,9 +48,9 @@ def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> l
     """Returns the metrics of all evaluations up to a checkpoint, oldest first, as lines in the form of metrics.jsonl.
 
     Args:
-        folder: of the checkpoints.
-        step: of the checkpoint.
-        record: its record. An older record has no evaluations; then metrics.jsonl is read.
+        folder: the folder of all checkpoints.
+        step: the step of the checkpoint.
+        record: the JSON record of the checkpoint. An older record has no evaluations; then metrics.jsonl is read.
 
     Raises:
         InputError: the record's evaluations cannot be read.

@@ -88,6 +88,6 @@ def detect_folder_kind(folder: Path) -> tuple[str, str]:
         for kind, patterns in SIGNS.items():
             for path in (path for pattern in patterns for path in folder.glob(pattern)):
                 return kind, str(path.relative_to(folder))
-    except OSError as error:  # This happens, for example, if a name is too long.
+    except OSError as error:  # This error occurs, for example, if a file name is too long.
         raise InputError(f'{folder}: cannot be read ({error.strerror})') from None
     return '', ''

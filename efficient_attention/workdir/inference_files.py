@@ -22,7 +22,7 @@ from efficient_attention.workdir.fingerprint import compare_fingerprints
 NAMES = (TOKENIZER, TARGET_TOKENIZER, CHARACTERS, WORDS)
 FILES = 'files'  # key in a checkpoint's JSON record; the value is {file name: SHA-256}
 FINGERPRINT = 'fingerprint'  # key of the run's fingerprint in a checkpoint's JSON record
-# These fields are paths of datasets. They may change, because they do not affect the model's answers to new inputs.
+# These config fields are paths of datasets. They may change, because they do not affect answers to new inputs.
 # `eval.py` also calls `check_inference_files`, and may read other datasets than the training run.
 PLACES = tuple(
     f'config.{name}'

@@ -40,8 +40,8 @@ def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
     checkpoint.
 
     Args:
-        workdir: of the run.
-        folder: where its checkpoints should be.
+        workdir: the folder of the run.
+        folder: the folder where the run's checkpoints should be.
     """
     saved, last = read_last_saved_step(workdir), last_logged_step(workdir)
     if saved is None and not (last and (not folder.is_dir() or is_past_first_save(workdir))):
@@ -57,8 +57,8 @@ def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[st
     A checkpoint that was moved to the folder 'damaged' is not gone.
 
     Args:
-        workdir: of the run.
-        folder: of its checkpoints.
+        workdir: the folder of the run.
+        folder: the folder of its checkpoints.
         newest: the step from which the run resumes.
     """
     saved = read_last_saved_step(workdir)
@@ -79,8 +79,8 @@ def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
     """Returns whether a run has certainly completed a save. A new save starts only after the previous one is complete.
 
     Args:
-        workdir: of the run.
-        step: of a save that is written but has no checksums; None = there is none.
+        workdir: the folder of the run.
+        step: a step that is written but has no checksums; None = there is none.
     """
     if read_last_saved_step(workdir) is not None:
         return True
@@ -89,5 +89,5 @@ def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
     except InputError:
         return False
     step = every if step is None else step
-    next_due = (step // every + 1) * every  # The run writes the metrics of this step before its save begins.
+    next_due = (step // every + 1) * every  # A run writes the metrics of step `next_due` before it saves that step.
     return step > every or last_logged_step(workdir) > next_due

@@ -12,7 +12,7 @@ from efficient_attention.atomic_files import write_failed_error
 from efficient_attention.errors import InputError
 
 FILE_NAME = 'lock'
-# Runs write into these folders, or remove files from them.
+# Runs write into these folders of a workdir, or remove files from them.
 FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard')
 
 
@@ -40,7 +40,7 @@ class WorkdirLock:
         except OSError as error:
             raise write_failed_error(workdir, error) from None
         self._path = (workdir / FILE_NAME).resolve()
-        # This check comes before opening, because closing a second open file would release the first one's lock.
+        # The lock file is opened only after this check: closing a second open file would release the first one's lock.
         if self._path in self._held:
             raise _in_use_error(workdir, 'this process')
         try:
@@ -65,7 +65,8 @@ class WorkdirLock:
 
     def close(self) -> None:
         """Releases the workdir. The lock file stays, because removing it could break the lock of the next run."""
-        with contextlib.suppress(OSError):  # Closing tries again to write text that could not be written.
+        # Closing the file tries again to write text that could not be written before.
+        with contextlib.suppress(OSError):
             self._file.close()
         self._held.discard(self._path)
 

@@ -30,7 +30,7 @@ EVENTS_FOLDER = 'tensorboard'
 # These metrics are measured with a clock, so they differ between equal runs.
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
-LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # No run has larger values, and charts fail on larger numbers.
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # No run has larger steps or metrics, and charts fail on larger numbers.
 WEIGHTS_KEPT = 'weights_kept'  # name of a metric of runs that prune: the share of prunable weights that are left
 # name of a metric that is 1 while pruning continues; such an evaluation never counts as the best
 STILL_PRUNING = 'still_pruning'
@@ -60,10 +60,10 @@ class MetricsLog:
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
         self.workdir, self.start_step = workdir, start_step
-        self._is_writer, self.lines = jax.process_index() == 0, 0  # `lines` is the number of lines in the file
-        self.kept: list[dict[str, Any]] = []  # lines in the file from before this start of the run
+        self._is_writer, self.lines = jax.process_index() == 0, 0  # `lines` is the number of lines in metrics.jsonl
+        self.kept: list[dict[str, Any]] = []  # lines in metrics.jsonl from before this start of the run
         self.dropped: list[str] = []
-        self._hash = hashlib.sha256()  # the SHA-256 of all lines in the file
+        self._hash = hashlib.sha256()  # the SHA-256 of all lines in metrics.jsonl
         if not self._is_writer:
             return
         workdir.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class MetricsLog:
         write_atomically(path, content)
         self._hash.update(content.encode())
         self.lines = len(kept)
-        # Only lines of this step may repeat: a metric measured right after a restart may already be in the file.
+        # Lines of `start_step` may repeat: a metric measured right after a restart may already be in the file.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._path, self._unwritten, self._is_failing = path, b'', False
         self._first_unwritten = math.inf  # the lowest step among the lines in `_unwritten`
@@ -240,9 +240,7 @@ def check_metrics_line(found: Any) -> dict[str, Any]:
 
 
 def metrics_line(step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns one line of metrics as a dict for JSON, with Python numbers, and with strings such as 'nan' for numbers
-    that are not finite.
-    """
+    """Returns one line of metrics as a dict for JSON. Numbers that are not finite become strings such as 'nan'."""
     numbers = {name: _to_python_number(value) for name, value in metrics.items()}
     return nonfinite_as_text({'step': step, 'split': split, **numbers})
 

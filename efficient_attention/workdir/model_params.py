@@ -24,12 +24,12 @@ def restore_params(
     wanted: Wanted | AverageChoice,
     lay_out: Callable[[Any], Any],
 ) -> RestoredCheckpoint:
-    """Loads the model parameters of one checkpoint, or the mean of several, as a `RestoredCheckpoint`. They have the
-    shardings of `abstract`.
+    """Loads the model parameters of one checkpoint, or the mean of several checkpoints, with the shardings of
+    `abstract`.
 
     Args:
-        reader: of the run's workdir.
-        config: of the run.
+        reader: the reader of the run's checkpoints.
+        config: the run's config.
         abstract: the parameters as `jax.ShapeDtypeStruct` with shardings.
         wanted: as for `CheckpointReader.restore`, or a mean.
         lay_out: adds shardings to the shapes of pruning scores, in a dict 'scores' as in the state.

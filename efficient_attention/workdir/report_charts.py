@@ -27,7 +27,7 @@ def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = 
     """Draws a chart of one metric as an SVG element, with one line per split of the data.
 
     Args:
-        name: of the metric, as a text alternative for readers who do not see the picture.
+        name: the name of the metric; it decides about smoothing (`EXACT`), and ids in the SVG depend on it.
         lines: {split: (steps, values)}; values that are not finite leave gaps.
         baseline: height of a dashed horizontal line, such as the unigram model's value.
     """

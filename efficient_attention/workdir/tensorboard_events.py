@@ -65,7 +65,7 @@ class EventsFile:
             self._size = self._file.tell()
         except OSError as error:
             with contextlib.suppress(OSError):
-                # The incomplete event is cut off, because TensorBoard stops reading there.
+                # The incomplete event is cut off, because TensorBoard stops reading at such an event.
                 self._file.truncate(self._size)
                 self._file.seek(self._size)
             if self._is_whole:

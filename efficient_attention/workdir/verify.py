@@ -25,7 +25,7 @@ def verify_checkpoints(workdir: Path) -> None:
     steps = reader.existing_steps()
     damaged = []
     for step in steps:
-        # This is read before `find_damage`, because the trainer may write the checksums at any moment.
+        # `is_being_saved` is read before `find_damage`, because the trainer may write the checksums at any moment.
         is_being_saved = reader.is_being_saved(step)
         fault = '' if is_being_saved else reader.find_damage(step) or _changed_extra_file(reader, step)
         if step not in reader.written_steps():
@@ -46,7 +46,7 @@ def _changed_extra_file(reader: CheckpointReader, step: int) -> str:
     workdir, later = reader.folder.parent, reader.folder / f'{step}{LATER}'
     try:
         record = reader.read_record(step)
-    # Either a trainer has removed the step, or its record is unreadable, which the checksums of the step reveal.
+    # Either a trainer has removed the checkpoint, or its record is unreadable, which its checksums reveal.
     except InputError:
         return ''
     if later.exists() and not read_late_evaluation(reader.folder, step):
