@@ -1,7 +1,7 @@
 """Computes a teacher's logits for all training rows once, and stores them in a file that later distillation runs load.
 
-The file name has two digests, of the teacher's parameters and of the rows. Runs with other seeds, temperatures or
-students use the same file.
+The file name has two digests: of the teacher's parameters and of the training rows. Runs with other seeds,
+temperatures or students use the same file.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class CachedTeacherLogits:
 def can_cache_logits(teacher: Teacher, task: Task) -> bool:
     """Returns whether a distillation run can use cached teacher logits instead of running the teacher in each step.
 
-    It can if the loss needs only logits and the run reads each training row at least once on average.
+    The run can use them if the loss needs only logits and the run reads each training row at least once on average.
     """
     distill, train = teacher.config.distill, teacher.config.train
     if not distill.keep_logits or distill.intermediate_loss_terms or not isinstance(task, FineTuningTask):

@@ -286,7 +286,7 @@ def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> Fin
 def non_default_fields(config: Any) -> dict[str, Any]:
     """Returns the config fields that differ from their defaults.
 
-    So fields added in later versions do not change a teacher's digest.
+    Fields that later versions add thus do not change a teacher's digest.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     return {name: value for name, value in to_dict(config).items() if getattr(config, name) != defaults[name]}

@@ -325,7 +325,7 @@ def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
     """Returns the number of 'parameters' of a grid cell's model, and the 'temporary_bytes' of memory in a training step
     with rows of full length.
 
-    They are read from an existing result. 'parameters' counts the encoder and its head.
+    If the cell already has a result, both numbers are read from it. 'parameters' counts the encoder and its head.
     """
     path = folder / CELL
     if path.is_file():
@@ -372,7 +372,7 @@ def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
 def last_error(folder: Path) -> str:
     """Returns the type and message of the error that ended a cell, from the cell's error file.
 
-    A file with only a traceback ends with them.
+    If the file holds only a traceback, type and message are in its last line.
     """
     lines = (folder / ERROR).read_text(encoding='utf-8').strip().splitlines()
     if lines and not lines[0].startswith('Traceback'):

@@ -91,7 +91,7 @@ def has_result_or_run(folder: Path) -> bool:
 def read_row_values(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
     """Returns the saved config values of all started cells in these rows of the grid, by (row, column).
 
-    They include cells that earlier commands started in the same folder.
+    Cells that earlier commands started in the same folder are included.
     """
     paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
     begun = [path for path in paths if has_result_or_run(path.parent)]
@@ -142,7 +142,8 @@ def check_sweep_unchanged(workdir: Path, cells: Cells, rates: Sequence[float], s
     """Raises InputError if a cell's earlier trial runs used other learning rates or another number of steps than the
     command now asks for.
 
-    Without rates nothing is chosen, and an earlier choice stays. With 0 steps, trial runs are as long as the cell.
+    Without `rates` no rate is chosen, and an earlier choice stays. With `steps` 0, trial runs are as long as the cell's
+    runs.
     """
     for (row, column), values in cells.items() if rates else ():
         folder, whole = workdir / row / column, with_default_values(values)['train.steps']
@@ -168,7 +169,7 @@ def check_row_cells_comparable(cells: Cells, *, has_own_sizes: bool = False) -> 
     """Raises InputError if cells of one grid row differ in data, training length or model size; the message names the
     field.
 
-    Sizes may differ if `has_own_sizes`.
+    Model sizes may differ if `has_own_sizes` is True.
     """
     # `first` has one key per grid row and flag. The flag True compares cells with recorded overrides with one another.
     # The flag False compares all cells with one another, because older cells have no recorded overrides.
@@ -266,7 +267,7 @@ def config_differences(first: Values, second: Values) -> Iterator[tuple[str, tup
 def with_default_values(values: Values) -> dict[str, Any]:
     """Returns {dotted name: value} of a config, where missing fields and fields that are None get their defaults.
 
-    If the run starts from a checkpoint, None stays: it stands for the checkpoint's value.
+    If the run starts from a checkpoint, fields that are None stay None, because the checkpoint gives their values.
     """
     given = flatten(values)
     is_started = bool(given.get('train.start_from'))

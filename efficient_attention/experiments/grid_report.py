@@ -201,7 +201,7 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
 def _freeze_layout(figure: Any, panels: Any) -> None:
     """Fixes the positions of the panels at rounded numbers, so that every process writes the same SVG file.
 
-    Names in the file depend on the positions, and the solver's last bits differ between processes.
+    Ids in the SVG file depend on the positions, and the last bits of the computed positions differ between processes.
     """
     figure.draw_without_rendering()
     figure.set_layout_engine('none')

@@ -1,7 +1,7 @@
 """Adapts a pretrained encoder before further training: keeps only some layers, extends its position table, or replaces
 its attention mechanism.
 
-So a small student starts from a large model's layers, and a model of short texts can read long documents.
+A small student can thus start from a large model's layers, and a model of short texts can read long documents.
 """
 
 import dataclasses
@@ -67,9 +67,9 @@ def extend_positions(
     projections for global tokens.
 
     The position table is filled with copies of itself, as Longformer started from RoBERTa's (Beltagy et al. 2020, arXiv
-    2004.05150, section 5). Rows that no position uses stay in front. Projections for global tokens start as copies of
-    the ordinary projections, as in the same paper. A row within the old length keeps its vectors if all its tokens lie
-    in each other's window.
+    2004.05150, section 5). Table rows that no position uses stay in front. Projections for global tokens start as
+    copies of the ordinary projections, as in the same paper. A row within the old length keeps its vectors if all its
+    tokens lie in each other's window.
 
     Args:
         pretrained: the encoder.

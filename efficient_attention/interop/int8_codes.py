@@ -1,7 +1,8 @@
 """Converts model parameters to the arrays of a compact export: int8 codes with scales for quantized arrays, and bits
 with values for sparse arrays.
 
-Codes equal those that a quantized model's layers compute from their parameters in each call (modules/int8.py).
+The int8 codes equal the codes that a quantized model's layers compute from their parameters in each call
+(modules/int8.py).
 """
 
 import functools

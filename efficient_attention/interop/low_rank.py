@@ -1,8 +1,8 @@
 """Compresses a model by low-rank factorisation: replaces kernels by products of two smaller matrices, from their
 singular values.
 
-Sources: Eckart and Young 1936: no other product of the same rank is nearer to the matrix; Hsu et al. 2022, arXiv
-2207.00112: weights of its rows.
+No other product of the same rank is nearer to the matrix (Eckart and Young 1936). Rows of the matrix may have weights
+(Hsu et al. 2022, arXiv 2207.00112).
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Detects from an encoder-decoder's tensors how its output layer works, and adds duplicate tensors that other programs
 expect in exported files.
 
-config.json does not say whether the output projection is the token table, nor whether words have a bias.
+config.json does not say whether the output projection is the token table, nor whether the outputs have a bias.
 """
 
 import dataclasses
@@ -89,8 +89,8 @@ def is_same_tensor(folder: TensorFolder, first: str, second: str) -> bool:
 def with_duplicate_tensors(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the tensors of an export with the duplicates added that other programs expect in files of this family.
 
-    A T5 with tied, unscaled outputs gets its table a second time as the head. Before transformers 5, such a file
-    without a head meant a freshly initialised head. Pegasus files contain their sinusoids.
+    A T5 with tied, unscaled outputs gets its token table a second time as the head. Versions before transformers 5
+    freshly initialise the head if the file has none. Pegasus files contain their sinusoidal position tables.
     """
     if kind in T5_KINDS and model.tied_output and not model.output_scale:
         return tensors | {HEAD: tensors['shared.weight']}

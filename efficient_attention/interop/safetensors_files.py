@@ -172,7 +172,7 @@ def open_safetensors(path: Path) -> Iterator[Any]:
 def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], *, is_stored: bool = False) -> None:
     """Writes tensors to one safetensors file, with the metadata `format: pt` that transformers expects; raises OSError.
 
-    They are stored as float32, or with `is_stored` in their own dtypes.
+    Tensors are stored as float32, or with `is_stored` in their own dtypes.
     """
     dtypes = {name: tensor.dtype if is_stored else np.float32 for name, tensor in tensors.items()}
     whole = {name: np.ascontiguousarray(tensor, dtypes[name]) for name, tensor in sorted(tensors.items())}

@@ -24,7 +24,7 @@ def trained_token_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
     """Returns the special token ids that an encoder-decoder was trained with; raises InputError if the tokenizer does
     not fit the model.
 
-    `tokenizer` is the tokenizer of both sides, or one of two.
+    `tokenizer` is the tokenizer of sources and targets, or of one of them.
     """
     check_piece_ids(pretrained.family, tokenizer)
     loaded = load_piece_tokenizer(tokenizer, lowercase=pretrained.lowercase)

@@ -72,7 +72,7 @@ def feed_forward_activation(values: Values) -> tuple[str, bool]:
 def is_output_scaled(values: Values) -> bool:
     """Returns whether a T5 multiplies the input of its output projection by 1 / sqrt(width).
 
-    transformers 5 has a key for it; in earlier versions, only tied outputs are scaled.
+    transformers 5 has a config.json key for this scaling; in earlier versions, only tied outputs are scaled.
     """
     key = SCALE if values.get(SCALE) is not None else TIED
     value = values.get(key, True)

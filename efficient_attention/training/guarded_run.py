@@ -1,7 +1,7 @@
 """Protects a training run: claims and locks the workdir, restores the newest checkpoint, watches for hangs, and writes
 the report at the end.
 
-It also compares the config and the data of all processes before the first step.
+Before the first step, it also checks that all processes have the same config and the same data.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ def guarded_run(
     While the run lasts:
 
     - a watchdog ends the process if the run makes no progress
-    - once `stop.expect` was called, a stop signal makes the run save and stop
+    - once `stop.enable_graceful_stop` was called, a stop signal makes the run save and stop
     - other processes are informed of an error
 
     Args:

@@ -18,7 +18,7 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
     """Returns metrics of a pruned model: the share of prunable weights that are left, and whether pruning still
     continues; {} without pruning.
 
-    Prints the share of each layer and kernel.
+    Prints the share of weights left in each layer and kernel.
     """
     pruner = run.pruner
     if pruner is None:

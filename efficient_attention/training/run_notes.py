@@ -15,7 +15,8 @@ def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     """Returns notes on unusual settings of a run: its warm-up, pruning, quantization, batch size and validation set,
     and notes of its task.
 
-    A complete run gets no note on the batch: it trains no more, and the note would require planning all training data.
+    A complete run gets no note on the batch size, because it trains no more and the note would require planning all
+    training rows.
     """
     batch = [] if is_complete else batch_note(run)
     notes = [

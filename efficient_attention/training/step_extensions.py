@@ -28,7 +28,7 @@ class StepExtension:
     def begin_step(self, state: TrainState, key: Array) -> Any:
         """Returns what the extension chooses once for this training step, such as a pruning mask.
 
-        All micro-batches share the choice. No gradient flows through it.
+        All micro-batches share this choice. No gradient flows through the choice.
         """
         del state, key
 

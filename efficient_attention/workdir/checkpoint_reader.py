@@ -5,8 +5,8 @@ run's fingerprint, the metrics known at that time and other entries of the write
 files are written. It counts as a checkpoint once it has checksums (`checksums.py`). Steps older than this feature count
 without checksums: their record does not announce any.
 
-A trainer may remove a step while it is being read. A request for the newest or the best step then looks again, because
-there is always another one.
+A trainer may remove a step while it is being read. If the newest or the best step was requested, the reader then
+chooses again, because another step exists.
 
 All processes of a run read the same step, which process 0 chooses. Each process verifies the checksums of a share of
 the files. If one process fails to read the step, all fail (`process_agreement.py`).

@@ -175,7 +175,7 @@ class CheckpointWriter:
         """Removes superseded checkpoints from disk, in process 0. Every successful save calls it.
 
         A resumed run also calls it, once the workdir is known to be its own: the previous process may have been killed
-        before it removed them.
+        before it removed superseded steps.
         """
         kept = self._kept_steps()
         superseded = sorted(self._scores.keys() - kept)

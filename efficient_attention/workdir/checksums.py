@@ -1,10 +1,10 @@
 """Writes and verifies checksum files of a folder: `seal-*.sha256` hold the SHA-256 of every file, to find damage before
 files are used.
 
-They are written once all files are on disk, in the format of `sha256sum --check`. If several processes wrote the
-folder, each has a checksum file for the files that it wrote. The last line is the SHA-256 of the lines before it, so
-that a damaged checksum file is found too. Checksums find damage, not forgery: whoever can write the files can also
-write the checksums.
+Checksum files are written once all other files are on disk, in the format of `sha256sum --check`. If several processes
+wrote the folder, each has a checksum file for the files that it wrote. The last line is the SHA-256 of the lines before
+it, so that a damaged checksum file is found too. Checksums find damage, not forgery: whoever can write the files can
+also write the checksums.
 """
 
 import fnmatch

@@ -1,8 +1,8 @@
 """Detects what a --workdir folder contains, from its files: a single run, several seeds, a grid of runs, or a cell of a
 grid.
 
-Each command continues only in folders of its own kind. In another kind it would create runs that no results table
-lists, or files that mislead the detection.
+Each command continues only in folders of its own kind. In another kind of folder, it would create runs that no table of
+results lists, or files that mislead the detection.
 """
 
 import fnmatch

@@ -2,7 +2,8 @@
 vocabulary.
 
 A checkpoint's checksums cover its record. The record holds the config, in its fingerprint, and the SHA-256 of the other
-files. Both are compared before parameters are loaded. Older checkpoints hold no hashes; their files are not compared.
+files. Config and hashes are compared before parameters are loaded. The record of an older checkpoint has no hashes, so
+its files are not compared.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Records whether a run ever saved a checkpoint, so that a run with a lost checkpoint folder does not start over.
 
-A volume that is not mounted leaves an empty folder, or none. The record is a file next to the folder of checkpoints.
-Runs older than this file are recognised by their metrics.
+A volume that is not mounted leaves an empty folder, or none. The last saved step is stored in a file next to the folder
+of checkpoints. Runs of older versions lack this file; their metrics show whether they have saved a checkpoint.
 """
 
 import json

@@ -14,7 +14,8 @@ def verify_checkpoints(workdir: Path) -> None:
     """Verifies all checkpoints of a run, and prints for each whether it is whole, damaged or without checksums, in
     ascending order of steps.
 
-    While a trainer runs, a step that it removes has no line, and a step that it is saving does not count as damaged.
+    A checkpoint that a running trainer removes meanwhile has no line. A checkpoint that it is saving does not count as
+    damaged.
 
     Raises:
         InputError: there is no checkpoint.
