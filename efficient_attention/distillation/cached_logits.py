@@ -103,7 +103,7 @@ def load_or_compute_logits(
 
 
 def write_logits_per_folder(path: Path, logits: np.ndarray) -> None:
-    """Writes the teacher logits to a file in process 0, and in every process that does not see the file of process 0.
+    """Writes the teacher logits to a file in process 0. Processes that do not see this file write their own copy.
 
     Raises:
         RunError: the disk is full.

@@ -1,9 +1,9 @@
-"""Trains a grid of runs with one task per row and one attention mechanism per column, resumes an interrupted grid, and
-collects the results.
+"""Trains a grid of runs, with one task per row and one attention mechanism per column, and collects the results.
 
-A cell is trained with each seed. Its best checkpoint by the validation metric is scored once on the test rows. Time and
-memory are recorded. If a cell fails, its error is reported and the other cells go on. Several processes may train cells
-of one folder: each summarises all cells in the folder, and the workdir's lock prevents two from training one cell.
+An interrupted grid resumes. A cell is trained with each seed. Its best checkpoint by the validation metric is scored
+once on the test rows. Time and memory are recorded. If a cell fails, its error is reported and the other cells go on.
+Several processes may train cells of one folder: each summarises all cells in the folder, and the workdir's lock
+prevents two from training one cell.
 """
 
 import dataclasses
@@ -322,8 +322,8 @@ def training_speed(workdir: Path) -> tuple[float, float]:
 
 
 def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
-    """Returns the number of 'parameters' of a grid cell's model, and the 'temporary_bytes' of memory in a training step
-    with rows of full length.
+    """Returns two sizes of a grid cell's model: its number of 'parameters', and the 'temporary_bytes' of a training
+    step with rows of full length.
 
     If the cell already has a result, both numbers are read from it. 'parameters' counts the encoder and its head.
     """

@@ -31,10 +31,10 @@ OF_COLUMN = 'model.attention'
 def make_cells(
     file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], size: str = ''
 ) -> Cells:
-    """Returns (row, column) -> the config values of a grid cell, from the config file called with
-    '<row>,<column>[,<size>]', and then changed by the overrides.
+    """Returns the config values of each grid cell, as {(row, column): values}. They come from the config file, called
+    with '<row>,<column>[,<size>]', and then from the overrides.
 
-    In the text of an override, `{row}` and `{column}` stand for the cell's names, as in a workdir to start from.
+    In the text of an override, such as a workdir to start from, the cell's names replace `{row}` and `{column}`.
 
     Raises:
         InputError: the file cannot be read or refuses a cell, a name occurs twice, or a field is unknown; or an

@@ -139,8 +139,8 @@ def read_sweep_choice(folder: Path) -> dict[str, Any]:
 
 
 def check_sweep_unchanged(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:
-    """Raises InputError if a cell's earlier trial runs used other learning rates or another number of steps than the
-    command now asks for.
+    """Raises InputError if a cell's earlier trial runs had other learning rates or another number of steps than now
+    requested.
 
     Without `rates` no rate is chosen, and an earlier choice stays. With `steps` 0, trial runs are as long as the cell's
     runs.

@@ -273,9 +273,7 @@ def windows_of(values: Values) -> str:
 
 
 def check_custom_key(values: Values) -> None:
-    """Raises InputError if the value of this project's own key in a config.json, or a group in it, is not a JSON
-    object.
-    """
+    """Raises InputError if this project's own key in a config.json, or a group in it, does not hold a JSON object."""
     ours = values.get(OUR_KEY, {})
     groups = {f'{OUR_KEY}.{name}': ours.get(name, {}) for name in OUR_GROUPS} if isinstance(ours, dict) else {}
     for name, value in {OUR_KEY: ours, **groups}.items():

@@ -1,7 +1,8 @@
 """Tables that map this project's module paths to tensor names in Hugging Face checkpoints, one table per model family.
 
-A table maps this project's module paths to Hugging Face names; '{group}' and '{layer}' stand for numbers. A name that
-begins with a dot lies inside the base model. In a model with a head it follows the base model's prefix ('bert.').
+A table maps this project's module paths to Hugging Face names, with '{group}' and '{layer}' in place of numbers. A name
+that begins with a dot belongs to the base model. In a model with a head, such a name follows the base model's prefix
+('bert.').
 """
 
 import dataclasses

@@ -56,7 +56,7 @@ DEFAULT_TOP_K = 50  # the default of transformers for `top_k` in sampling
 class ForcedTokens(NamedTuple):
     """Tokens that generation forces in every target text: the first token, and the end token at the token limit.
 
-    `first` is -1 if any token may come first. `end_ids` are all ids that end a target; the first is the one that may be
+    `first` is -1 if any token may come first. `end_ids` are all ids that end a target; only the first of them may be
     forced. () = a target ends only with the id that ends a source.
     """
 

@@ -251,8 +251,8 @@ def is_ignorable_tensor(name: str, more: tuple[str, ...] = ()) -> bool:
 
 
 def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder: TensorFolder) -> set[str]:
-    """Returns the tensors of `left` that are copies of the token embedding table or of the output bias, and so need no
-    parameter.
+    """Returns the tensors of `left` that are copies of the token embedding table or of the output bias. They need no
+    parameters.
 
     Raises:
         InputError: a copy differs from its original.
@@ -282,8 +282,8 @@ def table_name(family: Family) -> str:
 
 
 def has_all_weights(family: Family, names: Names, found: Mapping[str, str]) -> bool:
-    """Returns whether a checkpoint file has the weight of every module in `names`, so that a head with these modules
-    can be loaded.
+    """Returns whether a checkpoint file has the weight of every module in `names`. A head with these modules can then
+    be loaded.
     """
     stem = family.masked_lm.get('masked_lm')
     modules = [name.lstrip('.') for name in names.values() if name and name != stem]

@@ -151,7 +151,7 @@ def check_same_vocabulary(
     is_target: bool = False,
     field: str = 'train.start_from',
 ) -> None:
-    """Raises InputError if a checkpoint's token ids stand for other tokens than the same ids of the run.
+    """Raises InputError if a checkpoint and the run use the same token ids for different tokens.
 
     Otherwise the checkpoint's embedding rows would go to the wrong tokens.
 

@@ -1,5 +1,4 @@
-"""Pads layers of different sizes to layers of one size, for formats that allow only one size, and cuts the padding off
-again.
+"""Pads layers of different sizes to one size, for formats that allow only one size, and cuts the padding off again.
 
 The added heads and units are zeros and come last, so the padded layers compute the same. Padding lets shrunk models use
 formats with one size for all layers.
@@ -87,9 +86,7 @@ def padded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) ->
 
 
 def constant_to_sub_layer(config: ModelConfig, sub: str, constant: Layer) -> Layer:
-    """Converts a sub-layer without heads or units, of which only an output bias remains, to a sub-layer with empty
-    kernels and this bias.
-    """
+    """Converts a sub-layer of which only an output bias remains to a sub-layer with empty kernels and this bias."""
     has_bias = config.attention_bias if sub == 'attention' else config.feed_forward_bias
     if not has_bias and np.any(constant['bias']):
         raise InputError(f'a layer keeps only a bias of its {sub}, but the model has no biases there')

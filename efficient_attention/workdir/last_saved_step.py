@@ -51,7 +51,7 @@ def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
 
 
 def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[str]:
-    """Returns a note if the last saved step is later than the step from which the run resumes, and its files are gone;
+    """Returns a note if a later step was saved than the one from which the run resumes, and its files are gone;
     otherwise [].
 
     A checkpoint that was moved to the folder 'damaged' is not gone.

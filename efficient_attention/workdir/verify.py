@@ -11,8 +11,8 @@ from efficient_attention.workdir.inference_files import check_inference_files, d
 
 
 def verify_checkpoints(workdir: Path) -> None:
-    """Verifies all checkpoints of a run, and prints for each whether it is whole, damaged or without checksums, in
-    ascending order of steps.
+    """Verifies all checkpoints of a run, and prints for each, in ascending order, whether it is whole, damaged or
+    without checksums.
 
     A checkpoint that a running trainer removes meanwhile has no line. A checkpoint that it is saving does not count as
     damaged.
