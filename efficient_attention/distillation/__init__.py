@@ -1,1 +1,3 @@
-"""Teachers whose outputs join the batches of a run, and cached teacher logits of all training rows."""
+"""Knowledge distillation: runs teacher models on the batches of a student's training run, and caches teacher logits of
+all training rows.
+"""

@@ -1,7 +1,7 @@
-"""Cached teacher logits: a file with the logits of all training rows, computed once.
+"""Computes a teacher's logits for all training rows once, and stores them in a file that later distillation runs load.
 
-The file name has two digests, of the teacher's parameters and of the rows. Runs with other seeds, temperatures or
-students use the same file.
+The file name has two digests: of the teacher's parameters and of the training rows. Runs with other seeds,
+temperatures or students use the same file.
 """
 
 import dataclasses
@@ -27,35 +27,38 @@ from efficient_attention.models.fine_tuning import NOWHERE
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.task import HostBatch, Task
 
-FOLDER = 'teachers'  # folder in `distill.cache`
-LARGEST_SHARE = 0.5  # maximum share of the host's memory
+FOLDER = 'teachers'  # the logits files are in this subfolder of `distill.cache`
+LARGEST_SHARE = 0.5  # the logits may use at most this share of the host's memory
 
 
 @dataclasses.dataclass(frozen=True)
 class CachedTeacherLogits:
-    """The teacher logits of all training rows by row number: float32 [rows, ...], padded to the longest row."""
+    """The teacher logits of all training rows: a float32 array [rows, ...], indexed by the number of the training row
+    and padded to the longest row.
+    """
 
     logits: np.ndarray
     has_tokens: bool
-    behind: float = 0.0  # padding value after a row's tokens
+    behind: float = 0.0  # logit value at padding tokens
 
     def add_teacher_logits(self, batch: HostBatch) -> HostBatch:
-        """Returns the batch with the teacher logits of its rows.
+        """Returns the batch with the cached teacher logits of its rows added.
 
         Filler rows, which have weight 0, get the logits of any row.
         """
         rows = self.logits[batch['index']]
         if self.has_tokens:
             length = batch['tokens'].shape[-1]
-            missing = max(length - rows.shape[1], 0)  # a run with a shorter data.length may have cached these rows
+            # The cached logits are shorter than the batch if a run with a smaller data.length computed them.
+            missing = max(length - rows.shape[1], 0)
             rows = np.pad(rows[:, :length], ((0, 0), (0, missing), (0, 0)), constant_values=self.behind)
         return batch | {LOGITS: rows}
 
 
 def can_cache_logits(teacher: Teacher, task: Task) -> bool:
-    """Returns whether the run can use cached teacher logits.
+    """Returns whether a distillation run can use cached teacher logits instead of running the teacher in each step.
 
-    It can if the loss needs only logits and the run reads each training row at least once on average.
+    The run can use them if the loss needs only logits and the run reads each training row at least once on average.
     """
     distill, train = teacher.config.distill, teacher.config.train
     if not distill.keep_logits or distill.intermediate_loss_terms or not isinstance(task, FineTuningTask):
@@ -70,13 +73,14 @@ def load_or_compute_logits(
     say: Callable[[str], None] = lambda _: None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> CachedTeacherLogits | None:
-    """Returns the cached teacher logits, loaded or computed now; None if the run does not cache them.
+    """Returns the cached teacher logits: loaded from their file, or computed if the file is missing. Returns None if
+    the run does not cache teacher logits.
 
     Args:
-        teacher: of the run; None if it has none.
+        teacher: the teacher of the run; None if the run has none.
         task: provides the training rows.
-        evaluation: puts their batches on the devices.
-        say: gets a log line before the computation.
+        evaluation: puts batches of training rows on the devices.
+        say: is called with a log line before the computation.
         on_batch: is called before each batch.
 
     Raises:
@@ -99,19 +103,20 @@ def load_or_compute_logits(
 
 
 def write_logits_per_folder(path: Path, logits: np.ndarray) -> None:
-    """Writes the logits file in the first process, and in each process that does not see this file.
+    """Writes the teacher logits to a file in process 0. Processes that do not see this file write their own copy.
 
     Raises:
         RunError: the disk is full.
     """
     if jax.process_index() == 0:
         write_logits(path, logits)
-    if not all_processes_have_file(path) and not path.is_file():  # all processes wait here for the first one
+    # `all_processes_have_file` also makes all processes wait until process 0 has written the file.
+    if not all_processes_have_file(path) and not path.is_file():
         write_logits(path, logits)
 
 
 def write_logits(path: Path, logits: np.ndarray) -> None:
-    """Writes the logits file; raises RunError if the disk is full."""
+    """Writes the teacher logits to a file; raises RunError if the disk is full."""
     with atomic_file(path) as partial, partial.open('wb') as file:
         np.save(file, logits)
 
@@ -119,7 +124,7 @@ def write_logits(path: Path, logits: np.ndarray) -> None:
 def compute_logits(
     teacher: Teacher, task: FineTuningTask, evaluation: Evaluation, on_batch: Callable[[], None]
 ) -> np.ndarray:
-    """Returns the teacher logits of all training rows."""
+    """Computes the teacher's logits for all training rows, in one pass over the training set."""
     features = task.encoded.train_rows
 
     def results() -> Iterator[tuple[Array, Array]]:
@@ -141,7 +146,7 @@ def compute_logits(
 
 
 def allocate_logits(config: RunConfig, rows: int, shape: Sequence[int]) -> np.ndarray:
-    """Returns an array for the logits of `rows` rows, filled with the padding value.
+    """Allocates a float32 array for the teacher logits of `rows` training rows, filled with the logit value of padding.
 
     `shape` is the shape of one batch of logits.
 
@@ -155,22 +160,22 @@ def allocate_logits(config: RunConfig, rows: int, shape: Sequence[int]) -> np.nd
             f'the teacher logits of {rows:,} rows take {format_bytes(needed)}; recompute them in each step with '
             '--config.distill.keep_logits=False'
         )
-    # Padded to data.length, because another batch may be longer than this one.
+    # Rows are padded to data.length, because another batch may be longer than this one.
     return np.full((rows, *row), padding_logit(config), np.float32)
 
 
 def has_token_logits(config: RunConfig) -> bool:
-    """Returns whether the head has logits per token, instead of per row."""
+    """Returns whether the head of the model gives logits for each token, instead of one set per row."""
     return config.head.kind in ('token', 'span')
 
 
 def padding_logit(config: RunConfig) -> float:
-    """Returns the padding value of logits after a row's tokens."""
+    """Returns the logit value that padding tokens get after the last token of a row."""
     return NOWHERE if config.head.kind == 'span' else 0.0
 
 
 def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
-    """Returns the SHA-256 of the teacher's input of all rows and of the output names, in order."""
+    """Returns one SHA-256 of all that the teacher reads in the training rows, and of the label names, in order."""
     total = hashlib.sha256(json.dumps(labels).encode())
     for feature in features:
         tokens = np.ascontiguousarray(feature['tokens'], np.int32)
@@ -184,7 +189,9 @@ def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
 
 
 def all_processes_have_file(path: Path) -> bool:
-    """Returns whether every process of the run finds this file."""
+    """Returns whether the file exists for every process of the run; processes on other hosts may not share the file
+    system.
+    """
     if jax.process_count() == 1:
         return path.is_file()
     return bool(multihost_utils.process_allgather(np.array(path.is_file())).all())

@@ -1,7 +1,10 @@
-"""The teacher of a run: one frozen model or an ensemble, whose outputs join each batch on the devices.
+"""Runs the teacher of a distillation run: one frozen model or an ensemble, whose outputs are added to each batch on the
+devices.
 
-It runs without dropout and gradients. Its parameters are an argument of its program, not a part of the training state.
-The checks at the end of this file compare its inputs, outputs and hidden states with the task and the student.
+The teacher runs without dropout and gradients. Its parameters are an argument of the jitted function, not a part of the
+training state.
+The checks at the end of this file compare the teacher's inputs, outputs and hidden states with the task and with the
+student.
 """
 
 import dataclasses
@@ -48,7 +51,7 @@ LOG = logging.getLogger(__name__)
 MASKED_LM = 'masked_lm'
 LOGITS = f'{TEACHER}logits'
 FIELD = 'distill.teacher'
-READERS = {  # fields of `distill` -> the terms that read them
+READERS = {  # field of `distill` -> the loss terms that use the field
     'temperature': ('soft',),
     'layers': MAPPED,
     'projection': ('hidden', 'embeddings'),
@@ -57,26 +60,27 @@ READERS = {  # fields of `distill` -> the terms that read them
 
 @dataclasses.dataclass(frozen=True)
 class EnsembleMember:
-    """One model of a teacher: its graph, its parameters on the mesh, and the order of its labels."""
+    """One model of a teacher ensemble: its Flax graph, its parameters on the mesh, and the order of its labels."""
 
     graph: nnx.GraphDef
     params: Any
-    labels: tuple[int, ...]  # index of each of the run's labels; () = the same order
-    has_global: bool  # if False, the student's marks of global tokens are removed
-    digest: str  # SHA-256 of parameters, config and labels
+    labels: tuple[int, ...]  # position of each label of the run among the model's labels; () = both have the same order
+    has_global: bool  # False = the batch loses its marks of global tokens before this model reads it
+    digest: str  # SHA-256 of the model's parameters, config and labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """The models of `distill.teacher`, on the mesh of the run.
+    """The teacher of a distillation run: the models that `distill.teacher` names, with parameters on the mesh of the
+    run.
 
     Args:
-        config: of the run.
-        members: the models; several are an ensemble.
+        config: the config of the run.
+        members: the teacher models; several models are an ensemble.
         layers: student layer -> teacher layer that it learns from, both counted from 1; empty if only outputs are
             compared.
-        width: of its hidden states.
-        mesh: its devices.
+        width: the width of the teacher's hidden states.
+        mesh: the device mesh of the run.
     """
 
     config: RunConfig
@@ -87,32 +91,36 @@ class Teacher:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the parameters, configs and labels of all members."""
+        """SHA-256 of the parameters, configs and labels of all models in the teacher ensemble."""
         return hashlib.sha256(''.join(member.digest for member in self.members).encode()).hexdigest()
 
     def bytes_on_a_device(self) -> int:
-        """Returns the bytes of the teacher's parameters on one device."""
+        """Returns how many bytes the teacher's parameters take on one device."""
         leaves = jax.tree.leaves([member.params for member in self.members])
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
 
     def add_teacher_outputs(self, batch: Batch) -> Batch:
-        """Returns the batch with the teacher's arrays, whose names begin with 'teacher_'.
+        """Returns the batch with the teacher's outputs added, as arrays whose names begin with 'teacher_'.
 
         A batch that already has teacher logits is returned unchanged.
         """
         return batch if LOGITS in batch else batch | self.teacher_outputs(batch)
 
     def teacher_outputs(self, batch: Batch) -> Batch:
-        """Returns only the teacher's arrays for a batch."""
+        """Runs the teacher on a batch, and returns only the teacher's output arrays, without the batch."""
         return self.jitted_outputs([member.params for member in self.members], batch)
 
     @functools.cached_property
     def jitted_outputs(self) -> Callable[[list[Any], Batch], Batch]:
-        """The jitted function from the members' parameters and a batch to the teacher's arrays."""
+        """The jitted form of `compute_outputs`: a function from the parameters of all models and a batch to the
+        teacher's outputs.
+        """
         return jax.jit(using_mesh(self.mesh)(self.compute_outputs))
 
     def compute_outputs(self, params: list[Any], batch: Batch) -> Batch:
-        """Returns the teacher's arrays for a batch; not jitted."""
+        """Computes the teacher's outputs for a batch: mean logits of the ensemble and, if loss terms need them, hidden
+        states. This function is not jitted.
+        """
         distill, rows = self.config.distill, len(batch['tokens'])
         models = [nnx.merge(member.graph, one) for member, one in zip(self.members, params, strict=True)]
         batches = [batch if member.has_global else drop_global_token_marks(batch) for member in self.members]
@@ -131,24 +139,25 @@ class Teacher:
         return found | {f'{TEACHER}{name}': jnp.stack(logits).mean(axis=0)}
 
     def objective(self, task: Task) -> Distillation:
-        """Returns the task's objective with the distillation terms."""
-        assert isinstance(task.objective, FineTuning | Pretraining)  # only these tasks read config.distill
+        """Returns the student's training objective: the task's objective plus the distillation loss terms."""
+        # Only the tasks fine-tuning and pretraining read config.distill.
+        assert isinstance(task.objective, FineTuning | Pretraining)
         widths = self.config.model.width, self.width
         return Distillation(task.objective, self.config.distill, tuple(self.layers), widths)
 
 
 def drop_global_token_marks(batch: Batch) -> Batch:
-    """Returns the batch without its marks of global tokens."""
+    """Returns the batch without the array 'is_global', which marks its global tokens."""
     return {name: array for name, array in batch.items() if name != 'is_global'}
 
 
 def reorder_classes(logits: Array, member: EnsembleMember) -> Array:
-    """Returns a member's logits with the classes in the order of the run's labels."""
+    """Returns a teacher model's logits with the classes in the order of the student's labels."""
     return logits[..., np.array(member.labels)] if member.labels else logits
 
 
 def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
-    """Returns the teacher of a run, on its mesh; None if the run has none.
+    """Loads the teacher of a distillation run onto the run's mesh; returns None if the run has no teacher.
 
     Raises:
         InputError: a folder has no such model, or its model does not fit the task or the student; names the folder.
@@ -166,27 +175,31 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
 
 
 def warn_of_unknown_pieces(task: Task, where: Path, pretrained: Pretrained) -> None:
-    """Warns if the teacher has no tokenizer file to compare with the run's vocabulary."""
+    """Logs a warning if the teacher has no tokenizer file, because its vocabulary then cannot be compared with the
+    run's.
+    """
     if task.vocabulary is not None and pretrained.tokenizer is None:
         LOG.warning('the teacher %s has no tokenizer file: assuming that its token ids equal those of this run', where)
 
 
 def warn_of_another_task(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Warns if a teacher was trained for another task, because labels are then matched only by name."""
+    """Logs a warning if the teacher was fine-tuned for another task than the student, because labels are then matched
+    only by name.
+    """
     theirs, ours = pretrained.run.examples.name if pretrained.run else '', config.examples.name
     if config.distill.soft and theirs and ours and theirs != ours:
         LOG.warning('the teacher %s was trained for %s, this run is %s: labels match by name', where, theirs, ours)
 
 
 class CheckedTeachers(NamedTuple):
-    """The teachers of a run with their folders, and the student-to-teacher layer map."""
+    """The teacher models of a run with their folders, and the map from student layers to teacher layers."""
 
     opened: list[tuple[Path, Pretrained]]
     layers: dict[int, int]
 
 
 def checked_teachers(config: RunConfig) -> CheckedTeachers:
-    """Returns the teachers of a run after all checks that need no data.
+    """Opens the teacher models of a run, and makes all checks of them that need no data.
 
     Raises:
         InputError: a folder has no such model, or its model does not fit the student; names the folder.
@@ -212,7 +225,7 @@ def checked_teachers(config: RunConfig) -> CheckedTeachers:
 
 
 def open_teacher_model(folder: str) -> Pretrained:
-    """Returns the encoder in a folder.
+    """Opens the encoder in a teacher's folder.
 
     Raises:
         InputError: the folder has no encoder; names the field.
@@ -224,12 +237,12 @@ def open_teacher_model(folder: str) -> Pretrained:
 
 
 def with_compute_dtype(pretrained: Pretrained, dtype: str) -> Pretrained:
-    """Returns the model with this compute dtype instead of its config's dtype."""
+    """Returns the model with `dtype` as its compute dtype, instead of the dtype in its config."""
     return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, dtype=dtype))
 
 
 def make_ensemble_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> EnsembleMember:
-    """Returns a checked model on the mesh; raises InputError if parameters are missing."""
+    """Puts a teacher model, already checked, onto the mesh; raises InputError if parameters are missing."""
 
     def make() -> nnx.Module:
         module = make_model(config, pretrained, nnx.Rngs(0))
@@ -239,7 +252,7 @@ def make_ensemble_member(config: RunConfig, where: Path, pretrained: Pretrained,
 
     graph, state = nnx.split(nnx.eval_shape(make))
     shapes, found = nnx.to_pure_dict(state), pretrained.params() if pretrained.codes is None else pretrained.codes()
-    if not config.distill.soft:  # the head is not used
+    if not config.distill.soft:  # Without soft targets the head is not used, so zeros replace its parameters.
         empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         found = empty | {'encoder': found['encoder']}
     try:
@@ -262,7 +275,7 @@ def make_ensemble_member(config: RunConfig, where: Path, pretrained: Pretrained,
 
 
 def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> FineTuningModel | PretrainingModel:
-    """Returns the teacher's module, of the same kind as the student's."""
+    """Returns the Flax module of a teacher: a pretraining model or a fine-tuning model, as the student is."""
     if config.task == 'pretraining':
         return PretrainingModel(pretrained.model, has_pairs=False, rngs=rngs)
     transform = config.head.transform if config.head.kind == 'towers' else 'none'
@@ -273,14 +286,14 @@ def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> Fin
 def non_default_fields(config: Any) -> dict[str, Any]:
     """Returns the config fields that differ from their defaults.
 
-    So fields added in later versions do not change a teacher's digest.
+    Fields that later versions add thus do not change a teacher's digest.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     return {name: value for name, value in to_dict(config).items() if getattr(config, name) != defaults[name]}
 
 
 def digest_of(params: Any, described: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of arrays, their names, and the described config."""
+    """Returns one SHA-256 of a model's arrays, their names, and a description of its config."""
     total = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         total.update(f'{path_name(path)} {leaf.shape}'.encode())
@@ -289,14 +302,16 @@ def digest_of(params: Any, described: Mapping[str, Any]) -> str:
 
 
 def teacher_label_indices(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
-    """Returns the index of each of the run's labels in the teacher's outputs; () if no reordering is needed."""
+    """Returns, for each label of the run, its position among the teacher's labels; returns () if no reordering is
+    needed.
+    """
     if not config.distill.soft or config.task == 'pretraining' or pretrained.labels == config.examples.labels:
         return ()
     return tuple(pretrained.labels.index(label) for label in config.examples.labels)
 
 
 def check_student(config: RunConfig) -> None:
-    """Raises InputError if a distillation term does not fit the student, with any teacher."""
+    """Raises InputError if the student cannot use a distillation loss term of its config, whatever the teacher is."""
     distill, model = config.distill, config.model
     for field, terms in READERS.items():
         value, default = getattr(distill, field), type(distill).__dataclass_fields__[field].default
@@ -314,14 +329,16 @@ def check_student(config: RunConfig) -> None:
 
 
 def check_vocabularies(config: RunConfig) -> None:
-    """Raises InputError unless the teachers and the student's start checkpoint have the same vocabulary."""
+    """Raises InputError unless all teachers and the student's start checkpoint have the same vocabulary."""
     start = config.train.start_from
     begins = {Path(start): 'train.start_from'} if start and not config.train.start_random else {}
     check_combinable({Path(folder): FIELD for folder in config.distill.teacher_folders} | begins)
 
 
 def check_attention_comparable(config: RunConfig, who: str, model: ModelConfig) -> None:
-    """Raises InputError if a term compares attention other than plain softmax over all pairs."""
+    """Raises InputError if a loss term compares attention weights or heads, but the model's attention is not plain
+    softmax over all pairs of tokens.
+    """
     for name in config.distill.intermediate_loss_terms:
         if name not in HEADS:
             continue
@@ -343,13 +360,15 @@ def check_attention_comparable(config: RunConfig, who: str, model: ModelConfig) 
 
 
 def check_teacher_vocabulary_size(where: Path, pretrained: Pretrained, ids: int) -> None:
-    """Raises InputError if the teacher's token table has fewer than `ids` rows."""
+    """Raises InputError if the teacher's embedding table has fewer rows than the run has token ids."""
     if pretrained.model.vocab_size < ids:
         raise InputError(f'{FIELD} {where} has a table of {pretrained.model.vocab_size} tokens; this run needs {ids}')
 
 
 def check_teacher_inputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Raises InputError if the teacher cannot read the student's rows, whatever their tokens are."""
+    """Raises InputError if the teacher cannot read the student's rows, because of their length, global tokens or packed
+    documents.
+    """
     limit = pretrained.model.position_limit
     if limit is not None and limit < config.data.length:
         raise InputError(f'{FIELD} {where} has {limit} positions; data.length is {config.data.length}')
@@ -367,7 +386,9 @@ def check_teacher_inputs(config: RunConfig, where: Path, pretrained: Pretrained)
 
 
 def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Raises InputError if the teacher's outputs do not match the student's."""
+    """Raises InputError if the teacher's outputs do not match the student's: another problem, head, vocabulary size or
+    set of labels.
+    """
     if config.task == 'pretraining':
         if pretrained.problem != 'fill_mask':
             raise InputError(f'{FIELD} {where} has no masked-LM head, which distill.soft learns from')
@@ -399,12 +420,14 @@ def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> Non
 
 
 def describe_head(pretrained: Pretrained) -> str:
-    """Returns a short description of a checkpoint's head."""
+    """Returns a short description of a checkpoint's head for an error message."""
     return 'no head' if pretrained.problem == 'none' else f'a head for {pretrained.problem!r}'
 
 
 def check_hidden_states(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
-    """Raises InputError if hidden states or heads of both models cannot be compared."""
+    """Raises InputError if a loss term cannot compare the teacher's hidden states or heads with the student's, because
+    their sizes differ.
+    """
     distill, student = config.distill, config.model
     check_attention_comparable(config, f'{FIELD} {where}', teacher)
     for name in distill.intermediate_loss_terms:

@@ -1,1 +1,1 @@
-"""Plans of many runs: one config with several seeds, and a grid of tasks by mechanisms."""
+"""Trains many runs by one plan: a config with several seeds, or a grid of tasks by attention mechanisms."""

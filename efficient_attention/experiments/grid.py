@@ -1,8 +1,9 @@
-"""Trains a grid of runs, each row a task and each column a mechanism; resumes and summarises it.
+"""Trains a grid of runs, with one task per row and one attention mechanism per column, and collects the results.
 
-A cell is trained with each seed. Its best checkpoint by the validation metric is scored once on the test rows. Time and
-memory are recorded. If a cell fails, its error is reported and the other cells go on. Several processes may train cells
-of one folder: each summarises all cells in the folder, and the workdir's lock prevents two from training one cell.
+An interrupted grid resumes. A cell is trained with each seed. Its best checkpoint by the validation metric is scored
+once on the test rows. Time and memory are recorded. If a cell fails, its error is reported and the other cells go on.
+Several processes may train cells of one folder: each summarises all cells in the folder, and the workdir's lock
+prevents two from training one cell.
 """
 
 import dataclasses
@@ -53,14 +54,15 @@ from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.process_agreement import require_in_all_processes
 
 LOG = logging.getLogger(__name__)
-TEST = 'test.json'  # in a seed's workdir
-ERROR = 'error.txt'  # in a cell's folder: how the cell failed
+TEST = 'test.json'  # file with test metrics, in the workdir of each seed
+ERROR = 'error.txt'  # file with the error of a failed cell, in the folder of the cell
 PILOT_METRIC = f'{TERM}_loss'
-FULL = 'full'  # the column that others are compared with
+FULL = 'full'  # name of the grid column with full attention, to which the other columns are compared
 
 
 class LearningRateSweep(NamedTuple):
-    """Trial runs of a cell, one per learning rate; the rate with the best validation result is used.
+    """A learning-rate sweep of one grid cell: one trial run per learning rate. The cell uses the rate with the best
+    validation result.
 
     Attributes:
         rates: learning rates to try; () = the config's rate without trial runs.
@@ -74,7 +76,7 @@ class LearningRateSweep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The plan of a grid.
+    """The plan of a grid of training runs: the config of each cell, the seeds, and the learning-rate sweep.
 
     Attributes:
         cells: (row, column) -> the config values from a config file.
@@ -95,12 +97,13 @@ class Grid:
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def folder(self, row: str, column: str) -> Path:
-        """Returns the folder of a cell."""
+        """Returns the folder of a grid cell."""
         return self.workdir / row / column
 
 
 def train_grid(grid: Grid) -> dict[str, Any]:
-    """Trains every cell; returns {row: {column: the result of `train_cell`, or {'error': line}}}.
+    """Trains every cell of a grid; returns {row: {column: the result of `train_cell`, or {'error': line} if the cell
+    failed}}.
 
     Raises:
         InputError: seeds are invalid, cells of a row differ in data, steps or sizes, or the workdir has other configs.
@@ -122,7 +125,7 @@ def train_grid(grid: Grid) -> dict[str, Any]:
             result = train_cell(grid, row, column, cells[row, column])
         except (RunStopped, KeyboardInterrupt):
             raise
-        except Exception as error:  # any error: the other cells go on
+        except Exception as error:  # After any error in one grid cell, the other cells are still trained.
             show_error(RunError(f'{row}, {column}: {one_line(error)}'))
             result = {'error': format_error(error)}
             write_cell_error(grid.folder(row, column), error)
@@ -131,7 +134,8 @@ def train_grid(grid: Grid) -> dict[str, Any]:
 
 
 def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, Any]:
-    """Trains and tests a cell with each seed, and returns its result; `values` are from `noted`.
+    """Trains and tests one grid cell with each seed, and returns the result of the cell. `values` are the cell's config
+    values from `add_cell_metadata`.
 
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}};
@@ -155,7 +159,8 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         rate, pilots = choose_learning_rate(filled, folder, grid)
         choice = {'learning_rate': rate, 'pilots': pilots}
         choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
-        first = '' if grid.pilots.steps else f'{rate:g}'  # the rate whose trial run becomes the first seed's run
+        # A trial run of full length with the chosen rate becomes the first seed's run, so its time is not counted.
+        first = '' if grid.pilots.steps else f'{rate:g}'
         choice |= {PILOT_SECONDS: sum(training_speed(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
         if pilots and jax.process_index() == 0:
             write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
@@ -188,7 +193,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
 
 
 def write_cell_error(folder: Path, error: Exception) -> None:
-    """Writes an error's line and its traceback into a cell's folder."""
+    """Writes the message and the traceback of an error into a file in the cell's folder."""
     if jax.process_index() == 0:
         write_atomically(folder / ERROR, f'{format_error(error)}\n\n' + ''.join(traceback.format_exception(error)))
 
@@ -199,13 +204,17 @@ def format_error(error: Exception) -> str:
 
 
 def read_finished_cell(folder: Path, grid: Grid) -> dict[str, Any]:
-    """Returns the result of a cell that has all requested seeds, so that its runs are not opened again; else {}."""
+    """Returns the stored result of a finished cell; returns {} if the result is missing or lacks a requested seed.
+
+    The runs of a finished cell are thus not opened again.
+    """
     known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
     return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
 
 
 def choose_learning_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tuple[float, dict[str, float | None]]:
-    """Returns the learning rate of the best trial run, and the loss or metric of each rate; else the config's rate.
+    """Returns the learning rate of the best trial run, and the result of each rate. Without trial runs, returns the
+    config's learning rate.
 
     Short trial runs are compared by their validation loss: after so few steps, the best accuracy at every rate is often
     the accuracy of the most frequent class. Runs as long as the cell are compared by the metric that chooses a cell's
@@ -239,7 +248,9 @@ def choose_learning_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tupl
 
 
 def sweep_run_config(config: RunConfig, rate: float, steps: int, first_seed: str) -> RunConfig:
-    """Returns the config of a trial run; with 0 steps, the cell's config with this rate and the first seed."""
+    """Returns the config of one trial run of a learning-rate sweep. With `steps` 0, this is the cell's config with this
+    learning rate and the first seed.
+    """
     if not steps:
         return with_fields(config, optimizer={'learning_rate': rate}, train={'seed': int(first_seed)})
     return with_fields(
@@ -252,15 +263,19 @@ def sweep_run_config(config: RunConfig, rate: float, steps: int, first_seed: str
 
 
 def keep_sweep_run_as_seed(folder: Path, rate: float, seed: str) -> None:
-    """Renames the best trial run to a seed's run; it must be as long as the cell's runs."""
-    require_in_all_processes(lambda: None)  # waits until every process has read the trial run
+    """Renames the workdir of the best trial run, so that it becomes the run of a seed. Trial and cell must have the
+    same length.
+    """
+    require_in_all_processes(lambda: None)  # This call waits until every process has read the trial run.
     pilot, workdir = folder / f'pilot_{rate:g}', folder / f'seed_{seed}'
     if jax.process_index() == 0 and pilot.is_dir() and not workdir.exists():
         pilot.rename(workdir)
 
 
 def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
-    """Returns the evaluations of each run of a cell, trial runs included: {'seed_0': {'step': [...], ...}}."""
+    """Returns the evaluation metrics over training of each run of a cell, including trial runs, as {'seed_0': {'step':
+    [...], ...}}.
+    """
     curves = {}
     for workdir in sorted(path.parent for path in folder.glob(f'*/{METRICS}')):
         lines = CheckpointReader(workdir).evaluations()
@@ -270,13 +285,17 @@ def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
-    """Returns the requested seeds and the seeds tested earlier, in ascending order."""
+    """Returns the requested seeds, and the seeds that earlier commands have tested in this grid cell, in ascending
+    order.
+    """
     before = {path.parent.name.removeprefix('seed_') for path in folder.glob(f'seed_*/{TEST}')}
     return sorted({*seeds, *before}, key=int)
 
 
 def train_and_test_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
-    """Trains one seed to its end and scores its best checkpoint once; earlier scores are read from their file."""
+    """Trains a grid cell with one seed, and tests its best checkpoint. If it was tested earlier, the test metrics are
+    read from their file.
+    """
     config = with_fields(filled.config, train={'seed': int(seed)})
     train(config, workdir, examples=filled.examples, pretrained=filled.pretrained)
     dev = best_evaluation(workdir, config.checkpoint)
@@ -290,7 +309,9 @@ def train_and_test_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[
 
 
 def training_speed(workdir: Path) -> tuple[float, float]:
-    """Returns the median of the logged steps per second, and the seconds of all logged steps without evaluations."""
+    """Returns a run's median training steps per second, and its training seconds without evaluations, both from the
+    metrics log.
+    """
     lines = [line for line in read_metrics(workdir) if line['split'] == 'train' and line.get('steps_per_second')]
     if not lines:
         return 0.0, 0.0
@@ -301,9 +322,10 @@ def training_speed(workdir: Path) -> tuple[float, float]:
 
 
 def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
-    """Returns 'parameters' and the 'temporary_bytes' of a training step with rows of full length.
+    """Returns two sizes of a grid cell's model: its number of 'parameters', and the 'temporary_bytes' of a training
+    step with rows of full length.
 
-    They are read from an existing result. 'parameters' counts the encoder and its head.
+    If the cell already has a result, both numbers are read from it. 'parameters' counts the encoder and its head.
     """
     path = folder / CELL
     if path.is_file():
@@ -325,16 +347,16 @@ def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
 
 
 def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
-    """Returns the config with some fields replaced, by group."""
+    """Returns the config with some fields replaced, given as {field: value} per config group."""
     changed = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in groups.items()}
     return dataclasses.replace(config, **changed)
 
 
 def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
-    """Returns {row: {column: result}} of all cells in a grid's folder with a result or an error, from any process.
+    """Returns {row: {column: result}} of all cells in a grid's folder that have a result or an error.
 
-    A failed cell without a result is {'error': line}. A cell that failed with a further seed has its result and
-    'failed_seed': line.
+    Cells that other processes have trained are included. A failed cell without a result is {'error': line}. A cell that
+    failed with a further seed has its result and 'failed_seed': line.
     """
     found: dict[str, dict[str, Any]] = {}
     folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}
@@ -348,9 +370,9 @@ def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
 
 
 def last_error(folder: Path) -> str:
-    """Returns the type and message of the error that ended a cell, from the file of `write_cell_error`.
+    """Returns the type and message of the error that ended a cell, from the cell's error file.
 
-    A file with only a traceback ends with them.
+    If the file holds only a traceback, type and message are in its last line.
     """
     lines = (folder / ERROR).read_text(encoding='utf-8').strip().splitlines()
     if lines and not lines[0].startswith('Traceback'):

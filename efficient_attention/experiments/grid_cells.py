@@ -1,4 +1,4 @@
-"""Builds the cells of a grid from a config file, and computes the baselines of its rows."""
+"""Builds the config of each grid cell from a config file, and computes simple baselines for each row of the grid."""
 
 import importlib.util
 import inspect
@@ -19,10 +19,11 @@ from efficient_attention.errors import InputError
 from efficient_attention.experiments.grid_configs import read_object
 from efficient_attention.workdir.folder_kind import YARDSTICKS
 
-MOST_WORDS = 200_000_000  # training words for baselines: all of each task, except Path-X (12,208 rows) and retrieval
+# Baselines learn from at most this many words: all words of each task, except Path-X (12,208 rows) and retrieval.
+MOST_WORDS = 200_000_000
 Cells = dict[tuple[str, str], dict[str, Any]]
-# Fields that a row's name stands for. One value in several rows would train the same data under several names. A table
-# describes a row's data once, and shows a column's mechanism only by the column's name.
+# These config fields choose the data of a grid row. The same value in two rows would train the same data twice.
+# A table of results describes a row's data once, and shows a column's mechanism only by the column's name.
 OF_ROW = ('examples.train', 'examples.dev', 'examples.test', 'data.source')
 OF_COLUMN = 'model.attention'
 
@@ -30,9 +31,10 @@ OF_COLUMN = 'model.attention'
 def make_cells(
     file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], size: str = ''
 ) -> Cells:
-    """Returns (row, column) -> the config values that the file gives for '<row>,<column>[,<size>]', with the overrides.
+    """Returns the config values of each grid cell, as {(row, column): values}. They come from the config file, called
+    with '<row>,<column>[,<size>]', and then from the overrides.
 
-    In the text of an override, `{row}` and `{column}` stand for the cell's names, as in a workdir to start from.
+    In the text of an override, such as a workdir to start from, the cell's names replace `{row}` and `{column}`.
 
     Raises:
         InputError: the file cannot be read or refuses a cell, a name occurs twice, or a field is unknown; or an
@@ -63,7 +65,9 @@ def make_cells(
 
 
 def _check_overrides_keep_names(name: str, own: Mapping[tuple[str, str], Any], cells: Cells) -> None:
-    """Raises InputError if an override makes different rows the same, or changes a column's mechanism."""
+    """Raises InputError if an override gives several grid rows the same data, or changes the attention mechanism of a
+    column.
+    """
     group, _, field = name.partition('.')
     seen: dict[Any, tuple[str, str]] = {}
     for cell, values in cells.items():
@@ -83,7 +87,9 @@ def _check_overrides_keep_names(name: str, own: Mapping[tuple[str, str], Any], c
 
 
 def fill_cell_overrides(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:
-    """Returns the overrides of one cell, with `{row}` and `{column}` replaced."""
+    """Returns the overrides of one grid cell, with the placeholders `{row}` and `{column}` replaced by the cell's
+    names.
+    """
     return {
         name: value.replace('{row}', row).replace('{column}', column) if isinstance(value, str) else value
         for name, value in overrides.items()
@@ -91,7 +97,7 @@ def fill_cell_overrides(overrides: Mapping[str, Any], row: str, column: str) -> 
 
 
 def effective_overrides(overrides: Mapping[str, Any], own: Cells, cells: Cells) -> dict[str, Any]:
-    """Returns the overrides that change a value of at least one cell, compared with the config file."""
+    """Returns the command-line overrides that change at least one cell's value from the config file."""
     before, after = ({cell: flatten(values) for cell, values in of.items()} for of in (own, cells))
     return {
         name: value
@@ -101,7 +107,9 @@ def effective_overrides(overrides: Mapping[str, Any], own: Cells, cells: Cells) 
 
 
 def has_column_specific_sizes(file: str, size: str) -> bool:
-    """Returns whether the file's `OWN_SIZES` lists this size, so that each column has sizes of its own."""
+    """Returns whether the config file lists this size in `OWN_SIZES`, so that cells of one row may differ in model
+    size.
+    """
     return size in getattr(_load_config_module(file), 'OWN_SIZES', ())
 
 
@@ -121,7 +129,9 @@ def _load_config_module(file: str) -> Any:
 
 
 def parse_learning_rates(words: Sequence[str]) -> tuple[float, ...]:
-    """Returns learning rates from their texts; raises InputError if one is not positive or two print alike."""
+    """Parses learning rates from texts. Raises InputError if a rate is not positive, or two rates have the same short
+    text form.
+    """
     try:
         rates = tuple(map(float, words))
     except ValueError:
@@ -132,7 +142,8 @@ def parse_learning_rates(words: Sequence[str]) -> tuple[float, ...]:
 
 
 def compute_baselines(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
-    """Returns the baselines of each row of long-range tasks, {row: {name: accuracy}}, cached in the grid's folder.
+    """Computes the baselines of each grid row of long-range tasks, as {row: {name: accuracy}}, and caches them in the
+    grid's folder.
 
     Like a model, baselines read the first `data.length` words of each text. They learn from the first training rows.
 
@@ -155,16 +166,17 @@ def compute_baselines(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdi
         if identity not in known:
             train, test = (_truncated_rows(examples, split, length) for split in ('train', 'test'))
             scores = baseline_accuracies(arena_dataset(examples, 'train'), train, test)
-            known = _read_object_if_exists(path) | {
-                identity: scores
-            }  # another command may have added baselines meanwhile
+            # The file of baselines is read again, because another command may have added baselines meanwhile.
+            known = _read_object_if_exists(path) | {identity: scores}
             write_atomically(path, json.dumps(known, indent=2) + '\n')
         found[row] = known[identity]
     return found
 
 
 def _truncated_rows(examples: ExamplesConfig, split: str, length: int) -> list[ArenaRow]:
-    """Returns the rows of a split with texts cut to `length` words; 'train' stops after `MOST_WORDS` words."""
+    """Returns the rows of a data split, with texts cut to `length` words. For 'train', it stops after `MOST_WORDS`
+    words.
+    """
     rows, words = [], 0
     for prepared in cached_rows(arena_dataset(examples, split), split, Path(examples.cache)):
         row = prepared.to_arena_row(length)

@@ -1,4 +1,5 @@
-"""Records each grid cell's config in its folder, and compares it with its row and with earlier commands.
+"""Records each grid cell's config in its folder, and checks it against the other cells of the row and against earlier
+commands.
 
 Datasets are compared by a digest of their content, so that paths do not matter.
 """
@@ -25,12 +26,13 @@ from efficient_attention.workdir.folder_kind import GRID, VALUES, check_folder_k
 
 Values = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Values]
-# Files of a cell's folder, next to VALUES: the choice of the learning rate, and the result.
+# Files in a cell's folder: the learning rate that the trial runs chose, and the result of the cell.
 CHOICE, CELL = 'choice.json', 'cell.json'
 CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
-PILOT_SECONDS = 'pilot_seconds'  # further field of a choice; older cells lack it
-# Keys of a cell's values besides the config groups: the name of its sizes; {split: digest of its rows}; the fields
-# that the command changed in all cells, as given, with {row} and {column}. Older folders lack the last two.
+# key of the trial runs' time in the file choice.json; files from older versions lack this key
+PILOT_SECONDS = 'pilot_seconds'
+# Keys of a cell's saved config besides the config groups: the name of the model size, and {split: digest of its rows}.
+# OVERRIDES holds the fields that the command line changed. Older folders lack ROWS and OVERRIDES.
 SIZE, ROWS, OVERRIDES = 'size', 'rows', 'overrides'
 EQUAL = (SIZE, ROWS, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
 OF_SIZE = (
@@ -43,26 +45,29 @@ OF_SIZE = (
     'model.dropout_rate',
     'optimizer',
 )
-STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')  # change a step's cost, not its result
-RATE = 'optimizer.learning_rate'  # each cell may choose its own
-# Fields that change neither a result nor a step's time or memory, so they may change between two commands on one
-# folder. Fields that change only time or memory may not, because the table reports both.
+# These config fields change the cost of a training step, but not its result.
+STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')
+RATE = 'optimizer.learning_rate'  # each grid cell may have another learning rate
+# These config fields change no result, and neither time nor memory of a step, so a later command may change them.
+# Config fields that change only time or memory must stay equal, because the table of results reports time and memory.
 FREE = (
     *('data.cache', 'data.processes', 'data.workers', 'data.prefetch', 'examples.cache', 'distill.cache'),
     *('train.log_every_steps', 'train.stall_seconds'),
 )
 
-# Overridden fields that cells of one row need not share: machine settings, and values that the table shows per cell.
+# Cells of one row may differ in these overridden fields: machine settings, and values that the table shows per cell.
 UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
-START = 'train.start_from'  # a path; only compared as set or not set
-PLACE = re.compile(r':(folder|source)=.*')  # the location of a dataset's rows
-DIGITS = 16  # of a digest; dataset folders have as many in their names
+START = 'train.start_from'  # This field is a path, so grid cells are only compared by whether it is set.
+PLACE = re.compile(r':(folder|source)=.*')  # matches the part of a dataset's name that says where its rows are stored
+DIGITS = 16  # digests are cut to this many hexadecimal digits, as in the names of dataset folders
 
 
 def add_cell_metadata(
     cells: Cells, size: str, overrides: Mapping[str, Any] | None = None
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the cells' values as JSON gives them back, with the name of their sizes, row digests and overrides."""
+    """Returns the config values of all cells as JSON stores them, with three more keys: the name of the model size,
+    digests of the data, and the overrides.
+    """
     identities, found = SplitHashCache(), {}
     for cell, values in cells.items():
         beside = {SIZE: size, ROWS: identities.split_hashes(values['examples']), OVERRIDES: overrides or {}}
@@ -71,7 +76,7 @@ def add_cell_metadata(
 
 
 def write_cell_values(workdir: Path, cells: Cells) -> None:
-    """Writes each cell's values into its folder, except into folders that have begun."""
+    """Writes the config values of each cell into the cell's folder, unless the cell has already been started."""
     for (row, column), values in cells.items() if jax.process_index() == 0 else ():
         folder = workdir / row / column
         if not has_result_or_run(folder):
@@ -79,14 +84,14 @@ def write_cell_values(workdir: Path, cells: Cells) -> None:
 
 
 def has_result_or_run(folder: Path) -> bool:
-    """Returns whether a cell has a result, or a run of a seed or a trial run; a refused cell has only its values."""
+    """Returns whether a cell has been started: whether its folder holds a result, a seed's run or a trial run."""
     return (folder / VALUES).is_file() and ((folder / CELL).is_file() or any(folder.glob('*/config.json')))
 
 
 def read_row_values(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
-    """Returns the saved configs of all started cells in these rows of the grid, by (row, column).
+    """Returns the saved config values of all started cells in these rows of the grid, by (row, column).
 
-    They include cells that earlier commands started in the same folder.
+    Cells that earlier commands started in the same folder are included.
     """
     paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
     begun = [path for path in paths if has_result_or_run(path.parent)]
@@ -94,7 +99,7 @@ def read_row_values(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Valu
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file of a cell's folder; raises InputError if there is none."""
+    """Returns the JSON object in a file of a cell's folder; raises InputError if the file holds no JSON object."""
     try:
         return dict(read_json_file(path))
     except (OSError, ValueError, TypeError) as error:
@@ -102,7 +107,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def check_workdir(workdir: Path, cells: Cells) -> None:
-    """Raises InputError if a cell's folder has another config, or the folder is not a grid's."""
+    """Raises InputError if the workdir is not a grid's folder, or a started cell in it has another config than now."""
     check_folder_kind(workdir, GRID)
     for (row, column), values in cells.items():
         folder = workdir / row / column
@@ -119,7 +124,9 @@ def check_workdir(workdir: Path, cells: Cells) -> None:
 
 
 def read_sweep_choice(folder: Path) -> dict[str, Any]:
-    """Returns the learning rate that a cell's trial runs chose, with their losses and times; {} before all have run."""
+    """Returns the learning rate that a cell's trial runs chose, with their results and times; {} if the trial runs are
+    not complete.
+    """
     path = next((folder / name for name in (CELL, CHOICE) if (folder / name).is_file()), None)
     known = {} if path is None else read_object(path)
     if not known.get('pilots'):
@@ -132,9 +139,11 @@ def read_sweep_choice(folder: Path) -> dict[str, Any]:
 
 
 def check_sweep_unchanged(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:
-    """Raises InputError if a cell's earlier trial runs had another number of steps or other learning rates.
+    """Raises InputError if a cell's earlier trial runs had other learning rates or another number of steps than now
+    requested.
 
-    Without rates nothing is chosen, and an earlier choice stays. With 0 steps, trial runs are as long as the cell.
+    Without `rates` no rate is chosen, and an earlier choice stays. With `steps` 0, trial runs are as long as the cell's
+    runs.
     """
     for (row, column), values in cells.items() if rates else ():
         folder, whole = workdir / row / column, with_default_values(values)['train.steps']
@@ -157,12 +166,13 @@ def check_sweep_unchanged(workdir: Path, cells: Cells, rates: Sequence[float], s
 
 
 def check_row_cells_comparable(cells: Cells, *, has_own_sizes: bool = False) -> None:
-    """Raises InputError if cells of a row differ in data, training length or sizes; the message names the field.
+    """Raises InputError if cells of one grid row differ in data, training length or model size; the message names the
+    field.
 
-    Sizes may differ if `has_own_sizes`.
+    Model sizes may differ if `has_own_sizes` is True.
     """
-    # By row and flag. Cells with noted overrides are compared with one another (True) and with all cells (False),
-    # because older cells lack overrides.
+    # `first` has one key per grid row and flag. The flag True compares cells with recorded overrides with one another.
+    # The flag False compares all cells with one another, because older cells have no recorded overrides.
     first: dict[tuple[str, bool], tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         for is_young in {False, OVERRIDES in values}:
@@ -178,13 +188,13 @@ def check_row_cells_comparable(cells: Cells, *, has_own_sizes: bool = False) -> 
 
 
 def describe_field(field: str) -> str:
-    """Returns a field's name for messages; for the digest of a split's rows, 'the content of examples.<split>'."""
+    """Returns a config field's name for error messages; a data digest is named 'the content of examples.<split>'."""
     group, _, split = field.partition('.')
     return f'the content of examples.{split}' if group == ROWS else field
 
 
 def different_overrides(first: Values, second: Values) -> list[str]:
-    """Returns the fields that differ between two cells and were overridden differently by their commands.
+    """Returns the config fields that differ between two cells because their commands gave different overrides.
 
     Differences that only the config file makes between two columns are allowed.
     """
@@ -196,19 +206,19 @@ def different_overrides(first: Values, second: Values) -> list[str]:
 
 
 def overrides_to_compare(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the overrides that other commands' cells must share: all except fields of machines and paths."""
+    """Returns the overrides that must be equal in all cells of a row: all except machine settings and paths."""
     found = {name: value for name, value in overrides.items() if name not in UNCOMPARED}
     return {name: bool(value) if name == START else value for name, value in found.items() if name[:5] != 'mesh.'}
 
 
 def is_shared_in_row(field: str, *, has_own_sizes: bool) -> bool:
-    """Returns whether all cells of a row must have the same value of a config field."""
+    """Returns whether a config field must have the same value in all cells of a grid row."""
     names = EQUAL if has_own_sizes else EQUAL + OF_SIZE
     return field != RATE and any(f'{field}.'.startswith(f'{name}.') for name in names)
 
 
 def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, Any]:
-    """Returns {dotted name: value} of the fields that all cells of a row share.
+    """Returns {dotted name: value} of the config fields that all cells of a grid row share.
 
     Defaults and the locations of data are left out; locations differ between machines.
     """
@@ -223,13 +233,13 @@ def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, A
 
 
 def step_fields(values: Values) -> dict[str, Any]:
-    """Returns {dotted name: value} of the fields that change only a step's time and memory."""
+    """Returns {dotted name: value} of the config fields that change only the time and memory of a training step."""
     given = with_default_values(values)
     return {name: given[name] for name in STEP}
 
 
 def check_has_test_split(cells: Cells) -> None:
-    """Raises InputError if a cell has no test rows, or would choose its checkpoint by the test rows."""
+    """Raises InputError if a cell has no test set, chooses its checkpoint by the test set, or stops early."""
     for (row, column), values in cells.items():
         if steps := values['train'].get('early_stop'):
             raise InputError(
@@ -241,7 +251,7 @@ def check_has_test_split(cells: Cells) -> None:
 
 
 def config_differences(first: Values, second: Values) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yields (dotted name, both values) of each field in which two configs differ.
+    """Yields (dotted name, (first value, second value)) for each field in which two cells' configs differ.
 
     A missing field counts as its default, so that folders from before the field existed stay comparable. Row digests
     are compared only if both are known.
@@ -255,9 +265,9 @@ def config_differences(first: Values, second: Values) -> Iterator[tuple[str, tup
 
 
 def with_default_values(values: Values) -> dict[str, Any]:
-    """Returns {dotted name: value}, with defaults for fields that are missing or None.
+    """Returns {dotted name: value} of a config, where missing fields and fields that are None get their defaults.
 
-    If the run starts from a checkpoint, None stays: it stands for the checkpoint's value.
+    If the run starts from a checkpoint, fields that are None stay None, because the checkpoint gives their values.
     """
     given = flatten(values)
     is_started = bool(given.get('train.start_from'))
@@ -267,13 +277,17 @@ def with_default_values(values: Values) -> dict[str, Any]:
 
 
 class SplitHashCache:
-    """Digests of cells' rows, each computed once, because hashing tens of thousands of files takes seconds."""
+    """Computes a digest of each cell's data only once per dataset, because hashing tens of thousands of files takes
+    seconds.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, str]] = {}
 
     def split_hashes(self, examples: Mapping[str, Any]) -> dict[str, str]:
-        """Returns {split: digest} of a cell's examples; {} if they cannot be read: training reports the error."""
+        """Returns {split: digest of its rows} of a cell's data. Returns {} if the data cannot be read; training then
+        reports the error.
+        """
         fields = {name: value for name, value in examples.items() if value is not None}
         key = json_sha256(fields)
         if key not in self.known:
@@ -286,7 +300,7 @@ class SplitHashCache:
 
 
 def split_hash(config: ExamplesConfig, split: str) -> str:
-    """Returns a digest that identifies a split's rows; it does not depend on the machine or the folder.
+    """Returns a digest of the rows in a data split; the digest does not depend on the machine or the folder.
 
     Raises:
         InputError: the rows are missing.

@@ -1,4 +1,4 @@
-"""Writes the results of a grid for readers: `grid.json`, a Markdown table `grid.md` and a plot `grid.svg`."""
+"""Writes the results of a grid: `grid.json`, a Markdown table `grid.md` and a plot `grid.svg`."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from efficient_attention.experiments.grid import FULL
 from efficient_attention.workdir.folder_kind import GRID_SUMMARY
 
 Cells = Mapping[str, Mapping[str, Any]]
-MORE_PARAMETERS = 1.1  # times the parameters of full attention; a larger cell is marked
+MORE_PARAMETERS = 1.1  # A cell with more than this many times the parameters of full attention is marked in the table.
 MIB = 2**20
 STEPS = 'steps/s, share of full'
 HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', 'minutes', 'rate')
@@ -31,7 +31,9 @@ OF_MINUTES = (
 
 
 def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], workdir: Path) -> list[Path]:
-    """Writes `grid.json`, `grid.md` and `grid.svg` into the workdir; returns their paths."""
+    """Writes a grid's results to `grid.json`, `grid.md` and `grid.svg` in its workdir; returns the paths of these
+    files.
+    """
     content = {'cells': cells, 'yardsticks': yardsticks}
     texts = {
         GRID_SUMMARY: json.dumps(content, indent=2) + '\n',
@@ -44,15 +46,15 @@ def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], work
 
 
 def read_known_baselines(workdir: Path) -> dict[str, dict[str, float]]:
-    """Returns the baselines that earlier commands wrote into `grid.json`, of all rows; {} if there are none."""
+    """Returns the baselines of all rows that earlier commands wrote into `grid.json`; {} if there are none."""
     try:
         return dict(read_json_file(workdir / GRID_SUMMARY)['yardsticks'])
     except (OSError, ValueError, TypeError, KeyError):
-        return {}  # no such file yet
+        return {}  # Before the first report, grid.json does not exist.
 
 
 def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], *, with_speed: bool = True) -> str:
-    """Returns a Markdown table per row, the best mechanism first, with notes on the training of its cells.
+    """Returns one Markdown table per grid row, with the best mechanism first, and notes on how the cells were trained.
 
     Args:
         cells: {row: {column: result of `train_cell`}}.
@@ -86,7 +88,9 @@ def _table_line(texts: Sequence[str]) -> str:
 
 
 def _notes(good: Mapping[str, Any]) -> list[str]:
-    """Returns a line on the data, seeds and machines of a row's cells, where known, and their total time."""
+    """Returns a sentence or more on a grid row: the data, seeds and machines of its cells, if known, and their total
+    time.
+    """
     notes = []
     shared: Mapping[str, Any] = next((cell['shared_fields'] for cell in good.values() if 'shared_fields' in cell), {})
     if rows := shared.get('examples.train'):
@@ -103,7 +107,9 @@ def _notes(good: Mapping[str, Any]) -> list[str]:
 
 
 def _group_by_value(values: Mapping[str, str]) -> str:
-    """Returns the mechanisms of each value, the most common value last, as 'the others'."""
+    """Returns a text that lists which mechanisms have which value; mechanisms with the most common value come last, as
+    'the others'.
+    """
     names: dict[str, list[str]] = {}
     for name, value in values.items():
         names.setdefault(value, []).append(name)
@@ -136,18 +142,20 @@ def _minutes(seconds: float) -> str:
 
 
 def _has_same_sweep(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Returns whether both cells chose their rates from the same rates after equally many steps."""
+    """Returns whether both cells tried the same learning rates with equally many steps per trial run."""
     rates = [one.get('pilots', {}).keys() for one in (cell, full)]
     return rates[0] == rates[1] and (not rates[0] or cell['pilot_steps'] == full['pilot_steps'])
 
 
 def _has_same_step_fields(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Returns whether both cells divide a batch and recompute layers in the same way; unrecorded counts as equal."""
+    """Returns whether both cells have the same micro-batches and recompute the same activations; cells without this
+    record count as equal.
+    """
     return cell.get('step_fields') == full.get('step_fields')
 
 
 def _is_percentage(cell: Mapping[str, Any]) -> bool:
-    """Returns whether the metric is a share of 1, shown in percent; a loss, where lower is better, is not."""
+    """Returns whether a cell's metric is shown in percent, as a share of 1. A loss, where lower is better, is not."""
     return cell.get('mode', 'max') == 'max'
 
 
@@ -166,8 +174,11 @@ def _ratio_to_full_attention(cell: Mapping[str, Any], full: Mapping[str, Any] | 
 
 
 def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns an SVG with a panel per row: a bar per mechanism, dots for its seeds, dashed lines for baselines."""
-    from matplotlib import rc_context  # loaded only at the end of a grid
+    """Returns a plot as SVG text, with one panel per grid row: bars for mechanisms, dots for seeds, dashed lines for
+    baselines.
+    """
+    # Matplotlib is imported here, because it is slow and needed only at the end of a grid.
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     rows = {
@@ -176,7 +187,8 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
     rows = {row: columns for row, columns in rows.items() if columns}
     heights = [1.0 + 0.26 * len(columns) for columns in rows.values()] or [1.0]
     with rc_context({'svg.hashsalt': 'grid'}):
-        figure = Figure(figsize=(7.2, sum(heights)), dpi=72, layout='constrained')  # SVG is laid out at 72 dpi
+        # Matplotlib writes SVG files at 72 dpi.
+        figure = Figure(figsize=(7.2, sum(heights)), dpi=72, layout='constrained')
         panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={'height_ratios': heights})[:, 0]
         for axes, (row, columns) in zip(panels, rows.items(), strict=False):
             _draw_row(axes, row, columns, yardsticks.get(row, {}))
@@ -187,9 +199,9 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
 
 
 def _freeze_layout(figure: Any, panels: Any) -> None:
-    """Lays out the panels and rounds their positions, so that the file is the same in every process.
+    """Fixes the positions of the panels at rounded numbers, so that every process writes the same SVG file.
 
-    Names in the file depend on the positions, and the solver's last bits differ between processes.
+    Ids in the SVG file depend on the positions, and the last bits of the computed positions differ between processes.
     """
     figure.draw_without_rendering()
     figure.set_layout_engine('none')

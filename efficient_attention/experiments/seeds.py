@@ -1,4 +1,4 @@
-"""Trains one config with several seeds, and computes mean and deviation of its metrics."""
+"""Trains one config with several seeds, and computes the mean and standard deviation of its metrics."""
 
 import dataclasses
 import json
@@ -17,13 +17,14 @@ from efficient_attention.training.loop import train
 from efficient_attention.workdir.checkpoint_reader import best_evaluation
 from efficient_attention.workdir.folder_kind import SEEDS, SEEDS_SUMMARY, check_folder_kind
 
-# Shared by the seeds. JAX runs the programs in this folder, so it is never in a workdir, which another user may have
-# written.
+# All seeds share this folder of compiled programs. JAX runs these programs, so only the owner may write to the folder.
+# The folder of compiled programs is never in a workdir, because another user may have written the workdir.
 PROGRAMS = Path('cache', 'programs')
 
 
 def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) -> dict[str, Any]:
-    """Trains a config with each seed; returns each seed's best evaluation, and mean and deviation over seeds.
+    """Trains a config with each seed. Returns each seed's best evaluation, and the mean and standard deviation over
+    seeds.
 
     The best evaluation has the best `checkpoint.best_metric`; without such a metric it is the last evaluation.
 
@@ -60,7 +61,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 
 
 def check_seeds(seeds: Sequence[str]) -> None:
-    """Raises InputError unless the seeds are different whole numbers."""
+    """Raises InputError unless the seeds are whole numbers and all different."""
     if not seeds or not all(is_seed(seed) for seed in seeds) or len({*seeds}) < len(seeds):
         raise InputError(
             f'--seeds is {",".join(seeds)!r}; it must be different whole numbers from 0 to {MOST_SEED} '
@@ -69,19 +70,20 @@ def check_seeds(seeds: Sequence[str]) -> None:
 
 
 def check_no_seed_override(overrides: Mapping[str, Any]) -> None:
-    """Raises InputError if an override sets the seed, which --seeds sets."""
+    """Raises InputError if the command line overrides train.seed, because --seeds already sets the seeds."""
     if 'train.seed' in overrides:
         raise InputError(f'--config.train.seed is {overrides["train.seed"]}, which --seeds names; leave it out')
 
 
 def is_seed(text: str) -> bool:
-    """Returns whether a text is a valid `train.seed`: a whole number without sign or leading zeros."""
+    """Returns whether a text is a valid `train.seed`: a whole number without a sign or leading zeros."""
     is_short = len(text) <= len(str(MOST_SEED))
     return is_short and text.isdecimal() and text == str(int(text)) and int(text) <= MOST_SEED
 
 
 def enable_compilation_cache() -> None:
-    """Makes JAX cache compiled programs in a folder that only this user can write to, unless a cache is already set.
+    """Makes JAX cache compiled programs in a folder that only this user can write to, unless JAX already has a cache
+    folder.
 
     Raises:
         RunError, InputError: the folder cannot be made, or belongs to another user.
@@ -98,7 +100,9 @@ def enable_compilation_cache() -> None:
 
 
 def mean_and_deviation(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Returns 'mean' and 'deviation' of each metric over runs; the deviation is the sample's, 0 for one run."""
+    """Returns the 'mean' and the 'deviation' of each metric over runs: the sample standard deviation, or 0 for a single
+    run.
+    """
     names = [name for name in runs[0] if name != 'step' and all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
     return {
@@ -108,7 +112,7 @@ def mean_and_deviation(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[st
 
 
 def seeds_table(summary: Mapping[str, Any]) -> str:
-    """Returns a text table with a line per metric: its value per seed, mean and deviation."""
+    """Returns a text table with one line per metric: the value of each seed, the mean and the standard deviation."""
     seeds = list(summary['seeds'])
     rows = [['metric', *(f'seed {seed}' for seed in seeds), 'mean', 'deviation']]
     for name in summary['mean']:

@@ -1,1 +1,3 @@
-"""Import, export and compression of checkpoints and their tokenizers: Hugging Face folders, compact exports."""
+"""Imports, exports and compresses model checkpoints and their tokenizers: Hugging Face folders, and this project's
+compact exports.
+"""

@@ -1,6 +1,7 @@
-"""Adapts a pretrained encoder: keeps some of its layers, adds positions, or replaces its attention.
+"""Adapts a pretrained encoder before further training: keeps only some layers, extends its position table, or replaces
+its attention mechanism.
 
-So a small student starts from a large model's layers, and a model of short texts can read long documents.
+A small student can thus start from a large model's layers, and a model of short texts can read long documents.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ PROJECTIONS = ('query', 'key', 'value')
 
 
 def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
-    """Returns the encoder with only the given layers, one after another; everything else stays.
+    """Returns the encoder with only the given layers, in the given order; embeddings and heads stay unchanged.
 
     DistilBERT starts from every second layer of BERT, including the first and the last (Sanh et al. 2019, arXiv
     1910.01108, section 3).
@@ -52,7 +53,7 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
 
 
 def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str, Any]:
-    """Returns the parameters with only the layers numbered `numbers`, counted from 1."""
+    """Returns the model's parameters with only the given encoder layers, whose numbers count from 1."""
     encoder, places = params['encoder'], np.asarray(numbers) - 1
     stack = encoder['stack']
     layers = jax.tree.map(lambda array: array[places], stack['layers'])
@@ -62,12 +63,13 @@ def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str,
 def extend_positions(
     pretrained: Pretrained, *, length: int | None = None, attention: str | None = None, global_tokens: int | None = None
 ) -> Pretrained:
-    """Returns the encoder with `length` positions, this attention and projections for global tokens.
+    """Adapts an encoder to longer inputs: extends its learned position table, replaces its attention, and adds
+    projections for global tokens.
 
     The position table is filled with copies of itself, as Longformer started from RoBERTa's (Beltagy et al. 2020, arXiv
-    2004.05150, section 5). Rows that no position uses stay in front. Projections for global tokens start as copies of
-    the ordinary projections, as in the same paper. A row within the old length keeps its vectors if all its tokens lie
-    in each other's window.
+    2004.05150, section 5). Table rows that no position uses stay in front. Projections for global tokens start as
+    copies of the ordinary projections, as in the same paper. A row within the old length keeps its vectors if all its
+    tokens lie in each other's window.
 
     Args:
         pretrained: the encoder.
@@ -100,16 +102,21 @@ def extend_positions(
 
 
 def check_length(model: ModelConfig, length: int) -> None:
-    """Raises InputError unless the model has a shorter learned table, and the longer table fits in host memory."""
+    """Raises InputError unless the model has a learned position table shorter than `length`, and the longer table fits
+    in host memory.
+    """
     if model.positions != 'learned':
         raise InputError(f'model.positions is {model.positions!r}; only a learned table can be made longer')
     if length <= (model.position_limit or 0):
         raise InputError(f'{length} positions; the model has {model.position_limit} already')
-    check_host_fits(length * model.embedding_width * 4, f'{length} positions')  # a float32 table
+    # 4 bytes per number, because the table is float32
+    check_host_fits(length * model.embedding_width * 4, f'{length} positions')
 
 
 def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfig) -> dict[str, Any]:
-    """Returns the parameters with the longer table and the new projections."""
+    """Returns the model's parameters with the extended position table, and with projections for global tokens added or
+    removed.
+    """
     if after.decoder_layers:
         return params
     encoder = params['encoder']
@@ -118,8 +125,8 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
         table_LE = embeddings['position']['embedding']
         longer_LE = tile_position_table(table_LE, before.position_offset, after.max_length)
         embeddings = embeddings | {'position': {'embedding': longer_LE}}
-    # A model with layers of different sizes always returns here, because it cannot have global tokens. The code below
-    # assumes layers of equal size.
+    # Layers of different sizes cannot have global tokens, so a model with such layers always returns here.
+    # The code after this line assumes that all layers have one size.
     if bool(after.global_tokens) == bool(before.global_tokens):
         return params | {'encoder': encoder | {'embeddings': embeddings}}
     attention = dict(stack['layers']['attention'])
@@ -132,7 +139,8 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
 
 
 def tile_position_table(table_LE: np.ndarray, offset: int, rows: int) -> np.ndarray:
-    """Returns a position table with `rows` rows: the first `offset` rows, then repeated copies of the other rows.
+    """Returns a position table of `rows` rows: the first `offset` rows of the old table, then repeated copies of its
+    other rows.
 
     The last copy may be cut.
     """

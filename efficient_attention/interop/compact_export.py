@@ -1,4 +1,4 @@
-"""Writes compact exports, and converts a model to 8-bit integer arithmetic."""
+"""Writes compact exports, the project's smallest model folders, and converts a model to 8-bit integer arithmetic."""
 
 import dataclasses
 from pathlib import Path
@@ -20,7 +20,7 @@ from efficient_attention.processes.phases import WRITING, note_phase
 
 
 def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = ()) -> Pretrained:
-    """Returns the model with layers that round their operands to 8 bits.
+    """Returns the encoder with layers that round weights and inputs to 8 bits.
 
     Args:
         pretrained: an encoder. One that was trained with rounding can only keep its settings.
@@ -48,7 +48,8 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
 
 
 def save_compact(folder: Path, pretrained: Pretrained) -> None:
-    """Writes a compact export: the fewest bytes that this project reads; the folder appears once all is written.
+    """Writes a compact export: a model folder in the smallest format that this project reads. The folder appears only
+    once it is complete.
 
     Args:
         folder: the output folder; it must be missing or empty.

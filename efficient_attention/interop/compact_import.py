@@ -1,4 +1,4 @@
-"""Reads compact exports: this project's folder format for shrunk, masked and quantized models.
+"""Reads compact exports: model folders in this project's own format, for shrunk, pruned and quantized models.
 
 `config.json` has the configs as they are. `model.safetensors` has the parameters by path, in the fewest equivalent
 bytes (interop/int8_codes.py). transformers cannot read this format; `save_pretrained` writes one that it can.
@@ -31,7 +31,7 @@ from efficient_attention.models.sharding import path_name
 
 MODEL_TYPE = 'efficient_attention'
 VERSION = 1
-# Keys of a compact export's config.json besides the two configs, and their types.
+# Keys of a compact export's config.json and the types of their values, without the configs of model and head.
 DESCRIBED = {
     'labels': list,
     'problem': str,
@@ -45,12 +45,12 @@ SHAPES = 'sparse_shapes'
 
 
 def is_compact_folder(values: Mapping[str, Any]) -> bool:
-    """Returns whether a config.json belongs to a compact export."""
+    """Returns whether the values of a config.json belong to a compact export."""
     return values.get('model_type') == MODEL_TYPE
 
 
 def read_compact_folder(path: Path, values: Mapping[str, Any]) -> Pretrained:
-    """Returns the trained model in a compact export.
+    """Returns the trained model stored in a compact export.
 
     Raises:
         InputError: its config.json is of another version or damaged. `params` and `codes` raise InputError if tensors
@@ -88,7 +88,9 @@ def read_compact_folder(path: Path, values: Mapping[str, Any]) -> Pretrained:
 
 
 def read_stored_params(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:
-    """Returns a folder's parameters by path, as stored, with int8 codes; raises InputError if they do not fit."""
+    """Returns the parameters in a compact export by path, with int8 codes as stored; raises InputError if they do not
+    fit the configs.
+    """
     folder = TensorFolder(path)
     try:
         found = unpacked(
@@ -102,12 +104,14 @@ def read_stored_params(path: Path, shapes: Mapping[str, list[int]], model: Model
 
 
 def read_float_params(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:
-    """Returns a folder's parameters by path, float32; raises InputError if they do not match its configs."""
+    """Returns the parameters in a compact export by path, as float32; raises InputError if they do not fit the
+    configs.
+    """
     return dequantize_params(read_stored_params(path, shapes, model, head))
 
 
 def heads_by_parameter_names(names: frozenset[str], head: HeadConfig) -> CheckpointHeads:
-    """Returns the heads of an encoder model, recognised by the names of its parameter groups."""
+    """Returns which prediction heads an encoder model has, recognised by the names of its parameter groups."""
     if head.kind != 'none':
         return CheckpointHeads(head)
     return CheckpointHeads(
@@ -119,7 +123,9 @@ def heads_by_parameter_names(names: frozenset[str], head: HeadConfig) -> Checkpo
 
 
 def check_shapes(found: Flat, model: ModelConfig, head: HeadConfig) -> None:
-    """Raises InputError if parameters do not match the configs; the message names them."""
+    """Raises InputError if the parameters' names or shapes do not match the configs; the message names the
+    parameters.
+    """
     parts = heads_by_parameter_names(frozenset(path.split('/')[0] for path in found), head)
     leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, parts))
     needed = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}

@@ -1,4 +1,5 @@
-"""Imports and exports 8-bit encoders in the format that transformers loads with the package compressed-tensors.
+"""Imports and exports 8-bit encoders in the format of the package compressed-tensors, with which transformers loads
+them.
 
 A linear layer is `weight`, int8 [out, in], and `weight_scale`, float32 [out, 1]; its inputs are quantized per token in
 each call. The format has no 8-bit tables, so tables are float16. Format: compressed-tensors 0.20, `int-quantized`.
@@ -28,7 +29,7 @@ CODES = {'num_bits': 8, 'type': 'int', 'symmetric': True}
 
 
 def check_compressible(model: ModelConfig, head: HeadConfig) -> None:
-    """Raises InputError if a model cannot be exported in this format."""
+    """Raises InputError if a model cannot be exported in the compressed-tensors format."""
     if model.decoder_layers:
         raise InputError('an encoder-decoder cannot be exported in 8 bits; only encoders can')
     if model.quantization != 'int8':
@@ -49,12 +50,13 @@ def check_compressible(model: ModelConfig, head: HeadConfig) -> None:
 
 
 def quantized_kernel_paths(model: ModelConfig, head: HeadConfig) -> set[str]:
-    """Returns the paths of the kernels that are rounded."""
+    """Returns the paths of the kernels that a quantized model rounds to 8 bits."""
     return {path for path in quantized_paths(model, head) if path.endswith('/kernel')}
 
 
 def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
-    """Returns the parameters with int8 codes for kernels that have codes, and float16 tables.
+    """Returns the model's parameters for a compressed-tensors export: int8 codes for quantized kernels, and float16
+    embedding tables.
 
     Raises:
         InputError: a table has numbers beyond float16.
@@ -71,7 +73,7 @@ def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
 
 
 def weight_scales(codes: Flat, family: Family, tensors: Iterable[ParameterTensors], *, is_bare: bool) -> Flat:
-    """Returns `weight_scale` [out, 1] of each layer whose kernel has codes, by its name in a file."""
+    """Returns the tensor `weight_scale` [out, 1] of each quantized layer, by the tensor's name in the file."""
     found: Flat = {}
     for tensor in tensors:
         if tensor.path.endswith('/kernel') and tensor.path + SCALE in codes:
@@ -84,7 +86,9 @@ def weight_scales(codes: Flat, family: Family, tensors: Iterable[ParameterTensor
 def quantization_config(
     codes: Flat, family: Family, tensors: Iterable[ParameterTensors], *, is_bare: bool
 ) -> dict[str, Any]:
-    """Returns the `quantization_config` of config.json: how layers are rounded, and which linear layers are not."""
+    """Returns the entry `quantization_config` of config.json, which says how layers are quantized and which linear
+    layers are not.
+    """
     floats = [one for one in tensors if one.path.endswith('/kernel') and one.path + SCALE not in codes]
     names = [written_name(family, name, is_bare=is_bare) for tensor in floats for name in tensor.names]
     names += [name for name in tied_copy_names(family) if name.endswith('.weight')]
@@ -103,13 +107,13 @@ def quantization_config(
 
 
 def is_compressed(values: Mapping[str, Any]) -> bool:
-    """Returns whether a config.json belongs to a folder in this format."""
+    """Returns whether a config.json belongs to a folder in the compressed-tensors format."""
     known = values.get(QUANTIZED)
     return isinstance(known, dict) and known.get('quant_method') == METHOD
 
 
 def check_readable(values: Mapping[str, Any], model: ModelConfig) -> None:
-    """Raises InputError if a folder's tensors are quantized in a format that is not supported here."""
+    """Raises InputError if the tensors of a model folder are quantized in a format that this project cannot read."""
     known = values.get(QUANTIZED)
     if known is not None and (not is_compressed(values) or model.quantization != 'int8'):
         method = known.get('quant_method') if isinstance(known, dict) else known
@@ -122,7 +126,8 @@ def check_readable(values: Mapping[str, Any], model: ModelConfig) -> None:
 def read_int8_codes(
     flat: Flat, kernels: set[str], tensors: Iterable[ParameterTensors], folder: TensorFolder, family: Family
 ) -> Flat:
-    """Returns a folder's parameters by path, with the stored int8 codes and scales for its kernels.
+    """Returns a compressed-tensors folder's parameters by path, where quantized kernels are the stored int8 codes and
+    their scales.
 
     Args:
         flat: the folder's parameters, float32.

@@ -1,4 +1,6 @@
-"""Converts this project's configs to a Hugging Face config.json, and refuses models that no family can express."""
+"""Converts this project's configs to a Hugging Face config.json, and refuses models that no Hugging Face family can
+express.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,30 +31,35 @@ from efficient_attention.interop.config_import import (
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.text_to_text_config import text_to_text_values
 
-# The order in which families are tried for a model without a family. The family with the fewest unsaid fields wins;
-# among equals, the first.
+# A model of unknown family is tried in each Hugging Face family, in this order.
+# An export uses the family whose config.json lacks keys for the fewest fields; among equal families, the first.
 ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')
-TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # for encoder-decoders
+TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # the order of families for encoder-decoders
 ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
 ENDINGS['multi_hop'] = ENDINGS['span']
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-QUANTIZED = 'quantization_config'  # describes the imported model's tensors, so it must not be copied
+# This entry of config.json describes the tensors of the imported model, so an export must not copy it.
+QUANTIZED = 'quantization_config'
 LABEL_KEYS = ('id2label', 'label2id', 'num_labels', 'problem_type')
 Values = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class FamilyConfigValues:
-    """A model in the keys of a family's config.json, and the fields that have no key there."""
+    """A model expressed in the config.json keys of one Hugging Face family, and the fields for which the family has no
+    key.
+    """
 
     values: Values
-    unsaid: Values  # fields without a key, stored under OUR_KEY
-    refused: tuple[str, ...]  # 'field value' of fields that cannot be stored at all; the family does not fit
-    is_possible: bool = True  # the family has models of these sizes
+    # fields for which the family has no key; an export stores them under this project's own key, OUR_KEY
+    unsaid: Values
+    # 'field value' of each field that an export cannot store at all, so the family cannot be used
+    refused: tuple[str, ...]
+    is_possible: bool = True  # False if the family has no models of these sizes
 
     @property
     def family_mismatch(self) -> tuple[bool, int, int]:
-        """How far the family is from expressing the model; lower is better."""
+        """How badly the Hugging Face family fits the model, as a sort key; lower is better."""
         return not self.is_possible, len(self.refused), len(self.unsaid)
 
 
@@ -66,7 +73,7 @@ def config_values(
     extra: Mapping[str, Any] | None = None,
     kept: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Values:
-    """Returns the keys of a config.json.
+    """Returns the content of a Hugging Face config.json for a model and its head.
 
     Args:
         model: the model's config.
@@ -105,13 +112,15 @@ def config_values(
 def fit_to_family(
     family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]
 ) -> FamilyConfigValues:
-    """Returns the model in the keys of one family, and the fields of model and head without a key."""
+    """Returns the model and its head expressed in the config.json keys of one Hugging Face family, and the fields
+    without a key.
+    """
     said = model_in_family_keys(family, model, extra)
     return dataclasses.replace(said, refused=(*said.refused, *head_misfits(family, model, head, parts)))
 
 
 def model_in_family_keys(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> FamilyConfigValues:
-    """Returns the model in the keys of one family, without its head.
+    """Returns the model, without its head, expressed in the config.json keys of one Hugging Face family.
 
     The keys are read back as a model; fields that differ from the original are fields without a key.
     """
@@ -136,20 +145,21 @@ def model_in_family_keys(family: Family, model: ModelConfig, extra: Mapping[str,
     }
     unsaid = {name: value for name, value in differing.items() if name in custom_key_fields(kind)}
     lost = [name for name in differing if name not in unsaid]
-    # All other families of encoders add a token-type vector to every token.
+    # All encoder families except DistilBERT add a token-type vector to every token.
     if kind != 'distilbert' and not family.decoder and not model.token_types:
         lost.append('token_types')
-    if kind == 'longformer' and not model.global_tokens:  # Longformer always has projections for global tokens
+    if kind == 'longformer' and not model.global_tokens:  # A Longformer always has projections for global tokens.
         lost.append('global_tokens')
     return FamilyConfigValues(values, unsaid, tuple(f'model.{name} {getattr(model, name)!r}' for name in lost))
 
 
 def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:
-    """Returns the attention keys of the families Longformer and BigBird; {} for other families."""
+    """Returns the config.json keys about attention, for the families Longformer and BigBird; {} for other families."""
     patterns = [one.pattern if isinstance(one, Softmax) else None for one in model.mechanisms]
     if kind == 'longformer':
         radii = [one.radius if isinstance(one, Window) and one.dilation == 1 else 0 for one in patterns]
-        if not all(radii):  # OUR_KEY stores the pattern; this key keeps its imported or default value
+        # This project's own key OUR_KEY stores the pattern, so `attention_window` keeps its imported or default value.
+        if not all(radii):
             return {'attention_window': extra.get('attention_window', 512)}
         return {'attention_window': [2 * radii[layer % len(radii)] for layer in range(model.layers)]}
     if kind == 'big_bird':
@@ -165,7 +175,9 @@ def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) ->
 
 
 def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str:
-    """Returns the name of the transformers class for a model with this head, or with these pretraining heads."""
+    """Returns the name of the transformers class for a model with this head or these pretraining heads, such as
+    'BertForMaskedLM'.
+    """
     if head.kind != 'none':
         return f'{family.stem}{ENDINGS[head.kind]}'
     if family.decoder:
@@ -180,7 +192,7 @@ def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str
 
 
 def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]) -> Values:
-    """Returns the keys for a head's labels, dropout and activation; {} for an encoder-decoder."""
+    """Returns the config.json keys about a head: its labels, dropout and activation; {} for an encoder-decoder."""
     values: Values = {}
     if family.decoder:
         return values
@@ -201,7 +213,9 @@ def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tu
 
 
 def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str]) -> list[str]:
-    """Returns the fields, with values, for which the family's heads compute something else than this project's."""
+    """Returns the config fields for which prediction heads in transformers compute something else than in this project,
+    with their values.
+    """
     misfits = []
     if bool(family.decoder) != ('decoder' in parts):
         misfits.append('no decoder' if family.decoder else 'a decoder')

@@ -1,4 +1,6 @@
-"""Keys of a Hugging Face config.json and matching config fields: one table per family, with default values."""
+"""Tables that map the keys of each Hugging Face family's config.json to this project's config fields, with default
+values.
+"""
 
 from typing import Any
 
@@ -7,7 +9,7 @@ from efficient_attention.config.fields import EXPORTED, marked_fields
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.pairs import PairsConfig
 
-# Field -> (key, transformers' default if the key is missing; None = required).
+# Maps a config field to (its config.json key, the default of transformers for a missing key); None = a required key.
 Fields = dict[str, tuple[str, Any]]
 
 BERT: Fields = {
@@ -102,7 +104,7 @@ T5_FIXED = {
     'scaled_logits': False,
     'kernel_init': 'fan_in',
 }
-# Values that a family fixes, besides those that follow from other keys.
+# Config fields that have one fixed value in a family, because no config.json key sets them.
 FIXED: dict[str, dict[str, Any]] = {
     'bert': {},
     'roberta': {},
@@ -117,9 +119,11 @@ FIXED: dict[str, dict[str, Any]] = {
     'marian': SINUSOIDAL,
     'pegasus': SINUSOIDAL | {'norm': 'pre'},
 }
-SHIFTED = ('roberta', 'longformer')  # positions count from the padding token's id + 1
-SHIFTED_PAD = 1  # the default padding id
-# transformers' name of an activation -> this project's; if several mean one, the first is written.
+# In RoBERTa and Longformer, the number of the first position is the padding token's id + 1.
+SHIFTED = ('roberta', 'longformer')
+SHIFTED_PAD = 1  # the padding token's id in RoBERTa and Longformer, if config.json states none
+# Maps the name of an activation in transformers to its name in this project.
+# If several names in transformers mean one activation, exports use the first of them.
 ACTIVATIONS = {
     'gelu': 'gelu_erf',
     'gelu_python': 'gelu_erf',
@@ -133,19 +137,19 @@ ACTIVATIONS = {
     'silu': 'silu',
     'swish': 'silu',
 }
-# T5's feed-forward names: an activation, or 'gated-' and an activation; 'gated-gelu' is the tanh form. -> ours, gate.
+# T5's name of a feed-forward activation -> (this project's name, has a gate). 'gated-gelu' is the tanh form of GELU.
 PROJECTIONS = (
     {name: (ours, False) for name, ours in ACTIVATIONS.items()}
     | {f'gated-{name}': (ours, True) for name, ours in ACTIVATIONS.items()}
     | {'gated-gelu': ('gelu_tanh', True)}
 )
-# Keys of an encoder-decoder that must equal another key, because both stacks have one size here.
+# Keys of an encoder-decoder that must equal another key, because encoder and decoder have one size in this project.
 TWINS = {
     'decoder_attention_heads': 'encoder_attention_heads',
     'decoder_ffn_dim': 'encoder_ffn_dim',
     'decoder_vocab_size': 'vocab_size',
 }
-# Unsupported settings: key -> the values that have no effect.
+# Settings that this project does not support: config.json key -> the values with which the setting has no effect.
 INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),
     'add_cross_attention': (False,),
@@ -160,11 +164,14 @@ INERT: dict[str, tuple[Any, ...]] = {
     'autoregressive': (False,),
     'attention_dilation': (),
 }
-TEXT_TO_TEXT = 'text_to_text'  # the problem of all encoder-decoders
-MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # values of `problem_type`
-SEVERAL_NUMBERS = 'multi_output_regression'  # this project's name for regression with several outputs
-SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)  # problems with several answers per row; inference only
-# The same for encoder-decoders. T5 files are exempt from TIED: other keys decide which T5 outputs are tied.
+TEXT_TO_TEXT = 'text_to_text'  # the value of `problem` for every encoder-decoder
+MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # two values of the config.json key `problem_type`
+# this project's name of the problem for regression with several outputs per row
+SEVERAL_NUMBERS = 'multi_output_regression'
+# problems with several answers per row, which this project supports only for inference
+SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)
+# Unsupported settings of encoder-decoders, in the same form as INERT.
+# A T5 may have any value of `tie_word_embeddings`, because other keys decide which of its outputs are tied.
 TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),
     'is_encoder_decoder': (True,),
@@ -174,11 +181,12 @@ TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'decoder_layerdrop': (0.0, None),
     'pruned_heads': ({}, None),
 }
-# Fields that no config.json key expresses and no tensor depends on; exports keep them under this key.
+# This project's own key in config.json holds model fields for which Hugging Face has no key.
+# Only fields on which no tensor depends are kept under this key.
 OUR_KEY = 'efficient_attention'
 OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
 T5_UNSAID = ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init')
-# Further such fields that only training reads, for families with fewer keys.
+# Families with fewer config.json keys keep these further fields under OUR_KEY. Only training reads the fields.
 OUR_FIELDS_OF = {
     't5': T5_UNSAID,
     'mt5': T5_UNSAID,
@@ -186,18 +194,20 @@ OUR_FIELDS_OF = {
     'marian': ('kernel_init',),
     'pegasus': ('kernel_init',),
 }
-# Fields of a run's `examples` group that predictions depend on; exports keep them, and the thresholds, under OUR_KEY.
+# Predictions depend on these fields of a run's `examples` config, so exports keep the fields under OUR_KEY.
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
-# Fields of a run's `pairs` group, for encoder-decoders.
+# Predictions of encoder-decoders depend on these fields of a run's `pairs` config.
 OUR_PAIRS = marked_fields(PairsConfig, EXPORTED)
-GLOBAL_TOKENS = 128  # most global tokens per row, for a Longformer whose config does not say
+GLOBAL_TOKENS = 128  # most global tokens per row of an imported Longformer, if its config.json states no number
 
 
 def mechanism_text(attention: list[str]) -> str:
-    """Returns one text form if all layers agree, else one per layer."""
+    """Joins the attention mechanisms of all layers into one text; a single mechanism if all layers have the same."""
     return attention[0] if len(set(attention)) == 1 else '; '.join(attention)
 
 
 def custom_key_fields(kind: str) -> tuple[str, ...]:
-    """Returns the model fields that a family's exports keep under OUR_KEY."""
+    """Returns the names of the model fields that exports of a family keep under this project's own key in
+    config.json.
+    """
     return (*OUR_FIELDS, *OUR_FIELDS_OF.get(kind, ()))

@@ -1,4 +1,4 @@
-"""Converts a Hugging Face config.json to model, head, labels and problem; refuses unsupported settings."""
+"""Parses a Hugging Face config.json into this project's configs of model and head, and refuses unsupported settings."""
 
 import dataclasses
 import re
@@ -42,7 +42,7 @@ from efficient_attention.workdir.checkpoint_reader import FOLDER as CHECKPOINTS
 from efficient_attention.workdir.config_file import REWRITTEN
 
 CONFIG = 'config.json'
-# Ending of the class name -> kind of head, problem as in `ExamplesConfig`.
+# Ending of a transformers class name -> (kind of head, value of `ExamplesConfig.problem`).
 ARCHITECTURES = {
     'Model': ('none', 'none'),
     'ForMaskedLM': ('none', 'fill_mask'),
@@ -53,33 +53,37 @@ ARCHITECTURES = {
     'ForMultipleChoice': ('choice', 'multiple_choice'),
     'ForQuestionAnswering': ('span', 'question_answering'),
 }
-DROPOUTS = {  # DistilBERT's dropout keys per kind of head; tried before HEAD_DROPOUTS
+DROPOUTS = {  # head kind -> DistilBERT's dropout keys for this head, which are read before HEAD_DROPOUTS
     'sequence': ('seq_classif_dropout',),
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),
 }
-OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')  # groups under OUR_KEY
+# names of the config groups that exports keep under this project's own key in config.json, OUR_KEY
+OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')
 HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
 Values = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelDescription:
-    """The model, head, labels and problem of a Hugging Face config.json, as this project's configs."""
+    """What a Hugging Face config.json describes, as this project's configs: the model, its head, labels and problem."""
 
     family: Family
-    ending: str  # ending of the class name, a key of ARCHITECTURES
+    ending: str  # ending of the transformers class name, a key of ARCHITECTURES
     model: ModelConfig
     head: HeadConfig
     labels: tuple[str, ...]
     problem: str
-    examples: Mapping[str, Any]  # fields of OUR_EXAMPLES
+    examples: Mapping[str, Any]  # fields of the `examples` config on which predictions depend (OUR_EXAMPLES)
     thresholds: Mapping[str, float]
-    pairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_PAIRS
+    # fields of the `pairs` config on which predictions depend (OUR_PAIRS)
+    pairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def read_config_json(folder: Path) -> dict[str, Any]:
-    """Returns the keys of a folder's config.json; raises InputError if it is missing or not a JSON object."""
+    """Returns the content of a folder's config.json; raises InputError if the file is missing or holds no JSON
+    object.
+    """
     path = folder / CONFIG
     try:
         values = read_json_file(path)
@@ -100,7 +104,7 @@ def read_config_json(folder: Path) -> dict[str, Any]:
 
 
 def parse_config_json(values: Values) -> ModelDescription:
-    """Returns the model, head, labels and problem that a config.json describes.
+    """Returns the model, head, labels and problem that a Hugging Face config.json describes.
 
     Raises:
         InputError: an unknown family or architecture, a missing key, or an unsupported setting.
@@ -118,7 +122,7 @@ def parse_config_json(values: Values) -> ModelDescription:
     if ours.get('problem') == 'multi_hop':
         kind, problem = 'multi_hop', 'multi_hop'
     if family.detector and ending == 'ForPreTraining':
-        problem = 'none'  # the model detects replaced tokens
+        problem = 'none'  # This ELECTRA model detects replaced tokens, so it cannot fill masks.
     labels, count = labels_of(values)
     if kind == 'sequence':
         problem = head_problem_type(values.get('problem_type'), count)
@@ -137,7 +141,9 @@ def parse_config_json(values: Values) -> ModelDescription:
 
 
 def head_problem_type(kind: str | None, count: int) -> str:
-    """Returns the problem of a head with `count` outputs per row, by `problem_type`; default: one of several labels."""
+    """Returns the problem that a classification head solves, from config.json's `problem_type` and the number of
+    outputs per row. The default is classification.
+    """
     if kind == MULTI_LABEL:
         return MULTI_LABEL
     if count == 1:
@@ -146,7 +152,9 @@ def head_problem_type(kind: str | None, count: int) -> str:
 
 
 def parse_encoder_decoder(values: Values, family: Family, ending: str) -> ModelDescription:
-    """Returns the description of an encoder-decoder; its tensors decide the output layer (`Family.output_fields`)."""
+    """Returns the model that an encoder-decoder's config.json describes. The kind of output layer is not known yet,
+    because only the tensors show it.
+    """
     check_supported_settings(values, family.model_type)
     check_custom_key(values)
     model = parse_model_config(values, family)
@@ -159,7 +167,7 @@ def parse_encoder_decoder(values: Values, family: Family, ending: str) -> ModelD
 
 
 def _is_unused_key(key: str, values: Values, ending: str) -> bool:
-    """Returns whether an unsupported key has no effect on this architecture."""
+    """Returns whether an unsupported config.json key has no effect on the class of model that config.json names."""
     if key == 'tie_word_embeddings':
         return ending not in ('ForMaskedLM', 'ForPreTraining')
     if key == 'problem_type':
@@ -173,7 +181,9 @@ def _is_unused_key(key: str, values: Values, ending: str) -> bool:
 
 
 def family_of(values: Values) -> tuple[Family, str]:
-    """Returns the family, and the ending of the architecture's name."""
+    """Returns the Hugging Face family that config.json names, and the ending of its class name, such as
+    'ForMaskedLM'.
+    """
     names, kind = values.get('architectures') or [''], values.get('model_type')
     name = names[0] if isinstance(names, list) else None
     if not isinstance(name, str):
@@ -193,7 +203,7 @@ def family_of(values: Values) -> tuple[Family, str]:
 
 
 def parse_model_config(values: Values, family: Family) -> ModelConfig:
-    """Returns the model's config.
+    """Returns the model's config, read from the keys of a Hugging Face config.json.
 
     Raises:
         InputError: a key is missing or has an unsupported value.
@@ -221,7 +231,9 @@ def parse_model_config(values: Values, family: Family) -> ModelConfig:
 
 
 def value_of(values: Values, key: str, default: Any) -> Any:
-    """Returns a key's value, which must have its default's type; without a default, a whole number."""
+    """Returns the value of a config.json key, which must have the type of the default; without a default, it must be a
+    whole number.
+    """
     value = values.get(key, default)
     kind = int if default is None else type(default)
     if kind is float and type(value) is int:
@@ -235,7 +247,7 @@ def value_of(values: Values, key: str, default: Any) -> Any:
 
 
 def activation_of(values: Values, key: str, default: str) -> str:
-    """Returns this project's name of an activation."""
+    """Returns this project's name of the activation that a config.json key names."""
     if key == 'feed_forward_proj':
         return feed_forward_activation(values)[0]
     name = value_of(values, key, default)
@@ -245,7 +257,9 @@ def activation_of(values: Values, key: str, default: str) -> str:
 
 
 def windows_of(values: Values) -> str:
-    """Returns the text form of a Longformer's windows; the file's widths count both sides."""
+    """Returns a Longformer's attention windows in this project's text form, such as 'window(256)'. config.json states
+    the width of both sides together.
+    """
     windows = values.get('attention_window', 512)
     layers = value_of(values, 'num_hidden_layers', None)
     require(0 < layers <= MOST_LAYERS, 'num_hidden_layers', layers, f'1 to {MOST_LAYERS}')
@@ -259,7 +273,7 @@ def windows_of(values: Values) -> str:
 
 
 def check_custom_key(values: Values) -> None:
-    """Raises InputError if OUR_KEY, or a group under it, is not a JSON object."""
+    """Raises InputError if this project's own key in a config.json, or a group in it, does not hold a JSON object."""
     ours = values.get(OUR_KEY, {})
     groups = {f'{OUR_KEY}.{name}': ours.get(name, {}) for name in OUR_GROUPS} if isinstance(ours, dict) else {}
     for name, value in {OUR_KEY: ours, **groups}.items():
@@ -268,7 +282,9 @@ def check_custom_key(values: Values) -> None:
 
 
 def custom_key_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
-    """Returns the dataclass fields in a group under OUR_KEY; raises InputError for fields not in `known`."""
+    """Returns the config fields in one group under this project's own key of a config.json; raises InputError for
+    unknown fields.
+    """
     fields = dict(values.get(OUR_KEY, {}).get(group, {}))
     for name, value in fields.items():
         if name not in known:
@@ -284,7 +300,9 @@ def custom_key_group(values: Values, group: str, kind: type, known: Sequence[str
 
 
 def custom_key_thresholds(values: Values) -> dict[str, float]:
-    """Returns the thresholds under OUR_KEY, which the original run chose on its dev files."""
+    """Returns the decision thresholds in a config.json that this project exported; the original run chose them on its
+    validation set.
+    """
     thresholds = values.get(OUR_KEY, {}).get('thresholds', {})
     for name, value in thresholds.items():
         if type(value) not in (int, float):
@@ -293,7 +311,9 @@ def custom_key_thresholds(values: Values) -> dict[str, float]:
 
 
 def parse_head_config(values: Values, family: Family, model: ModelConfig, kind: str, count: int) -> HeadConfig:
-    """Returns the head's config; for a checkpoint without a head, the form of its family's new heads."""
+    """Returns the head's config from a config.json. A checkpoint without a head gets the form of new heads in its
+    family.
+    """
     pooled = family.choice if kind == 'choice' else family.sequence
     transform = pooled.activation or model.activation
     if kind == 'choice' and family.model_type == 'electra':
@@ -310,7 +330,7 @@ def parse_head_config(values: Values, family: Family, model: ModelConfig, kind: 
 
 
 def electra_summary_activation(values: Values) -> str:
-    """Returns the activation of ELECTRA's summary of a choice."""
+    """Returns the activation of the layer that summarises an answer choice in ELECTRA's multiple-choice head."""
     if not value_of(values, 'summary_use_proj', True):
         return 'none'
     name = values.get('summary_activation', 'gelu')
@@ -321,12 +341,14 @@ def electra_summary_activation(values: Values) -> str:
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """Returns the names that transformers gives unnamed outputs."""
+    """Returns the label names that transformers gives to outputs without names: 'LABEL_0', 'LABEL_1', ..."""
     return tuple(f'LABEL_{number}' for number in range(count))
 
 
 def labels_of(values: Values) -> tuple[tuple[str, ...], int]:
-    """Returns the labels in the order of the outputs, () if they have no names, and the number of outputs."""
+    """Returns a config.json's label names in the order of the outputs, and the number of outputs; () if the outputs
+    have no names.
+    """
     labels = values.get('id2label')
     if labels is None:
         return (), value_of(values, 'num_labels', 2)

@@ -1,4 +1,4 @@
-"""Checksums of an exported model: the SHA-256 of its files, written at the export and verified at opening.
+"""Writes SHA-256 checksums of all files of an exported model, and verifies them when the model is opened.
 
 The format is the same as a checkpoint's (`workdir/checksums.py`); `sha256sum --check` reads it too. Folders without
 checksums, such as other people's, are read unchecked. After the export, files that this project never reads may be
@@ -20,16 +20,18 @@ ADVICE = 'delete the folder and export it again, or, if the change is intended, 
 
 
 def write_export_checksums(folder: Path) -> None:
-    """Writes the checksums of a finished folder; raises OSError."""
+    """Writes the checksums of a finished export folder; raises OSError."""
     write_checksums(folder, LABEL)
 
 
 def verify_export_checksums(folder: Path) -> None:
-    """Raises InputError if a folder with checksums has changed; the message names the first changed file."""
+    """Raises InputError if a file of an exported model differs from its checksum; the message names the first such
+    file.
+    """
     if has_any_checksums(folder) and (found := find_checksum_mismatch(folder, LABEL, may_be_added=is_unchecked_file)):
         raise InputError(f'{folder} is damaged: {found}; {ADVICE}')
 
 
 def is_unchecked_file(name: str) -> bool:
-    """Returns whether a file of this name is never read, so that it may be added."""
+    """Returns whether this project never reads a file of this name in an export, so that users may add such a file."""
     return name not in READ_NAMES and not any(Path(name).match(kind) for kind in READ_KINDS)

@@ -1,4 +1,6 @@
-"""Converts parameters between full matrices and products of two low-rank factors."""
+"""Factors weight matrices into products of two low-rank matrices, and multiplies such factors back into full
+matrices.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +8,14 @@ from typing import Any
 import numpy as np
 
 Tree = dict[Any, Any]
-PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}  # full matrix -> its two factors
-LEAST_WEIGHT = 0.01  # added to weights of mean 1, so that no row is ignored
+# name of a full matrix -> names of its two low-rank factors
+PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}
+LEAST_WEIGHT = 0.01  # Weights have mean 1. This number is added to each, so that no matrix row is ignored.
 LEAVES = {'left': 'kernel', 'right': 'kernel', 'table': 'embedding', 'projection': 'kernel'}
 
 
 def multiply_factors(params: Mapping[Any, Any]) -> Tree:
-    """Returns the parameters with each pair of factors replaced by its product."""
+    """Returns the model's parameters with each pair of low-rank factors replaced by their product."""
     for whole, (first, second) in PAIRS.items():
         if set(params) == {first, second}:
             product = np.matmul(params[first][LEAVES[first]], params[second][LEAVES[second]])
@@ -23,7 +26,7 @@ def multiply_factors(params: Mapping[Any, Any]) -> Tree:
 def factor_params(
     params: Mapping[Any, Any], wanted: Mapping[Any, Any], weights: Mapping[Any, Any] | None = None
 ) -> Tree:
-    """Returns the parameters with factors at the paths where `wanted`, a model's parameter shapes, has factors.
+    """Returns the model's parameters, with a matrix replaced by two low-rank factors wherever `wanted` has factors.
 
     Both factors of a pair get the square roots of the singular values, so that neither is larger than the other.
     `weights` has an array [..., I] at the path of a matrix [..., I, O]: how much each input matters. With weights, the
@@ -47,7 +50,9 @@ def factor_params(
 def factor_matrix(
     dense: Mapping[str, np.ndarray], pair: tuple[str, str], rank: int, weights: Mapping[str, np.ndarray] | None = None
 ) -> Tree:
-    """Returns the two factors of a kernel or table, [..., I, r] and [..., r, O]; a bias goes to the second."""
+    """Factors a kernel or embedding table [..., I, O] into [..., I, r] and [..., r, O] by singular values; a bias stays
+    with the second factor.
+    """
     whole = next(name for name in PAIRS if name in dense)
     matrix = np.asarray(dense[whole], np.float32)
     scale = np.float32(1.0) if weights is None else row_scale(weights[whole])
@@ -59,7 +64,9 @@ def factor_matrix(
 
 
 def row_scale(weights: np.ndarray) -> np.ndarray:
-    """Returns the factor for each matrix row, [..., I, 1]; the least important matrix rows still count a little."""
+    """Returns the number [..., I, 1] by which each matrix row is scaled before factoring. Even the least important row
+    keeps a small scale.
+    """
     means = weights.mean(axis=-1, keepdims=True)
     shares = weights / np.where(means > 0.0, means, 1.0)
     return np.sqrt(shares + LEAST_WEIGHT)[..., None].astype(np.float32)

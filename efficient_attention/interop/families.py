@@ -1,7 +1,8 @@
-"""Tensor names of each Hugging Face family of encoders and encoder-decoders: one table per family, no logic.
+"""Tables that map this project's module paths to tensor names in Hugging Face checkpoints, one table per model family.
 
-A table maps this project's module paths to Hugging Face names; '{group}' and '{layer}' stand for numbers. A name that
-begins with a dot lies inside the base model. In a model with a head it follows the base model's prefix ('bert.').
+A table maps this project's module paths to Hugging Face names, with '{group}' and '{layer}' in place of numbers. A name
+that begins with a dot belongs to the base model. In a model with a head, such a name follows the base model's prefix
+('bert.').
 """
 
 import dataclasses
@@ -12,10 +13,12 @@ Names = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class PooledHeadNames:
-    """A head on the first token's vector: names of 'pooler/dense' and 'head/out', and the activation between them."""
+    """Tensor names of a classification head that pools the first token's vector: names of 'pooler/dense' and
+    'head/out', and the activation between them.
+    """
 
     names: Names
-    activation: str  # a value of `HeadConfig.transform`; '' = the model's activation
+    activation: str  # a value of `HeadConfig.transform`; '' = the activation of the model's layers
 
 
 NO_HEAD = PooledHeadNames({}, '')
@@ -23,27 +26,35 @@ NO_HEAD = PooledHeadNames({}, '')
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One `model_type` of config.json. An encoder-decoder has a `decoder` table and no tables for encoder heads."""
+    """Tensor and class names of one Hugging Face `model_type`. An encoder-decoder has a `decoder` table, and no tables
+    for heads of encoders.
+    """
 
     model_type: str
-    stem: str  # start of class names: 'Bert' of 'BertForMaskedLM'
-    prefix: str  # prefix of the base model's tensor names in a model with a head
+    stem: str  # beginning of the class names in transformers, such as 'Bert' of 'BertForMaskedLM'
+    prefix: str  # In a model with a head, the names of the encoder's tensors begin with this prefix.
     encoder: Names
     masked_lm: Names = dataclasses.field(default_factory=dict)
     sequence: PooledHeadNames = NO_HEAD
     choice: PooledHeadNames = NO_HEAD
     span: Names = dataclasses.field(default_factory=dict)
     token: Names = dataclasses.field(default_factory=lambda: {'head/out': 'classifier'})
-    pooler: str = ''  # '' = the family has none
-    pair: str = ''  # the sentence-pair classifier of pretraining; '' = none
-    detector: Names = dataclasses.field(default_factory=dict)  # the head that detects replaced tokens (ELECTRA)
-    is_masked_lm_erf: bool = False  # the masked-LM head uses the exact GELU, whatever the layers use
-    decoder: Names = dataclasses.field(default_factory=dict)  # includes the table that both stacks share
-    gated: Names = dataclasses.field(default_factory=dict)  # replaces other names in models with `feed_forward_gate`
-    generators: tuple[str, ...] = ()  # endings of class names that generate text; exports use the first
-    copies: tuple[str, ...] = ()  # names under which a file may repeat the shared table
-    harmless: tuple[str, ...] = ()  # patterns of tensors that a file may contain and no parameter uses
-    output_fields: tuple[str, ...] = ()  # model fields that follow from the tensors, not from config.json
+    pooler: str = ''  # tensor name of the pooler; '' = the family has no pooler
+    pair: str = ''  # tensor name of the sentence-pair classifier of pretraining; '' = the family has none
+    # names of the head that detects replaced tokens (ELECTRA)
+    detector: Names = dataclasses.field(default_factory=dict)
+    is_masked_lm_erf: bool = False  # True if the masked-LM head uses the exact GELU whatever activation the layers use
+    # includes the embedding table that encoder and decoder share
+    decoder: Names = dataclasses.field(default_factory=dict)
+    # replaces names of feed-forward layers in models with `feed_forward_gate`
+    gated: Names = dataclasses.field(default_factory=dict)
+    # endings of the class names of models that generate text; exports use the first ending
+    generators: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()  # names under which a checkpoint file may repeat the shared embedding table
+    # patterns of tensor names that no parameter uses, but that a checkpoint file may contain
+    harmless: tuple[str, ...] = ()
+    # model fields that the importer reads from the tensors, because config.json does not state them
+    output_fields: tuple[str, ...] = ()
 
 
 EMBEDDINGS = {
@@ -53,7 +64,8 @@ EMBEDDINGS = {
     'encoder/embeddings/norm': '.embeddings.LayerNorm',
 }
 _LAYER, _OURS = '.encoder.layer.{layer}', 'encoder/stack/layers'
-# Only Longformer has projections of global tokens. A model of another family that gained them uses the same names.
+# In transformers, only Longformer has projections for global tokens.
+# If a model of another family gained such projections in this project, their tensors get Longformer's names.
 BERT_LAYERS = {
     f'{_OURS}/attention/query': f'{_LAYER}.attention.self.query',
     f'{_OURS}/attention/key': f'{_LAYER}.attention.self.key',
@@ -151,7 +163,7 @@ T5_DECODER = {
     'decoder/norm': 'decoder.final_layer_norm',
     'decoder/head/dense': 'lm_head',
 }
-T5_GATED = {  # layers with gates have these two kernels in place of 'wi'
+T5_GATED = {  # Layers with gates have these two kernels instead of the kernel 'wi'.
     f'{_OURS}/feed_forward/gate': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_0',
     f'{_OURS}/feed_forward/up': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_1',
     f'{_DECODER}/feed_forward/gate': 'decoder.block.{layer}.layer.2.DenseReluDense.wi_0',

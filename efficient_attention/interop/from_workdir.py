@@ -1,4 +1,6 @@
-"""Reads a trained model from a workdir: its config, heads, thresholds, and one checkpoint's parameters."""
+"""Reads a trained model from a training run's workdir: its config, prediction heads, thresholds, and the parameters of
+one checkpoint.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -23,12 +25,12 @@ from efficient_attention.workdir.checkpoint_reader import BEST, LAST, Checkpoint
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.model_params import restore_params
 
-READ = ('pretraining', 'fine_tuning', 'text_to_text')  # the tasks whose models have an encoder
-THRESHOLD = '_threshold'  # ending of these metrics' names
+READ = ('pretraining', 'fine_tuning', 'text_to_text')  # the tasks that train a model with an encoder
+THRESHOLD = '_threshold'  # names of threshold metrics end with this text
 
 
 def encoder_run(workdir: Path) -> RunConfig:
-    """Returns the config of a run that trained an encoder, with or without a decoder.
+    """Returns the config of a run that trained an encoder or an encoder-decoder.
 
     Raises:
         InputError: there is no run, or the run trained a language model. A bidirectional language model over a
@@ -48,7 +50,7 @@ def encoder_run(workdir: Path) -> RunConfig:
 
 
 def heads_of_run(config: RunConfig) -> CheckpointHeads:
-    """Returns the heads of the run's model, and whether its encoder belongs to a larger model."""
+    """Returns which prediction heads the model of a run has, and whether its encoder is a part of a larger model."""
     if config.task == 'fine_tuning':
         return CheckpointHeads(config.head)
     if config.task == 'text_to_text':
@@ -60,14 +62,20 @@ def heads_of_run(config: RunConfig) -> CheckpointHeads:
 
 
 def wanted_checkpoint(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> Wanted | AverageChoice:
-    """Returns the step or average that `checkpoint` names, for the reader; arguments and errors as `workdir_params`."""
+    """Returns the checkpoint that a user names: a step, the best step, or an average of steps.
+
+    Arguments and errors are as in `workdir_params`.
+    """
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     has_best = bool(metric) and reader.best_step(metric, mode) is not None
     return parse_checkpoint_choice(reader, checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
 
 
 def describe_checkpoint(workdir: Path, config: RunConfig, checkpoint: str = '') -> str:
-    """Returns the restored step or steps as a short text; arguments and errors as `workdir_params`."""
+    """Returns a short text that names the restored checkpoint, such as 'step 100' or 'mean of steps 80, 100'.
+
+    Arguments and errors are as in `workdir_params`.
+    """
     reader = CheckpointReader(workdir)
     wanted = wanted_checkpoint(reader, config, checkpoint)
     if isinstance(wanted, AverageChoice):
@@ -76,7 +84,9 @@ def describe_checkpoint(workdir: Path, config: RunConfig, checkpoint: str = '') 
 
 
 def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
-    """Returns the thresholds that a checkpoint chose on the dev files, or {}; arguments as `workdir_params`.
+    """Returns the decision thresholds that an evaluation of the checkpoint chose on the validation set, or {}.
+
+    Arguments are as in `workdir_params`.
 
     Raises:
         InputError: as `workdir_params`, or a mean of checkpoints is requested, whose checkpoints each chose thresholds.
@@ -94,7 +104,8 @@ def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = ''
 
 
 def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:
-    """Returns the parameters as nested dicts of float32 NumPy arrays; only the encoder's for a language model.
+    """Loads the parameters of a run's checkpoint, as nested dicts of float32 NumPy arrays. Of a language model, only
+    the encoder's parameters are returned.
 
     Args:
         workdir: the folder.
@@ -121,7 +132,9 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
 
 
 def read_workdir(path: Path, checkpoint: str) -> Pretrained:
-    """Returns the trained model of a run's checkpoint; raises InputError as `encoder_run`."""
+    """Returns the trained model in a run's workdir, with the parameters of one checkpoint; raises InputError as
+    `encoder_run` does.
+    """
     config = encoder_run(path)
     is_fine_tuned = config.task == 'fine_tuning'
     file = path / TOKENIZER
@@ -149,7 +162,7 @@ def read_workdir(path: Path, checkpoint: str) -> Pretrained:
 
 
 def as_encoder(model: ModelConfig) -> ModelConfig:
-    """Returns a language model's config without the fields that only its output layer reads."""
+    """Returns the model config of a language model without the fields that only its output layer reads."""
     return dataclasses.replace(
         model, **{name: unread for name, (_, unread) in unread_fields(model, 'fine_tuning').items()}
     )

@@ -1,4 +1,6 @@
-"""Text generation settings in a checkpoint's files: start, end and forced token ids, and search settings."""
+"""Reads and writes text-generation settings of a checkpoint: start, end and forced token ids, and beam-search
+settings.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,16 +16,17 @@ KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_to
 
 FORCED_FIRST, FORCED_END = 'forced_bos_token_id', 'forced_eos_token_id'
 UNSAID = ('bos_token_id', FORCED_END)
-# Keys of generation_config.json that are read, or that have no effect on tokens.
+# These keys of generation_config.json are read, or have no effect on the generated tokens.
 READ = {*KEYS.values(), 'bos_token_id', FORCED_FIRST, FORCED_END}
 READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_implementation', 'return_dict_in_generate'}
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
 TASKS = 'task_specific_params'
 
-# Search settings: transformers' names, and the fields of `DecodingOptions`.
-STOPS = {True: 'first', False: 'early', 'never': 'exact'}  # by value of `early_stopping`
+# Search settings follow, as names in transformers and as fields of `DecodingOptions`.
+# maps the value of `early_stopping` in transformers to the field `stop`
+STOPS = {True: 'first', False: 'early', 'never': 'exact'}
 WHOLE, NUMBER = 'a whole number', 'a number'
-# transformers' name -> (the field of `DecodingOptions`, what the value must be).
+# Name of a setting in transformers -> (field of `DecodingOptions`, what kind of value it must have).
 SAME = {
     'num_beams': ('beams', WHOLE),
     'length_penalty': ('alpha', NUMBER),
@@ -37,25 +40,23 @@ LENGTHS = ('max_length', 'max_new_tokens', 'min_length', 'min_new_tokens')
 SAMPLING = {'temperature': NUMBER, 'top_k': WHOLE, 'top_p': NUMBER}
 UNSERVED_SAMPLING = ('min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 SERVED = {*SAME, *LENGTHS, *SAMPLING, 'early_stopping', 'do_sample'}
-NOTHING: tuple[Any, ...] = (None, False, 0, [])  # values without effect; NEUTRAL has more
+# With these values a setting has no effect; NEUTRAL lists more such values for some settings.
+NOTHING: tuple[Any, ...] = (None, False, 0, [])
 NEUTRAL = {'num_return_sequences': 1, 'num_beam_groups': 1, 'typical_p': 1, 'guidance_scale': 1}
 NEUTRAL |= {'encoder_repetition_penalty': 1}
-# Unsupported settings that older models have in config.json.
+# Files of older models state these unsupported settings in config.json instead of generation_config.json.
 OLDER = {'encoder_no_repeat_ngram_size', 'diversity_penalty', 'exponential_decay_length_penalty', 'typical_p'}
 OLDER |= {'num_beam_groups', 'num_return_sequences', 'renormalize_logits', 'remove_invalid_values'}
-OLD_MOST = 20  # the default `max_length` of transformers
-BEAM_DEFAULTS = {
-    'penalty': 'length',
-    'alpha': 1.0,
-    'stop': 'early',
-}  # defaults of transformers, if a file states only beams
-DEFAULT_TOP_K = 50  # the default of transformers for sampling
+OLD_MOST = 20  # the default of transformers for `max_length`
+# These are the defaults of transformers for a file that states only the number of beams.
+BEAM_DEFAULTS = {'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}
+DEFAULT_TOP_K = 50  # the default of transformers for `top_k` in sampling
 
 
 class ForcedTokens(NamedTuple):
-    """Tokens that every target has with probability 1: the first token, and the end at the token limit.
+    """Tokens that generation forces in every target text: the first token, and the end token at the token limit.
 
-    `first` is -1 if any token may come first. `end_ids` are all ids that end a target; the first is the one that may be
+    `first` is -1 if any token may come first. `end_ids` are all ids that end a target; only the first of them may be
     forced. () = a target ends only with the id that ends a source.
     """
 
@@ -65,12 +66,12 @@ class ForcedTokens(NamedTuple):
 
 
 def generation_values(folder: Path) -> dict[str, Any]:
-    """Returns the keys of generation_config.json, or {} if there is no such file."""
+    """Returns the content of a folder's generation_config.json; {} if there is no such file."""
     return read_json_object(folder / GENERATION)
 
 
 def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the prefix that a released model's config.json gives each of its tasks, as in T5's."""
+    """Returns {task: text prefix} from a released model's config.json, such as T5's 'summarize: '."""
     tasks = extra.get(TASKS)
     if not isinstance(tasks, dict):
         return {}
@@ -79,7 +80,9 @@ def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
 
 
 def task_settings(extra: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """Returns a task's settings in a released model's config.json, without the prefix; transformers 5 ignores them."""
+    """Returns the generation settings that a released model's config.json states for one task, without the text prefix.
+    transformers 5 ignores these settings.
+    """
     tasks = extra.get(TASKS)
     settings = tasks.get(task) if isinstance(tasks, dict) else None
     return {key: value for key, value in settings.items() if key != 'prefix'} if isinstance(settings, dict) else {}
@@ -88,7 +91,7 @@ def task_settings(extra: Mapping[str, Any], task: str) -> dict[str, Any]:
 def with_trained_token_ids(
     ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> TextToTextIds:
-    """Returns the ids, replaced by those stated in the checkpoint's files.
+    """Returns the tokenizer's special token ids, replaced by the ids that the checkpoint's files state.
 
     Args:
         ids: the tokenizer's ids.
@@ -105,7 +108,8 @@ def with_trained_token_ids(
             continue
         if field == 'end' and isinstance(value, list) and value:
             check_end_ids(ids, value)
-            value = ids.end if ids.end in value else value[0]  # a source ends with the tokenizer's end id
+            # A source ends with the tokenizer's end id, so that id is preferred.
+            value = ids.end if ids.end in value else value[0]
         if type(value) is not int or not 0 <= value < ids.size:
             raise InputError(
                 f'{key} is {value!r}; it must be one of the ids that the tokenizer has, 0 to {ids.size - 1}'
@@ -115,7 +119,7 @@ def with_trained_token_ids(
 
 
 def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
-    """Raises InputError if one of several end ids is not an id of the tokenizer."""
+    """Raises InputError if one of several end-of-text ids does not exist in the tokenizer."""
     for value in values:
         if type(value) is not int or not 0 <= value < ids.size:
             raise InputError(
@@ -124,8 +128,10 @@ def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
 
 
 def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns all ids that end a target if the files name several, else (); arguments as in
-    `with_trained_token_ids`."""
+    """Returns all token ids that end a target if the checkpoint's files state several; otherwise ().
+
+    Arguments are as in `with_trained_token_ids`.
+    """
     value = next((one[KEYS['end']] for one in (generation, extra) if one.get(KEYS['end']) is not None), None)
     if not isinstance(value, list) or len(value) < 2:
         return ()
@@ -134,7 +140,7 @@ def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[st
 
 
 def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> ForcedTokens:
-    """Returns the tokens that are forced in a checkpoint's targets.
+    """Returns the token ids that a checkpoint's files force at the beginning and end of generated targets.
 
     Args:
         ids: the ids it was trained with, see `with_trained_token_ids`.
@@ -159,13 +165,15 @@ def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapp
 
 
 def run_generation_config(ids: TextToTextIds, first: int) -> dict[str, Any]:
-    """Returns the keys of a generation_config.json for these ids; all targets begin with `first` (-1: any)."""
+    """Returns the content of a generation_config.json with these token ids. Every target begins with the token id
+    `first`, or with any token if `first` is -1.
+    """
     values = {key: getattr(ids, field) for field, key in KEYS.items()}
     return values | ({FORCED_FIRST: first} if first >= 0 else {})
 
 
 def with_token_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
-    """Returns the keys of a config.json with these ids.
+    """Returns the content of a config.json with its special token ids replaced by these ids.
 
     Keys of `UNSAID` without a value become null, because transformers has defaults for missing keys.
     """
@@ -173,14 +181,16 @@ def with_token_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, A
 
 
 class StatedSearchSettings(NamedTuple):
-    """The search settings in a checkpoint's files: fields of `DecodingOptions`, and settings that are not supported."""
+    """The text-generation settings that a checkpoint's files state: supported settings as fields of `DecodingOptions`,
+    and unsupported settings.
+    """
 
     options: dict[str, Any]
     unserved: dict[str, Any]
 
 
 def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> StatedSearchSettings:
-    """Returns the search settings in a checkpoint's files.
+    """Returns the beam-search and sampling settings that a checkpoint's files state.
 
     Args:
         generation: the keys of its generation_config.json.
@@ -201,7 +211,7 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
         if not isinstance(stop, bool | str) or stop not in STOPS:
             raise InputError(f'early_stopping is {stop!r}; it must be true, false or "never"')
         options['stop'] = STOPS[stop]
-    # Every config.json of older models states a `max_length` of 20, which nobody chose.
+    # Older models state a `max_length` of 20 in every config.json, although nobody chose this value.
     unset: set[str] = set() if generation or stated.get('max_length') != OLD_MOST else {'max_length'}
     options |= length_limits({key: value for key, value in stated.items() if key not in unset}) | sampling(stated)
     draws = stated.get('do_sample') is True
@@ -217,21 +227,25 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
 
 
 def length_limits(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the most and fewest tokens; `max_length` and `min_length` count the start symbol, `DecodingOptions`
-    does not."""
+    """Returns the most and fewest tokens to generate. `DecodingOptions` does not count the start symbol; `max_length`
+    and `min_length` of transformers do.
+    """
     whole = {key: check_setting_type(key, stated[key], WHOLE) for key in LENGTHS if key in stated}
     most, found = whole.get('max_new_tokens'), dict[str, Any]()
     if most is None and 'max_length' in whole:
         most = whole['max_length'] - 1
     if most is not None:
-        found |= {'max_tokens': most, 'extra': most}  # `extra` removes the dependence on the source's length
+        # `extra` equals the maximum too, so that the limit does not depend on the source's length.
+        found |= {'max_tokens': most, 'extra': most}
     if {'min_length', 'min_new_tokens'} & whole.keys():
         found['min_tokens'] = max(0, whole.get('min_length', 0) - 1, whole.get('min_new_tokens', 0))
     return found
 
 
 def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sampling settings, or {} without sampling; sampling with beams is not supported."""
+    """Returns the sampling settings that a checkpoint's files state; {} without sampling, or for sampling with beams,
+    which is not supported.
+    """
     draws = stated.get('do_sample', False)
     if not isinstance(draws, bool):
         raise InputError(f'do_sample is {draws!r}; it must be true or false')
@@ -242,7 +256,7 @@ def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_setting_type(key: str, value: Any, kind: str) -> Any:
-    """Returns the value; raises InputError if its type is wrong."""
+    """Returns the value of a generation setting; raises InputError if its type is wrong."""
     types: tuple[type, ...] = {WHOLE: (int,), NUMBER: (int, float)}.get(kind, (list,))
     if isinstance(value, bool) or not isinstance(value, types):
         raise InputError(f'{key} is {value!r}; it must be {kind}')

@@ -1,4 +1,4 @@
-"""Exports a trained model as a Hugging Face folder that transformers reads."""
+"""Exports a trained model as a Hugging Face folder, which transformers can load."""
 
 import json
 from collections.abc import Mapping
@@ -39,7 +39,8 @@ from efficient_attention.processes.phases import WRITING, note_phase
 def save_pretrained(
     folder: Path, pretrained: Pretrained, tokenizer: Path | None = None, *, compresses: bool = False
 ) -> None:
-    """Writes config.json, model.safetensors and tokenizer files, as transformers reads them, and checksums.
+    """Writes a model as a Hugging Face folder for transformers: config.json, model.safetensors, tokenizer files, and
+    checksums.
 
     The folder appears only once everything is written.
 
@@ -102,19 +103,23 @@ def save_pretrained(
 
 
 def quantized_params(pretrained: Pretrained) -> Flat:
-    """Returns a quantized model's parameters by path: int8 codes with their scales, and the float parameters."""
+    """Returns a quantized model's parameters by path: int8 codes and scales for quantized layers, and float arrays for
+    the others.
+    """
     if pretrained.codes is not None:
         return flatten_by_path(pretrained.codes())
     return quantize_params(flatten_by_path(pretrained.params()), pretrained.model, pretrained.head)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes the keys as a JSON file."""
+    """Writes a dict as an indented JSON file."""
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
 def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:
-    """Raises InputError if transformers would count positions from another start, given the padding id."""
+    """Raises InputError if the tokenizer's padding id would make transformers count positions from another start than
+    this model does.
+    """
     if family.model_type not in SHIFTED or tokenizer is None or tokenizer.suffix != '.json':
         return
     pad = padding_id(tokenizer)
@@ -126,7 +131,7 @@ def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) ->
 
 
 def heads_of_pretrained(pretrained: Pretrained, names: frozenset[str]) -> CheckpointHeads:
-    """Returns the heads of a model, recognised by the names of its parameter groups."""
+    """Returns which prediction heads a model has, recognised by the names of its parameter groups."""
     if pretrained.head.kind != 'none':
         return CheckpointHeads(pretrained.head)
     return CheckpointHeads(

@@ -1,4 +1,6 @@
-"""Imports a Hugging Face folder: its config.json, and its tensors as this project's parameters."""
+"""Imports a Hugging Face model folder: its config.json as this project's configs, and its tensors as this project's
+parameters.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +33,7 @@ from efficient_attention.interop.uneven_layers import padded_config, unpad_layer
 
 
 def read_folder(path: Path, values: dict[str, Any]) -> Pretrained:
-    """Returns the trained model in a Hugging Face folder.
+    """Returns the trained model stored in a Hugging Face folder.
 
     Args:
         path: the folder.
@@ -79,7 +81,7 @@ def _read_params(path: Path, known: ModelDescription) -> dict[str, Any]:
 
 
 def _read_compressed(path: Path, known: ModelDescription) -> dict[Any, Any]:
-    """Returns the parameters with int8 codes for the kernels that the folder stores as codes."""
+    """Returns a quantized folder's parameters as nested dicts, where quantized kernels keep their stored int8 codes."""
     folder = TensorFolder(path)
     flat = quantize_params(flatten_by_path(_read_params(path, known)), known.model, known.head)
     parts = find_heads_in_file(known, tensor_names_by_plain_name(known.family, folder.shapes))
@@ -90,7 +92,9 @@ def _read_compressed(path: Path, known: ModelDescription) -> dict[Any, Any]:
 
 
 def find_heads_in_file(known: ModelDescription, found: Mapping[str, str]) -> CheckpointHeads:
-    """Returns the model's heads: heads that its architecture requires, and pretraining heads found in the file."""
+    """Returns which prediction heads a Hugging Face model has: those that its class name requires, and pretraining
+    heads whose tensors are in the file.
+    """
     family, ending = known.family, known.ending
     if family.decoder:
         return CheckpointHeads(has_decoder=True)

@@ -1,4 +1,5 @@
-"""Measures the importance of each input of a trained model's kernels, for low-rank factors that lose the least.
+"""Measures how important each input of a trained model's weight matrices is, so that low-rank factors keep the
+important inputs accurate.
 
 Squared gradients estimate the Fisher information, summed over each row of a kernel (Hsu et al. 2022,
 arXiv 2207.00112). With squared inputs, factors are chosen for a small error of the kernel's outputs on real tokens.
@@ -24,11 +25,12 @@ from efficient_attention.objectives.objective import Batch, Objective, total_los
 from efficient_attention.tasks.registry import make_task
 
 WAYS = ('gradients', 'inputs')
-TOGETHER = 8  # rows per call of the program
+TOGETHER = 8  # rows that one call of the jitted function reads
 
 
 def input_importance(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]:
-    """Returns the weights of each kernel's and table's inputs, float32 [..., I], at the parameters' paths.
+    """Returns the importance of each input of every kernel and embedding table: float32 [..., I], at the paths of the
+    parameters.
 
     Args:
         pretrained: from the workdir of a fine-tuning run, whose first training rows are read; it may be shrunk.
@@ -72,7 +74,9 @@ def input_importance(pretrained: Pretrained, way: str, rows: int) -> dict[Any, A
 
 
 def fine_tuning_run_config(pretrained: Pretrained) -> RunConfig:
-    """Returns the config of a model's fine-tuning run; raises InputError if there is none."""
+    """Returns the config of the fine-tuning run that trained a model; raises InputError if the model is not from such a
+    run.
+    """
     config = pretrained.run
     if config is None or config.task != 'fine_tuning':
         kind = 'not a run' if config is None else f'a run of {config.task}'
@@ -81,7 +85,7 @@ def fine_tuning_run_config(pretrained: Pretrained) -> RunConfig:
 
 
 def split_batches(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the first `rows` rows in batches of at most `TOGETHER`; a part never spans two batches."""
+    """Yields the first `rows` rows of the batches, in smaller batches of at most `TOGETHER` rows."""
     left = rows
     for batch in batches:
         size = min(left, len(next(iter(batch.values()))))
@@ -95,7 +99,7 @@ def split_batches(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterat
 def squared_gradient_sums(
     graph: nnx.GraphDef, objective: Objective, params: Any, batch: Batch, *, is_squared: bool
 ) -> Any:
-    """Returns sums of squared gradients over the rows of a batch, each with its own loss.
+    """Returns the squared gradients of each row's loss, summed over the rows of a batch.
 
     A matrix [..., I, O] gives sums [..., I] over O; an array with fewer than two axes gives 0. If `is_squared` is
     False, the gradients are added as they are, one column of each: layers with `weighs_inputs` return input squares as

@@ -1,6 +1,8 @@
-"""Converts parameters to the compact export's arrays: int8 codes with scales, and sparse arrays as bits and values.
+"""Converts model parameters to the arrays of a compact export: int8 codes with scales for quantized arrays, and bits
+with values for sparse arrays.
 
-Codes equal those that a quantized model's layers compute from their parameters in each call (modules/int8.py).
+The int8 codes equal the codes that a quantized model's layers compute from their parameters in each call
+(modules/int8.py).
 """
 
 import functools
@@ -19,14 +21,17 @@ from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.quantized import quantized_layers
 from efficient_attention.modules.int8 import dequantize_int8, int8_scale, quantize_to_int8
 
-AXES = {'kernel': -2, 'embedding': -1}  # axis whose numbers share a scale: a kernel's inputs, a table's row
+# axis over which numbers share one scale: the inputs of a kernel, the numbers in a row of an embedding table
+AXES = {'kernel': -2, 'embedding': -1}
 SCALE = '_scale'
 BITS, VALUES = '.bits', '.values'
 Flat = dict[str, np.ndarray]
 
 
 class PackedSparseArrays(NamedTuple):
-    """Arrays by name, and the shapes of the arrays stored as bits and values."""
+    """Arrays by name, where a sparse array is stored as bits and values; `shapes` holds the shapes of these sparse
+    arrays.
+    """
 
     tensors: Flat
     shapes: dict[str, list[int]]
@@ -34,7 +39,7 @@ class PackedSparseArrays(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def quantized_paths(model: ModelConfig, head: HeadConfig) -> tuple[str, ...]:
-    """Returns the paths of the parameters that a model's layers round."""
+    """Returns the paths of the parameters that a quantized model rounds to 8 bits."""
 
     def make() -> nnx.Module:
         rngs = nnx.Rngs(0)
@@ -46,7 +51,9 @@ def quantized_paths(model: ModelConfig, head: HeadConfig) -> tuple[str, ...]:
 
 
 def quantize_params(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) -> Flat:
-    """Returns the parameters by path; rounded parameters become int8 codes, with scales under a further path."""
+    """Returns a model's parameters by path, with the quantized ones as int8 codes. The scales are stored under `path +
+    SCALE`.
+    """
     found = dict(flat)
     for path in quantized_paths(model, head):
         scale = int8_scale(found[path], AXES[path.rpartition('/')[2]])
@@ -56,7 +63,9 @@ def quantize_params(flat: Mapping[str, np.ndarray], model: ModelConfig, head: He
 
 
 def dequantize_params(flat: Mapping[str, np.ndarray]) -> Flat:
-    """Returns the parameters by path as float32; raises InputError if a scale is missing or does not fit."""
+    """Returns a quantized model's parameters by path as float32; raises InputError if a scale is missing or has the
+    wrong shape.
+    """
     check_scales(flat)
     numbers = {path: array for path, array in flat.items() if not path.endswith(SCALE)}
     return {
@@ -66,7 +75,7 @@ def dequantize_params(flat: Mapping[str, np.ndarray]) -> Flat:
 
 
 def check_scales(flat: Mapping[str, np.ndarray]) -> None:
-    """Raises InputError if int8 codes have no scale that fits."""
+    """Raises InputError if an array of int8 codes has no scale, or a scale of the wrong shape."""
     for path, array in flat.items():
         if array.dtype != np.int8:
             continue
@@ -79,7 +88,9 @@ def check_scales(flat: Mapping[str, np.ndarray]) -> None:
 
 
 def packed(flat: Mapping[str, np.ndarray]) -> PackedSparseArrays:
-    """Returns the arrays; an array with many zeros becomes one bit per number and its non-zero numbers."""
+    """Packs sparse arrays: an array with many zeros is stored as one bit per number and its non-zero numbers. Other
+    arrays stay unchanged.
+    """
     tensors: Flat = {}
     shapes: dict[str, list[int]] = {}
     for name, array in flat.items():
@@ -93,7 +104,7 @@ def packed(flat: Mapping[str, np.ndarray]) -> PackedSparseArrays:
 
 
 def unpacked(found: PackedSparseArrays) -> Flat:
-    """Returns the arrays; raises InputError if bits and values do not match."""
+    """Returns the full arrays of packed sparse arrays; raises InputError if bits and values do not match."""
     arrays = {name: array for name, array in found.tensors.items() if not name.endswith((BITS, VALUES))}
     for name, shape in found.shapes.items():
         bits, values = found.tensors.get(name + BITS), found.tensors.get(name + VALUES)
@@ -110,7 +121,9 @@ def unpacked(found: PackedSparseArrays) -> Flat:
 
 
 def quantization_errors(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) -> dict[str, float]:
-    """Returns the relative rounding error of each rounded parameter and layer: RMS of error over RMS of numbers."""
+    """Returns the relative rounding error of each quantized parameter, per layer: the RMS of the error divided by the
+    RMS of the parameter.
+    """
     codes = quantize_params(flat, model, head)
     exact = dequantize_params(codes)
     errors: dict[str, float] = {}
@@ -125,13 +138,15 @@ def quantization_errors(flat: Mapping[str, np.ndarray], model: ModelConfig, head
 
 
 def flatten_by_path(tree: Any) -> Flat:
-    """Returns the arrays of a tree by path."""
+    """Returns {path: array} for all arrays in a tree of parameters."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf) for path, leaf in leaves}
 
 
 def unflatten_paths(flat: Mapping[str, Any]) -> dict[Any, Any]:
-    """Returns nested dicts of arrays from their paths; a number in a path becomes an int key, as in module lists."""
+    """Returns nested dicts of arrays from {path: array}. A number in a path becomes an int key, as in Flax module
+    lists.
+    """
     tree: dict[Any, Any] = {}
     for path, leaf in flat.items():
         *where, last = (int(part) if part.isdecimal() else part for part in path.split('/'))

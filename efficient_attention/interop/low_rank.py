@@ -1,7 +1,8 @@
-"""Factors kernels into products of two matrices by singular values, at ranks that keep a share of the energy.
+"""Compresses a model by low-rank factorisation: replaces kernels by products of two smaller matrices, from their
+singular values.
 
-Sources: Eckart and Young 1936: no other product of the same rank is nearer to the matrix; Hsu et al. 2022, arXiv
-2207.00112: weights of its rows.
+No other product of the same rank is nearer to the matrix (Eckart and Young 1936). Rows of the matrix may have weights
+(Hsu et al. 2022, arXiv 2207.00112).
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ def low_rank(
     ranks: tuple[str, ...] = (),
     weights: Mapping[Any, Any] | None = None,
 ) -> Pretrained:
-    """Returns the model with factors in place of kernels and of the token table.
+    """Returns the model with low-rank factors in place of its kernels and token embedding table.
 
     Args:
         pretrained: an encoder.
@@ -55,7 +56,7 @@ def low_rank(
 
 
 def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
-    """Raises InputError if a model cannot be factored at any rank, or the share is out of range."""
+    """Raises InputError if a model's kernels cannot be factored at any rank, or if `share` is not between 0 and 1."""
     model = pretrained.model
     if model.decoder_layers:
         raise InputError('the kernels of an encoder-decoder cannot be factored; only those of encoders can')
@@ -69,14 +70,18 @@ def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
 
 
 def ranks_without_saving(params: Mapping[Any, Any], model: ModelConfig) -> tuple[str, ...]:
-    """Returns the entries of `model.ranks` that leave every matrix whole, because no product would be smaller."""
+    """Returns the entries of `model.ranks` that factor no matrix, because no product at that rank would be smaller than
+    the matrix.
+    """
     shapes = {(kind, *matrix.shape) for kind, matrix in factorable_matrices(params)}
     taken_apart = {kind for kind, *sides in shapes if model.kernel_rank(kind, *sides)}
     return tuple(f'{kind}={rank}' for kind, rank in model.ranks_by_kind if kind not in taken_apart)
 
 
 def ranks_for_energy(params: Mapping[Any, Any], share: float) -> dict[str, int]:
-    """Returns, per kind, the least rank that keeps the share of the energy in each of an encoder's matrices."""
+    """Returns {kind of matrix: rank}: the least rank that keeps `share` of the squared singular values in every matrix
+    of that kind.
+    """
     ranks: dict[str, int] = {}
     for kind, matrix in factorable_matrices(params):
         energy = np.cumsum(np.square(np.linalg.svd(matrix, compute_uv=False)))
@@ -86,7 +91,9 @@ def ranks_for_energy(params: Mapping[Any, Any], share: float) -> dict[str, int]:
 
 
 def factorable_matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the kernels and the token table with their kinds; stacked layers are yielded one by one."""
+    """Yields (kind, matrix) for each kernel and for the token embedding table; stacked layers give one matrix per
+    layer.
+    """
     for key, node in tree.items():
         if isinstance(node, Mapping):
             yield from factorable_matrices(node, str(key))
@@ -97,7 +104,7 @@ def factorable_matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tup
 
 
 def nested_dict_arrays(tree: Mapping[Any, Any]) -> Iterator[np.ndarray]:
-    """Yields the arrays of nested dicts."""
+    """Yields all arrays in nested dicts."""
     for node in tree.values():
         if isinstance(node, Mapping):
             yield from nested_dict_arrays(node)

@@ -1,6 +1,7 @@
-"""Finds an encoder-decoder's kind of output layer from its tensors, and adds tensors that other readers expect.
+"""Detects from an encoder-decoder's tensors how its output layer works, and adds duplicate tensors that other programs
+expect in exported files.
 
-config.json does not say whether the output projection is the token table, nor whether words have a bias.
+config.json does not say whether the output projection is the token table, nor whether the outputs have a bias.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
 
 
 def with_output_layer_fields(path: Path, known: ModelDescription, values: dict[str, Any]) -> ModelDescription:
-    """Returns the description with the fields of `Family.output_fields`, taken from the tensors.
+    """Returns the model description with the fields that describe the output layer, read from the checkpoint's tensors.
 
     Args:
         path: the folder.
@@ -44,7 +45,7 @@ def with_output_layer_fields(path: Path, known: ModelDescription, values: dict[s
         has_bias = BIAS in found and bool(np.any(folder.read(found[BIAS])))
         return with_model_fields(known, output_bias=has_bias)
     if known.model.output_scale:
-        return known  # a head that differs from the table is refused later, by `read_tensors`
+        return known  # If the head differs from the token table, `read_tensors` raises an error later.
     if HEAD not in found and (known.ending == 'Model' or not is_output_tied(values)):
         raise InputError(f'{path}: the head {HEAD} is missing; a model with unscaled outputs needs it')
     table = tied_copy_names(known.family)[HEAD]
@@ -53,17 +54,20 @@ def with_output_layer_fields(path: Path, known: ModelDescription, values: dict[s
 
 
 def is_output_tied(values: Mapping[str, Any]) -> bool:
-    """Returns whether config.json ties the outputs of a T5 to the token table.
+    """Returns whether a T5's config.json ties the output projection to the token embedding table.
 
     The question arises for a T5 file that has no head and leaves outputs unscaled.
     """
-    if values.get('model_type') == 'mt5':  # transformers 5 writes TIED for mT5 and never scales its outputs
+    # transformers 5 writes `tie_word_embeddings` for mT5, and never scales mT5's outputs.
+    if values.get('model_type') == 'mt5':
         return values.get(TIED) is True
     return values.get(SCALE) is not None
 
 
 def check_own_table(path: Path, known: ModelDescription) -> None:
-    """Raises InputError if an encoder with untied outputs has a head but no token table."""
+    """Raises InputError if a checkpoint of an encoder with untied outputs has an output projection but no token
+    embedding table.
+    """
     table = table_name(known.family)
     found = tensor_names_by_plain_name(known.family, TensorFolder(path).shapes).get(table)
     if found is not None and not found.endswith(table):
@@ -71,22 +75,22 @@ def check_own_table(path: Path, known: ModelDescription) -> None:
 
 
 def with_model_fields(known: ModelDescription, **fields: bool) -> ModelDescription:
-    """Returns the description with changed fields of the model."""
+    """Returns the model description with these fields of the model's config replaced."""
     changed: dict[str, Any] = dict(fields)
     return dataclasses.replace(known, model=dataclasses.replace(known.model, **changed))
 
 
 def is_same_tensor(folder: TensorFolder, first: str, second: str) -> bool:
-    """Returns whether two tensors of a folder hold the same numbers."""
+    """Returns whether two tensors in a checkpoint folder have the same shape and the same numbers."""
     is_alike = folder.shapes[first] == folder.shapes[second]
     return is_alike and np.array_equal(folder.read(first), folder.read(second))
 
 
 def with_duplicate_tensors(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a file's tensors with the further tensors that readers of the family's files expect.
+    """Returns the tensors of an export with the duplicates added that other programs expect in files of this family.
 
-    A T5 with tied, unscaled outputs gets its table a second time as the head. Before transformers 5, such a file
-    without a head meant a freshly initialised head. Pegasus files contain their sinusoids.
+    A T5 with tied, unscaled outputs gets its token table a second time as the head. Versions before transformers 5
+    freshly initialise the head if the file has none. Pegasus files contain their sinusoidal position tables.
     """
     if kind in T5_KINDS and model.tied_output and not model.output_scale:
         return tensors | {HEAD: tensors['shared.weight']}

@@ -1,4 +1,6 @@
-"""Converts between a checkpoint's tensors and this project's parameters; checks names and shapes in both directions."""
+"""Converts between the tensors of a checkpoint file and this project's parameters, and checks names and shapes in both
+directions.
+"""
 
 import dataclasses
 import fnmatch
@@ -25,42 +27,48 @@ from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.pooling import Pooler
 
 LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'table': 'weight', 'bias': 'bias'}
-OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # normalisation parameters in the oldest released files
+# the oldest released files use these names for normalisation parameters
+OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}
 LAYERS = ('encoder/stack/layers/', 'decoder/stack/layers/')
-OUTPUT_BIAS = 'decoder/head/bias'  # path in an encoder-decoder; its tensor is [1, n], under a name without '.bias'
-# Released files also contain these: buffers that can be computed, and poolers of models that use none.
+# path of the output bias in an encoder-decoder; its tensor has shape [1, n] and a name without '.bias'
+OUTPUT_BIAS = 'decoder/head/bias'
+# Released files also contain tensors that no parameter uses: computable buffers, and poolers that no model uses.
 HARMLESS = ('*.position_ids', '*.token_type_ids', 'position_ids', 'pooler.*', '*.pooler.*')
-MOST_NAMED = 12  # tensors listed in a message
+MOST_NAMED = 12  # most tensor names that an error message lists
 Flat = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class ParameterTensors:
-    """A parameter, `path`, and the tensors it consists of: one per layer, or one in all."""
+    """One parameter of this project, and the tensors of a checkpoint file that it consists of: one tensor per layer, or
+    a single tensor.
+    """
 
     path: str
-    names: tuple[str, ...]  # tensor names without the prefix; '.' in front = inside the base model
-    shape: tuple[int, ...]  # shape of each tensor
+    # tensor names without the prefix; a '.' in front means that the tensor belongs to the base model
+    names: tuple[str, ...]
+    shape: tuple[int, ...]  # shape of each of these tensors
     is_stacked: bool
     is_transposed: bool
-    is_row: bool = False  # stored as [1, n]
+    is_row: bool = False  # True if the tensor is stored with shape [1, n]
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointHeads:
-    """The heads of a checkpoint, and whether its encoder belongs to a larger model."""
+    """Which prediction heads a checkpoint has, and whether its encoder is a part of a larger model."""
 
     head: HeadConfig = HeadConfig()
     has_masked_lm: bool = False
-    has_pooler: bool = False  # the pretraining pooler; a head's pooler belongs to the head
+    # True for the pooler of pretraining; the pooler of a classification head belongs to that head
+    has_pooler: bool = False
     has_pair: bool = False
     has_detector: bool = False
-    has_two_ways: bool = False  # the encoder is part of a bidirectional language model
-    has_decoder: bool = False  # the encoder is part of an encoder-decoder
+    has_two_ways: bool = False  # True if the encoder is part of a bidirectional language model
+    has_decoder: bool = False  # True if the encoder is part of an encoder-decoder
 
 
 def tensors_of(family: Family, model: ModelConfig, parts: CheckpointHeads) -> list[ParameterTensors]:
-    """Returns all tensors of a checkpoint.
+    """Returns all parameters of a model, each with the names and shapes of its tensors in a Hugging Face checkpoint.
 
     Raises:
         InputError: the family has no name for a parameter of the model; the message names the parameter.
@@ -77,7 +85,7 @@ def tensors_of(family: Family, model: ModelConfig, parts: CheckpointHeads) -> li
 
 
 def module_names(family: Family, parts: CheckpointHeads) -> dict[str, str]:
-    """Returns the Hugging Face name of each module that a model with these heads may have."""
+    """Returns {module path: Hugging Face name} for each module that a model with these prediction heads may have."""
     if parts.has_decoder:
         return dict(family.encoder) | dict(family.decoder)
     kind = parts.head.kind
@@ -98,7 +106,7 @@ def module_names(family: Family, parts: CheckpointHeads) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=8)
 def parameter_shapes(model: ModelConfig, parts: CheckpointHeads) -> dict[str, Any]:
-    """Returns the shapes of this project's parameters as nested dicts."""
+    """Returns the shapes of a model's parameters as nested dicts, without creating the parameters."""
 
     def make() -> dict[str, Any]:
         rngs = nnx.Rngs(0)
@@ -145,7 +153,7 @@ def _parameter_tensors(path: str, name: str, shape: tuple[int, ...], model: Mode
 
 
 def read_tensors(family: Family, tensors: Iterable[ParameterTensors], folder: TensorFolder) -> dict[str, Any]:
-    """Returns this project's parameters as nested dicts of float32 arrays.
+    """Loads the tensors of a checkpoint folder as this project's parameters: nested dicts of float32 arrays.
 
     Raises:
         InputError: a tensor is missing, unexpected or of another shape; the message lists them all.
@@ -167,7 +175,9 @@ def read_tensors(family: Family, tensors: Iterable[ParameterTensors], folder: Te
 def tensor_mismatches(
     family: Family, tensors: list[ParameterTensors], found: Mapping[str, str], folder: TensorFolder
 ) -> dict[str, list[str]]:
-    """Returns the names of tensors that are missing, of another shape, and unexpected."""
+    """Returns the names of a checkpoint's tensors that are missing, have another shape than the model's, or are
+    unexpected.
+    """
     wanted = {name.lstrip('.'): tensor.shape for tensor in tensors for name in tensor.names}
     shapes = {name: folder.shapes[tensor] for name, tensor in found.items()}
     others = [name for name, shape in wanted.items() if name in found and shapes[name] != shape]
@@ -183,7 +193,8 @@ def tensor_mismatches(
 def written_tensors(
     family: Family, tensors: Iterable[ParameterTensors], params: Mapping[str, Any], *, is_bare: bool
 ) -> Flat:
-    """Returns the tensors of `params` by their names in a file; `is_bare` = a base model, whose names have no prefix.
+    """Returns the tensors of an export by their names in the file. With `is_bare`, the file holds a base model, whose
+    tensor names have no prefix.
 
     Raises:
         InputError: parameters are missing, of another shape, or have no name in the file; the message lists them.
@@ -207,14 +218,16 @@ def written_tensors(
 
 
 def written_name(family: Family, name: str, *, is_bare: bool) -> str:
-    """Returns a tensor's name in a file, from its name without prefix."""
+    """Returns the name of a tensor in an exported file, from its name without prefix."""
     if not name.startswith('.'):
         return name
     return name.lstrip('.') if is_bare else f'{family.prefix}{name}'
 
 
 def tensor_names_by_plain_name(family: Family, names: Iterable[str]) -> dict[str, str]:
-    """Returns a dict from each tensor's name without prefix, in current wording, to its name in the file."""
+    """Returns {name without prefix: name in the file} for the tensors of a checkpoint file; outdated names are replaced
+    by current ones.
+    """
     plain: dict[str, str] = {}
     for name in names:
         short = name.removeprefix(f'{family.prefix}.')
@@ -223,21 +236,23 @@ def tensor_names_by_plain_name(family: Family, names: Iterable[str]) -> dict[str
         if short in plain:
             raise InputError(f'{name} and {plain[short]} are the same tensor under two names')
         plain[short] = name
-    for copy, original in tied_copy_names(
-        family
-    ).items():  # a file may store a shared tensor under any one of its names
+    # A file may store a shared tensor under any one of its names.
+    for copy, original in tied_copy_names(family).items():
         if copy in plain and original not in plain:
             plain[original] = plain.pop(copy)
     return plain
 
 
 def is_ignorable_tensor(name: str, more: tuple[str, ...] = ()) -> bool:
-    """Returns whether a file may contain this tensor although no parameter uses it; `more` are a family's patterns."""
+    """Returns whether a checkpoint file may contain this tensor although no parameter uses it; `more` are further name
+    patterns of the family.
+    """
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*HARMLESS, *more))
 
 
 def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder: TensorFolder) -> set[str]:
-    """Returns the tensors of `left` that are copies of the token table or of the output bias.
+    """Returns the tensors of `left` that are copies of the token embedding table or of the output bias. They need no
+    parameters.
 
     Raises:
         InputError: a copy differs from its original.
@@ -252,7 +267,7 @@ def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder:
 
 
 def tied_copy_names(family: Family) -> dict[str, str]:
-    """Returns a dict from the names of copies that a file may contain to the names of their originals."""
+    """Returns {name of a copy: name of its original} for the tensors that a checkpoint file may contain twice."""
     table = table_name(family)
     if family.decoder:
         return dict.fromkeys(family.copies, table)
@@ -261,19 +276,23 @@ def tied_copy_names(family: Family) -> dict[str, str]:
 
 
 def table_name(family: Family) -> str:
-    """Returns the name of the token table, without prefix."""
+    """Returns the tensor name of the token embedding table, without the prefix of the base model."""
     names = {**family.encoder, **family.decoder}
     return (names.get('decoder/embeddings/token') or names['encoder/embeddings/token']).lstrip('.') + '.weight'
 
 
 def has_all_weights(family: Family, names: Names, found: Mapping[str, str]) -> bool:
-    """Returns whether a file has the weight of every module in `names`, so that the head can be read."""
+    """Returns whether a checkpoint file has the weight of every module in `names`. A head with these modules can then
+    be loaded.
+    """
     stem = family.masked_lm.get('masked_lm')
     modules = [name.lstrip('.') for name in names.values() if name and name != stem]
     return bool(modules) and all(f'{name}.weight' in found for name in modules)
 
 
 def format_name_list(names: list[str]) -> str:
-    """Returns the names joined with commas; names past the first `MOST_NAMED` are only counted."""
+    """Returns the names joined with commas; after the first `MOST_NAMED` names, the text only says how many more there
+    are.
+    """
     more = f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''
     return ', '.join(names[:MOST_NAMED]) + more

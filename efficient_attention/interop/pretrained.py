@@ -1,4 +1,4 @@
-"""Opens a trained model: a Hugging Face folder, a compact export, or a workdir."""
+"""Opens a trained model from a Hugging Face folder, a compact export, or the workdir of a training run."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from efficient_attention.interop.trained_model import Pretrained as Pretrained
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
-    """Returns the trained model of a folder or workdir; verifies the folder's checksums if it has any.
+    """Opens the trained model in a folder or workdir; if the folder has checksums, they are verified.
 
     Args:
         path: the folder.
@@ -19,7 +19,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         InputError: the folder lacks a readable config.json or safetensors, or differs from its checksums. `params`
             raises InputError if tensors are missing, unexpected or of another shape.
     """
-    # Imported here, so that a run that starts from no checkpoint loads none of these readers.
+    # These readers are imported here, so that a run that starts from no checkpoint does not load them.
     from efficient_attention.interop.compact_import import is_compact_folder, read_compact_folder
     from efficient_attention.interop.config_import import read_config_json
     from efficient_attention.interop.export_checksums import verify_export_checksums
@@ -40,20 +40,22 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
 
 
 def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:
-    """Returns the trained model as `open_pretrained`; raises InputError for an encoder-decoder too."""
+    """Opens the trained model in a folder, as `open_pretrained` does; raises InputError if the model is an
+    encoder-decoder.
+    """
     pretrained = open_pretrained(path, checkpoint)
     check_encoder(path, pretrained)
     return pretrained
 
 
 def check_encoder(path: Path, pretrained: Pretrained) -> None:
-    """Raises InputError for an encoder-decoder; `path` is for the message."""
+    """Raises InputError if a model is an encoder-decoder instead of an encoder; `path` is named in the message."""
     if pretrained.problem == TEXT_TO_TEXT:
         raise InputError(f'{path} holds an encoder-decoder; a model with only an encoder is needed')
 
 
 def check_not_quantized(pretrained: Pretrained) -> None:
-    """Raises InputError if a model holds int8 codes, which the caller's conversion would undo."""
+    """Raises InputError if a model holds int8 codes, because the caller's conversion would lose them."""
     if pretrained.codes is not None and pretrained.model.quantization != 'none':
         raise InputError(
             f'the model holds int8 codes already, with model.quantization {pretrained.model.quantization!r}; use the '

@@ -1,4 +1,4 @@
-"""Reads and writes the tensors of a checkpoint's folder: one safetensors file, or shards.
+"""Reads and writes the tensors of a model folder, in one safetensors file or in several shards.
 
 No code of this package loads a pickle, because opening one may run code.
 """
@@ -26,15 +26,16 @@ SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
 OTHERS = ('*.h5', '*.msgpack', '*.ckpt.index')
-BYTES = 4  # bytes per number after reading, as float32
+BYTES = 4  # bytes per number in memory, because tensors are read as float32
 INTEGERS = ('I8', 'U8')
-WEIGHT, SCALE = '.weight', '_scale'  # endings of the names of a layer's integers and of their scales
+# endings of tensor names: of a layer's weights, and of the scales of its int8 codes
+WEIGHT, SCALE = '.weight', '_scale'
 FLOATS = ('F64', 'F32', 'F16', 'BF16')
 HOW = "load it where it came from with transformers and save it by save_pretrained('folder', safe_serialization=True)"
 
 
 class TensorFolder:
-    """A folder's tensors by name, with their shapes; `read` loads the numbers.
+    """The safetensors files of a model folder: names and shapes of all tensors. `read` loads the numbers of one tensor.
 
     Raises:
         InputError: the folder has no safetensors, or they are damaged or incomplete; the message names the file.
@@ -44,12 +45,13 @@ class TensorFolder:
         self.folder = folder
         self.files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        listed = {} if (folder / SINGLE).is_file() else shards_of(folder)  # the same choice as in transformers
+        # transformers also prefers the single file to the shards.
+        listed = {} if (folder / SINGLE).is_file() else shards_of(folder)
         for path in sorted({*listed.values()}) if listed else [single_file(folder)]:
             with open_safetensors(path) as file:
                 for name in file.keys():  # noqa: SIM118  not a mapping
                     self.files[name], self.shapes[name] = path, tuple(file.get_slice(name).get_shape())
-        # A scale is part of its layer's `weight`, not a tensor by itself (interop/compressed_tensors.py).
+        # The scale of int8 codes is not listed as a tensor, because it belongs to the tensor `weight` of its layer.
         self.scales = {
             name for name in self.shapes if name.endswith(WEIGHT + SCALE) and name[: -len(SCALE)] in self.shapes
         }
@@ -60,7 +62,7 @@ class TensorFolder:
         check_host_fits(sum(map(math.prod, self.shapes.values())) * BYTES, f'{folder}: its tensors')
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor as float32, whatever the file holds; integers are multiplied by their scales.
+        """Returns a tensor as float32, whatever its type in the file is; int8 codes are multiplied by their scales.
 
         Raises:
             InputError: the tensor has another type than floating point, or numbers that are not finite.
@@ -80,7 +82,7 @@ class TensorFolder:
         return tensor
 
     def read_int8_codes(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a layer's codes, int8 [out, in], and their scales, float32 [out, 1].
+        """Returns the int8 codes of a layer's weight, int8 [out, in], and their scales, float32 [out, 1].
 
         Raises:
             InputError: the tensor has another type, or has no scale that fits.
@@ -98,7 +100,7 @@ class TensorFolder:
         return codes, scale
 
     def read_raw_tensor(self, name: str) -> np.ndarray:
-        """Returns a tensor of a compact export as stored: float32, int8 or uint8.
+        """Returns a tensor of a compact export in its stored type: float32, int8 or uint8.
 
         Raises:
             InputError: the tensor has another type, or numbers that are not finite.
@@ -112,7 +114,7 @@ class TensorFolder:
 
 
 def shards_of(folder: Path) -> dict[str, Path]:
-    """Returns the file of each tensor by the index of shards, or {} if there is no index."""
+    """Returns {tensor name: file} from the index of a folder with several shards; {} if the folder has no index."""
     path = folder / INDEX
     if not path.is_file():
         return {}
@@ -124,13 +126,13 @@ def shards_of(folder: Path) -> dict[str, Path]:
     if not isinstance(names, dict) or not all(type(file) is str and Path(file).name == file for file in names.values()):
         raise InputError(f'{path}: no index of shards: weight_map must give each tensor the name of a file next to it')
     for file in sorted(set(names.values())):
-        if not os.path.isfile(folder / file):  # Path.is_file raises if a name is too long
+        if not os.path.isfile(folder / file):  # `Path.is_file` would raise an error for a name that is too long.
             raise InputError(f'{folder}: the shard {file} is missing')
     return {name: folder / file for name, file in names.items()}
 
 
 def check_tensor_files(folder: Path) -> None:
-    """Raises InputError unless the folder has safetensors; loads no tensor.
+    """Raises InputError unless the folder has safetensors files; reads no tensor.
 
     Logs a warning if an index of shards is ignored because a single file is there.
     """
@@ -141,7 +143,9 @@ def check_tensor_files(folder: Path) -> None:
 
 
 def single_file(folder: Path) -> Path:
-    """Returns the single file of a folder without shards; raises InputError with advice if it is missing."""
+    """Returns the safetensors file of a folder without shards; if the file is missing, raises InputError with
+    advice.
+    """
     path = folder / SINGLE
     if path.is_file():
         return path
@@ -155,7 +159,7 @@ def single_file(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def open_safetensors(path: Path) -> Iterator[Any]:
-    """Opens a safetensors file; turns reading errors into one-line InputErrors."""
+    """Opens a safetensors file; turns reading errors into InputErrors of one line."""
     try:
         with safe_open(path, framework='np') as file:
             yield file
@@ -166,18 +170,20 @@ def open_safetensors(path: Path) -> Iterator[Any]:
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], *, is_stored: bool = False) -> None:
-    """Writes the tensors as one file, with the `format: pt` that transformers expects; raises OSError.
+    """Writes tensors to one safetensors file, with the metadata `format: pt` that transformers expects; raises OSError.
 
-    They are stored as float32, or with `is_stored` in their own dtypes.
+    Tensors are stored as float32, or with `is_stored` in their own dtypes.
     """
     dtypes = {name: tensor.dtype if is_stored else np.float32 for name, tensor in tensors.items()}
     whole = {name: np.ascontiguousarray(tensor, dtypes[name]) for name, tensor in sorted(tensors.items())}
     path = folder / SINGLE
-    path.touch()  # with the user's default mode; save_file would make it unreadable for others
+    # `touch` gives the file the user's default permissions; `save_file` would make it unreadable for other users.
+    path.touch()
     mode = path.stat().st_mode
     try:
         save_file(whole, path, metadata={'format': 'pt'})
-    except SafetensorError as error:  # 'I/O error: No space left on device (os error 28)'
+    # The error number is only in the text, such as 'I/O error: No space left on device (os error 28)'.
+    except SafetensorError as error:
         number = re.search(r'os error (\d+)|code: (\d+)', str(error))
         code = int(number[1] or number[2]) if number else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from None

@@ -1,4 +1,4 @@
-"""Removes masked heads and feed-forward units from a model, so that layers may differ in size.
+"""Removes pruned attention heads and feed-forward units from a model, so that its layers may differ in size.
 
 A masked head or unit may still give a constant, the same for every token. The constant goes into the sub-layer's bias.
 """
@@ -20,12 +20,13 @@ from efficient_attention.interop.uneven_layers import stack_layers, with_encoder
 from efficient_attention.models.uneven_stack import equal_layer_groups
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
-SUM_TO_ONE = (Softmax, Sparsemax, Entmax)  # mechanisms whose weights per query sum to 1, if it has any key
+# In these attention mechanisms, a query's weights sum to 1 if it has at least one key.
+SUM_TO_ONE = (Softmax, Sparsemax, Entmax)
 Layer = dict[str, Any]
 
 
 class ShrunkLayer(NamedTuple):
-    """A layer without its masked parts, and the numbers of remaining heads and units."""
+    """A layer without its masked heads and units, and how many heads and units remain."""
 
     layer: Layer
     heads: int
@@ -33,7 +34,7 @@ class ShrunkLayer(NamedTuple):
 
 
 def shrink(pretrained: Pretrained) -> Pretrained:
-    """Returns the model without its masked heads and units.
+    """Returns the model without the attention heads and feed-forward units that pruning has masked.
 
     A head is masked if all its output weights or all its value weights are zero; a unit likewise. Smaller masked blocks
     and single masked weights stay, as zeros.
@@ -75,7 +76,9 @@ def zero_count(params: Any) -> int:
 
 
 def check_can_shrink(model: ModelConfig) -> None:
-    """Raises InputError if kernels are factored, or heads and units cannot be removed from the model's layers."""
+    """Raises InputError if heads and units cannot be removed from the model, for example because its kernels are
+    factored.
+    """
     if model.ranks:
         raise InputError('heads and units cannot be removed from factored kernels; shrink first, then factor')
     if model.sharing == 'all' and len(set(model.layer_to_param_index)) > 1:
@@ -89,7 +92,8 @@ def check_can_shrink(model: ModelConfig) -> None:
 
 
 def with_layer_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int, ...]) -> ModelConfig:
-    """Returns the model with these numbers of heads and units per layer; unchanged numbers stay one number for all.
+    """Returns the model's config with these numbers of heads and feed-forward units per layer. Without a change, the
+    config keeps one number for all layers.
 
     Raises:
         InputError: heads have parameters besides the kernels, or the layers are not one plain stack.
@@ -113,7 +117,7 @@ def shrunk_layer(model: ModelConfig, layer: Layer) -> ShrunkLayer:
 
 
 def shrunk_attention(model: ModelConfig, attention: Layer) -> tuple[Layer, int]:
-    """Returns the attention without masked heads, and the number of remaining heads."""
+    """Returns the attention sub-layer without masked heads, and the number of remaining heads."""
     out_HKD = attention['out']['kernel'].reshape(model.heads, model.head_width, -1)
     value_DHK = attention['value']['kernel'].reshape(-1, model.heads, model.head_width)
     has_no_output = ~np.any(out_HKD, axis=(1, 2))
@@ -155,7 +159,9 @@ def activated(model: ModelConfig, x_F: np.ndarray) -> np.ndarray:
 
 
 def remove_masked_columns(sub: Layer, is_kept: np.ndarray, last: str, added_D: np.ndarray) -> Layer:
-    """Returns a sub-layer with only the kept columns, or rows of its `last` kernel; only a bias if none is kept."""
+    """Removes masked columns from a sub-layer's kernels, and the matching rows from its kernel `last`. If no column is
+    kept, only a bias remains.
+    """
     bias_D = sub[last].get('bias', np.zeros_like(added_D)) + added_D
     if not is_kept.any():
         return {'bias': bias_D}

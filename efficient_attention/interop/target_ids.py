@@ -1,4 +1,4 @@
-"""Token ids of an encoder-decoder's targets: the start, end and forced tokens that it was trained with."""
+"""Finds the token ids with which an encoder-decoder was trained to write targets: start, end and forced tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from efficient_attention.interop.generation_config import (
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.tokenizer_files import check_piece_ids, load_piece_tokenizer
 
-BEGIN = {'bart': '<s>'}  # first piece of every text, by family of released models
+BEGIN = {'bart': '<s>'}  # family of released models -> the token that begins every text
 
 
 def trained_token_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
-    """Returns the ids that an encoder-decoder was trained with; raises InputError if the tokenizer does not fit.
+    """Returns the special token ids that an encoder-decoder was trained with; raises InputError if the tokenizer does
+    not fit the model.
 
-    `tokenizer` is the tokenizer of both sides, or one of two.
+    `tokenizer` is the tokenizer of sources and targets, or of one of them.
     """
     check_piece_ids(pretrained.family, tokenizer)
     loaded = load_piece_tokenizer(tokenizer, lowercase=pretrained.lowercase)
@@ -35,7 +36,7 @@ def trained_token_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
 
 
 def target_start_piece(pretrained: Pretrained, tokenizer: Tokenizer) -> str:
-    """Returns the piece that begins every text of an encoder-decoder; '' = none.
+    """Returns the token that begins every text of an encoder-decoder; '' if there is no such token.
 
     A run and its export state the piece. A released BART has the piece of its family.
     """
@@ -46,7 +47,9 @@ def target_start_piece(pretrained: Pretrained, tokenizer: Tokenizer) -> str:
 
 
 def target_forced_tokens(pretrained: Pretrained, tokenizer: Path) -> ForcedTokens:
-    """Returns the forced tokens of an encoder-decoder's targets; raises InputError if a file states another end."""
+    """Returns the tokens that generation forces in an encoder-decoder's targets; raises InputError if a file states
+    another end token.
+    """
     ids = trained_token_ids(pretrained, tokenizer)
     if pretrained.run is None:
         return forced_tokens(ids, pretrained.extra, pretrained.generation)
@@ -58,7 +61,7 @@ def target_forced_tokens(pretrained: Pretrained, tokenizer: Path) -> ForcedToken
 
 
 def pretrained_generation_config(pretrained: Pretrained, tokenizer: Path) -> dict[str, Any]:
-    """Returns the keys of a run's generation_config.json; {} without a run."""
+    """Returns the content of generation_config.json for a model from a training run; {} for other models."""
     if pretrained.run is None:
         return {}
     return run_generation_config(
@@ -67,7 +70,9 @@ def pretrained_generation_config(pretrained: Pretrained, tokenizer: Path) -> dic
 
 
 def trained_tokenizer_json(pretrained: Pretrained, tokenizer: Path | None) -> str:
-    """Returns a tokenizer.json that gives texts the ids of a text-to-text run's training; '' without such a run."""
+    """Returns the text of a tokenizer.json that gives texts the same token ids as in a text-to-text run's training; ''
+    without such a run.
+    """
     if pretrained.problem != TEXT_TO_TEXT or pretrained.run is None or tokenizer is None:
         return ''
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)

@@ -1,4 +1,4 @@
-"""Reads and writes the config.json keys that only encoder-decoders have, as fields of `ModelConfig`."""
+"""Converts the config.json keys that only encoder-decoders have to fields of `ModelConfig`, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ SCALE, TIED = 'scale_decoder_outputs', 'tie_word_embeddings'
 POSITIONS = 'max_position_embeddings'
 T5_KINDS = ('t5', 'mt5')
 PROJECTION = 'feed_forward_proj'
-BART_ROWS = 2  # rows of the position table before position 0
+BART_ROWS = 2  # BART's position table has this many rows before the row of position 0.
 THEIR_PROJECTIONS = {ours: theirs for theirs, ours in reversed(PROJECTIONS.items())}
 
 
 def check_supported_settings(values: Values, kind: str) -> None:
-    """Raises InputError for an unsupported setting of an encoder-decoder."""
+    """Raises InputError if an encoder-decoder's config.json has an unsupported setting."""
     for key, inert in TEXT_TO_TEXT_INERT.items():
         is_followed = key == TIED and kind in T5_KINDS
         if key in values and values[key] not in inert and not is_followed:
@@ -28,7 +28,9 @@ def check_supported_settings(values: Values, kind: str) -> None:
 
 
 def with_default_keys(values: Values, kind: str) -> Values:
-    """Returns the keys with the defaults that a T5 may leave out: equally many decoder layers, and mT5's gates."""
+    """Returns a config.json's keys with T5's defaults filled in: as many decoder layers as encoder layers, and gates
+    for mT5.
+    """
     if kind == 'mt5':
         values = {PROJECTION: 'gated-gelu', **values}
     if kind in T5_KINDS and values.get('num_decoder_layers') is None and 'num_layers' in values:
@@ -37,7 +39,7 @@ def with_default_keys(values: Values, kind: str) -> Values:
 
 
 def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the model fields that follow from several keys, or from a key and the family.
+    """Returns the model fields that follow from several config.json keys, or from a key and the family.
 
     Args:
         values: the keys.
@@ -49,7 +51,8 @@ def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) ->
     if kind not in T5_KINDS:
         return {}
     rates = dict.fromkeys(('attention_dropout_rate', 'feed_forward_dropout_rate'), fields['dropout_rate'])
-    scaled = kind == 't5' and is_output_scaled(values)  # transformers never scales an mT5, whatever its keys say
+    # transformers never scales an mT5's outputs, whatever its config.json says.
+    scaled = kind == 't5' and is_output_scaled(values)
     return rates | {
         'feed_forward_gate': feed_forward_activation(values)[1],
         'output_scale': scaled,
@@ -59,7 +62,7 @@ def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) ->
 
 
 def feed_forward_activation(values: Values) -> tuple[str, bool]:
-    """Returns this project's name of a T5's activation, and whether its layers have gates."""
+    """Returns this project's name of a T5's activation, and whether its feed-forward layers have gates."""
     name = values.get(PROJECTION, 'relu')
     if not isinstance(name, str) or name not in PROJECTIONS:
         raise InputError(f'{PROJECTION} is {name!r}; read here: {", ".join(PROJECTIONS)}')
@@ -69,7 +72,7 @@ def feed_forward_activation(values: Values) -> tuple[str, bool]:
 def is_output_scaled(values: Values) -> bool:
     """Returns whether a T5 multiplies the input of its output projection by 1 / sqrt(width).
 
-    transformers 5 has a key for it; in earlier versions, only tied outputs are scaled.
+    transformers 5 has a config.json key for this scaling; in earlier versions, only tied outputs are scaled.
     """
     key = SCALE if values.get(SCALE) is not None else TIED
     value = values.get(key, True)
@@ -79,10 +82,10 @@ def is_output_scaled(values: Values) -> bool:
 
 
 def text_to_text_values(kind: str, model: ModelConfig) -> dict[str, Any]:
-    """Returns the keys of an encoder-decoder that do not follow from a single field."""
+    """Returns the config.json keys of an encoder-decoder that do not follow from a single model field."""
     if kind in T5_KINDS:
         projection = THEIR_PROJECTIONS[model.activation, model.feed_forward_gate]
-        # Before transformers 5, only the second key decided the scaling.
+        # Before transformers 5, only `tie_word_embeddings` decided whether outputs are scaled.
         output = ({SCALE: model.output_scale} if kind == 't5' else {}) | {TIED: model.output_scale}
         return {'is_encoder_decoder': True, PROJECTION: projection} | output
     sizes = {'decoder_attention_heads': model.heads, 'decoder_ffn_dim': model.feed_forward_width}

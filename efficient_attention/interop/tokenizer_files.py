@@ -1,4 +1,4 @@
-"""Tokenizer files of checkpoint folders: finds and copies them, and compares their ids with a run's."""
+"""Finds and copies the tokenizer files of model folders, and checks that their token ids equal the ids of a run."""
 
 import itertools
 import json
@@ -18,16 +18,18 @@ from efficient_attention.data.tokenizers.marian import is_marian, marian_vocabul
 from efficient_attention.data.tokenizers.special_tokens import role_names
 from efficient_attention.errors import InputError
 
-MAIN = ('tokenizer.json', 'vocab.txt')  # the first that exists, else a SentencePiece model
+# The first of these files that exists is the tokenizer; if none exists, a SentencePiece model is.
+MAIN = ('tokenizer.json', 'vocab.txt')
 CARRIED = (*MAIN, *PAIR, *MARIAN[:2], SETTINGS, SPECIAL_MAP, ADDED)
 PIECES = '*.model'
-CASED = ('big_bird', 't5', 'mt5')  # families with case-sensitive SentencePiece models
-RENUMBERED = ('marian', 'pegasus')  # families whose ids differ from their SentencePiece models' ids
+CASED = ('big_bird', 't5', 'mt5')  # The SentencePiece models of these families are case-sensitive.
+RENUMBERED = ('marian', 'pegasus')  # The token ids of these families differ from the ids in their SentencePiece models.
 THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
 
 
 def tokenizer_file(folder: Path) -> Path | None:
-    """Returns the first of tokenizer.json, vocab.txt, Marian's source.spm, `*.model` and vocab.json, or None.
+    """Returns a folder's tokenizer file: the first of tokenizer.json, vocab.txt, Marian's source.spm, `*.model` and
+    vocab.json; None if there is none.
 
     source.spm counts only with Marian's other files, vocab.json only with merges.txt.
     """
@@ -41,14 +43,16 @@ def tokenizer_file(folder: Path) -> Path | None:
 
 
 def is_lowercase(folder: Path, model_type: str = '') -> bool:
-    """Returns whether text is lower-cased, by tokenizer_config.json; by default True, except for `CASED` families."""
+    """Returns whether a model folder's tokenizer lower-cases text, as its tokenizer_config.json says. The default is
+    True, except for `CASED` families.
+    """
     file = tokenizer_file(folder)
     is_cased = model_type in CASED and file is not None and file.suffix == '.model'
     return bool(settings_of(folder).get('do_lower_case', not is_cased))
 
 
 def check_piece_ids(family: str, tokenizer: Path) -> None:
-    """Raises InputError if a family's models use other ids than the SentencePiece file."""
+    """Raises InputError if models of this family use other token ids than their SentencePiece file."""
     if family in RENUMBERED and tokenizer.suffix == PIECES[1:]:
         released = f', or the released {", ".join(MARIAN)}' if family == 'marian' else ''
         raise InputError(
@@ -58,7 +62,9 @@ def check_piece_ids(family: str, tokenizer: Path) -> None:
 
 
 def load_piece_tokenizer(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
-    """Returns the tokenizer with an encoder-decoder's piece ids; raises InputError as `load_tokenizer`."""
+    """Returns an encoder-decoder's tokenizer, with the token ids that its models use; raises InputError as
+    `load_tokenizer` does.
+    """
     if is_marian(tokenizer):
         return marian_vocabulary(tokenizer.parent)
     return load_tokenizer(tokenizer, lowercase=lowercase, is_text_to_text=True)
@@ -67,7 +73,8 @@ def load_piece_tokenizer(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
 def copy_tokenizer(
     source: Path | None, folder: Path, longest: int, *, has_types: bool = True, written: str = ''
 ) -> None:
-    """Copies a tokenizer and the files next to it; for a lone file, writes the settings that transformers needs.
+    """Copies a tokenizer and its related files to a folder. If it has no settings file, writes the settings that
+    transformers needs.
 
     Args:
         source: a file found by `tokenizer_file`; None = no tokenizer.
@@ -79,12 +86,13 @@ def copy_tokenizer(
     if source is None:
         return
     for path in (source, source.parent / MAIN[0], source.parent / SETTINGS):
-        check_tokenizer_json(path)  # before copying, so that an error names the original file
+        # The files are checked before they are copied, so that an error names the original file.
+        check_tokenizer_json(path)
     names = [source.parent / name for name in CARRIED] + list(source.parent.glob(PIECES))
     for path in names:
         if path.is_file() and path.parent != folder:
             shutil.copyfile(path, folder / path.name)
-    if not (folder / source.name).is_file():  # a user's file with another name
+    if not (folder / source.name).is_file():  # This copies a user's file that has another name than the standard ones.
         shutil.copyfile(source, folder / {'.txt': MAIN[1], '.json': MAIN[0]}.get(source.suffix, source.name))
     if source.name == PAIR[0] and not (folder / MAIN[0]).is_file():
         written = written or load_tokenizer(source, lowercase=False).to_str(pretty=True)
@@ -101,7 +109,9 @@ def copy_tokenizer(
 
 
 def main_tokenizer_json(source: Path) -> Path | None:
-    """Returns the tokenizer.json, under this or another name, that a copy is made from; None for other kinds."""
+    """Returns the path of the tokenizer.json that is copied, under this or another name; None for other kinds of
+    tokenizer.
+    """
     beside = source.parent / MAIN[0]
     if beside.is_file():
         return beside
@@ -109,7 +119,7 @@ def main_tokenizer_json(source: Path) -> Path | None:
 
 
 def check_tokenizer_json(path: Path) -> None:
-    """Raises InputError if a JSON file of a tokenizer is truncated or not JSON."""
+    """Raises InputError if a tokenizer's JSON file is truncated or not JSON."""
     if path.suffix == '.json' and path.is_file():
         try:
             read_json_file(path)
@@ -118,13 +128,15 @@ def check_tokenizer_json(path: Path) -> None:
 
 
 def special_names(path: Path) -> dict[str, str]:
-    """Returns the special tokens of a tokenizer.json, under their names in tokenizer_config.json."""
+    """Returns the special tokens of a tokenizer.json, under the keys that tokenizer_config.json uses, such as
+    'pad_token'.
+    """
     found = role_names(load_tokenizer(path, lowercase=False))
     return {theirs: found[role] for role, theirs in THEIR_ROLES.items() if role in found}
 
 
 def padding_id(path: Path) -> int | None:
-    """Returns the id of the padding token in a tokenizer.json or vocab.json, or None."""
+    """Returns the id of the padding token in a tokenizer.json or vocab.json; None if there is no padding token."""
     tokenizer = load_tokenizer(path, lowercase=False)
     name = role_names(tokenizer).get('pad')
     return None if name is None else tokenizer.token_to_id(name)
@@ -139,7 +151,7 @@ def check_same_vocabulary(
     is_target: bool = False,
     field: str = 'train.start_from',
 ) -> None:
-    """Raises InputError if a checkpoint's ids stand for other pieces than the run's ids.
+    """Raises InputError if a checkpoint and the run use the same token ids for different tokens.
 
     Otherwise the checkpoint's embedding rows would go to the wrong tokens.
 
@@ -171,7 +183,7 @@ def check_same_vocabulary(
 
 
 def check_combinable(checkpoints: Mapping[Path, str]) -> None:
-    """Raises InputError if no tokenizer fits all of the encoders for one run.
+    """Raises InputError if encoders of one run have different tokens for the same ids, so no tokenizer fits all.
 
     Args:
         checkpoints: the encoders' folders, and the config field that names each.

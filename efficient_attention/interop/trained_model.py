@@ -1,4 +1,6 @@
-"""The record of a trained model, from a folder or a workdir: tasks start from it and `save_pretrained` writes it."""
+"""Defines `Pretrained`, a trained model opened from a folder or workdir, from which tasks start and which
+`save_pretrained` writes.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,30 +14,35 @@ from efficient_attention.config.run import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained encoder with its checkpoint's heads, or an encoder-decoder.
+    """A trained model opened from a folder or workdir: an encoder with its heads, or an encoder-decoder.
 
     Parameters are loaded only when `params` is called.
     """
 
     model: ModelConfig
-    head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
-    labels: tuple[str, ...]  # label names in the order of the outputs; () = unnamed
-    # a value of `ExamplesConfig.problem`, 'fill_mask', 'none' for a bare encoder, 'text_to_text', or one of `SEVERAL`
+    head: HeadConfig  # The head's kind is 'none' for an encoder without a prediction head, or for a pretraining model.
+    labels: tuple[str, ...]  # label names in the order of the model's outputs; () = the outputs have no names
+    # `problem` is a value of `ExamplesConfig.problem` or `SEVERAL`, 'fill_mask', 'text_to_text' or 'none' (no head).
     problem: str
-    family: str  # a `model_type` of `FAMILIES`; '' for a workdir
-    tokenizer: Path | None  # the tokenizer's file
+    family: str  # Hugging Face `model_type`, a key of `FAMILIES`; '' for a model from a workdir
+    tokenizer: Path | None  # path of the tokenizer's file
     lowercase: bool
-    # Nested dicts of float32 NumPy arrays by this project's module paths: 'encoder', and if present 'masked_lm',
-    # 'pooler', 'pair', 'head' and 'detector' (ELECTRA's discriminator). An encoder-decoder also has 'decoder', with the
-    # table that both stacks share.
+    # `params` returns the parameters as nested dicts of float32 NumPy arrays, by this project's module paths.
+    # The dicts contain 'encoder' and, if present, 'masked_lm', 'pooler', 'pair', 'head' and 'detector' (of ELECTRA).
+    # The dicts of an encoder-decoder also contain 'decoder', with the embedding table that encoder and decoder share.
     params: Callable[[], dict[str, Any]]
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
-    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its generation_config.json
-    examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_EXAMPLES; others: default
-    pairs: Mapping[str, str] = dataclasses.field(default_factory=dict)  # fields of OUR_PAIRS, from a run or its export
-    thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the original run
-    origin: Callable[[], str] = str  # the source of the parameters, as a short text
-    run: RunConfig | None = None  # the config of a workdir's run
-    target_tokenizer: Path | None = None  # the targets' tokenizer file, if it is another one
-    # The parameters with int8 codes, from a compact export or compressed-tensors folder; None for other models.
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # content of the imported config.json
+    # content of the imported generation_config.json
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # fields of the run's `examples` config on which predictions depend (OUR_EXAMPLES)
+    examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # fields of the run's `pairs` config on which predictions depend (OUR_PAIRS)
+    pairs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # decision thresholds that the original run chose on its validation set
+    thresholds: Callable[[], Mapping[str, float]] = dict
+    origin: Callable[[], str] = str  # a short text that says where the parameters come from
+    run: RunConfig | None = None  # config of the training run, for a model from a workdir
+    # path of the targets' tokenizer file, if targets have another tokenizer than sources
+    target_tokenizer: Path | None = None
+    # `codes` returns the parameters with int8 codes. Only compact exports and compressed-tensors folders have it.
     codes: Callable[[], dict[Any, Any]] | None = None

@@ -1,4 +1,4 @@
-"""Converts layers of different sizes to padded layers of one size, and back.
+"""Pads layers of different sizes to one size, for formats that allow only one size, and cuts the padding off again.
 
 The added heads and units are zeros and come last, so the padded layers compute the same. Padding lets shrunk models use
 formats with one size for all layers.
@@ -16,19 +16,22 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
 from efficient_attention.models.uneven_stack import EqualLayerGroup, equal_layer_groups, layer_sizes
 
-COLUMNS = ('query', 'key', 'value', 'up', 'gate')  # kernels whose outputs are heads or units
-ROWS = ('out', 'down')  # kernels whose inputs are heads or units
+# The columns of these kernels belong to attention heads or feed-forward units.
+COLUMNS = ('query', 'key', 'value', 'up', 'gate')
+ROWS = ('out', 'down')  # The rows of these kernels belong to attention heads or feed-forward units.
 LAST = {'attention': 'out', 'feed_forward': 'down'}
 Layer = dict[str, Any]
 
 
 def padded_config(config: ModelConfig) -> ModelConfig:
-    """Returns the config of the padded model, with full matrices instead of factors."""
+    """Returns the config of the padded model, in which all layers have one size and kernels are not factored."""
     return dataclasses.replace(config, layer_heads=(), layer_units=(), ranks=())
 
 
 def pad_layers(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of the equivalent `even` model; other models' parameters are returned unchanged."""
+    """Returns the parameters of an equivalent model whose layers all have one size. The parameters stay unchanged if
+    this is already so.
+    """
     if not config.has_layer_specific_sizes:
         return dict(params)
     layers = []
@@ -43,7 +46,7 @@ def pad_layers(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]
 
 
 def unpad_layers(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inverse of `padded`; raises InputError if a removed number is not zero."""
+    """Cuts the padding of `pad_layers` off; raises InputError if a number that is cut off is not zero."""
     if not config.has_layer_specific_sizes:
         return dict(params)
     whole, sizes, parts = params['encoder']['stack']['layers'], layer_sizes(config), []
@@ -56,22 +59,24 @@ def unpad_layers(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, An
 
 
 def with_encoder_stack(params: Mapping[str, Any], stack: dict[str, Any]) -> dict[str, Any]:
-    """Returns the parameters with the encoder's stack replaced."""
+    """Returns the model's parameters with the encoder's stack of layers replaced."""
     return dict(params) | {'encoder': dict(params['encoder']) | {'stack': stack}}
 
 
 def stack_layers(config: ModelConfig, layers: list[Layer]) -> Layer:
-    """Returns layers of one size as one tree, stacked along a leading axis if the config is stacked."""
+    """Returns layers of one size as a single tree, with arrays stacked along a leading axis if the config has stacked
+    layers.
+    """
     return jax.tree.map(lambda *leaves: np.stack(leaves), *layers) if config.is_stacked else layers[0]
 
 
 def full_width(config: ModelConfig, sub: str) -> int:
-    """Returns the number of columns of all heads, or the number of feed-forward units."""
+    """Returns the full width of a sub-layer: the columns of all attention heads, or the feed-forward units."""
     return config.heads * config.head_width if sub == 'attention' else config.feed_forward_width
 
 
 def padded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) -> Layer:
-    """Returns one layer with zeros for the heads and units that it lacks."""
+    """Returns one layer padded to full size, with zeros for the heads and feed-forward units that it lacks."""
     found = dict(layer)
     for sub in stretch.sub_layers:
         wide = full_width(config, sub.name)
@@ -81,7 +86,7 @@ def padded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) ->
 
 
 def constant_to_sub_layer(config: ModelConfig, sub: str, constant: Layer) -> Layer:
-    """Returns the empty kernels of a sub-layer without heads or units, and its remaining output bias."""
+    """Converts a sub-layer of which only an output bias remains to a sub-layer with empty kernels and this bias."""
     has_bias = config.attention_bias if sub == 'attention' else config.feed_forward_bias
     if not has_bias and np.any(constant['bias']):
         raise InputError(f'a layer keeps only a bias of its {sub}, but the model has no biases there')
@@ -97,13 +102,15 @@ def constant_to_sub_layer(config: ModelConfig, sub: str, constant: Layer) -> Lay
 
 
 def resize_dense(name: str, dense: Layer, wide: int) -> Layer:
-    """Returns a dense layer with `wide` kernel columns or rows for heads or units: padded with zeros, or cut."""
+    """Returns a dense layer with `wide` kernel columns (or rows) of heads or feed-forward units: padded with zeros, or
+    cut.
+    """
     axes = {'kernel': -1, 'bias': -1} if name in COLUMNS else {'kernel': -2} if name in ROWS else {}
     return {leaf: pad_or_cut_axis(array, axes[leaf], wide) if leaf in axes else array for leaf, array in dense.items()}
 
 
 def pad_or_cut_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
-    """Returns the array padded with zeros, or cut, to `size` along an axis."""
+    """Returns the array with length `size` along one axis: padded with zeros, or cut."""
     missing = size - array.shape[axis]
     if missing <= 0:
         return np.take(array, np.arange(size), axis=axis)
@@ -113,7 +120,7 @@ def pad_or_cut_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
 
 
 def unpadded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) -> Layer:
-    """Returns one layer cut to its own numbers of heads and units."""
+    """Returns one padded layer cut to its own numbers of heads and feed-forward units."""
     found = dict(layer)
     for sub in stretch.sub_layers:
         wide = 0 if sub.is_constant else full_width(stretch.config, sub.name)
@@ -131,5 +138,5 @@ def unpadded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) 
 
 
 def named_arrays(tree: Layer) -> list[tuple[str, np.ndarray]]:
-    """Returns the arrays of a tree with their paths."""
+    """Returns (path, array) for all arrays in a tree of parameters."""
     return [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

@@ -1,4 +1,5 @@
-"""Adafactor's scaling of gradients: second moments of a matrix are stored as one number per row and one per column.
+"""Adafactor's scaling of gradients, which stores the second moments of a matrix as one number per row and one per
+column.
 
     V_ij = R_i C_j / mean(R),  U = G / sqrt(V),  U /= max(1, rms(U)),  U *= max(0.001, rms(W))
 
@@ -14,12 +15,15 @@ import optax
 
 from efficient_attention.models.sharding import path_name
 
-FACTORED_FROM = 128  # least length of the shorter side of a matrix with factored moments, as in T5's code
-LEAST_SCALE = 1e-3  # the least rms of a parameter in its update, so that a parameter initialised to zeros still changes
+# As in T5's code, a matrix has factored second moments if both of its sides have at least this length.
+FACTORED_FROM = 128
+# An update is scaled by its parameter's RMS, but at least by this number, so that zero parameters still change.
+LEAST_SCALE = 1e-3
 
 
 def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:
-    """Returns Adafactor's transformation without the learning rate; each update is relative to its parameter's size.
+    """Returns Adafactor's gradient transformation without the learning rate. The size of each update is relative to the
+    size of its parameter.
 
     Args:
         stacked: as in `make_optimizer`; each layer of these parameters is scaled as a separate parameter.
@@ -42,7 +46,9 @@ def scale_by_adafactor(stacked: str | None) -> optax.GradientTransformation:
 
 
 def vmap_over_layers(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns `inner` applied separately to each entry along every parameter's first axis, as if to a parameter."""
+    """Returns a transformation that applies `inner` to each layer separately, along the first axis of parameters that
+    stack all layers.
+    """
 
     def init(params: optax.Params) -> optax.OptState:
         return jax.vmap(inner.init)(params) if jax.tree.leaves(params) else optax.EmptyState()

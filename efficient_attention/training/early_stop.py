@@ -1,4 +1,4 @@
-"""Early stopping: decides whether the validation metric has stopped improving."""
+"""Decides when a run stops early, because its validation metric has stopped improving."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from efficient_attention.workdir.metrics import STILL_PRUNING
 
 
 class Patience:
-    """Counts consecutive evaluations without a better value of `checkpoint.best_metric`.
+    """Counts how many evaluations in a row have not improved the metric `checkpoint.best_metric`, for early stopping.
 
     Args:
         evaluations: the run ends after this many evaluations without a better value; 0 = it never ends early.
@@ -25,7 +25,7 @@ class Patience:
             self.add_evaluation(metrics)
 
     def add_evaluation(self, metrics: Mapping[str, Any]) -> None:
-        """Counts an evaluation with these metrics; ignores an evaluation before pruning has finished."""
+        """Counts one evaluation, given its metrics. Evaluations before the end of pruning are ignored."""
         if metrics.get(STILL_PRUNING):
             self._is_counted = False
             return
@@ -37,14 +37,14 @@ class Patience:
 
     @property
     def is_best(self) -> bool:
-        """Whether the last evaluation was the best so far."""
+        """Whether the last evaluation is the best one so far."""
         return self._is_counted and self._since_best == 0
 
     @property
     def is_patience_exhausted(self) -> bool:
-        """Whether the run should end, because too many evaluations have passed without a better value."""
+        """Whether the run should stop early, because too many evaluations in a row have not improved the metric."""
         return 0 < self._evaluations <= self._since_best
 
     def describe_early_stop(self) -> str:
-        """Returns the reason why the run ends, in a few words."""
+        """Returns the reason for an early stop as a short text."""
         return f'{self._since_best} evaluations without a better {self._name} than {self._sign * self._best:.4g}'

@@ -1,4 +1,4 @@
-"""Completes the values of a config file to a run's config: fills every field that is None.
+"""Completes the values of a config file to the full config of a run, by filling every field that is None.
 
 In a fine-tuning config, these fields may be None:
 
@@ -30,22 +30,23 @@ from efficient_attention.tasks.encoded_examples import EncodedExamples, load_exa
 from efficient_attention.training.initial_params import check_layer_count, open_start_checkpoint
 
 Values = dict[str, Any]
-# A compressed teacher sets these model fields. Its student does not copy them: it gets their defaults.
+# A compressed teacher sets these model fields, but its student gets their defaults instead of the teacher's values.
 OF_SMALL = ('layer_heads', 'layer_units', 'quantization', 'float_layers', 'ranks')
-# Fields whose defaults follow from the width and the number of heads.
+# The defaults of these model fields depend on the model's width and number of heads.
 OF_WIDTH = ('head_width', 'feed_forward_width', 'embedding_width', 'state_width')
 
 
 class FilledConfig(NamedTuple):
-    """A complete config, with the examples and the checkpoint that were read to complete it."""
+    """A complete config of a run, with the training examples and the checkpoint that were read to complete it."""
 
     config: RunConfig
-    examples: EncodedExamples | None = None  # None unless the run fine-tunes
-    pretrained: Pretrained | None = None  # the opened checkpoint of `train.start_from`
+    examples: EncodedExamples | None = None  # the encoded examples of a fine-tuning run; None for other runs
+    pretrained: Pretrained | None = None  # the opened checkpoint that `train.start_from` names
 
 
 def fill_config(values: Mapping[str, Any]) -> FilledConfig:
-    """Returns the complete config, with the examples and the checkpoint that were read for it.
+    """Returns the complete config of a run, with the training examples and the checkpoint that were read to complete
+    it.
 
     Raises:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files cannot be used.
@@ -59,9 +60,8 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         raise InputError(
             "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
         )
-    from_dict(
-        filled.get('distill', {}), DistillConfig, 'distill.'
-    ).check_has_teacher()  # first: without a teacher other fields stay None too, and their errors would hide this one
+    # The teacher is checked first. Without a teacher, other fields stay None too, and their errors would hide this one.
+    from_dict(filled.get('distill', {}), DistillConfig, 'distill.').check_has_teacher()
     start = filled['train'].get('start_from')
     pretrained = open_start_checkpoint(start, filled['train'].get('start_layers') or '') if start else None
     if pretrained is not None:
@@ -78,9 +78,8 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     fill_tokenizer(filled['data'], like)
     fill_open_fields(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
-    known = from_dict(
-        with_placeholder_values(filled, steps), RunConfig
-    )  # checks all known fields before files are read
+    # All fields that are known by now are checked before files are read.
+    known = from_dict(with_placeholder_values(filled, steps), RunConfig)
     check_vocabularies(known)
     if pretrained is not None and not known.train.start_random:
         ours = load_tokenizer(known.data.tokenizer, lowercase=known.data.lowercase).get_vocab()
@@ -89,7 +88,8 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     labels = examples.problem.labels
     is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
     if pretrained and is_known and not known.examples.labels:
-        labels = pretrained.labels  # a checkpoint with the same labels keeps the order of its labels
+        # If the checkpoint has the same labels in another order, the run uses the checkpoint's order.
+        labels = pretrained.labels
         examples = load_examples(dataclasses.replace(known.examples, labels=labels), known.data)
     filled['examples']['labels'] = labels
     fill_head(filled['head'], examples, pretrained)
@@ -98,7 +98,9 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
 
 
 def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
-    """Returns a text-to-text run's config, filled from `train.start_from`; raises as `fill_config`."""
+    """Returns the complete config of a text-to-text run, with open fields taken from the checkpoint `train.start_from`;
+    raises as `fill_config`.
+    """
     filled = with_placeholder_values(values, {})
     groups = [filled[name] for name in ('model', 'data', 'pairs') if name in filled]
     if not any(value is None for group in groups for value in group.values()):
@@ -120,7 +122,9 @@ def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
 
 
 def start_tokens_of_checkpoint(pretrained: Pretrained, tokenizer: Path) -> Values:
-    """Returns the `pairs.begin` and `pairs.start` with which an encoder-decoder was trained."""
+    """Returns the config fields `pairs.begin` and `pairs.start` with which an encoder-decoder checkpoint was
+    trained.
+    """
     if pretrained.pairs:
         return {name: pretrained.pairs.get(name, '') for name in OUR_PAIRS}
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
@@ -129,7 +133,7 @@ def start_tokens_of_checkpoint(pretrained: Pretrained, tokenizer: Path) -> Value
 
 
 def config_without_data(values: Mapping[str, Any]) -> RunConfig:
-    """Returns the complete config of a run that is only planned.
+    """Returns the complete config of a run whose memory and time are only estimated, so that no training data are read.
 
     Raises:
         InputError: a field is bad, or the sizes depend on training files or on a checkpoint that does not exist.
@@ -142,14 +146,14 @@ def config_without_data(values: Mapping[str, Any]) -> RunConfig:
 
 
 def fill_open_fields(group: Values, values: Mapping[str, Any]) -> None:
-    """Sets the fields of a group that are None to these values."""
+    """Sets those fields of a config group that are None to the given values."""
     for name, value in values.items():
         if group.get(name) is None:
             group[name] = value
 
 
 def with_placeholder_values(values: Mapping[str, Any], stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
-    """Returns a copy of the values; fields that are None get the values of `stand_ins`."""
+    """Returns a copy of the config values in which fields that are None have the values of `stand_ins`."""
     copy = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     for name, group in stand_ins.items():
         fill_open_fields(copy[name], group)
@@ -157,7 +161,7 @@ def with_placeholder_values(values: Mapping[str, Any], stand_ins: Mapping[str, M
 
 
 def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
-    """Sets `data.tokenizer` to the checkpoint's tokenizer if it is None."""
+    """Sets `data.tokenizer` to the checkpoint's tokenizer file, if the config names no tokenizer."""
     if data.get('tokenizer') is not None:
         return
     if pretrained is None or pretrained.tokenizer is None:
@@ -171,19 +175,23 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
 
 
 def first_teacher(distill: Values) -> Pretrained | None:
-    """Returns the first teacher of a freshly initialised student; None without a teacher."""
+    """Opens the first teacher that a distillation config names, from which a new student takes its sizes; returns None
+    without a teacher.
+    """
     folder = (distill.get('teacher') or '').split(',')[0].strip()
     return open_teacher_model(folder) if folder else None
 
 
 def fill_width_dependent_fields(model: Values, like: Pretrained) -> None:
-    """Sets width-dependent fields to their defaults if the model differs from `like` in width or number of heads."""
+    """Sets width-dependent model fields to their defaults, if the model's width or number of heads differs from the
+    model `like`.
+    """
     if any(model.get(name) not in (None, getattr(like.model, name)) for name in ('width', 'heads')):
         fill_open_fields(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:
-    """Sets the head's fields that are None.
+    """Sets the fields of the head's config that are None.
 
     The problem determines kind and outputs. Other fields come from the checkpoint's head, then from the defaults.
     """
@@ -204,7 +212,7 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
 
 
 def fill_step_counts(values: Values, examples: EncodedExamples) -> None:
-    """Sets steps and warm-up steps that are None, computed from the number of training rows."""
+    """Sets training steps and warm-up steps that are None, from the number of epochs and of training rows."""
     train, optimizer, fields = values['train'], values['optimizer'], values['examples']
     if train.get('steps') is None:
         steps_per_epoch = -(-len(examples.train_rows) // train['batch_size'])

@@ -1,6 +1,7 @@
-"""Everything around a training run that protects it: workdir claim and lock, restore, watchdog, report at the end.
+"""Protects a training run: claims and locks the workdir, restores the newest checkpoint, watches for hangs, and writes
+the report at the end.
 
-It also compares the config and the data of all processes before the first step.
+Before the first step, it also checks that all processes have the same config and the same data.
 """
 
 import contextlib
@@ -48,28 +49,28 @@ from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, read_metrics, unreadable_lines_note
 from efficient_attention.workdir.report import write_report
 
-LINES = 'metrics_lines'  # name in a checkpoint's record: the number of lines of metrics.jsonl
-LINES_HASH = 'metrics_sha256'  # name in a checkpoint's record: the SHA-256 of these lines
+LINES = 'metrics_lines'  # key in a checkpoint's JSON record: how many lines metrics.jsonl had
+LINES_HASH = 'metrics_sha256'  # key in a checkpoint's JSON record: the SHA-256 of these lines of metrics.jsonl
 
 
 @dataclasses.dataclass(frozen=True)
 class GuardedRun:
-    """A run with a claimed workdir, ready for its next step."""
+    """A training run that has claimed its workdir and is ready for its next step."""
 
     run: Run
-    state: TrainState  # state of the newest checkpoint, or of a new run
-    evaluations: list[dict[str, Any]]  # evaluations of all steps up to this state
-    patience: Patience  # counts these evaluations
-    interval: MetricsInterval  # metrics summed since the last line of the log
+    state: TrainState  # training state of the newest checkpoint, or of a new run
+    evaluations: list[dict[str, Any]]  # metrics of all evaluations before the next step
+    patience: Patience  # the early-stopping counter, which has counted all earlier evaluations
+    interval: MetricsInterval  # sums of the metrics of all steps since the last line in the log
     checkpoints: CheckpointWriter
-    record: dict[str, Any]  # stored in all its checkpoints
+    record: dict[str, Any]  # JSON values that all checkpoints of the run store
     log: MetricsLog
     progress: ProgressDisplay
     watchdog: Watchdog
     stop: StopSignal
 
     def is_complete(self, step: int) -> bool:
-        """Whether the run is finished after this step: at its last step, or stopped early."""
+        """Returns whether the run ends after this step, because it is the last step or the run stops early."""
         return step == self.run.config.train.steps or self.patience.is_patience_exhausted
 
 
@@ -77,18 +78,19 @@ class GuardedRun:
 def guarded_run(
     config: RunConfig, workdir: Path, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
 ) -> Iterator[GuardedRun]:
-    """Yields the run with its state restored or newly initialised; at the end writes the report and frees the workdir.
+    """Yields a training run whose state is restored or newly initialised. At the end, it writes the report and releases
+    the workdir.
 
     While the run lasts:
 
     - a watchdog ends the process if the run makes no progress
-    - once `stop.expect` was called, a stop signal makes the run save and stop
+    - once `stop.enable_graceful_stop` was called, a stop signal makes the run save and stop
     - other processes are informed of an error
 
     Args:
-        config: complete.
-        workdir: of the run; created if missing.
-        examples: of a fine-tuning run, if already read.
+        config: the complete config of the run.
+        workdir: the folder of the run; created if missing.
+        examples: the encoded examples of a fine-tuning run, if already read.
         pretrained: the checkpoint of `train.start_from`, if already open.
 
     Raises:
@@ -98,30 +100,34 @@ def guarded_run(
     stop = StopSignal()
     is_begun = bool(CheckpointReader(workdir).complete_steps())
     if is_begun:
-        check_saved_config(workdir, config)  # before data are prepared, which may take minutes
+        # The config is checked before the data are prepared, which may take minutes.
+        check_saved_config(workdir, config)
     else:
         check_folder_kind(workdir, RUN)
         CheckpointReader(workdir).check_checkpoints_not_lost()
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
-    run.task.prepare_training()  # before the workdir is claimed: bad training data should leave no workdir behind
+    # Data are prepared before the workdir is claimed, so that bad training data leave no workdir behind.
+    run.task.prepare_training()
     if not is_begun:
-        start.load_pruning_mask(run)  # before the claim: a bad mask should leave no workdir behind
+        # The mask is loaded before the workdir is claimed, so that a bad mask leaves no workdir behind.
+        start.load_pruning_mask(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
-        stack.enter_context(stop)  # a stop signal thus waits until the report is written and all files are closed
+        # The stop-signal handler ends late, so that a stop waits until the report is written and all files are closed.
+        stack.enter_context(stop)
         note_phase(RESTORING)
         checkpoints = stack.enter_context(CheckpointWriter(workdir, config.checkpoint))
         newest, evaluations = checkpoints.newest, evaluations_until_checkpoint(checkpoints)
         going_on_from = {'step': newest.step if newest else 0, 'evaluations': len(evaluations)}
-        # Hosts may see different versions of the files.
+        # Hosts may see different versions of the checkpoint files, so all processes compare what they found.
         compare_with_peers({**fingerprint, 'going_on_from': going_on_from})
         state = begin_or_restore(run, start, checkpoints, fingerprint)
         renewed = write_workdir_files(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)
-        # The report is written also after an error, when it is most useful.
+        # The report is also written after an error, when it is most useful.
         stack.push(functools.partial(write_report_at_the_end, workdir))
         unsaved = (
             missing_newer_step_note(workdir, checkpoints.reader.folder, newest.step)
@@ -133,9 +139,8 @@ def guarded_run(
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.print_line(f'{run.describe_run()}; {begun}')
-        stack.push(
-            report_error_to_peers
-        )  # runs first at the end: closing the objects above may wait for other processes
+        # `report_error_to_peers` runs first at the end, because closing the other objects may wait for other processes.
+        stack.push(report_error_to_peers)
         guarded = GuardedRun(
             run=run,
             state=state,
@@ -164,14 +169,15 @@ def guarded_run(
 def begin_or_restore(
     run: Run, start: InitialParams, checkpoints: CheckpointWriter, fingerprint: dict[str, Any]
 ) -> TrainState:
-    """Claims the workdir and returns the first state: from `checkpoints.newest`, or a new one.
+    """Claims the workdir and returns the training state at the start: from the newest checkpoint, or of a new run.
 
     Raises:
         InputError: the workdir belongs to another run, or the checkpoint has other data or another config.
     """
     newest, workdir = checkpoints.newest, checkpoints.reader.folder.parent
     if newest is None:
-        state = start.make_initial_state(run)  # before the claim: a refused run does not claim the workdir
+        # The training state is made before the claim, so that a run that fails here does not claim the workdir.
+        state = start.make_initial_state(run)
         claim_workdir(workdir, run.config, has_checkpoint=False)
         return state
     claim_workdir(workdir, run.config, has_checkpoint=True)
@@ -184,12 +190,14 @@ def begin_or_restore(
 
 
 def saved_fingerprint(newest: UnreadCheckpoint | None) -> dict[str, Any]:
-    """Returns the fingerprint that a checkpoint holds, completed with newer config fields; {} without a checkpoint."""
+    """Returns the fingerprint in a checkpoint's record, with defaults for config fields that are newer; {} without a
+    checkpoint.
+    """
     return with_new_field_defaults(newest.record.get(FINGERPRINT, {})) if newest else {}
 
 
 def evaluations_until_checkpoint(checkpoints: CheckpointWriter) -> list[dict[str, Any]]:
-    """Returns the evaluations of a run up to the checkpoint from which it resumes."""
+    """Returns the metrics of all evaluations up to the checkpoint from which a run resumes."""
     newest = checkpoints.newest
     return earlier_evaluations(checkpoints.reader.folder, newest.step, newest.record) if newest else []
 
@@ -197,7 +205,7 @@ def evaluations_until_checkpoint(checkpoints: CheckpointWriter) -> list[dict[str
 def write_report_at_the_end(
     workdir: Path, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
-    """Writes the report in process 0, if there are metrics.
+    """Writes the HTML report of a run, in process 0 and only if the run has logged metrics.
 
     Raises:
         RunError, InputError: the report cannot be written. If the run ends with an error, the failure is only printed,
@@ -214,14 +222,15 @@ def write_report_at_the_end(
 
 
 def check_best_metric(run: Run) -> None:
-    """Raises InputError if no evaluation of the run computes `checkpoint.best_metric`."""
+    """Raises InputError if the evaluations of the run do not compute the metric `checkpoint.best_metric`."""
     name = run.config.checkpoint.best_metric
     if name and name not in run.evaluation_metric_names:
         raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.evaluation_metric_names))}')
 
 
 def write_workdir_files(run: Run, workdir: Path, newest: UnreadCheckpoint | None) -> list[str]:
-    """Writes missing or changed files next to the checkpoints in process 0; returns a line about a change.
+    """In process 0, writes the tokenizer and vocabulary files of a workdir if they are missing or changed; returns a
+    note about a changed file.
 
     Raises:
         InputError: even the new files differ from the files with which the checkpoint was saved.
@@ -239,13 +248,17 @@ def write_workdir_files(run: Run, workdir: Path, newest: UnreadCheckpoint | None
 
 
 def no_checkpoint_note(workdir: Path) -> list[str]:
-    """Returns a line if the previous run ended before its first checkpoint, so that this run starts over; else none."""
+    """Returns a note if the previous run in this workdir ended before its first checkpoint, so that this run starts
+    over; otherwise [].
+    """
     last = last_logged_step(workdir)
     return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []
 
 
 def damaged_metrics_notes(newest: UnreadCheckpoint | None, log: MetricsLog) -> list[str]:
-    """Returns notes on metrics lines before the checkpoint that are unreadable, lost or changed; [] if none are."""
+    """Returns notes on lines of metrics.jsonl from before the checkpoint that are unreadable, lost or changed; [] if
+    there are none.
+    """
     record = newest.record if newest else {}
     before, digest = record.get(LINES, 0), record.get(LINES_HASH)
     notes = unreadable_lines_note(log.workdir, log.dropped)
@@ -258,7 +271,9 @@ def damaged_metrics_notes(newest: UnreadCheckpoint | None, log: MetricsLog) -> l
 
 
 def restore_metrics_interval(newest: UnreadCheckpoint | None) -> MetricsInterval:
-    """Returns the sums of metrics that a checkpoint holds since the last log line; empty sums without a checkpoint."""
+    """Returns the sums of metrics since the last log line, as the checkpoint stored them; empty sums without a
+    checkpoint.
+    """
     return (
         MetricsInterval.from_json(newest.record[INTERVAL])
         if newest and INTERVAL in newest.record

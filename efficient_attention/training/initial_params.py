@@ -1,4 +1,6 @@
-"""Initial state of a new run: freshly initialised, or with parameters loaded from an existing checkpoint."""
+"""Makes the initial state of a new training run: freshly initialised, or with parameters loaded from an existing
+checkpoint.
+"""
 
 import dataclasses
 import functools
@@ -24,13 +26,14 @@ from efficient_attention.pruning.pruner import Pruner, flatten_by_path
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
-# Names of the output layer, and of embedding tables, which may be the output layer.
+# This matches the paths of output projections, and of embedding tables, which may also be output projections.
 OUTPUTS = r'head/dense/|token/embedding$'
-MUST_START = 'encoder/'  # required in a checkpoint; a head that is missing or does not fit is freshly initialised
+# The encoder's parameters must be in the checkpoint. A head that is missing or does not fit is freshly initialised.
+MUST_START = 'encoder/'
 
 
 def open_start_checkpoint(folder: str, layers: str = '') -> Pretrained:
-    """Returns the checkpoint of `train.start_from` with the layers of `train.start_layers`.
+    """Opens the checkpoint that `train.start_from` names, with only the layers that `train.start_layers` lists.
 
     Raises:
         InputError: the checkpoint cannot be opened, or the layers cannot be picked.
@@ -48,29 +51,32 @@ def open_start_checkpoint(folder: str, layers: str = '') -> Pretrained:
 
 
 def check_layer_count(layers: int, pretrained: Pretrained) -> None:
-    """Raises InputError if the model's number of layers differs from the number of picked layers."""
+    """Raises InputError if `model.layers` differs from the number of layers that `train.start_layers` picks from the
+    checkpoint.
+    """
     allowed = f'{pretrained.model.layers}, as many as train.start_layers names'
     require(layers == pretrained.model.layers, 'model.layers', layers, allowed)
 
 
 class InitialParams:
-    """The source of the parameters at step 0; a checkpoint is opened on first use, at most once."""
+    """The source of a run's parameters at step 0. A checkpoint to start from is opened on first use, and only once."""
 
     def __init__(self, config: RunConfig, pretrained: Pretrained | None = None) -> None:
-        """Sets the config; `pretrained` is the checkpoint of `train.start_from`, if already open."""
+        """Stores the config, and the checkpoint of `train.start_from` if it is already open."""
         self.config, self._open = config, pretrained
         self._mask: Any = None
 
     @functools.cached_property
     def pretrained(self) -> Pretrained:
-        """The opened checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
+        """The opened checkpoint that `train.start_from` names; raises InputError as `open_pretrained` does."""
         pretrained = self._open or open_start_checkpoint(self.config.train.start_from, self.config.train.start_layers)
         if self.config.train.start_layers:
             check_layer_count(self.config.model.layers, pretrained)
         return pretrained
 
     def load_pruning_mask(self, run: Run) -> None:
-        """Loads the mask of `prune.mask_from`, if the config names one and it is not yet loaded.
+        """Loads the pruning mask from the model that `prune.mask_from` names, unless it is loaded or the config names
+        none.
 
         Raises:
             InputError: no such model exists, or its layers differ from the run's layers.
@@ -85,7 +91,7 @@ class InitialParams:
         self._mask = scores_keeping_nonzero(run.pruner, where, params)
 
     def make_initial_state(self, run: Run) -> TrainState:
-        """Returns the run's state at step 0, created on its devices.
+        """Returns the training state at step 0, created on the devices of the run.
 
         Raises:
             InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
@@ -103,17 +109,18 @@ class InitialParams:
         if note := changed_attention_note(pretrained.model, self.config.model):
             logging.getLogger(__name__).warning('train.start_from %s: %s', start, note)
         if self.config.model.global_tokens and not pretrained.model.global_tokens:
-            # the projections of global tokens start as copies
+            # The new projections for global tokens start as copies of the ordinary projections.
             pretrained = extend_positions(pretrained, global_tokens=self.config.model.global_tokens)
         params = pretrained.params()
         if not has_same_outputs(pretrained, self.config):
-            if params.pop('head', None) is not None:  # trained for other labels, even if as many
+            # The checkpoint's head was trained for other labels, even if it has the same number of outputs.
+            if params.pop('head', None) is not None:
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
         is_whole = self.config.task == TEXT_TO_TEXT
         return dataclasses.replace(state, params=load_matching_params(state.params, params, start, is_whole=is_whole))
 
     def origin(self) -> str:
-        """Returns the source of the parameters, in a few words."""
+        """Returns a short text that says where the run's initial parameters come from."""
         start, drawn = self.config.train.start_from, f'freshly initialised parameters (seed {self.config.train.seed})'
         if not start:
             return drawn
@@ -123,7 +130,9 @@ class InitialParams:
 
 
 def changed_attention_note(theirs: ModelConfig, ours: ModelConfig) -> str:
-    """Returns a warning if the checkpoint was trained with other attention mechanisms than the run uses, else ''."""
+    """Returns a warning if the run uses other attention mechanisms than those the checkpoint was trained with;
+    otherwise ''.
+    """
     before, after = theirs.mechanisms, ours.mechanisms
     if all(before[layer % len(before)] == after[layer % len(after)] for layer in range(ours.layers)):
         return ''
@@ -131,7 +140,7 @@ def changed_attention_note(theirs: ModelConfig, ours: ModelConfig) -> str:
 
 
 def with_pruning_scores(state: TrainState, mask: Any) -> TrainState:
-    """Returns the state with these pruning scores; unchanged if `mask` is None."""
+    """Returns the training state with these pruning scores; the state is unchanged if `mask` is None."""
     if mask is None:
         return state
     scores = jax.tree.map(lambda leaf, one: jax.device_put(np.asarray(one), leaf.sharding), state.scores, mask)
@@ -139,7 +148,9 @@ def with_pruning_scores(state: TrainState, mask: Any) -> TrainState:
 
 
 def scores_keeping_nonzero(pruner: Pruner, where: Path, params: Any) -> Any:
-    """Returns scores that keep every non-zero weight of a checkpoint; raises InputError if the shapes do not fit."""
+    """Returns pruning scores that keep every non-zero weight of a checkpoint and prune its zeros; raises InputError if
+    shapes differ.
+    """
     flat = flatten_by_path(params)
     for group in pruner.groups:
         for member in group.members:
@@ -156,7 +167,7 @@ def scores_keeping_nonzero(pruner: Pruner, where: Path, params: Any) -> Any:
 
 
 def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
-    """Whether a checkpoint's head has the same problem and labels as the config's examples.
+    """Returns whether a checkpoint's head solves the same problem, with the same labels, as the run.
 
     Question answering and multi-hop answering count as the same problem.
     """
@@ -166,7 +177,8 @@ def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
 
 
 def load_matching_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, is_whole: bool = False) -> Any:
-    """Returns `params`, with every array replaced that `pretrained` has under the same path and in the same shape.
+    """Returns the initial parameters of a run: the checkpoint's array where path and shape match, otherwise the freshly
+    initialised array.
 
     Logs the names of arrays that stay freshly initialised.
 
@@ -214,6 +226,8 @@ def load_matching_params(params: Any, pretrained: Mapping[str, Any], where: Path
 
 
 def output_layer_advice(name: str) -> str:
-    """Returns the fields to change, if only the checkpoint or only the model has an array of the output layer."""
+    """Returns advice for an error message about an output-layer array that only the checkpoint or only the model has;
+    '' for other arrays.
+    """
     fields = 'model.tied_output and model.shared_table'
     return f'; {fields} must be as the checkpoint has them' if re.search(OUTPUTS, name) else ''

@@ -1,4 +1,4 @@
-"""The train loop, shared by all tasks, with evaluations, logs and checkpoints."""
+"""Runs the training loop of every task, with evaluations, logs and checkpoints."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -28,19 +28,20 @@ from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
 def train(
     config: RunConfig, workdir: Path, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
 ) -> dict[str, float]:
-    """Trains to `train.steps`, from the newest checkpoint if there is one; returns the validation metrics at the end.
+    """Trains a run up to step `train.steps`, resuming from its newest checkpoint if there is one. Returns the
+    validation metrics at the end.
 
     Returns {} if the run has no validation set.
 
     Args:
-        config: complete.
-        workdir: of the run; created if missing.
-        examples: of a fine-tuning run, if already read.
+        config: the complete config of the run.
+        workdir: the folder of the run; created if missing.
+        examples: the encoded examples of a fine-tuning run, if already read.
         pretrained: the checkpoint of `train.start_from`, if already open.
 
     Raises:
         InputError: bad config, data or workdir.
-        TrainingStopped: too many steps in a row were not finite, or the state is not.
+        NonFiniteTrainingError: too many steps in a row were not finite, or the state is not.
         SaveError: the newest checkpoint could not be saved. The error is printed at once and raised at the end. If
             `checkpoint.when_save_fails` is 'stop', it is raised at once.
         RunStopped: a stop signal (SIGINT, SIGTERM) ended the run after the current step, with a checkpoint, or during
@@ -48,7 +49,8 @@ def train(
     """
     with guarded_run(config, workdir, examples=examples, pretrained=pretrained) as guarded:
         trainer, run, stop = Trainer(guarded), guarded.run, guarded.stop
-        state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps  # restored, or new
+        # The state comes from a checkpoint or is new.
+        state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps
         trainer.run_missed_evaluation(first, state)
         if guarded.is_complete(first):
             return trainer.held_out
@@ -75,17 +77,19 @@ def train(
 
 
 class Trainer:
-    """The work around each training step: input, logs, evaluations and checkpoints."""
+    """Does the work around each training step: loads batches, logs metrics, runs evaluations and saves checkpoints."""
 
     def __init__(self, guarded: GuardedRun) -> None:
         self.guarded, self.run, self.config = guarded, guarded.run, guarded.run.config
         self.checkpoints, self.log, self.progress = guarded.checkpoints, guarded.log, guarded.progress
         self.evaluations, self.patience, self.watchdog = guarded.evaluations, guarded.patience, guarded.watchdog
         self.eval_step = self.run.evaluation.step()
-        self.held_out: dict[str, float] = {}  # metrics of the last evaluation
-        self.is_cut = False  # whether a stop signal interrupted the last evaluation
-        self.kept: CachedTeacherLogits | None = None  # cached teacher logits
-        self.first_step = int(guarded.state.step) + 1  # the first step includes the compilation
+        self.held_out: dict[str, float] = {}  # metrics of the last evaluation on the validation set
+        self.is_cut = False  # True if a stop signal interrupted the last evaluation
+        # cached teacher logits of all training rows; None if the run has none
+        self.kept: CachedTeacherLogits | None = None
+        # number of the first step after the start, which includes the compilation
+        self.first_step = int(guarded.state.step) + 1
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)
         device_peak = peak_flops(self.run.mesh.devices.flat[0].device_kind)
@@ -95,10 +99,10 @@ class Trainer:
             peak_flops=device_peak * self.run.mesh.size if device_peak else None,
         )
 
-    # ---- input and steps ----
+    # ---- batches and steps ----
 
     def cache_teacher_logits(self, first: int) -> None:
-        """Computes or loads a teacher's logits of all training rows, if the run caches them."""
+        """Loads or computes the teacher's logits of all training rows, if the run caches teacher logits."""
         self.kept = load_or_compute_logits(
             self.run.teacher,
             self.run.task,
@@ -108,12 +112,12 @@ class Trainer:
         )
 
     def training_batches(self, first: int) -> Iterator[dict]:
-        """Returns this process's training batches after step `first`, on the host."""
+        """Returns an iterator over this process's training batches after step `first`, as arrays on the host."""
         last = self.config.train.steps
         return self.run.task.training_batches(first, last, jax.process_index(), jax.process_count())
 
     def next_device_batch(self, step: int, batches: Iterator[dict]) -> dict[str, jax.Array]:
-        """Returns the next batch, for this step, on its devices."""
+        """Loads the next training batch and puts it on the devices."""
         is_first = step == self.first_step
         self.watchdog.note_progress(step, COMPILING if is_first else INPUT)
         rows = self.next_batch(batches)
@@ -122,15 +126,17 @@ class Trainer:
         return batch
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
-        """Returns the next batch; its loading time counts as waiting for data if the device is idle afterwards."""
+        """Returns the next training batch. The loading time counts as waiting for data if the device has nothing to do
+        afterwards.
+        """
         with self.throughput.time_data_wait(lambda: self.queue.is_idle):
             return next(batches)
 
     def record_step(self, step: int, metrics: dict[str, jax.Array], batch: Any, state: TrainState) -> None:
-        """Records a step that the device has started, and logs earlier steps that were skipped.
+        """Records a training step that the device has started, and prints which earlier steps were skipped.
 
         Raises:
-            TrainingStopped: too many steps in a row were not finite, or the state is not.
+            NonFiniteTrainingError: too many steps in a row were not finite, or the state is not.
             SaveError: the newest save failed, and `checkpoint.when_save_fails` is 'stop'.
         """
         if step == self.first_step:
@@ -144,7 +150,7 @@ class Trainer:
         self.checkpoints.raise_if_save_failed()
 
     def log_mean_metrics(self, step: int) -> None:
-        """Writes the mean metrics since the last call, the learning rate and the throughput."""
+        """Logs the mean training metrics since the last call, with the learning rate and the throughput."""
         interval = self.queue.take_interval()
         means, rates = interval.mean_metrics(), self.throughput.measure_rates(interval.steps)
         updates = max(step - 1 - int(means['skipped']), 0)
@@ -155,12 +161,14 @@ class Trainer:
     # ---- evaluations ----
 
     def is_evaluation_step(self, step: int) -> bool:
-        """Whether the run evaluates after this step."""
+        """Returns whether the run evaluates after this step."""
         is_due = step == self.config.train.steps or step % self.config.eval.every_steps == 0
         return self.config.has_held_out and is_due
 
     def run_missed_evaluation(self, step: int, state: TrainState) -> None:
-        """Evaluates the restored state before the first step, if that evaluation is missing or the run is complete."""
+        """Evaluates the restored state before the first step, if its evaluation is missing or the run is already
+        complete.
+        """
         is_due = self.config.has_held_out and step > 0 and step % self.config.eval.every_steps == 0
         if is_due and step not in [line['step'] for line in self.evaluations]:
             self.note_evaluation(step, self.evaluate(step, state))
@@ -169,7 +177,9 @@ class Trainer:
             self.evaluate(step, state)
 
     def evaluate_or_stop(self, step: int, state: TrainState) -> dict[str, float] | None:
-        """Evaluates and records the metrics; None if a stop signal interrupts, and the next start evaluates again."""
+        """Evaluates the model and records its metrics. Returns None if a stop signal interrupts; the resumed run then
+        evaluates again.
+        """
 
         def save() -> int:
             self.save(step, state)
@@ -192,7 +202,9 @@ class Trainer:
     def evaluate(
         self, step: int, state: TrainState, before_batch: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Writes and returns the metrics of the whole validation set; `before_batch` may raise an error to end it."""
+        """Computes, logs and returns the metrics on the whole validation set. `before_batch` may raise an error to end
+        the evaluation.
+        """
 
         def on_batch() -> None:
             self.watchdog.note_progress(step, EVALUATING)
@@ -212,14 +224,16 @@ class Trainer:
         return metrics
 
     def note_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Counts an evaluation for early stopping; later checkpoints store it."""
+        """Counts an evaluation for early stopping, and keeps its metrics so that later checkpoints store them."""
         self.patience.add_evaluation(metrics)
         self.evaluations.append(metrics_line(step, HELD_OUT, metrics))
 
-    # ---- checkpoints and the end ----
+    # ---- checkpoints, and the end of the run ----
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
-        """Starts to save a state, which must be finite; `metrics` belong to the evaluation at this step, if any."""
+        """Starts to save a checkpoint of a state, which must be finite. `metrics` come from the evaluation at this
+        step, if there is one.
+        """
         self.watchdog.note_progress(step, SAVING)
         check_state_finite(step, state)
         lines = {
@@ -231,12 +245,15 @@ class Trainer:
         self.checkpoints.save(step, state, record=record, metrics=metrics)
 
     def finish_run(self, step: int) -> None:
-        """Waits for the last save; raises RunStopped if a stop signal ended the run after this step."""
-        self.checkpoints.wait_until_saved()  # before the stop signal's handler ends, so that a stop waits for the save
+        """Waits until the last checkpoint is saved; raises RunStopped if a stop signal ended the run after this
+        step.
+        """
+        # This waits before the stop signal's handler ends, so that a stop signal cannot interrupt the save.
+        self.checkpoints.wait_until_saved()
         if self.is_cut or not self.guarded.is_complete(step):
             self.say_stopped(step)
             raise RunStopped
 
     def say_stopped(self, step: int) -> None:
-        """Prints that the run stopped after this step."""
+        """Prints that the run stopped after this step and can be resumed."""
         self.progress.print_line(f'stopped after step {step}, which is saved; the same command goes on from there')

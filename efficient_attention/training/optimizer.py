@@ -1,4 +1,5 @@
-"""Update rules from gradients: AdamW and LAMB as in the published code, Adafactor (`adafactor.py`), Adadelta.
+"""Builds the optimizer of a run: AdamW and LAMB as in the published code of BERT and ALBERT, Adafactor
+(`adafactor.py`), or Adadelta.
 
     BERT:   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  u = m / (sqrt(v) + eps) + decay * w,  w -= rate * u
     ADADELTA: v = b2 v + (1 - b2) g^2,  d = g sqrt(x + eps) / sqrt(v + eps),  u = d + decay * w,  w -= rate * u, where x
@@ -29,21 +30,25 @@ from efficient_attention.training.adafactor import scale_by_adafactor
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.step_extensions import has_running_means, only_running_means, without_running_means
 
-STACKED_LAYERS = r'(^|/)layers/'  # parameters of scanned layers; their first axis counts the layers
+# matches the paths of parameters in scanned layers, whose first axis counts the layers
+STACKED_LAYERS = r'(^|/)layers/'
 EMBEDDINGS = r'(^|/)embeddings/'
 OF_SCORES = f'^{SCORES}/'
 OF_BESIDE = f'^{BESIDE}/'
-# Adam's eps for pruning scores. The penalty's gradient at one score is tiny: for L0 it starts at 2e-7 in a model of
-# 10.6 million weights. 1e-8, used by Sanh et al. (arXiv 2005.07683), is far below that gradient.
+# Adam's eps for pruning scores must be small, because the penalty's gradient at one score is tiny.
+# For L0, the gradient starts at 2e-7 in a model of 10.6 million weights.
+# The value 1e-8, used by Sanh et al. (arXiv 2005.07683), is far below that gradient.
 EPS_OF_SCORES = 1e-8
-DECAY = 0.999  # decay of running means, per step
-SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, trained with the learning rate of a head
+DECAY = 0.999  # decay of the running means, per training step
+# matches the paths of layers on top of an encoder, which are trained with the learning rate of a head
+SENTENCES = r'(^|/)sentences/'
 
 
 def make_optimizer(
     config: OptimizerConfig, total_steps: int, *, stacked: str | None, scores_rate: float = 0.0
 ) -> optax.GradientTransformation:
-    """Returns the update rule: clipping by global norm, moment estimates, decay, trust ratio (LAMB), learning rate.
+    """Returns the optimizer: gradient clipping by global norm, moment estimates, weight decay, LAMB's trust ratio, and
+    learning rate.
 
     The scores of pruning are clipped together with the parameters. Scores have a separate eps and neither weight decay
     nor trust ratio. Extra arrays that an objective trains are never frozen. Running means have a separate rule
@@ -59,7 +64,7 @@ def make_optimizer(
     """
     config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
-    # Zeroes the gradients of frozen parameters before clipping, so that the clipping norm ignores them.
+    # Gradients of frozen parameters become zero before clipping, so that the gradient norm ignores them.
     hold = (
         scale_by_layer_decay(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity()
     )
@@ -84,7 +89,8 @@ def make_optimizer(
 
 
 def scale_by_layer_decay(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
-    """Returns a transformation that multiplies each update by its parameter's share of the learning rate; 0 if frozen.
+    """Returns a transformation that multiplies each update by its layer's share of the learning rate; the share is 0
+    for frozen parameters.
 
     With N layers and decay d: heads have 1, layer i of 1 to N has d^(N + 1 - i), embeddings have d^(N + 1) (Clark et
     al. 2020, arXiv 2003.10555, appendix B). Their released code has one more power below the head: d^(N + 2 - i), d^(N
@@ -112,7 +118,9 @@ def scale_by_layer_decay(config: OptimizerConfig, stacked: str | None) -> optax.
 
 
 def scale_score_updates(factor: float) -> optax.GradientTransformation:
-    """Returns a transformation that multiplies only the updates of pruning scores by a factor."""
+    """Returns a transformation that multiplies the updates of pruning scores by a factor, and leaves other updates
+    unchanged.
+    """
 
     def scaled(path: tuple, update: jax.Array) -> jax.Array:
         return update * factor if re.search(OF_SCORES, path_name(path)) else update
@@ -121,7 +129,9 @@ def scale_score_updates(factor: float) -> optax.GradientTransformation:
 
 
 def exclude_pruning_scores(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns `rule` without the scores of pruning: it keeps no state for scores, and their updates are 0."""
+    """Returns an optimizer that leaves pruning scores unchanged: it keeps no state for the scores, and their updates
+    are 0.
+    """
 
     def without_scores(tree: optax.Params) -> optax.Params:
         return {name: group for name, group in tree.items() if name != SCORES}
@@ -139,7 +149,9 @@ def exclude_pruning_scores(rule: optax.GradientTransformation) -> optax.Gradient
 
 
 def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | None) -> None:
-    """Raises InputError if `frozen` matches no parameter, or `frozen_layers` exceeds the number of layers."""
+    """Raises InputError if a pattern of `frozen` matches no parameter, or `frozen_layers` exceeds the number of
+    layers.
+    """
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in config.frozen:
         if not any(re.search(pattern, name) for name in names):
@@ -151,7 +163,9 @@ def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | N
 
 
 def layer_count(params: optax.Params, stacked: str | None) -> int:
-    """Returns the number of layers N, the first axis of stacked parameters; 1 if all layers share their parameters."""
+    """Returns the model's number of layers, from the first axis of stacked parameters; 1 if all layers share their
+    parameters.
+    """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if stacked is not None and re.search(stacked, path_name(path)):
             return leaf.shape[0]
@@ -159,7 +173,9 @@ def layer_count(params: optax.Params, stacked: str | None) -> int:
 
 
 def layer_lr_factor(name: str, update: jax.Array, config: OptimizerConfig, layers: int) -> jax.Array:
-    """Returns the factor of a parameter's update, a scalar or, for stacked layers, [N, 1, ...]."""
+    """Returns the factor by which a parameter's learning rate is multiplied: a scalar or, for stacked layers, an array
+    [N, 1, ...].
+    """
     dtype = update.dtype
     if re.search(OF_SCORES, name) or re.search(OF_BESIDE, name):
         return jnp.ones((), dtype)
@@ -178,7 +194,9 @@ def layer_lr_factor(name: str, update: jax.Array, config: OptimizerConfig, layer
 
 
 def weight_decay_mask(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:
-    """Returns a tree like `params`; True if weight decay applies: no regex is found in the parameter's path."""
+    """Returns a tree like `params` that is True where weight decay applies: where no regex in `no_decay` matches the
+    parameter's path.
+    """
 
     def is_decayed(name: str) -> bool:
         return not any(re.search(pattern, name) for pattern in no_decay)
@@ -187,7 +205,8 @@ def weight_decay_mask(params: optax.Params, no_decay: tuple[str, ...]) -> optax.
 
 
 def scale_by_uncorrected_moments(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
-    """Returns Adam's m / (sqrt(v) + eps) without bias correction; `optax.scale_by_adam` always corrects.
+    """Returns Adam's scaling of gradients, m / (sqrt(v) + eps), without bias correction, which `optax.scale_by_adam`
+    always applies.
 
     As m and v start at 0, the first update of a gradient g is (1 - b1) g / (sqrt((1 - b2) g^2) + eps): about
     3.16 sign(g) for b1 = 0.9 and b2 = 0.999, falling towards 1 over some 1 / (1 - b2) steps.
@@ -210,7 +229,8 @@ def scale_by_uncorrected_moments(beta1: float, beta2: float, eps: float) -> opta
 
 
 def scale_by_trust_ratio(stacked: str | None) -> optax.GradientTransformation:
-    """Returns LAMB's scaling of each parameter's update u by |w| / |u|, in float32; 1 if either norm is 0.
+    """Returns LAMB's scaling of each update u of a parameter w by |w| / |u|, computed in float32; the factor is 1 if
+    either norm is 0.
 
     `stacked` as in `make_optimizer`: for these parameters the norms run over all axes except the first.
     """
@@ -252,7 +272,7 @@ def _norm(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 def with_running_means(
     rule: optax.GradientTransformation, hold: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Returns a rule that updates running means as below, and all other parameters with `rule`.
+    """Returns an optimizer that updates running means by the formula below, and all other parameters with `rule`.
 
     A running mean is a point on the unit sphere. It follows the mean of the vectors assigned to it,
 
@@ -267,7 +287,7 @@ def with_running_means(
     Source: Roy et al. 2020, arXiv 2003.05997, section 4.1, with its decay.
 
     Args:
-        rule: from gradients to updates.
+        rule: the optimizer of all other parameters, from gradients to updates.
         hold: a transformation without state that zeroes the gradients of frozen parameters.
     """
 
@@ -292,14 +312,14 @@ def with_running_means(
 
 
 def is_none(leaf: Any) -> bool:
-    """Whether a leaf is None."""
+    """Returns whether a leaf of a tree is None."""
     return leaf is None
 
 
 def running_mean_update(
     mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']
 ) -> Float[Array, '*points X']:
-    """Returns the change of points [..., K + 1].
+    """Returns how running means [..., K + 1] change in one step: the difference between the new and the old points.
 
     `statistics` holds the sums of assigned vectors and, in the last column, their counts.
     """

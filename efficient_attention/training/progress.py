@@ -1,4 +1,4 @@
-"""The display of a running training: a progress bar in a terminal, plain lines everywhere else."""
+"""Shows the progress of a training run: a progress bar in a terminal, plain lines of text everywhere else."""
 
 import contextlib
 import sys
@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
-# Metrics shown next to the step: (name, displayed name, format). `waiting` is the share of time spent waiting for data,
-# `FLOPs` the used share of the devices' peak. Short names, the most important first: a narrow terminal cuts off the
-# end.
+# Metrics shown next to the step, as (name, displayed name, format).
+# `waiting` is the share of time spent waiting for data; `FLOPs` is the used share of the devices' peak FLOP/s.
+# Names are short and the most important metric comes first, because a narrow terminal cuts off the end.
 COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ('loss', 'loss', lambda value: f'{value:.4f}'),
     ('tokens_per_second', 'tokens/s', lambda value: f'{value:,.0f}'),
@@ -24,21 +24,22 @@ COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 class ProgressDisplay(Protocol):
-    """A display of a run's progress: a bar, lines of text, or nothing."""
+    """Interface of all progress displays of a training run: a bar, lines of text, or nothing."""
 
     def advance_display(self, step: int) -> None:
-        """Reports that `step` updates are done; cheap enough to call at every step."""
+        """Tells the display that `step` updates are done. The call is cheap enough for every step."""
 
     def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Shows the metrics listed in COLUMNS."""
+        """Shows the training metrics that COLUMNS lists."""
 
     def print_line(self, text: str) -> None:
-        """Shows a line that stays visible."""
+        """Prints a line of text that stays visible."""
 
 
 @contextlib.contextmanager
 def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | None = None) -> Iterator[ProgressDisplay]:
-    """Yields the display for a run: a bar in a terminal, plain lines elsewhere, nothing on process > 0.
+    """Yields the progress display of a run: a bar in a terminal, plain lines elsewhere, and nothing in processes other
+    than process 0.
 
     Args:
         total_steps: updates of the whole run.
@@ -57,24 +58,28 @@ def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | Non
 
 
 class StepTimer:
-    """Mean seconds per step since this process began; excludes the first step, which compiles."""
+    """Measures the mean seconds per training step since this process began, without the first step, which includes
+    compilation.
+    """
 
     def __init__(self, start_step: int, seconds: float) -> None:
         self._begun = self._start = (start_step, seconds)
 
     def record_step_time(self, step: int, seconds: float) -> None:
-        """Records the time of a finished step; only the first such call has an effect."""
+        """Notes when the first step finished, so that the mean excludes this step; later calls have no effect."""
         if self._begun == self._start and step > self._start[0]:
             self._begun = (step, seconds)
 
     def seconds_per_step(self, step: int, seconds: float) -> float:
-        """Returns the mean up to this step and time; includes the first step if there is no other."""
+        """Returns the mean seconds per step up to this step; the first step is included only if there is no other."""
         first, begun = self._begun if step > self._begun[0] else self._start
         return (seconds - begun) / max(step - first, 1)
 
 
 class LineProgress:
-    """Plain text, one line per report: 'step 100/1000  loss 2.5000  tokens/s 12,345  ...  0:01:30 left'."""
+    """Shows progress as plain text, one line per report: 'step 100/1000 loss 2.5000 tokens/s 12,345 ... 0:01:30
+    left'.
+    """
 
     def __init__(
         self, total_steps: int, *, start_step: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
@@ -85,21 +90,21 @@ class LineProgress:
         self._speed = StepTimer(start_step, clock())
 
     def advance_display(self, step: int) -> None:
-        """Shows nothing, because a line for every step would be too many."""
+        """Shows nothing, because one line for every step would be too many."""
         self._speed.record_step_time(step, self._clock())
 
     def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Writes a line with the known metrics and the remaining time at the mean speed."""
+        """Prints a line with the metrics and the remaining time, estimated from the mean speed."""
         remaining = format_duration(self._speed.seconds_per_step(step, self._clock()) * (self._total_steps - step))
         self.print_line('  '.join([f'step {step}/{self._total_steps}', *format_metrics(metrics), f'{remaining} left']))
 
     def print_line(self, text: str) -> None:
-        """Writes the line at once."""
+        """Prints the line at once."""
         print(text, file=self._stream, flush=True)
 
 
 class BarProgress:
-    """A progress bar that is redrawn in place; lines of `say` appear above it."""
+    """Shows progress as a bar that is redrawn in place; lines of `print_line` appear above the bar."""
 
     def __init__(self, total_steps: int, *, start_step: int, console: Console) -> None:
         self.display = Progress(
@@ -113,20 +118,20 @@ class BarProgress:
         self._task = self.display.add_task('training', total=total_steps, completed=start_step, metrics='')
 
     def advance_display(self, step: int) -> None:
-        """Moves the bar."""
+        """Moves the progress bar to this step."""
         self.display.update(self._task, completed=step)
 
     def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Moves the bar and shows the metrics next to it until the next report."""
+        """Moves the progress bar, and shows the metrics next to it until the next report."""
         self.display.update(self._task, completed=step, metrics='  '.join(format_metrics(metrics)))
 
     def print_line(self, text: str) -> None:
-        """Prints the line above the bar."""
+        """Prints the line above the progress bar."""
         self.display.console.print(text, markup=False, highlight=False)
 
 
 class SilentProgress:
-    """A display that shows nothing, for process > 0."""
+    """A progress display that shows nothing, for processes other than process 0."""
 
     def advance_display(self, step: int) -> None:
         """Shows nothing."""
@@ -142,7 +147,9 @@ class SilentProgress:
 
 
 class _RemainingTimeColumn(ProgressColumn):
-    """Column with the remaining time at the mean speed of this process; Rich's own column forgets earlier steps."""
+    """Progress-bar column with the remaining time, estimated from the mean speed of this process. Rich's own column
+    uses only recent steps.
+    """
 
     def __init__(self, start_step: int) -> None:
         super().__init__(table_column=Column(no_wrap=True))
@@ -152,20 +159,19 @@ class _RemainingTimeColumn(ProgressColumn):
         if task.completed <= self._start_step or task.elapsed is None or task.remaining is None:
             return Text('-:--:-- left', style='dim')
         step = int(task.completed)
-        self._speed.record_step_time(
-            step, task.elapsed
-        )  # the first rendering after the first step, at most 0.25 s late
+        # The first step ends when the bar is drawn next, so the measured time is at most 0.25 s late.
+        self._speed.record_step_time(step, task.elapsed)
         return Text(
             f'{format_duration(self._speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim'
         )
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns the metrics shown during a run as texts: ['loss 2.5000', 'tokens/s 12,345']."""
+    """Returns the training metrics that a display shows, as texts: ['loss 2.5000', 'tokens/s 12,345']."""
     return [f'{text} {show(float(metrics[name]))}' for name, text, show in COLUMNS if name in metrics]
 
 
 def format_duration(seconds: float) -> str:
-    """Returns hours:minutes:seconds, '1:02:03'."""
+    """Formats seconds as hours:minutes:seconds, such as '1:02:03'."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     return f'{minutes // 60}:{minutes % 60:02}:{rest:02}'

@@ -1,4 +1,4 @@
-"""Metrics and log lines about the weights that pruning has left."""
+"""Reports how many weights pruning has left in the model, as metrics and as log lines."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,13 +10,15 @@ from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.metrics import STILL_PRUNING, WEIGHTS_KEPT
 
-NEARLY_ALL = 0.99  # share of weights left at the end of a run; above it pruning removed almost nothing
+# If more than this share of the weights is left at the end of a run, pruning has removed almost nothing.
+NEARLY_ALL = 0.99
 
 
 def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> dict[str, float]:
-    """Returns the share of prunable weights that are left, and whether it will still change; {} without pruning.
+    """Returns metrics of a pruned model: the share of prunable weights that are left, and whether pruning still
+    continues; {} without pruning.
 
-    Prints the share of each layer and kernel.
+    Prints the share of weights left in each layer and kernel.
     """
     pruner = run.pruner
     if pruner is None:
@@ -32,13 +34,15 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
 
 
 def kernel_sizes(pruner: Pruner, kept: Mapping[str, np.ndarray]) -> list[int]:
-    """Returns the number of weights of each kernel."""
+    """Returns the number of weights of each prunable kernel, in the order of `kept`."""
     found = {member.path: int(np.prod(member.shape)) for group in pruner.groups for member in group.members}
     return [found[path] for path in kept]
 
 
 def remaining_weights_lines(kept: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns a line per layer with the share left of each kernel; one line for all layers if they are equal."""
+    """Returns log lines with the share of weights left in each kernel: one line per layer, or a single line if all
+    layers are equal.
+    """
     stacks: dict[str, dict[str, np.ndarray]] = {}
     for path, shares in kept.items():
         where, _, kernel = path.rpartition('/layers/')

@@ -1,4 +1,6 @@
-"""The objects that training needs, built from a config: task, mesh, model graph, sharded state shapes, evaluation."""
+"""Builds the objects that training needs from a config: task, device mesh, model graph, sharded state shapes, and
+evaluation.
+"""
 
 import dataclasses
 import functools
@@ -29,55 +31,59 @@ from efficient_attention.training.optimizer import (
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.fingerprint import TEACHER
 
-BESIDE_STREAM = 0x6265  # folded into the run's seed to initialise an objective's extra trained arrays
-SCORES_STREAM = 0x7363  # folded into the run's seed to initialise the scores of pruning
+BESIDE_STREAM = 0x6265  # folded into the run's seed, to initialise arrays that an objective trains besides the model
+SCORES_STREAM = 0x7363  # folded into the run's seed, to initialise the scores of pruning
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A config's training setup on one mesh: task, model graph, state shapes, evaluation."""
+    """A config's training setup on one device mesh: task, model graph, shapes of the training state, and evaluation."""
 
     config: RunConfig
     task: Task
     mesh: Mesh
     graph: nnx.GraphDef
-    abstract_state: TrainState  # jax.ShapeDtypeStruct leaves with shardings
+    abstract_state: TrainState  # shapes of the training state: jax.ShapeDtypeStruct leaves with shardings
     evaluation: Evaluation
     teacher: Teacher | None = None
     pruner: Pruner | None = None
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """The digests of the run's data and teacher; a checkpoint may only be resumed with equal digests."""
+        """Digests of the run's data and teacher. A checkpoint may only be resumed by a run with equal digests."""
         return self.task.fingerprint | ({} if self.teacher is None else {TEACHER: self.teacher.digest})
 
     @property
     def objective(self) -> Objective:
-        """The training objective: the task's objective, plus a teacher's loss terms if there is one."""
+        """The training objective: the objective of the task, plus distillation losses if the run has a teacher."""
         return build_objective(self.task, self.teacher)
 
     @property
     def evaluation_metric_names(self) -> frozenset[str]:
-        """The names of the metrics that an evaluation computes."""
+        """The names of the metrics that an evaluation of the run computes."""
         return self.evaluation.metric_names
 
     @property
     def shardings(self) -> TrainState:
-        """The sharding of each array of the state on the mesh."""
+        """The sharding of each array of the training state on the device mesh."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
     def parameter_count(self) -> int:
-        """Returns the number of parameters."""
+        """Returns the number of parameters in the model."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
 
     def init_random_state(self) -> TrainState:
-        """Returns the state at step 0 with parameters initialised from the seed, created on its devices."""
+        """Returns the training state at step 0, with parameters initialised from the run's seed, created on its
+        devices.
+        """
         make = functools.partial(make_state, self.task, self.config, self.objective, self.pruner)
         return jax.jit(make, out_shardings=self.shardings)()
 
     @functools.cached_property
     def evaluation_params_fn(self) -> Callable[[TrainState], Any]:
-        """The jitted function from a state to the arrays that an evaluation uses; with pruning, masks are applied."""
+        """A jitted function from the training state to the arrays that an evaluation uses. In a run that prunes, these
+        arrays are masked.
+        """
         pruner = self.pruner
         if pruner is None:
             return lambda state: state.trainable_arrays
@@ -90,19 +96,22 @@ class Run:
 
     @functools.cached_property
     def kept_weight_share_fn(self) -> Callable[[TrainState], dict[str, jax.Array]]:
-        """The jitted function from a state to the share of weights left in each kernel of each layer."""
+        """A jitted function from the training state to the share of weights that pruning has left, per kernel and
+        layer.
+        """
         assert self.pruner is not None
         pruner = self.pruner
         return jax.jit(lambda state: pruner.kept_share_per_kernel(state.params, state.scores, state.step))
 
     def describe_run(self) -> str:
-        """Returns one line about the run's size: parameters, devices and mesh."""
+        """Returns one line of text about the size of the run: its number of parameters, its devices and its mesh."""
         shape = ' x '.join(f'{axis} {size}' for axis, size in self.mesh.shape.items())
         kind = self.mesh.devices.flat[0].device_kind
         return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
 
     def put_batch_on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
-        """Returns the global batch on its devices from this process's rows, as in evaluations (inference/evaluate.py).
+        """Puts this process's rows of a batch on the devices, and returns the global batch, as evaluations do
+        (inference/evaluate.py).
 
         Raises:
             InputError: a token id is outside the vocabulary.
@@ -113,12 +122,12 @@ class Run:
 def build_run(
     config: RunConfig, devices: list[jax.Device] | None = None, *, examples: EncodedExamples | None = None
 ) -> Run:
-    """Checks the config against the devices, prepares the data and returns the run with its sharded state shapes.
+    """Checks a config against the devices, prepares the data, and returns the run with the shapes of its sharded state.
 
     Args:
-        config: complete.
-        devices: of the mesh; None = all.
-        examples: of a fine-tuning run, if already read.
+        config: the complete config of the run.
+        devices: the devices of the mesh; None = all devices.
+        examples: the encoded examples of a fine-tuning run, if already read.
 
     Raises:
         InputError: mesh, batch or heads do not fit the devices, or the data or the model cannot be used.
@@ -126,9 +135,10 @@ def build_run(
     mesh = checked_mesh(config, devices)
     rows = config.train.batch_size // config.train.micro_batches
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
-    check_fits(mesh, needed)  # fails early, before data are prepared
+    # Memory is checked before the data are prepared, so that a run that does not fit fails early.
+    check_fits(mesh, needed)
     if config.distill.is_enabled and examples is None:
-        checked_teachers(config)  # also fails early, before data are prepared
+        checked_teachers(config)  # The teachers are also checked early, before the data are prepared.
     run = build_run_on_mesh(config, mesh, make_task(config, examples))
     if run.teacher is not None:
         needed = {'the parameters of the teacher': run.teacher.bytes_on_a_device(), **needed}
@@ -137,7 +147,8 @@ def build_run(
 
 
 def build_run_without_data(config: RunConfig, devices: list[jax.Device]) -> Run:
-    """Returns a run for planning: its step compiles for devices that do not exist here, but it has no data.
+    """Returns a run without data, to estimate memory and time. Its training step compiles for devices that do not exist
+    on this machine.
 
     Raises:
         InputError: as `build_run`, or the task's sizes depend on data.
@@ -147,7 +158,9 @@ def build_run_without_data(config: RunConfig, devices: list[jax.Device]) -> Run:
 
 
 def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
-    """Returns the config's mesh; raises InputError if mesh, batch or heads do not fit the devices."""
+    """Returns the device mesh of a config; raises InputError if the mesh, batch size or number of heads does not fit
+    the devices.
+    """
     mesh = make_mesh(config.mesh, devices)
     check_divisible(
         mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
@@ -156,7 +169,7 @@ def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
 
 
 def build_run_on_mesh(config: RunConfig, mesh: Mesh, task: Task) -> Run:
-    """Returns the run of a config's task on its mesh: builds model graph, evaluation and sharded state shapes."""
+    """Builds the run of a task on a device mesh: model graph, evaluation and the shapes of the sharded state."""
     teacher = open_teacher(config, task, mesh) if task.has_data else None
     objective = build_objective(task, teacher)
     join = None if teacher is None else teacher.add_teacher_outputs
@@ -175,12 +188,16 @@ def build_run_on_mesh(config: RunConfig, mesh: Mesh, task: Task) -> Run:
 
 
 def build_objective(task: Task, teacher: Teacher | None) -> Objective:
-    """Returns the objective of a run: the task's, or the teacher's objective for the task."""
+    """Returns the training objective of a run: the objective of the task, with distillation losses if there is a
+    teacher.
+    """
     return task.objective if teacher is None else teacher.objective(task)
 
 
 def build_pruner(config: RunConfig, task: Task) -> Pruner | None:
-    """Returns the run's pruner, None if nothing is pruned; raises InputError if the model has nothing to prune."""
+    """Returns the pruner of a run, or None if nothing is pruned; raises InputError if the model has nothing to
+    prune.
+    """
     if not config.prune.is_enabled:
         return None
     shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0)))))
@@ -188,7 +205,9 @@ def build_pruner(config: RunConfig, task: Task) -> Pruner | None:
 
 
 def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Pruner | None = None) -> TrainState:
-    """Returns the state at step 0: parameters, extra arrays and scores from the seed, and the optimizer's state."""
+    """Makes the training state at step 0: parameters, extra trained arrays and pruning scores from the seed, and the
+    optimizer's state.
+    """
     params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
     carry = objective.initial_carry(config.train.batch_size)
     beside = objective.initial_auxiliary_params(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
@@ -199,7 +218,7 @@ def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Prun
 
 
 def build_optimizer(config: RunConfig) -> Any:
-    """Returns the config's optimizer, with schedules over the whole length of the run."""
+    """Returns the optimizer of a config, whose learning-rate schedule covers the whole run."""
     prune, stacked = config.prune, stacked_param_pattern(config)
     scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
     rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
@@ -207,5 +226,7 @@ def build_optimizer(config: RunConfig) -> Any:
 
 
 def stacked_param_pattern(config: RunConfig) -> str | None:
-    """Returns a regex for the paths of parameters with one array per layer; None if all layers share parameters."""
+    """Returns a regex for the paths of parameters that stack one array per layer; None if all layers share their
+    parameters.
+    """
     return STACKED_LAYERS if config.model.is_stacked else None

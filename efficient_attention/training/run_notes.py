@@ -1,19 +1,22 @@
-"""Notes that a run prints before its first step, about settings that are allowed but rarely intended."""
+"""Writes the notes that a run prints before its first step, about settings that are allowed but rarely intended."""
 
 from efficient_attention.config.prune import PENALISED, WEIGHT
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
-FEW_STEPS = 20  # a pruning schedule of fewer steps causes a note
-# Share of the weights that one step prunes. At 0.0042, movement pruning fell to a constant answer
-# (docs/results/compression.md). Sanh et al. 2020 (arXiv 2005.07683) prune 0.0001 at most.
+FEW_STEPS = 20  # A note is printed if a pruning schedule has fewer steps than this.
+# A note is printed if one step prunes more than this share of the weights.
+# With a share of 0.0042, movement pruning collapsed to a constant answer (docs/results/compression.md).
+# Sanh et al. 2020 (arXiv 2005.07683) prune a share of at most 0.0001 per step.
 FAST_PRUNING = 0.001
 
 
 def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
-    """Returns notes on a run's warm-up, pruning, quantization, batch and validation set, then the task's notes.
+    """Returns notes on unusual settings of a run: its warm-up, pruning, quantization, batch size and validation set,
+    and notes of its task.
 
-    A complete run gets no note on the batch: it trains no more, and the note would require planning all training data.
+    A complete run gets no note on the batch size, because it trains no more and the note would require planning all
+    training rows.
     """
     batch = [] if is_complete else batch_note(run)
     notes = [
@@ -28,7 +31,7 @@ def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
 
 
 def warmup_note(config: RunConfig) -> list[str]:
-    """Returns a note if the learning rate is still rising at the end of the run."""
+    """Returns a note if the run ends before its learning-rate warm-up does."""
     steps, warmup = config.train.steps, config.optimizer.warmup_steps
     if steps > warmup:
         return []
@@ -39,7 +42,7 @@ def warmup_note(config: RunConfig) -> list[str]:
 
 
 def pruning_note(config: RunConfig) -> list[str]:
-    """Returns a note if the pruning schedule is so short that the remaining weights cannot adapt."""
+    """Returns a note if pruning happens in so few steps that the remaining weights cannot adapt."""
     prune, steps = config.prune, config.train.steps
     between = prune.final_step(steps) - round(prune.begin * steps)
     if not prune.has_schedule or prune.begin == prune.end or between >= FEW_STEPS:
@@ -51,12 +54,13 @@ def pruning_note(config: RunConfig) -> list[str]:
 
 
 def movement_pruning_note(config: RunConfig) -> list[str]:
-    """Returns a note if movement pruning is fast enough to collapse the model to one answer for all rows."""
+    """Returns a note if movement pruning is so fast that the model may collapse to one answer for all rows."""
     prune, steps = config.prune, config.train.steps
     if prune.method != 'movement' or WEIGHT not in (prune.attention, prune.feed_forward):
         return []
     between = max(prune.final_step(steps) - round(prune.begin * steps), 1)
-    steepest = min(3 * (1 - prune.keep) / between, 1 - prune.keep)  # the cubic schedule is steepest at its beginning
+    # The cubic pruning schedule is steepest at its beginning.
+    steepest = min(3 * (1 - prune.keep) / between, 1 - prune.keep)
     if steepest <= FAST_PRUNING:
         return []
     return [
@@ -66,14 +70,18 @@ def movement_pruning_note(config: RunConfig) -> list[str]:
 
 
 def quantization_note(config: RunConfig) -> list[str]:
-    """Returns a note if kernels are quantized in training; a checkpoint's config may have turned that on."""
+    """Returns a note if training rounds kernels to 8 bits, because a checkpoint's config may have turned this on
+    unnoticed.
+    """
     if config.model.quantization == 'none':
         return []
     return [f"kernels are rounded in training: model.quantization is {config.model.quantization!r}; 'none' leaves them"]
 
 
 def batch_note(run: Run) -> list[str]:
-    """Returns a note if a batch has more rows than the training data; such batches repeat rows or are partly empty."""
+    """Returns a note if a batch has more rows than the training set, because batches then repeat rows or are partly
+    empty.
+    """
     size, rows = run.config.train.batch_size, run.task.rows_per_epoch()
     if rows is None or size <= rows:
         return []
@@ -89,7 +97,7 @@ def batch_note(run: Run) -> list[str]:
 
 
 def no_evaluation_note(config: RunConfig) -> list[str]:
-    """Returns a note if a run has no validation set."""
+    """Returns a note if the run has no validation set, so that nothing is evaluated."""
     if config.has_held_out:
         return []
     field = 'pairs.held_out is empty' if config.task == 'text_to_text' and not config.has_noise else 'data.held_out=0'

@@ -1,4 +1,4 @@
-"""Learning-rate schedules with warm-up, computed by formulas here instead of Optax's schedules.
+"""Computes learning-rate schedules with warm-up, by formulas in this file instead of Optax's schedules.
 
 Reasons why Optax's schedules, such as `join_schedules` of a rise and a decay, are not used:
 
@@ -22,7 +22,8 @@ from efficient_attention.config.optimizer import OptimizerConfig
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """Returns the learning rate as a function of the number of updates made so far (int or int32 []) -> float32 [].
+    """Returns the learning-rate schedule: a function from the number of updates made so far, int or int32 [], to the
+    learning rate, float32 [].
 
     All schedules rise linearly, peak * step / warmup_steps, while step < warmup_steps. After that, with
     progress = (step - warmup_steps) / (total_steps - warmup_steps) and end = peak * end_learning_rate_ratio:
@@ -44,7 +45,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     decay = _DECAYS[config.schedule]
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
-        step = jnp.asarray(count, jnp.float32)  # exact up to 2^24 steps
+        step = jnp.asarray(count, jnp.float32)  # float32 represents step numbers exactly up to 2^24
         rising = config.learning_rate * step / max(config.warmup_steps, 1)
         return jnp.where(step < config.warmup_steps, rising, decay(config, total_steps, step))
 
@@ -77,7 +78,7 @@ def _rsqrt_schedule(config: OptimizerConfig, total_steps: int, step: jax.Array) 
 
 
 def _progress_after_warmup(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
-    """Share of the steps after the warm-up that are done, in [0, 1]."""
+    """Returns which share of the steps after the warm-up is done, in [0, 1]."""
     return jnp.clip((step - config.warmup_steps) / max(total_steps - config.warmup_steps, 1), 0, 1)
 
 

@@ -1,4 +1,5 @@
-"""One optimizer step as a pure function of arrays.
+"""Defines one training step as a pure function: gradients over micro-batches, optimizer update, and skipping of
+non-finite steps.
 
 The loss of a step is (sum over all devices and micro-batches) / (sum of weights). Under `jax.jit` with a sharded batch
 the sums are global. Micro-batches are divided by the weights of the whole batch, which are known before the model runs.
@@ -31,12 +32,14 @@ from efficient_attention.training.step_extensions import (
 )
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
-# (trained arrays, rows) -> (loss, (sums, new carry)), gradients
+# A gradient function: (trained arrays, rows) -> ((loss, (sums, new carry)), gradients).
 GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
 def jit_train_step(run: Run) -> StepFn:
-    """Returns the run's jitted training step, which donates its state."""
+    """Returns the jitted training step of a run. It donates the training state, so callers must not use the old state
+    again.
+    """
     optimizer = build_optimizer(run.config)
     parts = build_step_extensions(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
     micro_batches = run.config.train.micro_batches
@@ -52,7 +55,8 @@ def make_train_step(
     micro_batches: int = 1,
     parts: Sequence[StepExtension] = (),
 ) -> StepFn:
-    """Returns a function from (state, batch) to (next state, metrics of this step), which the caller should jit.
+    """Returns the training step, a function from (state, batch) to (next state, metrics of this step). The caller
+    should jit it.
 
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far),
     'skipped_in_row' (since the last good step), 'cause', 'is_spoiled', and the metrics of the parts.
@@ -63,7 +67,7 @@ def make_train_step(
     'is_spoiled' is true if the next state holds a value that is not finite.
 
     Args:
-        graph: of the model.
+        graph: the Flax graph of the model.
         objective: computes the loss.
         optimizer: computes updates from gradients.
         micro_batches: parts of the batch whose gradients are computed one after another.
@@ -89,11 +93,12 @@ def make_train_step(
         gradient = gradient if micro_batches == 1 else accumulate_micro_batches(gradient, micro_batches)
         (loss, (sums, carry)), gradients = gradient(before, KeyedRows(batch, row_keys(key, batch), state.carry))
         metrics: dict[str, Array] = {}
-        for part in parts:  # adds, for example, a pruning penalty
+        for part in parts:  # Each extension may add a loss here, such as a pruning penalty.
             loss, gradients, own = part.add_auxiliary_loss(state, loss, gradients)
             metrics |= own
         counted, others = gradients, [carry]
-        for part in parts:  # removes, for example, statistics of running means, which are not gradients
+        # Each extension may take out arrays that are not gradients, such as the statistics of running means.
+        for part in parts:
             counted, apart = part.split_gradients(counted)
             others.append(apart)
         gradient_norm = optax.tree.norm(counted)
@@ -114,14 +119,17 @@ def make_train_step(
         metrics |= {'loss': loss, 'gradient_norm': gradient_norm}
         metrics |= {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
         metrics['cause'] = nonfinite_cause_index(is_good, StepArraysForNanCheck(batch, state.carry, carry, gradients))
-        metrics['is_spoiled'] = ~is_state_finite(trained, opt_state)  # the carry needs no check: it is finite or zeros
+        # The carry of the next state needs no check, because it is either finite or set to zeros.
+        metrics['is_spoiled'] = ~is_state_finite(trained, opt_state)
         return next_state, mean_metrics(sums, weights) | metrics
 
     return train_step
 
 
 class KeyedRows(NamedTuple):
-    """Rows that are computed together: a batch, a random key per row, and the rows' carry from the step before."""
+    """Rows that are computed together, with a random key per row and the carry that these rows got from the previous
+    step.
+    """
 
     batch: Batch
     keys_B: Array
@@ -135,7 +143,8 @@ def row_keys(key: Array, batch: Batch) -> Array:
 
 
 def accumulate_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
-    """Returns `gradient` as a function of a whole batch that computes `parts` micro-batches one after another.
+    """Returns a gradient function for a whole batch, which computes the batch in `parts` micro-batches, one after
+    another.
 
     Losses, sums and gradients are added over micro-batches; the new carries are joined in the order of the rows.
     """
@@ -159,7 +168,8 @@ def accumulate_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
 
 
 def split_into_micro_batches(x: Array, parts: int) -> Array:
-    """Returns [B, ...] as micro-batches [parts, B / parts, ...]; micro-batch i takes rows i, i + parts, ...
+    """Splits an array [B, ...] into micro-batches [parts, B / parts, ...]. Micro-batch i takes the rows i, i + parts,
+    ...
 
     This order keeps the rows on their devices.
     """
@@ -167,10 +177,12 @@ def split_into_micro_batches(x: Array, parts: int) -> Array:
 
 
 def merge_micro_batches(x: Array) -> Array:
-    """Returns [parts, B / parts, ...] as [B, ...], the inverse of `split_into_micro_batches`."""
+    """Joins micro-batches [parts, B / parts, ...] into one batch [B, ...]: the inverse of
+    `split_into_micro_batches`.
+    """
     return jax.lax.collapse(x.swapaxes(0, 1), 0, 2)
 
 
 def tree_where(condition: Array, chosen: Any, other: Any) -> Any:
-    """Returns `chosen` if the scalar condition holds, else `other`, leaf by leaf."""
+    """Returns the tree `chosen` if the scalar condition is true, otherwise the tree `other`."""
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), chosen, other)

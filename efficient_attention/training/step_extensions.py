@@ -1,4 +1,5 @@
-"""Optional parts of the training step: frozen parameters, extra arrays of an objective, pruning, running means.
+"""Optional additions to the training step: frozen parameters, extra arrays that an objective trains, pruning, and
+running means.
 
 Each part may change the arrays that the model uses, the loss, or the norm of the gradients.
 """
@@ -17,46 +18,54 @@ from efficient_attention.objectives.objective import BESIDE, SCORES, Objective
 from efficient_attention.pruning.pruner import PENALTY, Pruner
 from efficient_attention.training.state import TrainState
 
-GATES_STREAM = 0x67617465  # folded into a step's key to sample pruning gates; rows use much smaller numbers
+# folded into a step's random key to sample pruning gates; the numbers folded in for rows are much smaller
+GATES_STREAM = 0x67617465
 
 
 class StepExtension:
-    """The base class of an optional part of the training step; by default its methods change nothing."""
+    """Base class of an optional addition to the training step. By default its methods change nothing."""
 
     def begin_step(self, state: TrainState, key: Array) -> Any:
-        """Returns the extension's choice for this step, such as a mask.
+        """Returns what the extension chooses once for this training step, such as a pruning mask.
 
-        All micro-batches share the choice. No gradient flows through it.
+        All micro-batches share this choice. No gradient flows through the choice.
         """
         del state, key
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the arrays that the model uses, and the objective, from all trained arrays; differentiable."""
+        """Returns the parameters with which the model runs, and the objective, from all trained arrays. Gradients flow
+        through it.
+        """
         del choice
         return trained, objective
 
     def add_auxiliary_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """Returns loss and gradients of the whole batch plus this extension's loss and gradients, and its metrics."""
+        """Adds the extension's auxiliary loss to the loss and gradients of the whole batch; returns both and the
+        extension's metrics.
+        """
         del state
         return loss, gradients, {}
 
     def split_gradients(self, gradients: Any) -> tuple[Any, Any]:
-        """Returns the gradients that count in the norm, and the gradients that do not."""
+        """Returns two trees: gradients that count in the gradient norm, and other arrays that do not."""
         return gradients, None
 
 
 class FrozenParams(StepExtension):
-    """Frozen parameters: a regex of `patterns` is found in their paths. No gradient is computed for them."""
+    """Freezes the parameters whose paths match a regex of `patterns`; no gradients are computed for them."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.patterns = patterns
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the arrays with gradients stopped at frozen parameters; extra arrays and scores are never frozen."""
+        """Returns the trained arrays with gradients stopped at frozen parameters. Extra arrays of the objective and
+        pruning scores are never frozen.
+        """
         del choice
 
         def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
-            name = path_name(path)  # a score's path contains its kernel's path, so a prefix is checked too
+            # The path of a pruning score contains its kernel's path, so the prefix must be checked too.
+            name = path_name(path)
             is_parameter = not name.startswith((f'{SCORES}/', f'{BESIDE}/'))
             is_frozen = is_parameter and any(re.search(pattern, name) for pattern in self.patterns)
             return jax.lax.stop_gradient(leaf) if is_frozen else leaf
@@ -65,30 +74,36 @@ class FrozenParams(StepExtension):
 
 
 class ObjectiveParams(StepExtension):
-    """Arrays that an objective trains besides the model, such as maps from the student's to the teacher's width."""
+    """Trains extra arrays of the objective together with the model, such as distillation's projections from the
+    student's to the teacher's width.
+    """
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the arrays without the extra ones, and the objective that uses the extra ones."""
+        """Returns the model's parameters without the objective's extra arrays, and the objective with these arrays."""
         del choice
         return without_group(trained, BESIDE), objective.with_auxiliary_params(trained[BESIDE])
 
 
 class PruningMasks(StepExtension):
-    """Pruned kernels: the model uses them through masks, chosen once per step for all micro-batches."""
+    """Masks the pruned kernels of the model, with masks that are chosen once per step for all micro-batches."""
 
     def __init__(self, pruner: Pruner) -> None:
         self.pruner = pruner
 
     def begin_step(self, state: TrainState, key: Array) -> Any:
-        """Returns the mask of each group of kernels, or the random sample of its gates."""
+        """Returns the pruning mask of each group of kernels, or a random sample of its gates."""
         return self.pruner.choose_masks(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the masked parameters without their scores, and the unchanged objective."""
+        """Returns the model's parameters with pruning masks applied and without pruning scores, and the unchanged
+        objective.
+        """
         return self.pruner.masked(without_group(trained, SCORES), trained.get(SCORES), choice), objective
 
     def add_auxiliary_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """Returns the loss plus the penalty on the scores, added once per batch for any number of micro-batches."""
+        """Adds the pruning penalty to the loss, and its gradient to the gradients of the scores. This happens once per
+        batch.
+        """
         if not self.pruner.has_penalty:
             return loss, gradients, {}
         penalty, to_scores = jax.value_and_grad(self.pruner.penalty)(state.scores, state.step)
@@ -97,22 +112,24 @@ class PruningMasks(StepExtension):
 
 
 class RunningMeans(StepExtension):
-    """Parameters that follow batch statistics (`with_running_means`); the statistics arrive as their gradients."""
+    """Handles running means: parameters that follow batch statistics, which arrive in place of their gradients
+    (`with_running_means`).
+    """
 
     def split_gradients(self, gradients: Any) -> tuple[Any, Any]:
-        """Returns the gradients of all other parameters, and the statistics of the running means."""
+        """Returns the gradients of all ordinary parameters, and separately the statistics of the running means."""
         return without_running_means(gradients), only_running_means(gradients)
 
 
 def build_step_extensions(
     state: TrainState, *, frozen: tuple[str, ...] = (), pruner: Pruner | None = None
 ) -> tuple[StepExtension, ...]:
-    """Returns the optional parts of a run's step; most runs have none.
+    """Returns the optional additions to the training step that a run uses; most runs use none.
 
     Args:
-        state: of the run, or its shapes.
+        state: the training state of the run, or its shapes.
         frozen: regexes for the paths of frozen parameters.
-        pruner: of a run that prunes; None for other runs.
+        pruner: the pruner of a run that prunes; None for other runs.
     """
     parts: list[StepExtension] = [FrozenParams(frozen)] if frozen else []
     parts += [ObjectiveParams()] if state.beside is not None else []
@@ -122,7 +139,7 @@ def build_step_extensions(
 
 
 def check_extensions_cover_state(state: TrainState, parts: Sequence[StepExtension]) -> None:
-    """Raises ValueError if the state holds arrays that no step extension handles."""
+    """Raises ValueError if the training state holds arrays that no step extension handles."""
     needed: list[type[StepExtension]] = [ObjectiveParams] if state.beside is not None else []
     needed += [PruningMasks] if state.scores is not None else []
     needed += [RunningMeans] if has_running_means(state.params) else []
@@ -134,7 +151,7 @@ def check_extensions_cover_state(state: TrainState, parts: Sequence[StepExtensio
 
 
 def without_group(trained: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns the tree without the group of this name."""
+    """Returns the tree of arrays without the top-level group `name`."""
     return {own: group for own, group in trained.items() if own != name}
 
 
@@ -142,20 +159,20 @@ def without_group(trained: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def has_running_means(params: Any) -> bool:
-    """Whether any of these parameters is a running mean."""
+    """Returns whether any of these parameters is a running mean."""
     return any(is_running_mean(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
 
 
 def without_running_means(tree: Any) -> Any:
-    """Returns a tree of parameters or gradients with every running mean replaced by None."""
+    """Returns a tree of parameters or gradients in which every running mean is replaced by None."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: None if is_running_mean(path) else leaf, tree)
 
 
 def only_running_means(tree: Any) -> Any:
-    """Returns a tree of parameters or gradients with every leaf replaced by None that is not a running mean."""
+    """Returns a tree of parameters or gradients in which everything except running means is replaced by None."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if is_running_mean(path) else None, tree)
 
 
 def is_running_mean(path: tuple[Any, ...]) -> bool:
-    """Whether the parameter at this path of a tree is a running mean."""
+    """Returns whether the parameter at this path is a running mean."""
     return jax.tree_util.DictKey(RUNNING_MEANS) in path[:-1]

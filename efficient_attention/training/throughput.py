@@ -1,4 +1,4 @@
-"""The speed of a run, its time spent waiting for data, and the peak FLOP/s of known devices."""
+"""Measures the speed of a run and its time spent waiting for data, and lists the peak FLOP/s of known devices."""
 
 import contextlib
 import time
@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 TERA = 1e12
 
-# Dense bfloat16 matrix multiplication with float32 sums, FLOP/s of one JAX device. The first name found in the device
-# kind counts, so specific models stand before general ones. Sources: NVIDIA's datasheets of A100, H100 and H200 (from
-# the H100 on they print twice the number, for 2:4 sparsity); Google Cloud TPU documentation, system architecture pages
-# of v4, v5e, v5p and v6e (per chip).
+# Peak FLOP/s of one JAX device, for dense bfloat16 matrix multiplication with float32 sums.
+# The first name in this list that occurs in the device kind is used, so specific models come before general names.
+# Source for GPUs: NVIDIA's datasheets of A100, H100 and H200.
+# From the H100 on, NVIDIA's datasheets print twice this number, for 2:4 sparsity.
+# Source for TPUs: Google Cloud TPU documentation, system architecture pages of v4, v5e, v5p and v6e (per chip).
 PEAKS: tuple[tuple[str, float], ...] = (
     ('A100', 312 * TERA),
     ('H100 PCIe', 756.5 * TERA),
@@ -20,18 +21,20 @@ PEAKS: tuple[tuple[str, float], ...] = (
     ('TPU v4', 275 * TERA),
     ('TPU v5 lite', 197 * TERA),
     ('TPU v5e', 197 * TERA),
-    ('TPU v5', 459 * TERA),  # v5p calls itself 'TPU v5' or 'TPU v5p'
+    ('TPU v5', 459 * TERA),  # The device kind of a v5p is 'TPU v5' or 'TPU v5p'.
     ('TPU v6 lite', 918 * TERA),
     ('TPU v6e', 918 * TERA),
 )
-OTHERS = ('TPU v4 lite',)  # an inference chip (v4i); its name contains the name of another chip
+# This inference chip (v4i) has no entry among the peaks, although its name contains the name of another chip.
+OTHERS = ('TPU v4 lite',)
 
 
 class Throughput:
-    """Rates of a run since the last measurement: tokens per second, share of time waiting for data, use of the device.
+    """Measures a run's rates since the last measurement: tokens per second, share of time waiting for data, and use of
+    the device.
 
-    Steps run asynchronously. Call `measure` only after the results of the last counted step are on the host; otherwise
-    the time of running steps is missing. Time spent in `paused()` (evaluation, a report) does not count.
+    Steps run asynchronously. Call `measure_rates` only after the results of the last counted step are on the host;
+    otherwise the time of running steps is missing. Time spent in `pause_timing` (evaluation, a report) does not count.
 
     Args:
         tokens_per_step: tokens of the global batch, padding included.
@@ -50,14 +53,16 @@ class Throughput:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._tokens_per_step = tokens_per_step
-        # The used share of the peak at one step per second.
+        # the used share of the peak FLOP/s, at a speed of one step per second
         self._use_per_rate = flops_per_step / peak_flops if flops_per_step and peak_flops else None
         self._clock = clock
         self.restart()
 
     @contextlib.contextmanager
     def time_data_wait(self, is_idle: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Counts the time inside as waiting for data if the device is idle at its end; this is an upper bound."""
+        """Context manager that counts its time as waiting for data, if the device is idle at its end. This gives an
+        upper bound.
+        """
         start = self._clock()
         try:
             yield
@@ -66,7 +71,7 @@ class Throughput:
 
     @contextlib.contextmanager
     def pause_timing(self) -> Iterator[None]:
-        """Excludes the time inside from all rates."""
+        """Context manager whose time counts in no rate, for evaluations and reports."""
         start = self._clock()
         try:
             yield
@@ -74,7 +79,7 @@ class Throughput:
             self._start += self._clock() - start
 
     def measure_rates(self, steps: int) -> dict[str, float]:
-        """Returns the rates of the `steps` made since the last call, and starts a new interval.
+        """Returns the rates over the `steps` training steps since the last call, and starts a new interval.
 
         Keys: steps_per_second, tokens_per_second, waiting_share (of the time, 0 to 1) and, if the peak is known,
         flops_utilisation (operations of the model / peak operations of the devices). Returns {} if all of the steps
@@ -96,14 +101,18 @@ class Throughput:
         return rates
 
     def restart(self, untimed: int = 0) -> None:
-        """Starts a new interval now; the next `measure` subtracts `untimed` steps, which were made before."""
+        """Starts a new interval of measurement now. The next `measure_rates` subtracts `untimed` steps, which were made
+        before.
+        """
         self._start = self._clock()
         self._waited = 0.0
         self._untimed = untimed
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Returns the peak FLOP/s in bfloat16 by `jax.Device.device_kind`; None if the device is unknown (CPUs)."""
+    """Returns a device's peak FLOP/s in bfloat16, by its `jax.Device.device_kind`; None if the device is unknown, such
+    as a CPU.
+    """
     if any(name in device_kind for name in OTHERS):
         return None
     return next((peak for name, peak in PEAKS if name in device_kind), None)

@@ -1,1 +1,3 @@
-"""The files of a run's folder: config, lock, fingerprint, metrics, report and checkpoints with checksums."""
+"""Reads and writes the files in a run's workdir: config, lock, fingerprint, metrics, report, and checkpoints with
+checksums.
+"""

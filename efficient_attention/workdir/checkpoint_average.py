@@ -1,4 +1,6 @@
-"""The mean of a run's last checkpoints, as Vaswani et al. 2017 (arXiv 1706.03762, section 6.1) evaluate."""
+"""Averages the parameters of a run's last checkpoints, as Vaswani et al. 2017 do for evaluation (arXiv 1706.03762,
+section 6.1).
+"""
 
 import functools
 import logging
@@ -15,19 +17,21 @@ from efficient_attention.workdir.checkpoint_reader import READ_ATTEMPTS, Checkpo
 from efficient_attention.workdir.config_file import CONFIG, read_config
 from efficient_attention.workdir.process_agreement import broadcast_from_process_0
 
-CHOICE = re.compile(r'average-([1-9]\d*)')  # the form in which a user names a mean
-AVERAGED = 'averaged'  # key in a record; its value lists the averaged steps
+# matches the text with which a user asks for a mean of checkpoints, such as 'average-5'
+CHOICE = re.compile(r'average-([1-9]\d*)')
+AVERAGED = 'averaged'  # key in the JSON record of an averaged checkpoint; the value lists the averaged steps
 LOG = logging.getLogger(__name__)
 
 
 class AverageChoice(NamedTuple):
-    """A user's choice of the mean of this many of the last checkpoints."""
+    """A user's choice to average the parameters of the last checkpoints; `checkpoints` is their number."""
 
     checkpoints: int
 
 
 def parse_checkpoint_choice(reader: CheckpointReader, choice: str, *, metric: str, mode: str) -> Wanted | AverageChoice:
-    """Returns a user's parsed checkpoint choice: a mean for 'average-5', otherwise as `reader.parse_choice`.
+    """Parses the checkpoint that a user asks for: 'average-5' is a mean of five checkpoints; other texts are parsed by
+    `reader.parse_choice`.
 
     Raises:
         InputError: as `reader.parse_choice`, or the run keeps fewer checkpoints.
@@ -40,9 +44,12 @@ def parse_checkpoint_choice(reader: CheckpointReader, choice: str, *, metric: st
 
 
 def last_complete_steps(reader: CheckpointReader, count: int) -> list[int]:
-    """Returns the newest `count` steps with checksums, ascending; raises InputError if fewer are kept."""
+    """Returns the newest `count` checkpoint steps that have checksums, in ascending order; raises InputError if the run
+    keeps fewer.
+    """
     steps = reader.complete_steps()[-newest_step_count(reader) :]
-    if not steps and reader.existing_steps():  # raises an error about the lost steps
+    # `existing_steps` raises an error if the run's checkpoints have been lost.
+    if not steps and reader.existing_steps():
         raise InputError(f'there is no checkpoint in {reader.folder}')
     if len(steps) < count:
         raise InputError(
@@ -53,20 +60,22 @@ def last_complete_steps(reader: CheckpointReader, count: int) -> list[int]:
 
 
 def newest_step_count(reader: CheckpointReader) -> int:
-    """Returns how many kept steps are surely the newest; older steps may be kept as the best (checkpoint.keep_best)."""
+    """Returns how many of the kept checkpoints are surely the newest ones. Older checkpoints may be kept as the best
+    (checkpoint.keep_best).
+    """
     workdir = reader.folder.parent
     return read_config(workdir).checkpoint.keep if (workdir / CONFIG).exists() else 0
 
 
 def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> RestoredCheckpoint:
-    """Returns the mean of the arrays of the last `count` checkpoints, with the newest record; logs their steps.
+    """Returns the mean of the arrays in the last `count` checkpoints, together with the newest checkpoint's record.
 
-    The checksums of each checkpoint are verified. Sums are float32; the mean has the dtype of the arrays. The record's
-    'averaged' lists the steps.
+    The checksums of each checkpoint are verified. Sums are float32; the mean has the dtype of the arrays. The steps are
+    logged, and the record's 'averaged' lists them.
 
     Args:
-        reader: of the run's workdir.
-        abstract: as for `CheckpointReader.restore`; floating-point arrays.
+        reader: the reader of the run's checkpoints.
+        abstract: the abstract state as for `CheckpointReader.restore`, with only floating-point arrays.
         count: number of checkpoints.
 
     Raises:
@@ -77,15 +86,16 @@ def restore_average(reader: CheckpointReader, abstract: Any, count: int) -> Rest
         try:
             return mean_of_checkpoints(reader, abstract, steps)
         except InputError:
-            if set(steps) <= set(
-                broadcast_from_process_0(reader.written_steps)
-            ):  # otherwise a trainer has removed a step: try again
+            # If a checkpoint is missing now, a trainer has removed it meanwhile; the next attempt chooses others.
+            if set(steps) <= set(broadcast_from_process_0(reader.written_steps)):
                 raise
     return mean_of_checkpoints(reader, abstract, broadcast_from_process_0(lambda: last_complete_steps(reader, count)))
 
 
 def mean_of_checkpoints(reader: CheckpointReader, abstract: Any, steps: Sequence[int]) -> RestoredCheckpoint:
-    """Returns the mean of the arrays of these steps; raises InputError as `restore_average`."""
+    """Loads the checkpoints of these steps and returns the mean of their arrays; raises InputError as `restore_average`
+    does.
+    """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     add = jax.jit(lambda total, new: jax.tree.map(jnp.add, total, cast_to_float32(new)), out_shardings=shardings)
     divide = jax.jit(functools.partial(divide_by_count, abstract, len(steps)), out_shardings=shardings)
@@ -97,12 +107,12 @@ def mean_of_checkpoints(reader: CheckpointReader, abstract: Any, steps: Sequence
 
 
 def cast_to_float32(tree: Any) -> Any:
-    """Returns the arrays as float32."""
+    """Returns the tree with all arrays cast to float32."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
 def divide_by_count(abstract: Any, count: int, total: Any) -> Any:
-    """Returns the sums divided by `count`, each in the dtype of `abstract`."""
+    """Divides the sums of arrays by `count`, and casts each result to the dtype of the matching array in `abstract`."""
 
     def divided(like: jax.ShapeDtypeStruct, leaf: Array) -> Array:
         return (leaf / count).astype(like.dtype)

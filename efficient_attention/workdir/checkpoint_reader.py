@@ -1,12 +1,12 @@
-"""Reads the checkpoints of a workdir, for evaluation, for resuming, and while a trainer is running.
+"""Reads the checkpoints of a workdir, to evaluate or resume a run, also while a trainer is writing new checkpoints.
 
 `checkpoints/<step>/` holds `state`, a pytree of arrays, and `record`, a JSON object. The record holds the step, the
 run's fingerprint, the metrics known at that time and other entries of the writer. A step gets this name once all its
 files are written. It counts as a checkpoint once it has checksums (`checksums.py`). Steps older than this feature count
 without checksums: their record does not announce any.
 
-A trainer may remove a step while it is being read. A request for the newest or the best step then looks again, because
-there is always another one.
+A trainer may remove a step while it is being read. If the newest or the best step was requested, the reader then
+chooses again, because another step exists.
 
 All processes of a run read the same step, which process 0 chooses. Each process verifies the checksums of a share of
 the files. If one process fails to read the step, all fail (`process_agreement.py`).
@@ -45,53 +45,58 @@ from efficient_attention.workdir.process_agreement import broadcast_from_process
 FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
-HAS_SEAL = 'has_seal'  # key in a record: this step counts only with its checksums
+HAS_SEAL = 'has_seal'  # A checkpoint whose record has this key counts only if it has its checksums.
 UNSEALED = 'as happens if its save is killed'
-# How long a trainer may take to write checksums; readers do not warn about steps younger than this.
+# A trainer may take this long to write checksums, so readers do not warn about younger checkpoints without checksums.
 SEALING_SECONDS = 600.0
-LAST, BEST = 'last', 'best'  # names of checkpoints besides step numbers
+LAST, BEST = 'last', 'best'  # names of checkpoints that a user may give instead of step numbers
 LOG = logging.getLogger(__name__)
-READ_ATTEMPTS = 100  # each failed attempt means that a trainer has removed the step, and so has saved a newer one
+# Each failed attempt means that a trainer has removed that checkpoint, and so has saved a newer one.
+READ_ATTEMPTS = 100
 Read = TypeVar('Read')
-NAMED_DIFFERENCES = 3  # number named in the message; the rest is counted
+NAMED_DIFFERENCES = 3  # An error message names this many differing arrays, and says how many more there are.
 
 
 class RestoredCheckpoint(NamedTuple):
-    """The content of a checkpoint."""
+    """The content of a loaded checkpoint: its step, its state and its JSON record."""
 
     step: int
-    state: Any  # has the structure of the requested abstract state
+    state: Any  # a tree of arrays with the structure of the requested abstract state
     record: dict[str, Any]
 
 
 class UnreadCheckpoint(NamedTuple):
-    """A checkpoint whose arrays have not been read yet."""
+    """A checkpoint whose JSON record is loaded, but whose arrays are not."""
 
     step: int
     record: dict[str, Any]
 
 
 class BestChoice(NamedTuple):
-    """A user's choice of the best checkpoint by a metric in the checkpoint records."""
+    """A user's choice of the best checkpoint, by one of the metrics in the checkpoints' records."""
 
     metric: str
-    mode: str  # 'min' or 'max': whether the smallest or largest value is best
+    mode: str  # 'min' if the smallest value of the metric is best, 'max' if the largest is
 
 
-Wanted = int | BestChoice | None  # a step, the best one, or the newest
+Wanted = int | BestChoice | None  # The wanted checkpoint is a step, the best checkpoint, or (None) the newest.
 
 
 class CheckpointReader:
-    """Reads the checkpoints of one workdir; writes nothing and takes no lock, so any number of processes may read."""
+    """Reads the checkpoints of one workdir. It writes nothing and takes no lock, so any number of processes may
+    read.
+    """
 
     def __init__(self, workdir: Path) -> None:
         self.folder = workdir.absolute() / FOLDER
         drop_late_orbax_errors()
 
     def complete_steps(self) -> list[int]:
-        """Returns all completely written steps, ascending; a step whose record announces checksums must have them."""
+        """Returns the steps of all complete checkpoints, ascending. A complete checkpoint has all its files, and also
+        checksums if its record announces them.
+        """
         found: list[int] | None = None
-        # A listing may miss both steps if a trainer adds one and removes another meanwhile.
+        # If a trainer adds a checkpoint and removes another one meanwhile, one listing of the folder may miss both.
         for _ in range(READ_ATTEMPTS):
             before, found = found, [step for step in self.written_steps() if self._is_complete_step(step)]
             if found == before:
@@ -99,20 +104,24 @@ class CheckpointReader:
         return found or []
 
     def written_steps(self) -> list[int]:
-        """Returns all completely written steps, ascending, with or without checksums."""
+        """Returns the steps of all checkpoints whose files are written, ascending, with or without checksums."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def existing_steps(self) -> list[int]:
-        """Returns all completely written steps, ascending; raises InputError if there are none."""
+        """Returns the steps of all checkpoints whose files are written, ascending; raises InputError if there
+        are none.
+        """
         steps = self.written_steps()
         if not steps:
             raise InputError(self._no_checkpoint_message())
         return steps
 
     def check_checkpoints_not_lost(self) -> None:
-        """Raises InputError if the run has saved checkpoints but all are gone: the run must not silently start over."""
+        """Raises InputError if the run has saved checkpoints but all of them are gone. Otherwise the run would silently
+        start over.
+        """
         if line := self._lost_line():
             raise InputError(f'{line}, name a new --workdir, or remove {self.folder.parent} to begin anew')
 
@@ -123,7 +132,8 @@ class CheckpointReader:
         return self._lost_line() or f'there is no checkpoint in {self.folder}'
 
     def find_damage(self, step: int) -> str:
-        """Returns how a step differs from its checksums, in a few words; '' if it does not or is too old for checksums.
+        """Returns a short text that says how a checkpoint's files differ from their checksums; '' if they are equal, or
+        the checkpoint is too old for checksums.
 
         A step that is a link counts as damaged: its target may be anywhere, and may change.
         Each of several processes verifies a share of the files; all get the same answer.
@@ -138,7 +148,7 @@ class CheckpointReader:
         return next(filter(None, gather_from_peers(found)), '')
 
     def is_being_saved(self, step: int) -> bool:
-        """Whether a step has no checksums yet but is so young that a trainer may still write them."""
+        """Returns whether a checkpoint has no checksums yet, but is so young that a trainer may still write them."""
         try:
             age = time.time() - (self.folder / str(step)).stat().st_mtime
         except FileNotFoundError:
@@ -146,13 +156,15 @@ class CheckpointReader:
         return age < SEALING_SECONDS and not self._is_complete_step(step)
 
     def latest_step(self) -> int | None:
-        """Returns the newest of `steps`, or None."""
+        """Returns the newest complete checkpoint step; None if there is none."""
         return max(self.complete_steps(), default=None)
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
-        """Returns the step with the best ('min' or 'max') `metric` in its record, the newest of equal ones, or None."""
+        """Returns the checkpoint step with the best value of `metric` in its record, or None. Of equally good steps, it
+        returns the newest.
+        """
         steps: list[int] | None = None
-        for _ in range(READ_ATTEMPTS):  # repeats until no step was removed while the records were read
+        for _ in range(READ_ATTEMPTS):  # The loop repeats until no checkpoint was removed while the records were read.
             before, steps = steps, self.complete_steps()
             if steps == before:
                 break
@@ -161,7 +173,7 @@ class CheckpointReader:
         return max(scored, default=(None, None))[1]
 
     def parse_choice(self, choice: str, *, metric: str, mode: str = 'min') -> Wanted:
-        """Returns a user's `choice` in the form that `record` and `restore` accept.
+        """Parses the checkpoint that a user asks for, into the form that `restore` and `read_record` accept.
 
         Args:
             choice: 'last', 'best' or a step number, as given on the command line.
@@ -185,13 +197,13 @@ class CheckpointReader:
         return BestChoice(metric, mode)
 
     def resolve_step(self, wanted: Wanted) -> int:
-        """Returns the number of the requested step; raises InputError if there is none."""
+        """Returns the step number of the wanted checkpoint; raises InputError if there is no such checkpoint."""
         return (
             self._best_step_or_error(wanted) if isinstance(wanted, BestChoice) else self._existing_step_or_error(wanted)
         )
 
     def metrics_of_step(self, step: int) -> dict[str, float]:
-        """Returns a step's metrics, from its record or, if it was evaluated after its save, from the file next to it.
+        """Returns the validation metrics of a checkpoint, from its record or from the file of a later evaluation.
 
         Returns {} if there are none, the record cannot be read, or a trainer removes the step meanwhile.
         """
@@ -205,18 +217,21 @@ class CheckpointReader:
         return record.get('metrics') or finite
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """Returns all evaluations up to the run's newest checkpoint; from metrics.jsonl if it has no checkpoint."""
+        """Returns the metrics of all evaluations up to the run's newest checkpoint. Without a checkpoint, they come
+        from metrics.jsonl.
+        """
         step = self.latest_step()
         if step is None:
             return [line for line in read_metrics(self.folder.parent) if line['split'] == HELD_OUT]
         return earlier_evaluations(self.folder, step, self._read_step_record(step))
 
     def read_record(self, wanted: Wanted = None) -> dict[str, Any]:
-        """Returns the JSON record of a step; raises InputError as `restore` does."""
+        """Returns the JSON record of a checkpoint; raises InputError as `restore` does."""
         return self._read_with_retry(self._step_chooser(wanted), self._read_step_record)
 
     def restore(self, abstract_state: Any, wanted: Wanted = None) -> RestoredCheckpoint:
-        """Returns the state of a step, placed on devices with the shardings of `abstract_state`, and its record.
+        """Loads a checkpoint: returns its state, placed on devices with the shardings of `abstract_state`, and its JSON
+        record.
 
         Args:
             abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings, structured as the saved state. A dict with
@@ -236,12 +251,12 @@ class CheckpointReader:
         return self._read_with_retry(self._step_chooser(wanted), read)
 
     def read_state(self, abstract_state: Any, step: int) -> Any:
-        """Returns the state of an existing step, without its record; arguments and errors as `restore`."""
+        """Loads the state of an existing checkpoint, without its record; arguments and errors are as in `restore`."""
         folder = self.folder / str(step)
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
-            # `check_arrays_match` compares all names; an older state may lack a field that is now empty.
+            # `check_arrays_match` compares all names. An older state may lack a field that is now empty.
             partial_restore=True,
         )
         saved = array_specs(self.saved_array_metadata(step))
@@ -252,14 +267,17 @@ class CheckpointReader:
             return checkpointer.restore(folder / STATE, args=arguments)
 
     def saved_array_metadata(self, step: int) -> Any:
-        """Returns names, shapes and dtypes of a step's arrays as a pytree; raises InputError if they are unreadable."""
+        """Returns the names, shapes and dtypes of a checkpoint's arrays as a tree; raises InputError if they are
+        unreadable.
+        """
         with self._shorten_orbax_errors(step):
             tree = ocp.PyTreeCheckpointHandler().metadata(self.folder / str(step) / STATE).tree
             array_specs(tree)
         return tree
 
     def newest_checkpoint(self) -> UnreadCheckpoint | None:
-        """Returns the newest undamaged checkpoint with its record, or None if there is none; for use without a trainer.
+        """Returns the newest undamaged checkpoint with its record, or None if there is none. Use it only while no
+        trainer is running.
 
         Logs a warning for each skipped checkpoint.
 
@@ -275,7 +293,9 @@ class CheckpointReader:
         )
 
     def _check_checksums_exist(self) -> None:
-        """Raises InputError if no written step has checksums and a kill during the first save cannot explain it."""
+        """Raises InputError if checkpoints are written but none has checksums, unless a kill during the first save
+        explains this.
+        """
         steps = self.written_steps()
         if len(steps) > 1 or any(is_past_first_save(self.folder.parent, step) for step in steps):
             raise InputError(
@@ -284,7 +304,9 @@ class CheckpointReader:
             )
 
     def _read_with_retry(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
-        """Returns what `read` returns for the step from `choose`; chooses again if a trainer has removed that step."""
+        """Chooses a checkpoint by `choose` and reads it by `read`. If a trainer removes the checkpoint meanwhile, both
+        are repeated.
+        """
         for _ in range(READ_ATTEMPTS - 1):
             step = choose()
             try:
@@ -302,7 +324,8 @@ class CheckpointReader:
         )
 
     def _newest_undamaged_step(self, seconds: float = SEALING_SECONDS) -> int:
-        """Returns the newest undamaged step; warns about newer steps, except ones without checksums within `seconds`.
+        """Returns the newest undamaged checkpoint step, and warns about newer steps that are damaged or have no
+        checksums.
 
         Raises:
             InputError: there is none.
@@ -315,7 +338,8 @@ class CheckpointReader:
             if not found:
                 self._log_incomplete_steps(step, seconds=seconds)
                 return step
-            if step in self.complete_steps():  # otherwise a trainer has removed it meanwhile
+            # If the checkpoint is gone, a trainer has removed it meanwhile, and no warning is needed.
+            if step in self.complete_steps():
                 LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
             skipped.add(step)
         self._existing_step_or_error(None)
@@ -324,10 +348,12 @@ class CheckpointReader:
         )
 
     def _log_incomplete_steps(self, step: int, *, seconds: float) -> None:
-        """Warns about steps after this one that have no checksums and are older than this many seconds."""
+        """Warns about checkpoints newer than `step` that have no checksums, if they were written at least `seconds`
+        ago.
+        """
         for newer in self.written_steps():
             folder = self.folder / str(newer)
-            with contextlib.suppress(FileNotFoundError):  # a trainer has removed it meanwhile
+            with contextlib.suppress(FileNotFoundError):  # A trainer may remove the checkpoint meanwhile.
                 if (
                     newer > step
                     and time.time() - folder.stat().st_mtime >= seconds
@@ -344,7 +370,7 @@ class CheckpointReader:
             raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{rest}')
 
     def _is_complete_step(self, step: int) -> bool:
-        """Whether a step has checksums, or its record announces none."""
+        """Returns whether a checkpoint has checksums, or is from an older version that wrote none."""
         folder = self.folder / str(step)
         if has_all_checksums(folder):
             return True
@@ -379,7 +405,9 @@ class CheckpointReader:
 
     @contextlib.contextmanager
     def _shorten_orbax_errors(self, step: int) -> Iterator[None]:
-        """Turns the errors of Orbax and TensorStore, of many types and pages long, into an InputError of one line."""
+        """Context manager that turns errors of Orbax and TensorStore, which may be pages long, into an InputError of
+        one line.
+        """
         try:
             with without_orbax_log():
                 yield
@@ -391,14 +419,18 @@ class CheckpointReader:
 
 
 def _open_checkpointer(handler: ocp.CheckpointHandler) -> ocp.Checkpointer:
-    """Returns Orbax's reader without a barrier: otherwise a process that fails would leave the others waiting."""
+    """Returns an Orbax checkpointer that does not synchronise processes; otherwise a process that fails would leave the
+    others waiting.
+    """
     here = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _check_record(record: Any) -> dict[str, Any]:
-    """Returns a record after checking the types of its groups, on which other code relies; raises ValueError."""
+    """Returns a checkpoint's record if its groups have the types that other code relies on; otherwise raises
+    ValueError.
+    """
     if not isinstance(record, dict):
         raise ValueError('its record is not a JSON object of the expected form')
     fingerprint, metrics = record.get('fingerprint', {}), record.get('metrics', {})
@@ -410,12 +442,14 @@ def _check_record(record: Any) -> dict[str, Any]:
 
 
 def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
-    """Returns step and metrics of a run's best evaluation by `config`, else of the last one; {} without any."""
+    """Returns step and metrics of a run's best evaluation by `checkpoint.best_metric`, or of the last one if no metric
+    is named; {} without evaluations.
+    """
     return pick_best_evaluation(CheckpointReader(workdir).evaluations(), config)
 
 
 def checkpoint_label(step: int) -> str:
-    """Returns the label of a checkpoint in its checksum files."""
+    """Returns the label by which a checkpoint's checksum files name their step."""
     return f'step {step}'
 
 
@@ -424,7 +458,7 @@ def _format_steps(steps: list[int]) -> str:
 
 
 class ArraySpec(NamedTuple):
-    """Shape and dtype of one array of a state."""
+    """Shape and dtype of one array in a training state."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -434,7 +468,9 @@ class ArraySpec(NamedTuple):
 
 
 def array_specs(tree: Any) -> dict[str, ArraySpec]:
-    """Returns {'params/layers/up/kernel': Leaf} for a pytree of arrays, abstract arrays or their metadata."""
+    """Returns {path: ArraySpec} for a tree of arrays or of their metadata, with paths such as
+    'params/layers/up/kernel'.
+    """
     return {
         path_name(path): ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).name)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -442,7 +478,8 @@ def array_specs(tree: Any) -> dict[str, ArraySpec]:
 
 
 def check_arrays_match(saved: Mapping[str, ArraySpec], wanted: Mapping[str, ArraySpec], *, where: str) -> None:
-    """Checks that a checkpoint holds exactly the wanted arrays, by names, shapes and dtypes, before anything is read.
+    """Raises InputError unless a checkpoint holds exactly the wanted arrays, by names, shapes and dtypes; reads no
+    array.
 
     Orbax reports a wrong shape or name with a page of text, and casts a wrong dtype silently.
 

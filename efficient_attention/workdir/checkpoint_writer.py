@@ -1,4 +1,4 @@
-"""Saves checkpoints of a run's whole state with Orbax, asynchronous and sharded.
+"""Saves checkpoints of a run's whole training state with Orbax, asynchronously and from all shards.
 
 A step is first written under a temporary name. A thread waits until Orbax renames it, flushes it to disk and writes its
 checksums (`checksums.py`). Only then the step counts as saved, and only then superseded steps are removed. A superseded
@@ -46,20 +46,23 @@ from efficient_attention.workdir.metrics import best_metric_value
 from efficient_attention.workdir.orbax_errors import failure_reason, without_orbax_log
 
 TRASH = 'trash'
-DAMAGED = 'damaged'  # folder for steps that were found damaged or without checksums
-UNFINISHED = '*.orbax-checkpoint-tmp*'  # Orbax's name for a step that it is writing
+DAMAGED = 'damaged'  # folder for checkpoints that were found damaged or without checksums
+UNFINISHED = '*.orbax-checkpoint-tmp*'  # Orbax's temporary name for a step that it is still writing
 POLL_SECONDS = 0.02
-# How long process 0 waits for the checksums of the others, as long as Orbax waits for their files.
+# Process 0 waits this long for the checksums of the others. Orbax waits equally long for their files.
 SEALS_SECONDS = 600.0
 LOG = logging.getLogger(__name__)
 
 
 class SaveError(RunError):
-    """A checkpoint was not saved: one line with step and reason. Entry points print it and exit with code 1."""
+    """A checkpoint could not be saved; the message is one line with the step and the reason. Programs print it and exit
+    with code 1.
+    """
 
 
 class CheckpointWriter:
-    """The checkpoints of one workdir, opened by its only trainer; `reader` lists and restores them.
+    """Saves the checkpoints of one workdir and removes superseded ones. Only one trainer at a time may open it;
+    `reader` reads the checkpoints.
 
     Use as a context manager: leaving it waits for the last save and raises if that failed. Every process of a run must
     call every method: all take part in a save, and process 0 holds the lock of the workdir. Orbax's own log lines are
@@ -79,9 +82,10 @@ class CheckpointWriter:
         self.reader = CheckpointReader(workdir)
         self.before_seal: Callable[[int], None] = lambda _: None
         self._config = config
-        self._sealing: threading.Thread | None = None  # completes the save in progress
-        self._failure: SaveError | None = None  # error of the newest save
-        self._is_awaited = False  # whether the caller of `wait` will raise the failure of the save in progress
+        self._sealing: threading.Thread | None = None  # the thread that finishes the save in progress
+        self._failure: SaveError | None = None  # error of the newest save, if the save failed
+        # True while `wait_until_saved` waits; it then raises the failure of the save in progress
+        self._is_awaited = False
         with contextlib.ExitStack() as opened:
             if jax.process_index() == 0:
                 opened.enter_context(WorkdirLock(workdir))
@@ -94,7 +98,8 @@ class CheckpointWriter:
     def save(
         self, step: int, state: Any, *, record: Mapping[str, Any], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Starts to save a state; returns once its arrays are copied, so that they may be donated or changed.
+        """Starts to save a checkpoint in the background. It returns once the arrays are copied, so the caller may
+        donate or change them.
 
         Waits for the previous save, if it is still in progress. Does nothing if the step is already saved.
 
@@ -123,7 +128,8 @@ class CheckpointWriter:
         try:
             self._make_folder()
             self._checkpointer.save(self.reader.folder / str(step), ocp.args.Composite(**items))
-        except Exception as error:  # Orbax and TensorStore raise many types, with hundreds of lines of traceback
+        # Orbax and TensorStore raise errors of many types, with hundreds of lines of traceback.
+        except Exception as error:
             self._handle_save_failure(step, size, error)
             self.raise_if_save_failed()
             return
@@ -132,11 +138,12 @@ class CheckpointWriter:
         self._sealing.start()
 
     def is_saved(self, step: int) -> bool:
-        """Whether a step has its checksums by now; does not wait."""
+        """Returns whether the checkpoint of a step has all its checksums by now; does not wait."""
         return has_all_checksums(self.reader.folder / str(step))
 
     def write_evaluation_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes the metrics of a step that was evaluated after its save; removes a best step that it replaces.
+        """Writes the metrics of a checkpoint that was evaluated after its save. If it is now the best checkpoint, the
+        former best one is removed.
 
         Raises:
             RunError, InputError: the metrics cannot be written.
@@ -148,12 +155,14 @@ class CheckpointWriter:
             self.remove_superseded()
 
     def raise_if_save_failed(self) -> None:
-        """Raises the newest save's SaveError if the save failed and failures stop the run; takes no time."""
+        """Raises SaveError if the newest save failed and a failed save stops the run; does not wait."""
         if self._failure and self._stops_at_failure():
             raise self._failure
 
     def wait_until_saved(self) -> None:
-        """Waits until the current save is on disk with its checksums; raises SaveError if the newest save failed."""
+        """Waits until the save in progress is on disk with its checksums; raises SaveError if the newest save
+        failed.
+        """
         self._is_awaited = True
         try:
             self._wait_for_save_thread()
@@ -163,10 +172,10 @@ class CheckpointWriter:
             raise self._failure
 
     def remove_superseded(self) -> None:
-        """Removes superseded steps, in process 0; every successful save calls it.
+        """Removes superseded checkpoints from disk, in process 0. Every successful save calls it.
 
         A resumed run also calls it, once the workdir is known to be its own: the previous process may have been killed
-        before it removed them.
+        before it removed superseded steps.
         """
         kept = self._kept_steps()
         superseded = sorted(self._scores.keys() - kept)
@@ -177,15 +186,15 @@ class CheckpointWriter:
         try:
             trash.mkdir(exist_ok=True)
             for step in superseded:
-                with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                with contextlib.suppress(FileNotFoundError):  # Another process may have removed the checkpoint already.
                     (self.reader.folder / str(step)).rename(trash / str(step))
                 (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
-        except OSError as error:  # not an error: the new step is saved
+        except OSError as error:  # This is only a warning, because the new checkpoint is saved.
             LOG.warning('%s: old checkpoints cannot be removed (%s)', self.reader.folder, error.strerror)
         _remove([trash])
 
     def close(self) -> None:
-        """Waits for the save in progress and releases the workdir; raises SaveError if the newest save failed."""
+        """Waits for the save in progress, and releases the workdir; raises SaveError if the newest save failed."""
         with self._resources:
             try:
                 self.wait_until_saved()
@@ -205,7 +214,8 @@ class CheckpointWriter:
             if error is None:
                 raise
             if failure is not error:
-                show_error(failure)  # the other error propagates; the failed save must be visible too
+                # The error from inside the `with` block propagates, so the failed save is only printed.
+                show_error(failure)
 
     def _wait_for_save_thread(self) -> None:
         if self._sealing:
@@ -213,13 +223,16 @@ class CheckpointWriter:
         self._sealing = None
 
     def _finish_save(self, step: int, size: int) -> None:
-        """Writes a step's checksums once Orbax has renamed it; each process covers the files that it wrote."""
+        """Writes a checkpoint's checksums once Orbax has written its files. Each process covers the files that it
+        wrote.
+        """
         folder = self.reader.folder / str(step)
         try:
             self._checkpointer.wait_until_finished()
             self.before_seal(step)
             if (log := self.reader.folder.parent / METRICS_FILE).exists() and jax.process_index() == 0:
-                flush(log)  # must contain its lines up to this step: a run resumed from it does not write them again
+                # A resumed run does not write the earlier lines of metrics.jsonl again, so they must be on disk.
+                flush(log)
             write_checksums(folder, checkpoint_label(step), process=jax.process_index(), processes=jax.process_count())
             self._wait_for_checksums(folder)
         except Exception as error:
@@ -232,7 +245,9 @@ class CheckpointWriter:
         self.remove_superseded()
 
     def _note_saved(self, step: int) -> None:
-        """Writes `last_saved.json`. If it cannot be written, the step still counts as saved."""
+        """Records the last saved step in `last_saved.json`. If this file cannot be written, the checkpoint still counts
+        as saved.
+        """
         try:
             if jax.process_index() == 0:
                 write_last_saved_step(self.reader.folder.parent, step)
@@ -240,7 +255,9 @@ class CheckpointWriter:
             LOG.warning('%s', error)
 
     def _wait_for_checksums(self, folder: Path) -> None:
-        """Waits in process 0 for the checksums of all processes, since process 0 then removes older steps."""
+        """Waits in process 0 for the checksums of all processes, because process 0 removes older checkpoints
+        afterwards.
+        """
         latest = time.monotonic() + SEALS_SECONDS
         while jax.process_index() == 0 and not has_all_checksums(folder):
             if time.monotonic() > latest:
@@ -248,7 +265,9 @@ class CheckpointWriter:
             time.sleep(POLL_SECONDS)
 
     def _handle_save_failure(self, step: int, size: int, error: Exception) -> None:
-        """Stores and logs the failure of a save, unless `wait` will raise it; removes the files that it wrote."""
+        """Stores the failure of a save, and logs it unless `wait_until_saved` will raise it. Removes the files of the
+        failed save.
+        """
         folder = self.reader.folder
         sizes = f'{size / 1e6:.1f} MB to write, {_free_space(folder)}'
         line = f'checkpoint step {step} not saved in {folder}: {failure_reason(error)} ({sizes})'
@@ -267,20 +286,26 @@ class CheckpointWriter:
         return 'there is no other one'
 
     def _stops_at_failure(self) -> bool:
-        """Whether a failed save ends the run; always with several processes, since only one may know of the failure."""
+        """Returns whether a failed save ends the run. With several processes it always does, because only one process
+        may know of the failure.
+        """
         return self._config.when_save_fails == 'stop' or jax.process_count() > 1
 
     def _make_folder(self) -> None:
-        """Recreates a missing checkpoint folder, but not the workdir, which may have been moved."""
+        """Recreates the folder of checkpoints if it is missing, but never the workdir, which may have been moved."""
         if jax.process_index() == 0 and not self.reader.folder.is_dir():
             self.reader.folder.mkdir()
             flush(self.reader.folder.parent)
 
     def _newest_undamaged(self) -> UnreadCheckpoint | None:
-        """Returns the checkpoint to resume from; moves unusable steps aside, because they would block new saves."""
+        """Returns the checkpoint from which the run resumes. Moves unusable checkpoints aside, because they would block
+        new saves.
+        """
         compare_with_peers({'checkpoints': {'newest': self.reader.latest_step()}})
         newest = self.reader.newest_checkpoint()
-        if jax.process_count() > 1:  # nothing is moved before all have looked, and nobody continues before all is moved
+        # No checkpoint is moved before all processes have looked for the newest one.
+        # At the second barrier, all processes wait until the unusable checkpoints are moved.
+        if jax.process_count() > 1:
             multihost_utils.sync_global_devices('checkpoints are chosen')
         if jax.process_index() == 0:
             self._make_folder()
@@ -293,7 +318,9 @@ class CheckpointWriter:
         return newest
 
     def _quarantine_step(self, step: int) -> None:
-        """Moves a step to `damaged/`, and replaces a step of the same number there."""
+        """Moves the checkpoint of a step into the folder `damaged/`, where it replaces a checkpoint of the same
+        step.
+        """
         target = self.reader.folder / DAMAGED / str(step)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(exist_ok=True)
@@ -301,7 +328,9 @@ class CheckpointWriter:
         (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
 
     def _kept_steps(self) -> set[int]:
-        """Returns the newest steps, and the best by their metric; of equal ones the newest."""
+        """Returns the steps of the checkpoints to keep: the newest ones, and the best ones by their metric. Of equally
+        good ones, it keeps the newest.
+        """
         sign = 1.0 if self._config.best_mode == 'max' else -1.0
         values = {step: best_metric_value(metrics, self._config.best_metric) for step, metrics in self._scores.items()}
         ranked = sorted((sign * value, step) for step, value in values.items() if value is not None)
@@ -317,6 +346,6 @@ def _free_space(folder: Path) -> str:
 
 
 def _remove(folders: Iterable[Path]) -> None:
-    """Removes folders with their content; ignores errors."""
+    """Deletes folders with their content; errors are ignored."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

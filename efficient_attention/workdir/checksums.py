@@ -1,9 +1,10 @@
-"""Checksum files of a folder: `seal-*.sha256` hold the SHA-256 of every file, to find damage before the files are used.
+"""Writes and verifies checksum files of a folder: `seal-*.sha256` hold the SHA-256 of every file, to find damage before
+files are used.
 
-They are written once all files are on disk, in the format of `sha256sum --check`. If several processes wrote the
-folder, each has a checksum file for the files that it wrote. The last line is the SHA-256 of the lines before it, so
-that a damaged checksum file is found too. Checksums find damage, not forgery: whoever can write the files can also
-write the checksums.
+Checksum files are written once all other files are on disk, in the format of `sha256sum --check`. If several processes
+wrote the folder, each has a checksum file for the files that it wrote. The last line is the SHA-256 of the lines before
+it, so that a damaged checksum file is found too. Checksums find damage, not forgery: whoever can write the files can
+also write the checksums.
 """
 
 import fnmatch
@@ -19,21 +20,23 @@ from efficient_attention.atomic_files import flush
 from efficient_attention.processes.phases import SEALED, SEALING, note_phase
 
 SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
-# The process number in the paths of files that Orbax lets each process write.
+# Orbax lets each process write files whose paths contain the number of the process.
 PROCESS = re.compile(r'(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)')
 LINE = re.compile(r'([0-9a-f]{64})  (.+)')
-HASHES_AT_ONCE = 8  # files hashed concurrently
+HASHES_AT_ONCE = 8  # number of files whose checksums are computed concurrently
 
 
 class ChecksumManifest(NamedTuple):
-    """The content of a folder's checksum files."""
+    """The content of all checksum files in a folder: the folder's label and the SHA-256 of each file."""
 
     label: str
-    hashes: dict[str, str]  # path within the folder, with slashes -> SHA-256
+    hashes: dict[str, str]  # path of a file within the folder, with slashes -> SHA-256 of the file
 
 
 class ProcessShare(NamedTuple):
-    """The share of a folder's files that a process compares: share `number` out of `processes`."""
+    """The share of a folder's files whose checksums one process verifies: every `processes`-th file, from file `number`
+    on.
+    """
 
     number: int = 0
     processes: int = 1
@@ -43,10 +46,10 @@ WHOLE = ProcessShare()
 
 
 def write_checksums(folder: Path, label: str, *, process: int = 0, processes: int = 1) -> None:
-    """Flushes a folder to disk and writes the checksum file of the files that this process wrote.
+    """Flushes a folder to disk, and writes a checksum file for the files that this process wrote.
 
     Args:
-        folder: its content must not change any more.
+        folder: the folder; its content must not change any more.
         label: one line that identifies the folder, such as a checkpoint's step; it reveals a folder in the wrong place.
         process: number of this process.
         processes: how many of them write a checksum file into the folder.
@@ -56,7 +59,7 @@ def write_checksums(folder: Path, label: str, *, process: int = 0, processes: in
             checksums.
     """
     note_phase(SEALING)
-    # Excludes checksum files, which other processes are writing at the same moment.
+    # Checksum files are left out, because other processes are writing theirs at the same moment.
     names = [name for name in _files(folder, but='seal-*') if _writing_process(name, processes) == process]
     lines = [f'# {label}']
     for name in names:
@@ -69,7 +72,7 @@ def write_checksums(folder: Path, label: str, *, process: int = 0, processes: in
         file.write(body + _closing_checksum_line(body) + b'\n')
         file.flush()
         os.fsync(file.fileno())
-    # Renamed last: if a checksum file exists after a power cut, its files and folders exist too.
+    # The checksum file is renamed last: if it exists after a power cut, the files and folders that it covers exist too.
     for inner in [*_folders(folder), folder, folder.parent]:
         flush(inner)
     temporary.replace(path)
@@ -78,7 +81,7 @@ def write_checksums(folder: Path, label: str, *, process: int = 0, processes: in
 
 
 def has_all_checksums(folder: Path) -> bool:
-    """Whether every process that wrote the folder has written its checksum file; does not check their content."""
+    """Returns whether every process that wrote the folder has written its checksum file; does not read these files."""
     try:
         return not missing_checksums(folder)
     except OSError:
@@ -86,11 +89,11 @@ def has_all_checksums(folder: Path) -> bool:
 
 
 def missing_checksums(folder: Path) -> str:
-    """Returns which checksum file is missing or superfluous, in a few words; '' if none. Raises OSError."""
+    """Returns a short text that says which checksum file is missing or superfluous; '' if none is. Raises OSError."""
     found = [match for path in sorted(folder.iterdir()) if (match := SEAL.fullmatch(path.name))]
     if not found:
         return 'seal-0-of-*.sha256 is missing'
-    count = int(found[0][2])  # untrusted: may be any number, so it is used only in names
+    count = int(found[0][2])  # This number comes from a file name and may be any number, so it is used only in names.
     numbers = {int(match[1]) for match in found if int(match[2]) == count}
     for match in found:
         if int(match[2]) != count or int(match[1]) >= count:
@@ -100,18 +103,19 @@ def missing_checksums(folder: Path) -> str:
 
 
 def has_any_checksums(folder: Path) -> bool:
-    """Whether the folder has a checksum file of at least one process."""
+    """Returns whether the folder has at least one checksum file."""
     return folder.is_dir() and any(SEAL.fullmatch(path.name) for path in folder.iterdir())
 
 
 def find_checksum_mismatch(
     folder: Path, label: str, *, may_be_added: Callable[[str], bool] | None = None, share: ProcessShare = WHOLE
 ) -> str:
-    """Returns how a folder differs from its checksums, in a few words that name the first file; '' if it does not.
+    """Returns a short text that says how a folder differs from its checksums, with the name of the first such file; ''
+    if it does not differ.
 
     Args:
-        folder: with checksum files.
-        label: the expected label.
+        folder: a folder with checksum files.
+        label: the label that the checksum files should have.
         may_be_added: whether to ignore a file of this name that has no checksum; None = ignore none. If given, only the
             top level of the folder is checked, and links are followed, since download caches use links.
         share: the files whose content is compared; names are always compared.
@@ -136,7 +140,7 @@ def find_checksum_mismatch(
 
 
 class _UnreadableChecksums(Exception):
-    """The fault of a checksum file, or of a path that cannot have a checksum."""
+    """A checksum file is damaged or missing, or a path in the folder cannot have a checksum."""
 
 
 def _read_checksums(folder: Path, *, may_be_links: bool) -> ChecksumManifest:
@@ -162,7 +166,7 @@ def _read_checksums(folder: Path, *, may_be_links: bool) -> ChecksumManifest:
 
 
 def _first_changed_file(folder: Path, hashes: dict[str, str], share: ProcessShare) -> str:
-    """Returns the first file of a share whose content differs from its checksum; '' if there is none."""
+    """Returns the first file in a process's share whose content differs from its checksum; '' if there is none."""
     by_size = sorted(hashes, key=lambda name: (-(folder / name).stat().st_size, name))
     chosen = set(by_size[share.number :: share.processes])
     names = [name for name in hashes if name in chosen]
@@ -176,7 +180,7 @@ def _closing_checksum_line(body: bytes) -> bytes:
 
 
 def _files(folder: Path, *, but: str = '') -> list[str]:
-    """Returns the sorted paths of all files within the folder, except names that match the pattern `but`."""
+    """Returns the sorted relative paths of all files within a folder, except paths that match the pattern `but`."""
     found = []
     for path in sorted(folder.rglob('*')):
         name = path.relative_to(folder).as_posix()
@@ -199,7 +203,9 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _writing_process(name: str, processes: int) -> int:
-    """Returns the process that wrote a file: process 0, unless the path names another process of the run."""
+    """Returns the number of the process that wrote a file of a checkpoint: 0, unless the file's path names another
+    process of the run.
+    """
     found = PROCESS.search(name)
     return int(found[1]) if found and int(found[1]) < processes else 0
 

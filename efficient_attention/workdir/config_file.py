@@ -1,4 +1,4 @@
-"""Writes `config.json` when a run claims a workdir, and compares it when a run resumes there."""
+"""Writes `config.json` when a run claims a workdir, and compares it with the new config when the run resumes."""
 
 import json
 import os
@@ -18,19 +18,20 @@ from efficient_attention.errors import InputError
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
-# Deleting is safe: the config of the command is compared with the config in the checkpoints.
+# Deleting config.json is safe, because a resumed run is also compared with the config in its checkpoints.
 REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
-SMALL = 'efficient_attention'  # the `model_type` of folders written by interop/compact_import.py
+SMALL = 'efficient_attention'  # value of `model_type` in the config.json of compact exports (interop/compact_import.py)
 READERS = 'such folders are read by scripts/predict.py, from text to text by scripts/translate.py'
 
 
 def marked_run_fields(mark: str) -> tuple[str, ...]:
-    """Returns the fields of a run's config that have a mark, as patterns for `compare_fingerprints`."""
+    """Returns the config fields that carry a mark, such as CHANGEABLE, as name patterns for `compare_fingerprints`."""
     return marked_fields(RunConfig, mark, 'config.')
 
 
 def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
-    """Writes the complete config into a new workdir, or compares it with the workdir's config.
+    """Writes the complete config of a run into its workdir. If the workdir has a checkpoint, it first checks that the
+    saved config is the same.
 
     Without a checkpoint the existing config is overwritten. With a checkpoint the configs must be equal, except for
     fields that may differ (`changeable_fields`), which get their new values. A larger `train.steps` is thus saved at
@@ -52,7 +53,9 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
 
 
 def check_saved_config(workdir: Path, config: RunConfig) -> None:
-    """Compares a config with the config of a workdir that has a checkpoint; raises as `claim_workdir`."""
+    """Raises InputError if a config differs from the config saved in the workdir, except in fields that a resumed run
+    may change.
+    """
     if not (workdir / CONFIG).exists():
         return
     saved = {'config': to_dict(read_config(workdir))}
@@ -66,7 +69,7 @@ def check_saved_config(workdir: Path, config: RunConfig) -> None:
 
 
 def changeable_fields(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
-    """Returns the fields that a resumed run may change, as patterns for `compare_fingerprints`.
+    """Returns the config fields that a resumed run may change, as name patterns for `compare_fingerprints`.
 
     `train.steps` may grow if the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch to
     such a schedule. Past steps keep their learning rates, later steps use the new schedule. If the schedule stays the
@@ -76,7 +79,7 @@ def changeable_fields(saved: Mapping[str, Any], config: RunConfig) -> tuple[str,
 
     Args:
         saved: the fingerprint of a checkpoint or workdir; {} if there is none.
-        config: of the resumed run.
+        config: the config of the resumed run.
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
     always = marked_run_fields(CHANGEABLE) + (('config.data.tokenizer',) if config.task == 'fine_tuning' else ())
@@ -85,12 +88,14 @@ def changeable_fields(saved: Mapping[str, Any], config: RunConfig) -> tuple[str,
 
 
 def has_more_steps(saved: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a run has more steps than its saved config."""
+    """Returns whether a run has more training steps than its saved config."""
     return 'config' in saved and config.train.steps > saved['config']['train']['steps']
 
 
 def can_extend_without_decay(saved: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a run has more steps than its saved config, and only its schedule's fixed end forbids them."""
+    """Returns whether a resumed run asks for more training steps, and only the fixed end of its learning-rate schedule
+    forbids them.
+    """
     may_grow = marked_run_fields(CHANGEABLE) + marked_run_fields(CHANGEABLE_WITH_MORE_STEPS)
     if config.prune.has_schedule:
         return False
@@ -98,17 +103,17 @@ def can_extend_without_decay(saved: Mapping[str, Any], config: RunConfig) -> boo
 
 
 def more_steps_advice(workdir: Path, config: RunConfig) -> str:
-    """Returns advice on how to train longer, for a run whose learning rate decays to its last step."""
+    """Returns advice on how to train longer, for a run whose learning rate decays until its last step."""
     ways = (
         'to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to go on with'
     )
-    if config.task == 'language_modelling':  # its checkpoints cannot start another run
+    if config.task == 'language_modelling':  # A checkpoint of a language model cannot start another run.
         return ways
     return f'{ways}, or start a new run from it: a new --workdir with --config.train.start_from={workdir}'
 
 
 def more_steps_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Returns a note if a run resumes with more steps than its saved config."""
+    """Returns a note if a run resumes with more training steps than its saved config; otherwise []."""
     if not has_more_steps(saved, config):
         return []
     steps, optimizer = saved['config']['train']['steps'], config.optimizer
@@ -119,7 +124,7 @@ def more_steps_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
 
 
 def with_new_field_defaults(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a checkpoint's fingerprint with its config completed by defaults of fields that were added later.
+    """Returns a checkpoint's fingerprint, where config fields that are newer than the checkpoint have their defaults.
 
     The default of a new field is what the code did before the field existed, so that such a run may resume.
     """
@@ -130,12 +135,15 @@ def with_new_field_defaults(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 def check_is_folder(workdir: Path) -> None:
     """Raises InputError if a workdir, or one of its parent folders, is a file."""
     for path in (workdir, *workdir.parents):
-        if os.path.isfile(path):  # unlike `Path.is_file`, this does not raise for a name that is too long
+        # For a name that is too long, `Path.is_file` would raise an error, but `os.path.isfile` does not.
+        if os.path.isfile(path):
             raise InputError(f'{path} is a file, and a workdir is a folder; name another --workdir')
 
 
 def check_config_not_foreign(workdir: Path) -> None:
-    """Raises InputError if a folder has a config.json that no run has written: a new run would overwrite it."""
+    """Raises InputError if the folder has a config.json that no training run wrote, because a new run would overwrite
+    it.
+    """
     path = workdir / CONFIG
     try:
         values = read_json_file(path)
@@ -151,7 +159,7 @@ def check_config_not_foreign(workdir: Path) -> None:
 
 
 def read_config(workdir: Path) -> RunConfig:
-    """Returns the config of the run in `workdir`.
+    """Returns the config of the run in a workdir, read from its config.json.
 
     Raises:
         InputError: there is no config.json, or it cannot be read, is damaged, or belongs to another version.

@@ -1,4 +1,4 @@
-"""Versions and devices of a run, saved in the workdir as `environment.json` for its report."""
+"""Records the package versions and devices of a run in the file `environment.json` of its workdir, for its report."""
 
 import importlib.metadata
 import json
@@ -19,14 +19,16 @@ PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-chec
 
 
 def write_environment(workdir: Path) -> None:
-    """Overwrites `environment.json`; does nothing in processes other than process 0."""
+    """Writes `environment.json` into the workdir, in process 0 only; an existing file is overwritten."""
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
         write_atomically(workdir / FILE_NAME, json.dumps(describe_environment(), indent=2) + '\n')
 
 
 def read_environment(workdir: Path) -> dict[str, Any]:
-    """Returns the content of `environment.json`, {} if it does not exist; raises InputError if it is damaged."""
+    """Returns the content of the workdir's `environment.json`; {} if the file does not exist. Raises InputError if it
+    is damaged.
+    """
     path = workdir / FILE_NAME
     try:
         found = read_json_file(path) if path.exists() else {}
@@ -38,7 +40,9 @@ def read_environment(workdir: Path) -> dict[str, Any]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns devices (count and kind), processes, cores, processor, system and versions, as a JSON object."""
+    """Returns a dict that describes where the run executes: devices (count and kind), processes, cores, processor,
+    system and versions.
+    """
     devices = jax.devices()
     versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
     return {
@@ -54,14 +58,16 @@ def describe_environment() -> dict[str, Any]:
 
 
 def processor(cpuinfo: Path = Path('/proc/cpuinfo')) -> str:
-    """Returns the CPU's model name from Linux's cpuinfo, otherwise from Python's `platform`."""
+    """Returns the model name of the CPU, from Linux's cpuinfo or otherwise from Python's `platform`."""
     lines = cpuinfo.read_text(encoding='utf-8').splitlines() if cpuinfo.is_file() else []
     names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
     return next(iter(names), '') or platform.processor() or platform.machine()
 
 
 def describe_machine(workdirs: Iterable[Path]) -> str:
-    """Returns the hardware of runs as '<device>, jax <version>', for CPUs the processor's name; '' if not recorded."""
+    """Returns the hardware of several runs as '<device>, jax <version>'. A CPU is named by its processor. Returns '' if
+    nothing is recorded.
+    """
     found = [environment for workdir in workdirs if (environment := read_environment(workdir))]
     devices = ['devices' if one.get('backend') != 'cpu' else 'processor' for one in found]
     names = [f'{one.get(name, "CPU")}, jax {one.get("jax")}' for one, name in zip(found, devices, strict=True)]

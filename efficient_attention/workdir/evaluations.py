@@ -1,4 +1,5 @@
-"""The evaluations of a run that its checkpoints store, for early stopping and for finding the best checkpoint.
+"""Stores the metrics of a run's evaluations with its checkpoints, for early stopping and for finding the best
+checkpoint.
 
 A checkpoint's record holds every evaluation up to its save. If a stop signal interrupts an evaluation, the resumed run
 repeats it. The metrics of the repeated evaluation are saved in a file next to the step, with their own SHA-256.
@@ -17,19 +18,25 @@ from efficient_attention.config.json_text import parse_json
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.metrics import best_metric_value, check_metrics_line, metrics_line, read_metrics
 
-EVALUATIONS = 'evaluations'  # key in a record; its value has lines as in metrics.jsonl
+# key in a checkpoint's JSON record; the value is a list of lines in the form of metrics.jsonl
+EVALUATIONS = 'evaluations'
 HELD_OUT = 'held_out'
-LATER = '.metrics.json'  # <step>.metrics.json holds metrics of an evaluation after the step's save
+# The file <step>.metrics.json holds the metrics of an evaluation that was made after the checkpoint was saved.
+LATER = '.metrics.json'
 
 
 def write_late_evaluation(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Writes the metrics of a saved step to a file next to it; raises RunError or InputError if that fails."""
+    """Writes the metrics of an already saved checkpoint to a file next to it; raises RunError or InputError if that
+    fails.
+    """
     line = json.dumps(metrics_line(step, HELD_OUT, metrics))
     write_atomically(folder / f'{step}{LATER}', f'{line}\n{_line_sha256(line)}\n')
 
 
 def read_late_evaluation(folder: Path, step: int) -> dict[str, Any]:
-    """Returns the line that `write_late_evaluation` wrote; {} if there is none or it was changed since."""
+    """Returns the metrics that `write_late_evaluation` wrote for a checkpoint; {} if there are none or the file was
+    changed since.
+    """
     try:
         line, digest = (folder / f'{step}{LATER}').read_text(encoding='utf-8').splitlines()
         return check_metrics_line(parse_json(line)) if digest == _line_sha256(line) else {}
@@ -38,12 +45,12 @@ def read_late_evaluation(folder: Path, step: int) -> dict[str, Any]:
 
 
 def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the evaluations of a run up to a checkpoint, oldest first, as lines of metrics.
+    """Returns the metrics of all evaluations up to a checkpoint, oldest first, as lines in the form of metrics.jsonl.
 
     Args:
-        folder: of the checkpoints.
-        step: of the checkpoint.
-        record: its record. An older record has no evaluations; then metrics.jsonl is read.
+        folder: the folder of all checkpoints.
+        step: the step of the checkpoint.
+        record: the JSON record of the checkpoint. An older record has no evaluations; then metrics.jsonl is read.
 
     Raises:
         InputError: the record's evaluations cannot be read.
@@ -59,7 +66,9 @@ def earlier_evaluations(folder: Path, step: int, record: Mapping[str, Any]) -> l
 
 
 def pick_best_evaluation(lines: list[dict[str, Any]], config: CheckpointConfig) -> dict[str, float]:
-    """Returns step and metrics of the best evaluation according to `config`, else of the last one; {} without any."""
+    """Returns step and metrics of the best evaluation by `checkpoint.best_metric`, or of the last one if no metric is
+    named; {} without evaluations.
+    """
     sign = 1.0 if config.best_mode == 'max' else -1.0
     if not lines:
         return {}
@@ -68,7 +77,7 @@ def pick_best_evaluation(lines: list[dict[str, Any]], config: CheckpointConfig) 
         value = best_metric_value(line, config.best_metric)
         return -math.inf if value is None or math.isnan(value) else sign * value
 
-    # Of equal evaluations the newest counts, because its checkpoint is kept.
+    # Of equally good evaluations the newest is chosen, because its checkpoint is kept.
     best = max(reversed(lines), key=rank) if config.best_metric else lines[-1]
     return {name: value for name, value in best.items() if name != 'split'}
 

@@ -1,4 +1,4 @@
-"""Fingerprints: nested dicts of everything that decides a run's results, and their comparison between runs."""
+"""Compares the fingerprints of two runs: nested dicts of the config fields and hashes that decide a run's results."""
 
 import fnmatch
 import json
@@ -8,7 +8,7 @@ from typing import Any
 from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError
 
-TEACHER = 'teacher'  # the SHA-256 of a teacher's parameters; not compared when a trained student is used
+TEACHER = 'teacher'  # key of the SHA-256 of a teacher's parameters, which is compared only when training resumes
 ADVICE = 'name a new --workdir, or give the old value'
 
 
@@ -20,7 +20,8 @@ def compare_fingerprints(
     changeable: tuple[str, ...] = (),
     advice: str = ADVICE,
 ) -> None:
-    """Checks that a saved fingerprint equals the current one, field by field, as JSON.
+    """Raises InputError if a saved fingerprint differs from the current one. All fields are compared as JSON, except
+    changeable ones.
 
     Args:
         saved: nested dict from the checkpoint, such as {'config': {...}, 'data': '<sha-256>'}.
@@ -47,7 +48,10 @@ def compare_fingerprints(
 def different_fields(
     saved: Mapping[str, Any], current: Mapping[str, Any], changeable: tuple[str, ...] = ()
 ) -> list[str]:
-    """Returns the dotted names of fields that differ but may not; arguments as in `compare_fingerprints`."""
+    """Returns the dotted names of the fields that differ between two fingerprints, except fields that may change.
+
+    Arguments are as in `compare_fingerprints`.
+    """
     old, new = flatten(saved), flatten(current)
     names = [*new, *(name for name in old if name not in new)]
     return [
@@ -58,7 +62,7 @@ def different_fields(
     ]
 
 
-_ABSENT = object()  # differs from every value, even None
+_ABSENT = object()  # This object differs from every value, even from None.
 
 
 def _format_field(fields: Mapping[str, Any], name: str) -> str:

@@ -1,7 +1,8 @@
-"""Detects from its files what a --workdir is: one run, several seeds, a grid of runs or a cell of a grid.
+"""Detects what a --workdir folder contains, from its files: a single run, several seeds, a grid of runs, or a cell of a
+grid.
 
-Each command continues only in folders of its own kind. In another kind it would create runs that no results table
-lists, or files that mislead the detection.
+Each command continues only in folders of its own kind. In another kind of folder, it would create runs that no table of
+results lists, or files that mislead the detection.
 """
 
 import fnmatch
@@ -12,14 +13,16 @@ from efficient_attention.workdir.config_file import CONFIG, check_config_not_for
 from efficient_attention.workdir.last_saved_step import FILE_NAME as LAST_SAVED
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 
-VALUES = 'values.json'  # file in the folder of a grid's cell, written before training
+VALUES = 'values.json'  # name of a file in the folder of a grid cell, written before the cell is trained
 GRID_SUMMARY = 'grid.json'
 SEEDS_SUMMARY = 'seeds.json'
-YARDSTICKS = 'yardsticks.json'  # file in a grid's folder, may be written before any cell is trained
+# name of a file with baselines in a grid's folder; it may exist before any cell is trained
+YARDSTICKS = 'yardsticks.json'
 RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
-DEPTH = 3  # folder levels from a grid down to its runs: <row>/<column>/seed_<n>
-# Kind of folder -> files of which it has at least one; inner kinds come first, so that a run placed by mistake in a
-# grid's folder does not change the grid's kind. Summaries are written after all runs, so they are not sufficient.
+DEPTH = 3  # number of folder levels from a grid down to its runs: <row>/<column>/seed_<n>
+# Kind of folder -> name patterns of files, of which such a folder has at least one.
+# Inner kinds come first, so that a run placed by mistake in a grid's folder does not change the grid's kind.
+# Summary files are not sufficient to detect a kind, because they are written after all runs.
 SIGNS = {
     CELL: (VALUES,),
     "a grid's row": (f'*/{VALUES}',),
@@ -27,15 +30,16 @@ SIGNS = {
     SEEDS: (SEEDS_SUMMARY, f'seed_*/{CONFIG}'),
     RUN: (CONFIG,),
 }
-# Files that may be in a folder without a trained run. RUN_NAMES come from a run that ended before its config.json.
-# ANY_NAMES exist before any run: shell logs, hidden files, the folder of a new disk.
+# A folder without a trained run may contain these files.
+# RUN_NAMES are left by a run that ended before it wrote its config.json.
+# ANY_NAMES exist before any run: shell logs, hidden files, and the folder 'lost+found' of a new disk.
 RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*')
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 
 
 def check_folder_kind(workdir: Path, wanted: str) -> None:
-    """Raises InputError if a folder is of another kind than `wanted`, which is RUN, SEEDS or GRID.
+    """Raises InputError if a folder is of another kind than the wanted one, which is RUN, SEEDS or GRID.
 
     Also raises if the path is a file, or if the folder contains files that no command of this project has written. A
     config.json that belongs to no run is an error too.
@@ -53,7 +57,7 @@ def check_folder_kind(workdir: Path, wanted: str) -> None:
 
 
 def foreign_files(folder: Path, wanted: str) -> list[str]:
-    """Returns the names in a folder that no run has written; subfolders count only if `wanted` is RUN."""
+    """Returns the names of files in a folder that no run has written. Subfolders count only if `wanted` is RUN."""
     if not folder.is_dir():
         return []
     paths = [path for path in sorted(folder.iterdir()) if wanted == RUN or not path.is_dir()]
@@ -62,7 +66,7 @@ def foreign_files(folder: Path, wanted: str) -> list[str]:
 
 
 def check_folder_kind_and_parents(workdir: Path, wanted: str) -> None:
-    """Raises InputError as `check_kind`, and for a new folder inside the folder of several runs.
+    """Raises InputError if a folder is of another kind than wanted, or a new folder inside a folder of several runs.
 
     Use it for a path that a user names: a folder of several runs treats everything inside as its own. The surrounding
     folders are recognised only by their files, because any of them may contain a grid somewhere.
@@ -75,7 +79,7 @@ def check_folder_kind_and_parents(workdir: Path, wanted: str) -> None:
 
 
 def detect_folder_kind(folder: Path) -> tuple[str, str]:
-    """Returns a folder's kind and the first file that shows it; two empty strings if it has no known kind.
+    """Returns the kind of a folder and the first file that shows this kind; ('', '') if the folder has no known kind.
 
     Raises:
         InputError: the folder cannot be read.
@@ -84,6 +88,6 @@ def detect_folder_kind(folder: Path) -> tuple[str, str]:
         for kind, patterns in SIGNS.items():
             for path in (path for pattern in patterns for path in folder.glob(pattern)):
                 return kind, str(path.relative_to(folder))
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # This error occurs, for example, if a file name is too long.
         raise InputError(f'{folder}: cannot be read ({error.strerror})') from None
     return '', ''

@@ -1,7 +1,9 @@
-"""Checks the files besides the parameters that decide a model's answers: config.json, tokenizer, vocabulary.
+"""Checks that files which decide a model's answers, besides its parameters, are unchanged: config.json, tokenizer and
+vocabulary.
 
 A checkpoint's checksums cover its record. The record holds the config, in its fingerprint, and the SHA-256 of the other
-files. Both are compared before parameters are loaded. Older checkpoints hold no hashes; their files are not compared.
+files. Config and hashes are compared before parameters are loaded. The record of an older checkpoint has no hashes, so
+its files are not compared.
 """
 
 import hashlib
@@ -19,9 +21,10 @@ from efficient_attention.workdir.config_file import CONFIG, marked_run_fields, w
 from efficient_attention.workdir.fingerprint import compare_fingerprints
 
 NAMES = (TOKENIZER, TARGET_TOKENIZER, CHARACTERS, WORDS)
-FILES = 'files'  # key in a record; its value is {name: SHA-256}
-FINGERPRINT = 'fingerprint'  # key in a record
-# Paths of datasets, which do not affect answers to new inputs. `eval.py` also calls `check_inference_files`.
+FILES = 'files'  # key in a checkpoint's JSON record; the value is {file name: SHA-256}
+FINGERPRINT = 'fingerprint'  # key of the run's fingerprint in a checkpoint's JSON record
+# These config fields are paths of datasets. They may change, because they do not affect answers to new inputs.
+# `eval.py` also calls `check_inference_files`, and may read other datasets than the training run.
 PLACES = tuple(
     f'config.{name}'
     for name in (
@@ -33,7 +36,9 @@ PLACES = tuple(
 
 
 def file_hashes(workdir: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each existing file of `NAMES`; raises InputError if one cannot be read."""
+    """Returns {file name: SHA-256} of the tokenizer and vocabulary files in a workdir; raises InputError if a file
+    cannot be read.
+    """
     found: dict[str, str] = {}
     for path in (workdir / name for name in NAMES):
         try:
@@ -46,7 +51,9 @@ def file_hashes(workdir: Path) -> dict[str, str]:
 
 
 def describe_changed_file(workdir: Path, record: Mapping[str, Any]) -> str:
-    """Returns how the files differ from the hashes in a checkpoint's record; '' if they agree or it has no hashes."""
+    """Returns a short text that says which file differs from its hash in a checkpoint's record; '' if none differs or
+    the record has no hashes.
+    """
     saved = record.get(FILES)
     if not isinstance(saved, dict):
         return ''
@@ -59,7 +66,8 @@ def describe_changed_file(workdir: Path, record: Mapping[str, Any]) -> str:
 
 
 def check_inference_files(workdir: Path, config: RunConfig, step: int, record: Mapping[str, Any]) -> None:
-    """Checks that a workdir's files and config are those with which a checkpoint was saved.
+    """Raises InputError if a workdir's config, tokenizer or vocabulary differs from the one with which a checkpoint was
+    saved.
 
     Raises:
         InputError: a difference may change answers; names the file, or the field of the config.

@@ -1,7 +1,7 @@
-"""Records whether a run ever had checkpoints, so that a lost checkpoint folder does not look like a new run.
+"""Records whether a run ever saved a checkpoint, so that a run with a lost checkpoint folder does not start over.
 
-A volume that is not mounted leaves an empty folder, or none. The record is a file next to the folder of checkpoints.
-Runs older than this file are recognised by their metrics.
+A volume that is not mounted leaves an empty folder, or none. The last saved step is stored in a file next to the folder
+of checkpoints. Runs of older versions lack this file; their metrics show whether they have saved a checkpoint.
 """
 
 import json
@@ -18,12 +18,16 @@ STEP = 'step'
 
 
 def write_last_saved_step(workdir: Path, step: int) -> None:
-    """Records that a step is saved; raises RunError or InputError if that cannot be written."""
+    """Writes the number of the last saved step into the workdir; raises RunError or InputError if the file cannot be
+    written.
+    """
     write_atomically(workdir / FILE_NAME, json.dumps({STEP: step}) + '\n')
 
 
 def read_last_saved_step(workdir: Path) -> int | None:
-    """Returns the last recorded step; None if there is none, or the file cannot be read."""
+    """Returns the number of the last saved step, as recorded in the workdir; None if the file is missing or cannot be
+    read.
+    """
     try:
         step = read_json_file(workdir / FILE_NAME)[STEP]
     except (OSError, ValueError, TypeError, KeyError):
@@ -32,11 +36,12 @@ def read_last_saved_step(workdir: Path) -> int | None:
 
 
 def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
-    """Returns why a folder without checkpoints must have had some; '' if the run may never have saved one.
+    """Returns an error text if a folder without checkpoints must have had some; '' if the run may never have saved a
+    checkpoint.
 
     Args:
-        workdir: of the run.
-        folder: where its checkpoints should be.
+        workdir: the folder of the run.
+        folder: the folder where the run's checkpoints should be.
     """
     saved, last = read_last_saved_step(workdir), last_logged_step(workdir)
     if saved is None and not (last and (not folder.is_dir() or is_past_first_save(workdir))):
@@ -46,13 +51,14 @@ def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
 
 
 def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[str]:
-    """Returns a note if the last recorded save is later than step `newest` and its files are gone; else [].
+    """Returns a note if a later step was saved than the one from which the run resumes, and its files are gone;
+    otherwise [].
 
     A checkpoint that was moved to the folder 'damaged' is not gone.
 
     Args:
-        workdir: of the run.
-        folder: of its checkpoints.
+        workdir: the folder of the run.
+        folder: the folder of its checkpoints.
         newest: the step from which the run resumes.
     """
     saved = read_last_saved_step(workdir)
@@ -65,16 +71,16 @@ def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[st
 
 
 def last_logged_step(workdir: Path) -> int:
-    """Returns the last step in metrics.jsonl; 0 = none."""
+    """Returns the last step in the workdir's metrics.jsonl; 0 if the file has no lines."""
     return max((line['step'] for line in read_metrics(workdir)), default=0)
 
 
 def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
-    """Whether a run has certainly completed a save; a new save starts only after the previous one is complete.
+    """Returns whether a run has certainly completed a save. A new save starts only after the previous one is complete.
 
     Args:
-        workdir: of the run.
-        step: of a save that is written but has no checksums; None = there is none.
+        workdir: the folder of the run.
+        step: a step that is written but has no checksums; None = there is none.
     """
     if read_last_saved_step(workdir) is not None:
         return True
@@ -83,5 +89,5 @@ def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
     except InputError:
         return False
     step = every if step is None else step
-    next_due = (step // every + 1) * every  # the metrics of this step are written before its save begins
+    next_due = (step // every + 1) * every  # A run writes the metrics of step `next_due` before it saves that step.
     return step > every or last_logged_step(workdir) > next_due

@@ -1,4 +1,4 @@
-"""A lock so that only one training run at a time writes into a workdir."""
+"""Locks a workdir, so that only one training run at a time writes into it."""
 
 import contextlib
 import fcntl
@@ -12,12 +12,12 @@ from efficient_attention.atomic_files import write_failed_error
 from efficient_attention.errors import InputError
 
 FILE_NAME = 'lock'
-# Folders into which runs write, or from which they remove files.
+# Runs write into these folders of a workdir, or remove files from them.
 FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard')
 
 
 class WorkdirLock:
-    """Locks a workdir for this process until `close`, or until the process ends in any way.
+    """Locks a workdir for this process until `close` is called, or until the process ends in any way.
 
     The lock belongs to the process, not to the open file (`fcntl.lockf`), so forked processes do not inherit it. Data
     workers that outlive a killed trainer thus do not keep the workdir locked. The operating system cannot tell two
@@ -29,7 +29,7 @@ class WorkdirLock:
         RunError, InputError: the lock cannot be written.
     """
 
-    # Locks of this process: the operating system does not refuse a second lock by the same process.
+    # `_held` has the locks of this process, because the operating system lets one process lock a file twice.
     _held: set[Path] = set()
 
     def __init__(self, workdir: Path) -> None:
@@ -40,7 +40,8 @@ class WorkdirLock:
         except OSError as error:
             raise write_failed_error(workdir, error) from None
         self._path = (workdir / FILE_NAME).resolve()
-        if self._path in self._held:  # before opening: closing a second open file would release the first one's lock
+        # The lock file is opened only after this check: closing a second open file would release the first one's lock.
+        if self._path in self._held:
             raise _in_use_error(workdir, 'this process')
         try:
             self._file = self._path.open('a+')
@@ -63,8 +64,9 @@ class WorkdirLock:
             raise write_failed_error(self._path, error) from None
 
     def close(self) -> None:
-        """Releases the workdir; keeps the file, since removing it could break the lock of the next holder."""
-        with contextlib.suppress(OSError):  # closing tries again to write text that could not be written
+        """Releases the workdir. The lock file stays, because removing it could break the lock of the next run."""
+        # Closing the file tries again to write text that could not be written before.
+        with contextlib.suppress(OSError):
             self._file.close()
         self._held.discard(self._path)
 
@@ -79,7 +81,7 @@ class WorkdirLock:
 
 
 def _refuse_links(workdir: Path) -> None:
-    """Raises InputError if a run would overwrite or remove the target of a link."""
+    """Raises InputError if a file or folder that a run writes or removes is a symbolic link."""
     files = [path for path in sorted(workdir.iterdir()) if not path.is_dir()] if workdir.is_dir() else []
     for path in [*files, *(workdir / name for name in FOLDERS)]:
         if path.is_symlink():

@@ -1,4 +1,4 @@
-"""A run's metrics: `metrics.jsonl`, one JSON object per line, and TensorBoard events in `tensorboard/`.
+"""Logs a run's metrics to `metrics.jsonl`, with one JSON object per line, and as TensorBoard events to `tensorboard/`.
 
 A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. In a run that was killed
 and resumed, each (step, split) appears once, as in an unbroken run. Numbers that are not finite are written as the
@@ -27,22 +27,24 @@ from efficient_attention.workdir.tensorboard_events import EventsFile
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
-# Metrics measured with a clock.
+# These metrics are measured with a clock, so they differ between equal runs.
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
-LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above the values of any run; charts fail on larger numbers
-WEIGHTS_KEPT = 'weights_kept'  # metric of a pruning run: the share of prunable weights that are left
-STILL_PRUNING = 'still_pruning'  # 1 while that share is not final; such an evaluation is never the best
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # No run has larger steps or metrics, and charts fail on larger numbers.
+WEIGHTS_KEPT = 'weights_kept'  # name of a metric of runs that prune: the share of prunable weights that are left
+# name of a metric that is 1 while pruning continues; such an evaluation never counts as the best
+STILL_PRUNING = 'still_pruning'
 NOT_FINITE = ('nan', 'inf', '-inf')
 
 
 def best_metric_value(metrics: Mapping[str, float], name: str) -> float | None:
-    """Returns the metric that ranks checkpoints; None if it is missing or pruning is not finished."""
+    """Returns the metric that ranks checkpoints; None if the metric is missing or pruning has not finished."""
     return None if metrics.get(STILL_PRUNING) else metrics.get(name)
 
 
 class MetricsLog:
-    """Appends metrics to the files of a workdir; does nothing in processes other than process 0.
+    """Appends metrics to metrics.jsonl and to the TensorBoard events of a workdir; does nothing in processes other than
+    process 0.
 
     Lines that cannot be written are kept for the next attempt, with one error line for all; `close` raises if some are
     left. On opening, lines after `start_step` are removed, since a resumed run writes them again. Unreadable or
@@ -58,10 +60,10 @@ class MetricsLog:
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
         self.workdir, self.start_step = workdir, start_step
-        self._is_writer, self.lines = jax.process_index() == 0, 0  # number of lines in the file
-        self.kept: list[dict[str, Any]] = []  # lines from before this start
+        self._is_writer, self.lines = jax.process_index() == 0, 0  # `lines` is the number of lines in metrics.jsonl
+        self.kept: list[dict[str, Any]] = []  # lines in metrics.jsonl from before this start of the run
         self.dropped: list[str] = []
-        self._hash = hashlib.sha256()  # over all lines
+        self._hash = hashlib.sha256()  # the SHA-256 of all lines in metrics.jsonl
         if not self._is_writer:
             return
         workdir.mkdir(parents=True, exist_ok=True)
@@ -72,10 +74,10 @@ class MetricsLog:
         write_atomically(path, content)
         self._hash.update(content.encode())
         self.lines = len(kept)
-        # Only lines of this step may repeat: a metric measured right after a restart may have been written before it.
+        # Lines of `start_step` may repeat: a metric measured right after a restart may already be in the file.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._path, self._unwritten, self._is_failing = path, b'', False
-        self._first_unwritten = math.inf  # the first step of a line in `_unwritten`
+        self._first_unwritten = math.inf  # the lowest step among the lines in `_unwritten`
         try:
             self._file = path.open('ab', buffering=0)
         except OSError as error:
@@ -83,7 +85,8 @@ class MetricsLog:
         self._events = EventsFile(workdir / EVENTS_FOLDER, first_step=start_step + 1)
 
     def write_metrics(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Appends one line and flushes it; ignores a (step, split) that was already written before the restart.
+        """Appends one line of metrics to the file and flushes it. A line that was already written before the restart is
+        not repeated.
 
         Args:
             step: updates made.
@@ -99,15 +102,16 @@ class MetricsLog:
         self._hash.update(line)
         self._unwritten += line
         self._write_out()
-        # Only finite numbers: tensorboardX would print a warning for each other one.
+        # tensorboardX would print a warning for each number that is not finite, so it gets only finite ones.
         self._events.add_scalars(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
 
     def digest(self) -> str:
-        """Returns the SHA-256 of all lines so far."""
+        """Returns the SHA-256 of all lines in the metrics file so far."""
         return self._hash.hexdigest()
 
     def check_written(self, step: int) -> None:
-        """Raises RunError if lines of steps up to this one are not written; any thread may call it.
+        """Raises RunError if metrics of this step or of earlier steps are not written to the file yet. Any thread may
+        call it.
 
         A run resumed from this step would not write these lines again.
         """
@@ -115,7 +119,9 @@ class MetricsLog:
             raise RunError(f'{self._path}: lines up to this step are not written')
 
     def close(self) -> None:
-        """Closes both files; raises RunError if lines are not written."""
+        """Closes metrics.jsonl and the file of TensorBoard events; raises RunError if lines of metrics could not be
+        written.
+        """
         if not self._is_writer or self._file.closed:
             return
         self._write_out()
@@ -153,17 +159,20 @@ class MetricsLog:
 class ParsedMetricsLog(NamedTuple):
     """The content of a run's `metrics.jsonl`, split into usable and unusable lines."""
 
-    lines: list[dict[str, Any]]  # lines of metrics.jsonl: step, split and numbers
-    dropped: list[str]  # unusable lines, each with its number and the reason
+    lines: list[dict[str, Any]]  # usable lines of metrics.jsonl, each with step, split and metrics
+    dropped: list[str]  # unusable lines, each as a text with its line number and the reason
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] without the file."""
+    """Returns the usable lines of a run's `metrics.jsonl`, as dicts with step, split and metrics; [] if the file does
+    not exist.
+    """
     return read_log(workdir).lines
 
 
 def read_log(workdir: Path) -> ParsedMetricsLog:
-    """Returns the usable lines of a run's `metrics.jsonl`, each (step, split) once, and the unusable lines.
+    """Returns the usable lines of a run's `metrics.jsonl`, with each (step, split) once, and descriptions of the
+    unusable lines.
 
     An unfinished last line, left by a process killed while writing, is ignored silently.
 
@@ -199,20 +208,22 @@ def _parsed(text: bytes) -> Any:
 
 
 def unreadable_lines_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
-    """Returns a message on unusable lines of `metrics.jsonl`; none if all are usable."""
+    """Returns a note that `metrics.jsonl` has unusable lines; [] if all lines are usable."""
     more = f', and {len(dropped) - 1} more' if len(dropped) > 1 else ''
     return [f'{workdir / FILE_NAME}: unusable lines are ignored: {dropped[0]}{more}'] if dropped else []
 
 
 def changed_lines_note(workdir: Path, lines: Sequence[Mapping[str, Any]], expected: str) -> list[str]:
-    """Returns a note if the SHA-256 of these lines of metrics is not `expected`; else none."""
+    """Returns a note if these lines of metrics do not have the expected SHA-256, so that they were changed; otherwise
+    [].
+    """
     if hashlib.sha256(''.join(map(_json_line, lines)).encode()).hexdigest() == expected:
         return []
     return [f'{workdir / FILE_NAME}: its first {len(lines)} lines are not what the run wrote; it goes on without them']
 
 
 def check_metrics_line(found: Any) -> dict[str, Any]:
-    """Checks a parsed line of metrics and turns strings such as 'nan' back into numbers; raises ValueError."""
+    """Checks one parsed line of metrics.jsonl, and turns strings such as 'nan' back into numbers; raises ValueError."""
     if not (isinstance(found, dict) and {'step', 'split'} <= found.keys()):
         raise ValueError('not a JSON object with step and split')
     step, split = found['step'], found['split']
@@ -229,7 +240,7 @@ def check_metrics_line(found: Any) -> dict[str, Any]:
 
 
 def metrics_line(step: int, split: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a line of metrics for JSON: Python numbers, and strings such as 'nan' for numbers that are not finite."""
+    """Returns one line of metrics as a dict for JSON. Numbers that are not finite become strings such as 'nan'."""
     numbers = {name: _to_python_number(value) for name, value in metrics.items()}
     return nonfinite_as_text({'step': step, 'split': split, **numbers})
 
@@ -239,7 +250,9 @@ def _json_line(fields: Mapping[str, Any]) -> str:
 
 
 def nonfinite_as_text(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a line as JSON stores them: a string for each number that is not finite."""
+    """Returns the fields of a metrics line, where each number that is not finite is replaced by a string such
+    as 'nan'.
+    """
     return {name: str(value) if _is_not_finite(value) else value for name, value in fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""Loads a run's model parameters from a checkpoint; for a run that prunes, with its masks applied."""
+"""Loads a run's model parameters from a checkpoint. If the run prunes, the pruning masks are applied to them."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Rest
 from efficient_attention.workdir.inference_files import check_inference_files
 from efficient_attention.workdir.process_agreement import require_in_all_processes
 
-PARAMS, SCORES = 'params', 'scores'  # fields of a saved state
+PARAMS, SCORES = 'params', 'scores'  # names of fields in a saved training state
 
 
 def restore_params(
@@ -24,12 +24,12 @@ def restore_params(
     wanted: Wanted | AverageChoice,
     lay_out: Callable[[Any], Any],
 ) -> RestoredCheckpoint:
-    """Returns a `RestoredCheckpoint` whose `state` is the parameters of a step, or of a mean of steps, sharded as
+    """Loads the model parameters of one checkpoint, or the mean of several checkpoints, with the shardings of
     `abstract`.
 
     Args:
-        reader: of the run's workdir.
-        config: of the run.
+        reader: the reader of the run's checkpoints.
+        config: the run's config.
         abstract: the parameters as `jax.ShapeDtypeStruct` with shardings.
         wanted: as for `CheckpointReader.restore`, or a mean.
         lay_out: adds shardings to the shapes of pruning scores, in a dict 'scores' as in the state.

@@ -1,4 +1,6 @@
-"""Shortens the errors of Orbax and TensorStore after a failed read or write, and drops their delayed messages."""
+"""Shortens the errors of Orbax and TensorStore after a failed read or write, and suppresses the messages that they
+print later.
+"""
 
 import contextlib
 import functools
@@ -14,14 +16,14 @@ from efficient_attention.errors import RunError
 
 @functools.cache
 def drop_late_orbax_errors() -> None:
-    """Keeps Python from printing delayed errors after a failed read or write by Orbax.
+    """Keeps Python from printing the delayed errors that follow a failed read or write by Orbax.
 
     After one array fails, the pending reads or writes of other arrays end with unhandled errors, a page of text each.
     """
     show = sys.unraisablehook
 
     def show_others(found: 'sys.UnraisableHookArgs') -> None:
-        code = getattr(found.object, 'cr_code', None)  # the code of a coroutine
+        code = getattr(found.object, 'cr_code', None)  # `cr_code` is the code object of a coroutine.
         is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
         if not is_late:
             show(found)
@@ -35,7 +37,9 @@ def drop_late_orbax_errors() -> None:
 
 
 def failure_reason(error: BaseException) -> str:
-    """Returns why a file operation failed, in a few words: the project's or the operating system's reason, if known."""
+    """Returns a short text that says why a file operation failed: the reason of this project or of the operating
+    system, if known.
+    """
     if isinstance(error, RunError):
         return str(error)
     code = error.errno if isinstance(error, OSError) else None
@@ -49,7 +53,9 @@ def failure_reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def without_orbax_log() -> Iterator[None]:
-    """Drops the lines that Orbax logs through absl: the same pages of traceback up to six times for one failed save."""
+    """Context manager that drops Orbax's log lines; one failed save would log the same pages of traceback up to six
+    times.
+    """
 
     def keep(line: logging.LogRecord) -> bool:
         return '/orbax/checkpoint/' not in line.pathname

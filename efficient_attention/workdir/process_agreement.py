@@ -1,4 +1,4 @@
-"""Lets all processes of a run use the same checkpoint, although each of them looks at the files separately.
+"""Makes all processes of a run use the same checkpoint, although each process reads the files separately.
 
 A trainer may remove a step between two looks, and one host may see damage that another host does not see. Therefore
 process 0 chooses the checkpoint, and a failure in one process fails all. With a single process, `look` is just called.
@@ -15,7 +15,7 @@ Found = TypeVar('Found')
 
 
 def broadcast_from_process_0(look: Callable[[], Any]) -> Any:
-    """Returns in all processes what `look` returns in process 0; only process 0 calls `look`.
+    """Calls `look` in process 0 only, and returns its result in all processes.
 
     Args:
         look: returns a JSON value.
@@ -39,7 +39,7 @@ def broadcast_from_process_0(look: Callable[[], Any]) -> Any:
 
 
 def require_in_all_processes(look: Callable[[], Found]) -> Found:
-    """Returns what `look` returns in this process, if `look` succeeds in all processes.
+    """Calls `look` in every process. Returns the result of this process, if `look` succeeds in all processes.
 
     Raises:
         InputError: in all processes, if `look` raised it in any of them; has the message of the first of these.

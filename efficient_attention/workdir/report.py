@@ -1,4 +1,4 @@
-"""Writes `report.html`: one page with the curves, the final metrics, the config and the environment of a run.
+"""Writes the HTML report of a run, `report.html`: one page with curves, final metrics, config and environment.
 
     python -m efficient_attention.workdir.report runs/x
 
@@ -9,7 +9,7 @@ any time, even during the run.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled before the other imports, which are slow.
 
 import json
 import logging
@@ -35,8 +35,9 @@ from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
 
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'
-BASELINE = 'unigram'  # a metric with this word in its name is the baseline of the metric without it
-# Metrics whose names contain these words are shown first.
+# A metric with this word in its name is the baseline of the metric whose name lacks only this word.
+BASELINE = 'unigram'
+# Metrics whose names contain these words are shown first in the report.
 FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')
 NOT_METRICS = ('step', 'split')
 LOG = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ Line = Mapping[str, Any]  # one line of metrics.jsonl
 
 
 def write_report(workdir: Path) -> Path:
-    """Writes `report.html` into a workdir and returns its path.
+    """Writes the HTML report of a run into its workdir, and returns the path of the report.
 
     Raises:
         InputError: the workdir holds no metrics that can be read, or another file in it is damaged.
@@ -71,7 +72,9 @@ def write_report(workdir: Path) -> Path:
 
 
 def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
-    """Returns {metric: {split: (steps, values)}} of all lines, in the order in which a page shows the metrics."""
+    """Returns the curves of all metrics as {metric: {split: (steps, values)}}, in the order in which the report shows
+    the metrics.
+    """
     found: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for line in lines:
         for name, value in line.items():
@@ -83,7 +86,9 @@ def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
 
 
 def unigram_baselines(lines: Sequence[Line]) -> dict[str, float]:
-    """Returns {metric: the unigram model's score}: the last value of 'unigram_loss' is the baseline of 'loss'."""
+    """Returns {metric: the unigram model's score}. The baseline of 'loss', for example, is the last value of
+    'unigram_loss'.
+    """
     found = {}
     for line in lines:
         for name, value in line.items():
@@ -93,7 +98,7 @@ def unigram_baselines(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _metric_sort_key(name: str) -> tuple[int, int]:
-    """Returns a sort key: names that contain an earlier word of FIRST come first, then shorter names."""
+    """Returns the sort key of a metric: names that contain an earlier word of FIRST come first, then shorter names."""
     places = [place for place, word in enumerate(FIRST) if word in name]
     return min(places, default=len(FIRST)), len(name)
 
@@ -103,7 +108,7 @@ def _is_baseline(name: str) -> bool:
 
 
 def _summary_tiles(lines: Sequence[Line], total_steps: Any) -> str:
-    """Returns the HTML of the few figures that a reader looks for first."""
+    """Returns the HTML of the most important figures of a run: its step, its speed and its validation metric."""
     series, baselines = metric_series(lines), unigram_baselines(lines)
     planned = f'of {total_steps:,} steps' if is_whole_number(total_steps) else 'steps'
     tiles = [(planned, f'{max(line["step"] for line in lines):,}')]
@@ -121,13 +126,15 @@ def _summary_tiles(lines: Sequence[Line], total_steps: Any) -> str:
                     _change_from_baseline(value, baselines[name]),
                 )
             )
-            break  # the first one only; the others are in the table below
+            break  # Only the first metric is shown here, because the table below shows the others.
     cells = ''.join(f'<div><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles)
     return f'<div class="tiles">{cells}</div>'
 
 
 def _final_metrics(lines: Sequence[Line]) -> str:
-    """Returns the table of each metric's last value per split, with the unigram baseline if there is one."""
+    """Returns an HTML table with the last value of each metric per split, and with the unigram baselines if there are
+    any.
+    """
     series, baselines = metric_series(lines), unigram_baselines(lines)
     splits = list(dict.fromkeys(line['split'] for line in lines))
     last = {split: max(line['step'] for line in lines if line['split'] == split) for split in splits}
@@ -143,7 +150,9 @@ def _final_metrics(lines: Sequence[Line]) -> str:
 
 
 def _no_evaluation_sentence(config: Mapping[str, Any]) -> str:
-    """Returns a sentence if the run had no validation set; '' if the config lacks these fields."""
+    """Returns a sentence for the report if the run had no validation set; otherwise, or if the config does not
+    say, ''.
+    """
     fields = flatten(config)
     share = fields.get('data.held_out', 1.0)
     is_evaluated = has_held_out(share if isinstance(share, (int, float)) else 1.0, fields.get('eval.split', 'held_out'))
@@ -162,7 +171,7 @@ def _charts(lines: Sequence[Line]) -> str:
 
 
 def _config_tables(config: Mapping[str, Any]) -> str:
-    """Returns one table per group of the config; fields outside of groups come first."""
+    """Returns the HTML of the run's config, with one table per config group; fields outside of groups come first."""
     groups = {'': {name: value for name, value in config.items() if not isinstance(value, dict)}}
     groups |= {name: flatten(value) for name, value in config.items() if isinstance(value, dict)}
     tables = [
@@ -211,7 +220,7 @@ def _format_number(value: float | None) -> str:
 
 
 def _change_from_baseline(value: float, baseline: float) -> str:
-    """Returns '12.3% lower' or '12.3% higher', relative to the baseline."""
+    """Returns the relative change from the baseline as text, such as '12.3% lower' or '12.3% higher'."""
     share = (value - baseline) / baseline if baseline else 0.0
     return f'{abs(share):.1%} {"higher" if share > 0 else "lower"}'
 
@@ -266,7 +275,9 @@ _PAGE = """<!doctype html>
 
 
 def main() -> None:
-    """Writes the report of the workdir named on the command line and prints its path; raises as `write_report`."""
+    """Writes the report of the workdir that the command line names, and prints the report's path; raises as
+    `write_report`.
+    """
     (workdir,) = parse_flags(sys.argv, options=flags.FlagValues(), words='WORKDIR')
     print(write_report(Path(workdir)))
 

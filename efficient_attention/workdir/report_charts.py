@@ -1,4 +1,4 @@
-"""Line charts of metrics over steps as SVG text, drawn with matplotlib without a display."""
+"""Draws line charts of metrics over training steps, as SVG text, with matplotlib and without a display."""
 
 import io
 import math
@@ -11,23 +11,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-Series = tuple[Sequence[float], Sequence[float]]  # steps and values
+Series = tuple[Sequence[float], Sequence[float]]  # (steps, values) of one curve
 
 TRAIN = 'train'
-EXACT = ('learning_rate',)  # metrics without noise are never smoothed
+EXACT = ('learning_rate',)  # These metrics have no noise, so their curves are never smoothed.
 COLOURS = ('#2563eb', '#ea580c', '#059669', '#7c3aed', '#db2777', '#ca8a04', '#0891b2', '#57534e')
-MOST_LETTERS = 44  # most characters of all labels in one line above the curves
+MOST_LETTERS = 44  # most characters of the labels in one line of the legend
 BASELINE_COLOUR = '#64748b'
-MOST_POINTS = 600  # points per curve; more points are averaged in groups, which keeps the page small
-SMOOTHED_FROM = 60  # points; shorter curves are not smoothed
+MOST_POINTS = 600  # most points of a curve; more points are averaged in groups, which keeps the page small
+SMOOTHED_FROM = 60  # Curves with fewer points than this are not smoothed.
 TEXT_COLOUR, TEXT_SIZE = '#334155', 9
 
 
 def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = None) -> str:
-    """Returns an SVG element with one line per split.
+    """Draws a chart of one metric as an SVG element, with one line per split of the data.
 
     Args:
-        name: of the metric, as a text alternative for readers who do not see the picture.
+        name: the name of the metric; it decides about smoothing (`EXACT`), and ids in the SVG depend on it.
         lines: {split: (steps, values)}; values that are not finite leave gaps.
         baseline: height of a dashed horizontal line, such as the unigram model's value.
     """
@@ -45,7 +45,9 @@ def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = 
 
 
 def _colour(split: str, lines: Mapping[str, Series]) -> str:
-    """Returns the first colour for training, the other colours in turn for other splits, even without training."""
+    """Returns the colour of a split's curve: the first colour for training, and the other colours in turn for other
+    splits.
+    """
     others = [other for other in lines if other != TRAIN]
     return COLOURS[0] if split == TRAIN else COLOURS[1 + others.index(split) % (len(COLOURS) - 1)]
 
@@ -63,13 +65,13 @@ def _draw_line(
 
 
 def _downsample(values: np.ndarray) -> np.ndarray:
-    """Returns means of equal groups of neighbours, at most MOST_POINTS groups."""
+    """Shortens a curve: returns means of neighbouring points, in at most MOST_POINTS groups of equal size."""
     groups = np.array_split(values, min(len(values), MOST_POINTS)) if len(values) else []
     return np.array([group.mean() for group in groups])
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Returns means of the finite points in a centred window of about 3 % of the points."""
+    """Smooths a curve: returns the mean of the finite points in a centred window of about 3 % of all points."""
     width = max(len(values) // 60, 1)
     is_finite = np.isfinite(values)
     sums = np.convolve(np.where(is_finite, values, 0), np.ones(2 * width + 1), 'same')
@@ -97,7 +99,9 @@ def _style_axes(axes: Axes) -> None:
 
 
 def _add_legend(figure: Figure, axes: Axes) -> None:
-    """Places the legend above the curves: matplotlib's search for free space inside takes seconds with many points."""
+    """Places the legend above the curves, because matplotlib's search for free space among many points takes
+    seconds.
+    """
     handles, labels = axes.get_legend_handles_labels()
     columns = max(1, min(len(labels), MOST_LETTERS // (4 + max(map(len, labels)))))
     look = {'frameon': False, 'fontsize': TEXT_SIZE, 'labelcolor': TEXT_COLOUR}
@@ -105,7 +109,7 @@ def _add_legend(figure: Figure, axes: Axes) -> None:
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """Returns the figure as an <svg> that fills its container and uses the fonts of its page."""
+    """Returns the figure as an <svg> element that fills its container and uses the fonts of the surrounding page."""
     text = io.StringIO()
     with matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}):
         figure.savefig(text, format='svg', transparent=True, metadata={'Date': None, 'Creator': None})

@@ -1,4 +1,4 @@
-"""TensorBoard events of a run: the metrics in the format that TensorBoard reads.
+"""Writes the metrics of a run as TensorBoard events, without a background thread.
 
 This replaces tensorboardX's writer, which passes events to a thread through a queue. If the disk is full, that thread
 dies, and the run then waits forever to put the next event into the queue.
@@ -23,7 +23,8 @@ LOG = logging.getLogger(__name__)
 
 
 class EventsFile:
-    """A new file of events in a folder; events that cannot be written are dropped, with one error line for all.
+    """Writes a new file of TensorBoard events in a folder. Events that cannot be written are dropped, with a single
+    error line for all of them.
 
     Args:
         folder: created if missing.
@@ -46,14 +47,14 @@ class EventsFile:
         self._write_events([Event(wall_time=time.time(), file_version='brain.Event:2'), start])
 
     def add_scalars(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Appends numbers under their TensorBoard names ('train/loss')."""
+        """Appends the metrics of one step, under their TensorBoard names, such as 'train/loss'."""
         now = time.time()
         self._write_events(
             [Event(wall_time=now, step=step, summary=scalar(name, number)) for name, number in numbers.items()]
         )
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the events file."""
         self._file.close()
 
     def _write_events(self, events: list[Event]) -> None:
@@ -64,7 +65,8 @@ class EventsFile:
             self._size = self._file.tell()
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(self._size)  # TensorBoard stops reading at an incomplete event
+                # The incomplete event is cut off, because TensorBoard stops reading at such an event.
+                self._file.truncate(self._size)
                 self._file.seek(self._size)
             if self._is_whole:
                 LOG.error('%s; metrics.jsonl has the numbers that are missing', write_failed_error(self._path, error))
@@ -72,7 +74,9 @@ class EventsFile:
 
 
 def _tfrecord_bytes(content: bytes) -> bytes:
-    """Returns a record of a TFRecord file: length, checksum of the length, content, checksum of the content."""
+    """Returns one record in the TFRecord format: its length, checksum of the length, content, checksum of the
+    content.
+    """
     length = struct.pack('<Q', len(content))
     sums = [struct.pack('<I', masked_crc32c(part)) for part in (length, content)]
     return length + sums[0] + content + sums[1]

@@ -1,4 +1,4 @@
-"""Checks a run's checkpoints against their checksums, and the files next to them, without loading a model."""
+"""Verifies the checksums of a run's checkpoints, and the files next to them, without loading a model."""
 
 from pathlib import Path
 
@@ -11,9 +11,11 @@ from efficient_attention.workdir.inference_files import check_inference_files, d
 
 
 def verify_checkpoints(workdir: Path) -> None:
-    """Prints a line for each checkpoint of a run, in ascending order: whole, damaged, or without checksums.
+    """Verifies all checkpoints of a run, and prints for each, in ascending order, whether it is whole, damaged or
+    without checksums.
 
-    While a trainer runs, a step that it removes has no line, and a step that it is saving does not count as damaged.
+    A checkpoint that a running trainer removes meanwhile has no line. A checkpoint that it is saving does not count as
+    damaged.
 
     Raises:
         InputError: there is no checkpoint.
@@ -24,7 +26,7 @@ def verify_checkpoints(workdir: Path) -> None:
     steps = reader.existing_steps()
     damaged = []
     for step in steps:
-        # Asked before `damage`, because the trainer may write the checksums at any moment.
+        # `is_being_saved` is read before `find_damage`, because the trainer may write the checksums at any moment.
         is_being_saved = reader.is_being_saved(step)
         fault = '' if is_being_saved else reader.find_damage(step) or _changed_extra_file(reader, step)
         if step not in reader.written_steps():
@@ -39,11 +41,14 @@ def verify_checkpoints(workdir: Path) -> None:
 
 
 def _changed_extra_file(reader: CheckpointReader, step: int) -> str:
-    """Returns how a file next to a step differs from its content at the save; '' if none differs."""
+    """Returns a short text that says how a file next to a checkpoint differs from its content at the save; '' if none
+    differs.
+    """
     workdir, later = reader.folder.parent, reader.folder / f'{step}{LATER}'
     try:
         record = reader.read_record(step)
-    except InputError:  # the step was removed meanwhile, or its record is unreadable, which its checksums reveal
+    # Either a trainer has removed the checkpoint, or its record is unreadable, which its checksums reveal.
+    except InputError:
         return ''
     if later.exists() and not read_late_evaluation(reader.folder, step):
         return f'{later.name} is not what was written'
