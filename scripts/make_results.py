@@ -57,7 +57,7 @@ def page_text(source: Path) -> str:
     parts = [
         f'# {page["title"]}',
         f'<!-- Written by scripts/make_results.py from {source.name}: change that file. -->',
-        f'{page["about"]} The guide: [{page["guide"]}](../{page["guide"]}).',
+        f'{page["about"]} The guide to this subject is [{page["guide"]}](../{page["guide"]}).',
     ]
     for section in page['sections']:
         parts += section_parts(f'{source.name}: section {section.get("title", "without title")!r}', section)

@@ -18,15 +18,19 @@ MIB = 2**20
 STEPS = 'steps/s, share of full'
 HEAD = ('mechanism', '{metric}', 'validation', STEPS, 'temporary MiB, share of full', 'parameters', 'minutes', 'rate')
 LEGEND = (
-    '± is the standard deviation over seeds. `<` marks a cell below its best baseline, `+` one with more than 1.1 '
-    'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
-    'Temporary memory is what the compiler gives a training step with rows of full length; a cell whose batches are '
-    'divided, or whose layers are recomputed, otherwise than those of full attention has no share.'
+    'The number after ± is the standard deviation over seeds. `<` marks a mechanism that scores below the best '
+    'baseline. `+` marks a mechanism with more than 1.1 times the parameters of full attention. `*` marks a mechanism '
+    'that tested other learning rates than full attention. The column of temporary memory is what the compiler reports '
+    'for a training step with rows of full length. A mechanism has no share there if its micro-batches or its '
+    'rematerialisation differ from full attention.'
 )
-OF_SPEED = " Steps a second are the log's median; a cell from another machine than full attention's has no share."
+OF_SPEED = (
+    ' Steps per second are the median of the training log. A mechanism that was trained on another machine than full '
+    'attention has no share.'
+)
 OF_MINUTES = (
-    ' Minutes are those of training one seed and, behind a +, of the pilots where they are known; evaluations are left '
-    'out.'
+    ' The column of minutes gives the training time of one seed and, after a +, the time of the trial runs if it is '
+    'known. Evaluation time is not included.'
 )
 
 
@@ -94,15 +98,17 @@ def _notes(good: Mapping[str, Any]) -> list[str]:
     notes = []
     shared: Mapping[str, Any] = next((cell['shared_fields'] for cell in good.values() if 'shared_fields' in cell), {})
     if rows := shared.get('examples.train'):
-        notes.append(f'{next(iter(good.values()))["steps"]:,} steps with rows of `{rows}`.')
+        notes.append(f'Each mechanism trained for {next(iter(good.values()))["steps"]:,} steps on rows of `{rows}`.')
     if any(tuple(cell['seeds']) != ('0',) for cell in good.values()):
-        notes.append(f'Seeds: {_group_by_value({name: ", ".join(cell["seeds"]) for name, cell in good.items()})}.')
+        notes.append(
+            f'The seeds are: {_group_by_value({name: ", ".join(cell["seeds"]) for name, cell in good.items()})}.'
+        )
     if any(cell.get('machine') for cell in good.values()):
         machines = {name: cell.get('machine', 'an unknown machine') for name, cell in good.items()}
-        notes.append(f'Trained on {_group_by_value(machines)}.')
+        notes.append(f'The machines are: {_group_by_value(machines)}.')
     if good:
         hours = sum(cell['seconds'] * len(cell['seeds']) + cell.get('pilot_seconds', 0) for cell in good.values())
-        notes.append(f'All cells: {hours / 3600:.1f} hours.')
+        notes.append(f'All runs of this table took {hours / 3600:.1f} hours.')
     return [' '.join(notes), ''] if notes else []
 
 

@@ -60,8 +60,11 @@ def test_speed_is_compared_on_one_machine_alone_and_machines_are_named():
     }
     table = grid_table({'listops': columns}, {})
     assert '| linear | 30.0 ± 2.0 | 31.0 | 5.00, 2.50 |' in table and '| lsh | 20.0 | 21.0 | 3.00 | 4, 1.00 |' in table
-    assert '\nSeeds: linear: 0, 1; the others: 0. Trained on lsh: Xeon, jax 1; the others: EPYC, jax 1. All' in table
-    assert '\nTrained on EPYC, jax 1. All' in grid_table({'listops': {'full': columns['full']}}, {})
+    assert (
+        '\nThe seeds are: linear: 0, 1; the others: 0. The machines are: lsh: Xeon, jax 1; the others: EPYC, jax 1. All'
+        in table
+    )
+    assert '\nThe machines are: EPYC, jax 1. All' in grid_table({'listops': {'full': columns['full']}}, {})
 
 
 def test_memory_is_compared_between_steps_of_one_kind_alone():
@@ -81,9 +84,12 @@ def test_memory_is_compared_between_steps_of_one_kind_alone():
 def test_steps_rows_and_other_seeds_stand_below_the_table():
     rows = {'steps': 1_500, 'shared_fields': {'examples.train': 'listops:rows=9'}}
     columns = {name: cell({'0': 0.4}) | rows for name in ('full', 'cos')}
-    assert '\n1,500 steps with rows of `listops:rows=9`. All cells: 0.1 hours.\n' in grid_table({'a': columns}, {})
+    assert (
+        '\nEach mechanism trained for 1,500 steps on rows of `listops:rows=9`. All runs of this table took 0.1 hours.\n'
+        in grid_table({'a': columns}, {})
+    )
     columns |= {'linear': cell({'0': 0.3, '1': 0.3}) | rows}
-    assert '`. Seeds: linear: 0, 1; the others: 0. All cells:' in grid_table({'a': columns}, {})
+    assert '`. The seeds are: linear: 0, 1; the others: 0. All runs' in grid_table({'a': columns}, {})
 
 
 def test_a_table_without_speed():
@@ -93,7 +99,7 @@ def test_a_table_without_speed():
     )
     assert '|---|---|---|---|---|---|---|\n| full | 40.0 | 41.0 | 4, 1.00 | 100 | 2.0 | 0.001 |\n' in table
     assert '| lsh | failed: no room | | | | | |\n| *baseline: majority* | 17.1 | | | | | |\n' in table
-    assert 'Steps a second' not in table and 'Minutes are those' in table
+    assert 'Steps per second' not in table and 'minutes gives' in table
 
 
 def test_a_row_without_full_attention_has_no_shares():
