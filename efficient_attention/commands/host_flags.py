@@ -26,7 +26,7 @@ def define_host_flags() -> None:
 
 
 def multi_host_run_from_flags(facts: Facts) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which this process belongs to a run on several hosts; without --distributed, it does nothing.
+    """Returns a context in which this process belongs to a run on several hosts; it does nothing without --distributed.
 
     Args:
         facts: nested dicts that must be equal in all processes; code and package versions are compared as well.
