@@ -21,7 +21,7 @@ class Channel:
         self._received = b''
 
     def send(self, message: Message) -> None:
-        """Sends a message; does nothing if the connection is closed, because `receive` reports the closed connection."""
+        """Sends a message; does nothing if the connection is closed, because `receive` reports that."""
         line = json.dumps(message).encode() + b'\n'
         with self._sending:
             try:

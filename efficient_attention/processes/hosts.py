@@ -135,8 +135,8 @@ def connect_cluster_hosts(
 ) -> Peers:
     """Connects this process to a run whose addresses and numbers JAX finds itself: on TPU pods, SLURM or Open MPI.
 
-    JAX finds only the arguments that are None. Unlike in `connect_hosts`, JAX's coordination service opens a port on all
-    interfaces, and JAX itself connects the processes to that port.
+    JAX finds only the arguments that are None. Unlike in `connect_hosts`, JAX's coordination service opens a port on
+    all interfaces, and JAX itself connects the processes to that port.
     """
     initialize_jax_distributed(coordinator, process_count, process_id)
     number, bind = jax.process_index(), '0.0.0.0'
