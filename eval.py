@@ -7,7 +7,8 @@ so that the losses are not lost if the search is interrupted.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -52,7 +53,7 @@ define_host_flags()
 def main() -> None:
     """Parses the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
-    # Imported here, because --help and errors about flags would otherwise take twice as long.
+    # These imports are late, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.workdir.verify import verify_checkpoints
 

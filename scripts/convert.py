@@ -13,7 +13,7 @@ which holds the same numbers in fewer bytes. `--quantize int8` stores kernels an
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import dataclasses
 import sys
@@ -44,7 +44,8 @@ def main() -> None:
     """Reads a model, converts it, writes it and prints a report."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
-    from efficient_attention.interop.adapt import extend_positions  # late, so that --help and flag errors are fast
+    # This import is late, so that --help and flag errors are fast.
+    from efficient_attention.interop.adapt import extend_positions
     from efficient_attention.interop.compact_export import save_compact
     from efficient_attention.interop.huggingface_export import save_pretrained
     from efficient_attention.interop.pretrained import open_pretrained
@@ -160,7 +161,7 @@ def ratio_in_words(numbers: Sequence[int], word: str) -> str:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_output('New folder: Hugging Face format, or a compact export.', options=options)

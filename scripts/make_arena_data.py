@@ -11,7 +11,7 @@ efficient_attention/data/arena/original_format_writer.py. The last line of outpu
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -33,7 +33,7 @@ def main() -> None:
     parse_flags(sys.argv, ('output',))
     from efficient_attention.data.arena.dataset_registry import (
         open_arena_dataset,
-    )  # late, so that --help and flag errors are fast
+    )  # imported late, so that --help and flag errors are fast
     from efficient_attention.data.arena.original_format_writer import write_original_format
 
     sets = {split: open_arena_dataset(flag.value, f'--{split}') for split, flag in SETS.items() if flag.value}

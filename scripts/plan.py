@@ -10,7 +10,7 @@ environment that `make plan` creates: .venv-plan/bin/python scripts/plan.py ...
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -35,7 +35,8 @@ OUTPUT = define_path('output', 'JSON file for the figures.')
 def main() -> None:
     """Reads the flags, makes the plan and prints it."""
     parse_flags(sys.argv, required=('config', 'topology'))
-    from efficient_attention.planning.topology import parse_topology  # late: loading JAX would slow --help
+    # This import is late, because loading JAX would slow down --help.
+    from efficient_attention.planning.topology import parse_topology
 
     topology = parse_topology(TOPOLOGY.value)
     from efficient_attention.planning.plan import as_dict, make_plan

@@ -18,7 +18,7 @@ For 'bart' it is 0.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -52,7 +52,7 @@ def main() -> None:
     if options.training_documents:
         write_training_documents(config, options.training_documents)
         return
-    from efficient_attention.data.corpus.prepare import (  # late, so that flag errors are fast
+    from efficient_attention.data.corpus.prepare import (  # imported late, so that flag errors are fast
         describe_counts,
         prepare_corpus,
     )

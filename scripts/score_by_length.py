@@ -11,7 +11,8 @@ Prints one JSON object: the edges, the pairs per group, and each model's score p
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import itertools
 import json
@@ -68,7 +69,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     flags.DEFINE_list(
         'models', None, 'Workdirs of runs or Hugging Face folders, separated by commas.', flag_values=options

@@ -21,7 +21,8 @@ column. `--yardsticks` only prints baseline scores of the rows: linear models an
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -60,7 +61,7 @@ def main() -> None:
         LearningRateSweep,
         read_cells,
         train_grid,
-    )  # late, as in train.py
+    )  # imported late, so that --help and flag errors are fast
     from efficient_attention.experiments.grid_cells import (
         compute_baselines,
         effective_overrides,

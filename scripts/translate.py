@@ -17,7 +17,8 @@ standard output is one JSON object: BLEU, chrF and exact match with their signat
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -62,7 +63,7 @@ def main() -> None:
         translate_file,
         translate_lines,
         translate_stream,
-    )  # late, so that --help is fast
+    )  # imported late, so that --help is fast
     from efficient_attention.inference.translator import make_pretrained_translator
     from efficient_attention.interop.pretrained import open_pretrained
 
@@ -113,7 +114,7 @@ def print_scores(options: flags.FlagValues, search: dict[str, Any] | None = None
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_path(

@@ -14,7 +14,7 @@ decision. `weights` draws the attention weights of mechanisms for the same rando
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import sys
 from pathlib import Path
@@ -68,7 +68,7 @@ def main() -> None:
     required = ('model',) if command in ('alignment', 'pooling') else ()
     words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
     if command == 'pooling':
-        from scripts.pictures.pooling import pages_of_texts  # late: imports the models
+        from scripts.pictures.pooling import pages_of_texts  # imported late, because it imports the models
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
@@ -81,7 +81,8 @@ def main() -> None:
 def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
     """Returns the picture of a sub-command."""
     if command == 'alignment':
-        from scripts.pictures.alignment import draw_translation_alignments  # late: imports the models
+        # This import is late, because it imports the models.
+        from scripts.pictures.alignment import draw_translation_alignments
 
         return draw_translation_alignments(words, options)
     if command == 'weights':

@@ -6,7 +6,7 @@ python scripts/stress/kill_mutants.py [--tree CHECKOUT]
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import dataclasses
 import json
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_path('tree', 'Checkout with the code and the tests.', ROOT, options)
     define_integers('only', None, 'Numbers of the mutants to test, from 1; all by default', options)

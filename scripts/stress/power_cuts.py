@@ -13,7 +13,7 @@ metrics.jsonl up to it. Losses inside a disk, of data that it has confirmed, are
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import contextlib
 import dataclasses

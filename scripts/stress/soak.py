@@ -13,7 +13,7 @@ time is printed.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import collections
 import json
@@ -78,7 +78,7 @@ def main() -> None:
     """Reads the flags, kills and compares each kind of run, and prints one JSON object."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir',), options=options)
-    from scripts.stress.soak_runs import RUNS  # late, so that --help is fast
+    from scripts.stress.soak_runs import RUNS  # imported late, so that --help is fast
 
     for name in options.runs:
         require(name in RUNS, '--runs', name, f'some of {", ".join(RUNS)}')
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_workdir('Folder of the runs; its content is replaced.', options)
     flags.DEFINE_integer('kills', 100, 'Total number of kills.', flag_values=options)
