@@ -30,7 +30,7 @@ from scripts.predict import parse_field
 
 
 def main() -> None:
-    """Reads the flags, writes the file and prints the counts."""
+    """Reads the flags, writes the file with the additional training rows, and prints how many rows it has."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'input', 'output'), options=options)
     # This import is late, so that --help and flag errors are fast.

@@ -1,4 +1,4 @@
-"""Fills the masks of texts: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
+"""Predicts masked tokens: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
@@ -14,7 +14,7 @@ from efficient_attention.commands.flags import chosen_checkpoint, define_checkpo
 
 
 def main() -> None:
-    """Prints the most probable tokens for each [MASK] of each text."""
+    """Reads the flags and texts, and prints the most probable tokens for each [MASK] of each text."""
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...')
     # This import is late, so that --help and flag errors are fast.

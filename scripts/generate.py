@@ -20,7 +20,7 @@ DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
 
 
 def main() -> None:
-    """Prints the prompt and its continuation by the language model, as the tokens are generated."""
+    """Reads the flags, and prints the prompt and its continuation by the language model, token by token."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir', 'prompt'), options=options)
     check_sampling_flags(options)
@@ -57,7 +57,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def check_sampling_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if a sampling flag is given together with --beams, or --best without --beams."""
+    """Raises InputError if a sampling flag is given with --beams, or if --best is given without --beams."""
     require_at_least(0, '--beams', options.beams)
     others = DRAWING if options.beams else ('best',)
     for name in others:

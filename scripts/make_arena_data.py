@@ -1,4 +1,4 @@
-"""Writes the rows of Long Range Arena's tasks in the layout of the original files, for loaders of other projects.
+"""Writes Long Range Arena datasets in the layout of the original files, so that other projects can load them.
 
     python scripts/make_arena_data.py --output data/lra --train listops:rows=96000:length=500-2000 \
       --dev listops:rows=2000:length=500-2000 --test listops:rows=2000:length=500-2000
@@ -29,7 +29,7 @@ SETS = {
 
 
 def main() -> None:
-    """Reads the flags and writes the files."""
+    """Reads the flags, and writes the chosen datasets in the original layout."""
     parse_flags(sys.argv, ('output',))
     from efficient_attention.data.arena.dataset_registry import (
         open_arena_dataset,

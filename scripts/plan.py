@@ -1,4 +1,4 @@
-"""Plans a run: compiles its training step for devices that need not be present, and prints time and memory estimates.
+"""Estimates time and memory of a training step on given devices, which need not be present, by compiling the step.
 
     python scripts/plan.py --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
     python scripts/plan.py --config configs/quickstart.py --topology cpu:8 --nolargest
@@ -33,7 +33,7 @@ OUTPUT = define_path('output', 'JSON file for the figures.')
 
 
 def main() -> None:
-    """Reads the flags, makes the plan and prints it."""
+    """Reads the flags, plans the training step, and prints the plan."""
     parse_flags(sys.argv, required=('config', 'topology'))
     # This import is late, because loading JAX would slow down --help.
     from efficient_attention.planning.topology import parse_topology

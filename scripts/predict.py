@@ -1,4 +1,4 @@
-"""Predicts whole files with a fine-tuned checkpoint and writes the predictions in the official format of the task.
+"""Predicts whole files with a fine-tuned model, and writes the predictions in the official format of the task.
 
     python scripts/predict.py --model runs/sst2 --output submission            # the run's own test files
     python scripts/predict.py --model runs/sst2 --output out --split dev       # its dev files, with their metrics
@@ -35,7 +35,7 @@ from efficient_attention.errors import InputError
 
 
 def main() -> None:
-    """Reads the flags, writes the predictions and prints a summary."""
+    """Reads the flags, predicts the files, writes the predictions, and prints a summary."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
     from efficient_attention.inference.predict_files import predict_files  # imported late, so that --help is fast
@@ -64,7 +64,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def parse_field(text: str) -> tuple[str, str | int | bool | tuple[str, ...]]:
-    """Returns name and value of 'name=value'; raises InputError if the form, the name or the type is wrong."""
+    """Parses 'name=value', a field of the config's `examples` group; raises InputError for a wrong name or type."""
     from efficient_attention.config.examples import ExamplesConfig
 
     name, is_there, value = text.partition('=')

@@ -29,7 +29,7 @@ SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, separated 
 
 
 def main() -> None:
-    """Reads the flags, trains with each seed and prints the table."""
+    """Reads the flags, trains the config with each seed, and prints the table of metrics."""
     parse_flags(sys.argv, required=('config', 'workdir'))
     from efficient_attention.experiments.seeds import (
         check_no_seed_override,
