@@ -26,7 +26,7 @@ define_host_flags()
 
 
 def main() -> None:
-    """Parses the flags and trains."""
+    """Parses the flags, and trains the model of the config."""
     needs_no_config = any(word.lower() in ('--verify', '--verify=true') for word in sys.argv)
     parse_flags(sys.argv, required=('workdir',) if needs_no_config else ('config', 'workdir'))
     # These imports are late, because --help and errors about flags would otherwise take twice as long.
@@ -38,7 +38,7 @@ def main() -> None:
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
-    if CONFIG.value is None:  # The flags --verify --noverify together allow a missing config.
+    if CONFIG.value is None:  # with both --verify and --noverify, the flag parser accepts a missing config
         raise InputError('--config is missing')
     check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)
