@@ -55,8 +55,9 @@ KINDS = {
 PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
 SMALL |= {'scan_unroll': 2}  # layers are unrolled, because a loop over two layers would copy their activations
-SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}  # steps of 32 rows; other tasks: 1,000
-# For each size and task, this has the batch size, steps, learning rate, warm-up steps and weight decay.
+# These are training steps of 32 rows; the other tasks have 1,000 steps.
+SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}
+# For each size and task, RECIPES has the batch size, steps, learning rate, warm-up steps and weight decay.
 # docs/arena.md compares the sizes `paper` and `code`.
 RECIPES: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {

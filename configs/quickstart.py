@@ -23,7 +23,7 @@ python train.py --config configs/quickstart.py --workdir runs/choice --config.da
   --config.data.source='jsonl:cache/train.jsonl#text'
 
 The other settings (positions, sharing, embedding width, masking unit, tokenizer, init_std, norm, length) come from some
-twenty short runs. They were judged mostly on the held-out documents themselves, so the figure is slightly better than
+twenty short runs. They were judged mostly on the held-out documents themselves, so the result is slightly better than
 on an untouched split. scripts/convert.py cannot export the model, because no Hugging Face family has pre-norm layers
 with rotary positions. train.start_from, ea.pipeline and scripts/fill_mask.py load the workdir.
 """

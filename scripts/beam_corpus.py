@@ -59,7 +59,7 @@ def read_documents_of_file(numbered: tuple[int, str]) -> Iterator[tuple[Place, s
 
 
 def read_all_documents(pipeline: beam.Pipeline, sources: list[str]) -> beam.PCollection:
-    """Returns the Beam collection of all documents and their places in the source, distributed over the workers."""
+    """Returns the Beam collection of all documents and their positions in the source, distributed over the workers."""
     return (
         pipeline
         | 'files' >> beam.Create(list(enumerate(sources)))
@@ -85,9 +85,9 @@ def compute_corpus_statistics(pipeline: beam.Pipeline, sources: list[str], outpu
 
 
 def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, size: int) -> Iterator[Any]:
-    """Tokenises one document; yields its records with their places, and its sizes as a separate Beam output 'sizes'.
+    """Tokenises one document; yields its records with their positions in the corpus, and a Beam output with its sizes.
 
-    All outputs contain the name of the document's split.
+    The sizes are tagged 'sizes'. All outputs contain the name of the document's split.
     """
     place, text = document
     split = HELD_OUT if document_hash(text) < threshold else TRAIN

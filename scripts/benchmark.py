@@ -27,8 +27,8 @@ time on a CPU. Measure on an idle machine, because the sides do not slow down al
 `input`: tokens/s of the input pipeline by itself, against the tokens/s that the training step consumes.
 
 `attention`: time and memory of every attention mechanism, full attention and PyTorch libraries against length, at 8
-heads of 64, batch 1, float32. With `--from_json` nothing is measured: the figures of an earlier run are printed and
-plotted.
+heads of 64, batch 1, float32. With `--from_json` nothing is measured: the measurements of an earlier run are printed
+and plotted.
 
 `memory`: temporary memory, resident memory and time of a decoder's training step. It compares plain, rematerialised and
 reversible layers by depth; fixed and strided sparse with dense attention at 12,288 positions; a plain with an adaptive
@@ -131,7 +131,7 @@ def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> N
             write_atomically(options.output, json.dumps(report | named, indent=2) + '\n')
 
 
-# ---- the command line ----
+# ---- These functions parse the command line. ----
 
 
 def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
@@ -177,7 +177,7 @@ def needs_peers(command: str, benchmark: ModuleType, options: flags.FlagValues) 
     return command in WITH_PEERS
 
 
-# ---- processes ----
+# ---- These functions run child processes and describe the machine. ----
 
 
 def run_measurement_process(command: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from efficient_attention.processes.signal_thread import current_signal_thread
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
-# Python's message if a config file takes no argument, but its path has one, as in configs/quickstart.py:small.
+# Python reports this if a user adds an argument to a config that takes none, as in configs/quickstart.py:small.
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'
 # This pattern matches the start of the error that a config file raises if its argument is invalid.
 KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '
-# The left patterns match messages of Python, absl and ml_collections about a bad value; the right ones are plainer.
+# Each pattern matches an error message of Python, absl or ml_collections; a plainer message follows it.
 SAID: tuple[tuple[str, str], ...] = (
     (
         r'(?:flag )?--(?:model|workdir)=(.*): already defined as (.*)',

@@ -144,7 +144,9 @@ def _default_text(default: ast.expr) -> str:
 
 
 def _known_values(path: Path) -> str:
-    """Returns the allowed values of a config's argument, taken from the error message for the argument '?'; or ''.
+    """Returns the allowed values of a config's argument, taken from the config's own error message; '' if not known.
+
+    The config raises this error for the argument '?'.
 
     This function runs the config file. After any other error in the file, the values are not known, and it returns ''.
     """

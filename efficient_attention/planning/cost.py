@@ -44,7 +44,7 @@ def cost_of(program: HloProgram) -> Cost:
 
 
 def flops_of(run: ExecutedInstruction) -> float:
-    """Returns the FLOPs of an HLO instruction: those of a matrix product or convolution, and 0 for all others.
+    """Returns the FLOPs of an HLO instruction; instructions that are no matrix product or convolution count as 0.
 
     On TPUs, the compiler writes matrix products as convolutions.
     """

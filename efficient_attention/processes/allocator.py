@@ -5,11 +5,11 @@ release. Each training step thus touches all its pages again, and the kernel cle
 `mallopt` prevent that. Measured on 2 cores: training steps are a quarter shorter; in a step that frees 5 GiB the
 kernel's share of the time falls from 24 % to 0.5 %.
 
-The kept memory has a limit. Free memory lies between used memory, and a later step cannot always reuse it. Without a
-limit, a process therefore holds far more than it ever used at one time (15 GB in a run that needs 7.7). A thread checks
-the memory. It releases all free pages if two conditions hold. First, the host, or the container, has less than RESERVE
-of its memory unused. Second, the process keeps more than SLACK beyond the largest use of the last minute. A step that
-needs as much memory as the step before still keeps most of its pages.
+The kept memory has a limit. Free memory is scattered among used memory, and a later step cannot always reuse it.
+Without a limit, a process therefore holds far more than it ever used at one time (15 GB in a run that needs 7.7). A
+thread checks the memory. It releases all free pages if two conditions hold. First, the host, or the container, has less
+than RESERVE of its memory unused. Second, the process keeps more than SLACK beyond the largest use of the last minute.
+A step that needs as much memory as the step before still keeps most of its pages.
 
 The settings affect only later allocations, releases and threads. They may follow the imports, which allocate little.
 They must precede the first device, because XLA then starts the threads that allocate. Measured, in millions of page

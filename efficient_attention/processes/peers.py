@@ -60,7 +60,7 @@ class Peers:
         threading.Thread(target=self._beat, name='beat', daemon=True).start()
         atexit.register(self._end_if_failed)
 
-    # ---- operations of all processes together ----
+    # ---- All processes must call these methods together. ----
 
     def compare_facts(self, facts: Facts) -> None:
         """Compares facts, such as the config, between all processes; raises InputError in all of them if facts differ.
@@ -124,7 +124,7 @@ class Peers:
         late.name, late.daemon = 'late', True
         late.start()
 
-    # ---- threads ----
+    # ---- These methods run in background threads. ----
 
     def _beat(self) -> None:
         while not self._is_over.is_set():
@@ -173,7 +173,7 @@ class Peers:
             self._tell_all({'lost': line}, but=other)
         self._end_process(line)
 
-    # ---- ends ----
+    # ---- These methods inform other processes and end this process. ----
 
     def _tell_all(self, message: Message, *, but: int | None = None) -> None:
         for other, channel in self._channels.items():

@@ -94,7 +94,7 @@ ROW = (
     'temporary_bytes',
 )
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # {side: {length: measurement with the fields of ROW}}
+Figures = dict[str, dict[int, dict[str, Any]]]  # {implementation: {length: measurement with the fields of ROW}}
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its measurements
 CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
@@ -210,7 +210,7 @@ def extrapolated_seconds(by_length: dict[int, dict[str, Any]], length: int) -> f
 
 
 def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
-    """Combines the measurements of several processes of one side: medians and ranges of each process's median call."""
+    """Combines measurements of one implementation by several processes: median and range of their median calls."""
     row: dict[str, Any] = {'name': children[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(child[name]) for child in children]
@@ -227,7 +227,7 @@ def print_titles() -> None:
 
 
 def print_row(length: int, name: str, row: dict[str, Any]) -> None:
-    """Prints the line of the table with the measurements of one side at one length."""
+    """Prints the line of the table with the measurements of one implementation at one length."""
     low, high = (1e3 * value for value in row['forward_backward_range'])
     temporary = '' if row['temporary_bytes'] is None else f'{row["temporary_bytes"] / 2**20:.0f}'
     print(
@@ -238,7 +238,7 @@ def print_row(length: int, name: str, row: dict[str, Any]) -> None:
 
 
 def compare(figures: Figures) -> list[dict[str, Any]]:
-    """Returns ratios of our time and peak memory to the compared sides', at each length at which both were measured."""
+    """Returns ratios of our mechanisms' time and peak memory to the other implementations', at each length."""
     rows = []
     for side in OURS:
         for other in side.against:
@@ -251,7 +251,7 @@ def compare(figures: Figures) -> list[dict[str, Any]]:
 
 
 def scaling_exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
-    """Returns how time and peak memory of each side grow with length: the slope of a line in log-log coordinates."""
+    """Returns how each implementation's time and peak memory grow with length: the slope in log-log coordinates."""
     slopes = {}
     for name, by_length in figures.items():
         lengths = [length for length in sorted(by_length) if start <= length <= stop]

@@ -41,7 +41,7 @@ MODELS: dict[str, dict[str, Any]] = {
 PEERS = {'torch': {}, 'torch_int8': {'quantization': 'int8'}}
 BESIDE = {'whole': 'torch', 'int8': 'torch_int8'}  # {our model: the same model in PyTorch}
 PARTS = ('infer', 'train')
-RATIOS = {  # {name: (training method, methods)}: the method's milliseconds are divided by the sum over the methods
+RATIOS = {  # {name of a ratio: (training method in the numerator, training methods in the denominator)}
     'movement': ('movement', ('plain',)),
     'qat': ('qat', ('plain',)),
     'live': ('live', ('teacher', 'student')),

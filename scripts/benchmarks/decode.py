@@ -79,7 +79,7 @@ MEMORY = DecodingComparison(
 )
 COMPARISONS = {'cache': CACHE, 'memory': MEMORY}
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # {mechanism: {context length: result of `compare`}}
+Figures = dict[str, dict[int, dict[str, Any]]]  # {mechanism: {context length: tokens/s, as `compare` returns}}
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its measurements
 CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
@@ -198,7 +198,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_with_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns a call that generates tokens with a cache, as `scripts/generate.py` does.
+    """Returns a function that generates tokens with a cache, as `scripts/generate.py` does.
 
     The context is read once, before the first call. Each call then adds `STREAMED` tokens.
     """
@@ -224,7 +224,7 @@ def decode_with_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -
 
 
 def decode_without_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns a call that generates one token without a cache: it reads the whole context again for every token."""
+    """Returns a function that generates one token without a cache: it reads the whole context again for every token."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -248,7 +248,7 @@ def decode_without_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]
 
 
 def evaluate_sliding_window(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns a call that evaluates one token with a sliding window: one forward pass over the context per token."""
+    """Returns a function that evaluates one token with a sliding window: a forward pass over the context per token."""
     import jax
     from flax import nnx
 
@@ -258,7 +258,7 @@ def evaluate_sliding_window(graph: nnx.GraphDef, params: Any, shape: dict[str, A
 
 
 def evaluate_with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns a call that evaluates a segment of `SEGMENT` tokens with segment memory of the tokens before it."""
+    """Returns a function that evaluates a segment of `SEGMENT` tokens with segment memory of the tokens before it."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -299,7 +299,7 @@ def random_tokens(shape: dict[str, Any], length: int) -> Array:
     return jnp.asarray(np.random.default_rng(0).integers(0, shape['model']['vocab_size'], (1, length), np.int32))
 
 
-# To add a way to predict tokens, write a function like the functions below, and use its name in a `DecodingComparison`.
+# To add a way to predict tokens, write a function like these functions, and use its name in a `DecodingComparison`.
 WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], DecodingCall]] = {
     'cached': decode_with_cache,
     'recomputed': decode_without_cache,

@@ -142,7 +142,7 @@ PARTS = {'depth': DEPTH, 'patterns': PATTERNS, 'output': OUTPUT, 'compression': 
 # This maps a part of the benchmark to the command-line flag that sets its sizes; other parts have fixed sizes.
 SIZES = {'depth': 'layers', 'patterns': 'lengths', 'compression': 'segments'}
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # {compared model: {size: result of `summary`}}
+Figures = dict[str, dict[int, dict[str, Any]]]  # {compared model: {size: medians of time and memory}}
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its measurements
 CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 

@@ -3,10 +3,10 @@
     python scripts/benchmarks/saving.py --output saving.json
     python scripts/benchmarks/saving.py --layers 12 --width 768 --rows 8 --length 512 --folder /mnt/disk
 
-A save copies the state. While training goes on, it writes the copy, flushes it to disk and adds checksums. The cost of
-a save is the time of all steps until it is complete, minus the time of as many steps without a save. The share is the
-cost relative to a run with a save every `--every_steps` steps. The time to resume is from the start of train.py to the
-end of its first step, with the quickstart's config and a prepared corpus.
+A save copies the state. While training continues, the save writes the copy, flushes it to disk and adds checksums. The
+cost of a save is the time of all steps until it is complete, minus the time of as many steps without a save. The share
+is the cost relative to a run with a save every `--every_steps` steps. The time to resume is from the start of train.py
+to the end of its first step, with the quickstart's config and a prepared corpus.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals

@@ -85,7 +85,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def checked_mechanism(text: str, memory: int) -> Mechanism:
-    """Parses a mechanism; raises InputError if it does not support sequence parallelism, or not the wanted memory."""
+    """Parses a mechanism; raises InputError if it does not support sequence parallelism or the requested memory."""
     mechanism = parse_mechanism(text)
     if not mechanism.capabilities.splits_tokens:
         raise InputError(f'--attention has {text!r}, which needs whole rows')

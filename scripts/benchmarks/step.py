@@ -109,7 +109,7 @@ def with_tokens_per_second(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
-    """Combines the measurements of all processes: tokens/s and memory of each implementation, and ours over PyTorch's.
+    """Combines the measurements of all processes: tokens/s and memory of each implementation, and the ratio to PyTorch.
 
     The results are medians, with ranges over the rounds.
     """

@@ -10,7 +10,7 @@ A plain random model repeats one token, whatever the source. So these models are
 (`is_sensitive_to_settings`).
 """
 
-import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
+import argparse  # this script does not use absl, because absl is not installed in .venv-peers
 import copy
 import shutil
 from pathlib import Path

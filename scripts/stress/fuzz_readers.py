@@ -107,7 +107,7 @@ TEXTS = ('the dog', '', ' ', 'a' * 1000, 'é 日本語 😀 שלום\u202e', '[M
 
 
 class Finding(RunError):
-    """Error of a reader that violates its rules: another exception, too much time, or a forbidden operation."""
+    """Raised when a file reader violates its rules: by another exception, too much time, or a forbidden operation."""
 
 
 class ReaderTimeout(BaseException):
@@ -140,7 +140,7 @@ def read_tokenizer(path: Path) -> None:
         tokenizer.decode(reader.encode(text).ids)
 
 
-UNIGRAM = b'\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02'  # a SentencePiece model with one piece
+UNIGRAM = b'\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02'  # the smallest SentencePiece model, with one piece
 ADDED_TOKENS = {
     'added_tokens_decoder': {'7': {'content': '<hl>', 'lstrip': False, 'special': True}},
     'additional_special_tokens': ['<hl>', {'content': '[E1]'}],
@@ -187,7 +187,7 @@ READERS = {
     'tokenizer': FuzzedReader('tokenizer.json', read_tokenizer, (json_bytes(TOKENIZER),)),
     'sentencepiece': FuzzedReader(
         'spiece.model', read_tokenizer, (UNIGRAM, UNIGRAM + b'\x12\x02\x18\x02')
-    ),  # the second BPE
+    ),  # the second sample is a BPE model
     'added_tokens': FuzzedReader(
         'tokenizer_config.json', lambda path: added_tokens(path.parent), (json_bytes(ADDED_TOKENS),)
     ),

@@ -1,4 +1,4 @@
-"""Chooses random moments at which a process is killed or stopped, and tells which phase a process was in.
+"""Chooses random moments at which a process is killed or stopped, and finds the phase of a process at a moment.
 
 A process writes its phases into a file (`efficient_attention/processes/phases.py`). A run without interruption shows
 which phases there are and how long each takes. A moment is a time within one phase.

@@ -134,7 +134,7 @@ def soak(
     while hits.total() < kills:
         planned = plan.take_moments(min(rng.randint(*KILLS_EACH), kills - hits.total()))
         hit = kill_at_moments(command, broken, planned, RUNS[name].goes_on)
-        plan.return_moments(planned[len(hit) + 1 :])  # the run ended before one more moment, which counts as used
+        plan.return_moments(planned[len(hit) + 1 :])  # the run ended before the next moment, which counts as used
         hits.update(hit)
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():

@@ -15,12 +15,12 @@ from collections.abc import Callable
 import torch
 import transformers
 
-# A call maps query, key and value, each [1, L, H, K], to an output whose shape depends on the library.
+# Such a function maps query, key and value, each [1, L, H, K], to an output whose shape depends on the library.
 Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def sdpa(shape: dict) -> Call:
-    """Returns a call of PyTorch's fused full attention."""
+    """Returns a function that runs PyTorch's fused full attention."""
     del shape
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -28,7 +28,7 @@ def sdpa(shape: dict) -> Call:
 
 
 def sdpa_causal(shape: dict) -> Call:
-    """Returns a call of PyTorch's fused causal attention."""
+    """Returns a function that runs PyTorch's fused causal attention."""
     del shape
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
@@ -86,7 +86,7 @@ def drop_parameter_gradients(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def hf_longformer(shape: dict) -> Call:
-    """Returns a call of Hugging Face's Longformer attention with a sliding window of 2 x 64 + 1 keys."""
+    """Returns a function that runs Hugging Face's Longformer attention with a sliding window of 2 x 64 + 1 keys."""
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
     config = transformers.LongformerConfig(
@@ -110,7 +110,7 @@ def hf_longformer(shape: dict) -> Call:
 
 
 def hf_bigbird(shape: dict) -> Call:
-    """Returns a call of Hugging Face's BigBird attention, with blocks of 64 and 3 random blocks per query block."""
+    """Returns a function that runs Hugging Face's BigBird attention: blocks of 64, 3 random blocks per query block."""
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 
     config = transformers.BigBirdConfig(
@@ -135,7 +135,7 @@ def hf_bigbird(shape: dict) -> Call:
 
 
 def hf_reformer(shape: dict) -> Call:
-    """Returns a call of Hugging Face's Reformer LSH attention, with chunks of 64 and 4 hash rounds."""
+    """Returns a function that runs Hugging Face's Reformer LSH attention, with chunks of 64 and 4 hash rounds."""
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
     config = transformers.ReformerConfig(
@@ -159,7 +159,7 @@ def hf_reformer(shape: dict) -> Call:
 
 
 def reformer_pytorch(shape: dict) -> Call:
-    """Returns a call of the package reformer-pytorch: LSH attention with buckets of 64 and 4 hash rounds."""
+    """Returns a function that runs reformer-pytorch: LSH attention with buckets of 64 and 4 hash rounds."""
     del shape
     from reformer_pytorch import LSHAttention
 
@@ -173,7 +173,7 @@ def reformer_pytorch(shape: dict) -> Call:
 
 
 def performer_pytorch(shape: dict) -> Call:
-    """Returns a call of the package performer-pytorch: FAVOR+ attention with 256 features."""
+    """Returns a function that runs performer-pytorch: FAVOR+ attention with 256 features."""
     from performer_pytorch import FastAttention
 
     module = FastAttention(dim_heads=shape['head_width'], nb_features=256, causal=False)
@@ -181,7 +181,7 @@ def performer_pytorch(shape: dict) -> Call:
 
 
 def performer_pytorch_causal(shape: dict) -> Call:
-    """Returns a call of the package performer-pytorch: causal FAVOR+, computed in PyTorch instead of a CUDA kernel."""
+    """Returns a function that runs performer-pytorch: causal FAVOR+, computed in PyTorch instead of a CUDA kernel."""
     from performer_pytorch import FastAttention
     from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda
 
@@ -191,7 +191,7 @@ def performer_pytorch_causal(shape: dict) -> Call:
 
 
 def local_attention(shape: dict) -> Call:
-    """Returns a call of the package local-attention: a query reads its own block of 64 and both neighbouring blocks."""
+    """Returns a function that runs local-attention: a query reads its own block of 64 and both neighbouring blocks."""
     from local_attention import LocalAttention
 
     module = LocalAttention(
@@ -201,7 +201,7 @@ def local_attention(shape: dict) -> Call:
 
 
 def linformer_call(shape: dict, *, tied: bool) -> Call:
-    """Returns a call of the package linformer: attention with 256 compressed keys.
+    """Returns a function that runs linformer: attention with 256 compressed keys.
 
     If `tied`, keys and values are compressed by one matrix.
     """
@@ -217,17 +217,17 @@ def linformer_call(shape: dict, *, tied: bool) -> Call:
 
 
 def linformer_package(shape: dict) -> Call:
-    """Returns a call of the package linformer with separate matrices for keys and values, shared by all heads."""
+    """Returns a function that runs linformer with separate matrices for keys and values, shared by all heads."""
     return linformer_call(shape, tied=False)
 
 
 def linformer_package_tied(shape: dict) -> Call:
-    """Returns a call of the package linformer in which one matrix compresses keys and values."""
+    """Returns a function that runs linformer in which one matrix compresses keys and values."""
     return linformer_call(shape, tied=True)
 
 
 def nystrom_call(shape: dict, **choices: bool | int) -> Call:
-    """Returns a call of the package nystrom-attention, with 64 landmarks and 6 iterations for the pseudo-inverse."""
+    """Returns a function that runs nystrom-attention, with 64 landmarks and 6 iterations for the pseudo-inverse."""
     from nystrom_attention import NystromAttention
 
     heads, width = shape['heads'], shape['head_width']
@@ -243,17 +243,17 @@ def nystrom_call(shape: dict, **choices: bool | int) -> Call:
 
 
 def nystrom_attention(shape: dict) -> Call:
-    """Returns a call of the package nystrom-attention without its convolution of values."""
+    """Returns a function that runs nystrom-attention without its convolution of values."""
     return nystrom_call(shape, residual=False)
 
 
 def nystrom_attention_convolution(shape: dict) -> Call:
-    """Returns a call of the package nystrom-attention with its default convolution of values over 33 positions."""
+    """Returns a function that runs nystrom-attention with its default convolution of values over 33 positions."""
     return nystrom_call(shape, residual=True)
 
 
 def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
-    """Returns a call of the package sinkhorn-transformer: its causal or its bidirectional attention in blocks of 64.
+    """Returns a function that runs sinkhorn-transformer: its causal or its bidirectional attention in blocks of 64.
 
     The library's learned matrix sorts by sums of queries and keys, ours only by sums of keys. The library samples noise
     in every call.
@@ -268,7 +268,7 @@ def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
 
 
 def sinkhorn_transformer(shape: dict) -> Call:
-    """Returns a call of the package sinkhorn-transformer: a query reads its own block and a sorted block.
+    """Returns a function that runs sinkhorn-transformer: a query reads its own block and a sorted block.
 
     The library's code also uses the sorted keys as the sorted values.
     """
@@ -276,7 +276,7 @@ def sinkhorn_transformer(shape: dict) -> Call:
 
 
 def sinkhorn_transformer_cut(shape: dict) -> Call:
-    """Returns a call of the package sinkhorn-transformer in which all queries read the first two sorted blocks.
+    """Returns a function that runs sinkhorn-transformer in which all queries read the first two sorted blocks.
 
     Query blocks are larger than key blocks, because with equal sizes the library would add a query's own block.
     """
@@ -285,7 +285,7 @@ def sinkhorn_transformer_cut(shape: dict) -> Call:
 
 
 def sinkhorn_transformer_causal(shape: dict) -> Call:
-    """Returns a call of the package sinkhorn-transformer: a query reads its own block and one earlier block.
+    """Returns a function that runs sinkhorn-transformer: a query reads its own block and one earlier block.
 
     The earlier block is the block with the largest weight, and is multiplied by this weight.
     """
@@ -293,7 +293,7 @@ def sinkhorn_transformer_causal(shape: dict) -> Call:
 
 
 def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> Call:
-    """Returns a call of the package routing-transformer: attention within 64 clusters of 64 tokens.
+    """Returns a function that runs routing-transformer: attention within 64 clusters of 64 tokens.
 
     The first `local_heads` heads use the window of `local_attention` instead. With gradients, the library updates its
     centroids as this project does. The library always computes its auxiliary loss, but no gradient is taken of that
@@ -316,17 +316,17 @@ def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> 
 
 
 def routing_transformer(shape: dict) -> Call:
-    """Returns a call of the package routing-transformer in which all heads attend within clusters."""
+    """Returns a function that runs routing-transformer in which all heads attend within clusters."""
     return routing_call(shape)
 
 
 def routing_transformer_causal(shape: dict) -> Call:
-    """Returns a call of the package routing-transformer in causal form; each cluster also has one learned key."""
+    """Returns a function that runs routing-transformer in causal form; each cluster also has one learned key."""
     return routing_call(shape, causal=True)
 
 
 def routing_transformer_half(shape: dict) -> Call:
-    """Returns a call of the package routing-transformer with four window heads; other heads attend within clusters."""
+    """Returns a function that runs routing-transformer with four window heads; other heads attend within clusters."""
     return routing_call(shape, local_heads=4)
 
 
