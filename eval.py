@@ -1,4 +1,4 @@
-"""Evaluates a run on its held-out split: python eval.py --workdir runs/quickstart [--checkpoint=best].
+"""Evaluates a trained model on its held-out data: python eval.py --workdir runs/quickstart [--checkpoint=best].
 
 The last printed line is one JSON object. For text-to-text models, a line with the losses comes before the beam search,
 so that the losses are not lost if the search is interrupted.
@@ -7,7 +7,8 @@ so that the losses are not lost if the search is interrupted.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -31,7 +32,7 @@ define_checkpoint('last')
 BATCH_SIZE = define_batch_size(
     None, ', over all devices; with memory, the streams of the text; default: as in the config'
 )
-PROTOCOL = {  # Flags of language-model evaluation; an unset flag takes the config's value.
+PROTOCOL = {  # These flags are for language-model evaluation; an unset flag takes the config's value.
     'split': define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.'),
     'context': flags.DEFINE_integer('context', None, 'Tokens that the model sees at once.'),
     'stride': flags.DEFINE_integer('stride', None, 'Tokens by which the window moves; the context = no overlap.'),
@@ -40,7 +41,7 @@ PROTOCOL = {  # Flags of language-model evaluation; an unset flag takes the conf
     'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Larger distances count as this one; 0 = no limit.'),
     'same_length': flags.DEFINE_bool('same_length', None, 'Let each token attend to memory_length keys.'),
 }
-SEARCH = {  # Flags of the beam search of text-to-text models; an unset flag takes the config's value.
+SEARCH = {  # These flags are for the beam search of text-to-text models; an unset flag takes the config's value.
     'beams': flags.DEFINE_integer('beams', None, 'Beams of the search; 1 = greedy.', lower_bound=1),
     'penalty': flags.DEFINE_enum('penalty', None, ('gnmt', 'length'), 'Length penalty of the search.'),
     'alpha': flags.DEFINE_float('alpha', None, 'Exponent of the length penalty.'),
@@ -50,9 +51,9 @@ define_host_flags()
 
 
 def main() -> None:
-    """Parses the flags, evaluates and prints the metrics."""
+    """Parses the flags, evaluates the run, and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
-    # Imported here, because --help and errors about flags would otherwise take twice as long.
+    # These imports are late, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.workdir.verify import verify_checkpoints
 
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def show(metrics: dict[str, float | str]) -> None:
-    """Prints metrics as one JSON line, only in process 0."""
+    """Prints metrics as one JSON line; in a run of several processes, only process 0 prints."""
     import jax
 
     if jax.process_index() == 0:

@@ -3,7 +3,8 @@
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import sys
 
@@ -25,10 +26,10 @@ define_host_flags()
 
 
 def main() -> None:
-    """Parses the flags and trains."""
+    """Parses the flags, and trains the model of the config."""
     needs_no_config = any(word.lower() in ('--verify', '--verify=true') for word in sys.argv)
     parse_flags(sys.argv, required=('workdir',) if needs_no_config else ('config', 'workdir'))
-    # Imported here, because --help and errors about flags would otherwise take twice as long.
+    # These imports are late, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.training.fill_config import fill_config
     from efficient_attention.training.loop import train
     from efficient_attention.workdir.folder_kind import RUN, check_folder_kind_and_parents
@@ -37,7 +38,7 @@ def main() -> None:
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
-    if CONFIG.value is None:  # The flags --verify --noverify together allow a missing config.
+    if CONFIG.value is None:  # with both --verify and --noverify, the flag parser accepts a missing config
         raise InputError('--config is missing')
     check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)

@@ -1,9 +1,10 @@
-"""Long Range Arena: one cell of its table, a task and a mechanism (Tay et al. 2020, arXiv 2011.04006).
+"""Long Range Arena: one run of its table, for one task and one mechanism (Tay et al. 2020, arXiv 2011.04006).
 
     python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
     python eval.py --workdir runs/cell --checkpoint best --split test
 
-The argument is the task, the mechanism and, optionally, the size and the stage, separated by commas. Sizes:
+A pair of a task and a mechanism is a cell. The argument is the task, the mechanism and, optionally, the size and the
+stage, separated by commas. Sizes:
 - `small` (the default): 2 layers of 64, as in the protocol of Nystromformer's authors.
 - `paper`: the sizes in the paper.
 - `code`: the sizes in the paper's released settings.
@@ -28,7 +29,7 @@ from configs.finetune.common import fine_tuning_config
 from efficient_attention.models.arena_sizes import ARENA_SIZES, arena_fields
 
 BOOKS = 'text:data/books/novels_100_english/**/*.txt'
-# task: dataset, rows of train, dev and test if generated, most words of a text
+# This maps each task to its dataset, the rows of the training, dev and test sets if generated, and its longest text.
 TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
     'listops': ('listops:rows={}:length=500-2000', (96_000, 2_000, 2_000), 2_000),
     'listops_short': ('listops:rows={}:length=200-600', (48_000, 2_000, 2_000), 600),
@@ -41,7 +42,7 @@ TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
     'recall': ('recall:rows={}:length=128:pairs=4:keys=8:values=4', (48_000, 2_000, 2_000), 128),
     'retrieval': ('aan:folder=data/aan', (), 4_000),
 }
-# kind of rows: vocabulary, number of ids, classes
+# This maps each kind of dataset to its vocabulary, the number of token ids, and the number of classes.
 KINDS = {
     'listops': ('listops', 20, 10),
     'imdb': ('bytes', 261, 2),
@@ -53,9 +54,11 @@ KINDS = {
 }
 PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
-SMALL |= {'scan_unroll': 2}  # unrolled, because a loop over two layers would copy their stored activations
-SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}  # of 32 rows; 1,000 for the other tasks
-# size, task: batch, steps, learning rate, warm-up steps, weight decay; docs/arena.md compares `paper` and `code`
+SMALL |= {'scan_unroll': 2}  # layers are unrolled, because a loop over two layers would copy their activations
+# These are training steps of 32 rows; the other tasks have 1,000 steps.
+SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}
+# For each size and task, RECIPES has the batch size, steps, learning rate, warm-up steps and weight decay.
+# docs/arena.md compares the sizes `paper` and `code`.
 RECIPES: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {
         'listops': (32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1),
@@ -72,8 +75,9 @@ RECIPES['paper'] = RECIPES['code'] | {
     'pathfinder_hard': (512, 62_400, 0.01, 312, 0.0),
     'pathx': (64, 500_000, 0.01, 2_500, 0.0),
 }
-# Sizes of single mechanisms in the released settings, in the order of `ARENA_SIZES`. BigBird's settings misspell the
-# number of heads as `num_head`; its 4 is used here. `lra_local` is the local attention of these settings.
+# In the released settings, these mechanisms have their own model sizes, here in the order of `ARENA_SIZES`.
+# BigBird's released settings misspell the number of heads as `num_head`; its value 4 is used here.
+# The mechanism `lra_local` is the local attention of the released settings.
 OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
     ('image', 'bigbird'): (1, 128, 4, 64, 128, 0.3),
     ('image', 'lra_local'): (1, 128, 2, 64, 128, 0.3),
@@ -92,15 +96,16 @@ OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
     ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
 }
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
-OWN_SIZES = ('code',)  # sizes in which mechanisms differ in their model sizes
-POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # other mechanisms pool images by [CLS]
-OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # cosine decay; the other tasks decay as 1 / sqrt(step)
-MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}  # Amos et al. 2023, arXiv 2310.02980; text: 0.15
-PAPER_BYTES = 4_000  # bytes of a review; the released settings have 1,000
+OWN_SIZES = ('code',)  # sizes in which the dimensions of the model depend on the mechanism
+POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # for images, other mechanisms pool by [CLS]
+OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # tasks with cosine decay; other rates decay as 1 / sqrt(step)
+# The mask rates are from Amos et al. 2023, arXiv 2310.02980; the rate for text is 0.15.
+MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}
+PAPER_BYTES = 4_000  # bytes of a review in the paper; the released settings have 1,000
 
 
 def mechanisms(length: int) -> dict[str, dict[str, object]]:
-    """Returns the `model` fields of each mechanism, for rows of at most `length` words.
+    """Returns the config fields of each attention mechanism, for texts of at most `length` words.
 
     In `bigbird` a token attends to eight blocks, two of them global, and in `lsh` to four buckets. Rows of recall get
     smaller blocks and buckets, which otherwise would cover the whole row. With the 400 pixels of pathfinder,
@@ -110,9 +115,9 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
     return {
         'full': {'attention': 'full'},
         'local': {'attention': 'block(50)'},
-        'lra_local': {'attention': f'strided({length // 50 + 1})'},  # the pattern that was published as local attention
+        'lra_local': {'attention': f'strided({length // 50 + 1})'},  # the pattern that the paper calls local attention
         'longformer': {'attention': 'longformer(50)'},
-        'sparse': {'attention': 'block(50) | summary(50, 10)'},  # the fixed pattern of Child et al. 2019, bidirectional
+        'sparse': {'attention': 'block(50) | summary(50, 10)'},  # Child et al. 2019's fixed pattern, bidirectional
         'bigbird': {'attention': f'bigbird({block}, 3)'},
         'lsh': {'attention': f'lsh({bucket}, 2)', 'shared_qk': True},
         'favor': {'attention': 'favor(128)'},
@@ -133,12 +138,12 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
 
 
 def get_config(cell: str = 'listops_short,full') -> ConfigDict:
-    """Returns the config of one cell: `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
+    """Returns the config of one Long Range Arena run, named by `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
     task, mechanism, size, stage = words_of(cell)
     config = default_config() if stage else fine_tuning_config()
     text, _, length = TASKS[task]
     config.data.tokenizer = f'fixed:{KINDS[kind_of(text)][0]}'
-    config.data.length = PAPER_BYTES if (task, size) == ('text', 'paper') else length  # words of a text
+    config.data.length = PAPER_BYTES if (task, size) == ('text', 'paper') else length  # maximum words per text
     fields = {'max_length': config.data.length, 'token_types': 0, 'norm': 'pre', 'norm_epsilon': 1e-6}
     fields |= {'embedding_norm': False, 'kernel_init': 'fan_in', 'attention_dropout_rate': 0.0}
     set_fields(config.model, fields)
@@ -152,7 +157,11 @@ def get_config(cell: str = 'listops_short,full') -> ConfigDict:
 
 
 def words_of(cell: str) -> tuple[str, str, str, str]:
-    """Returns task, mechanism, size and stage of an argument; raises ValueError with all known words on an error."""
+    """Parses the config's argument; returns task, mechanism, size and stage.
+
+    Raises:
+        ValueError: a word is unknown; the message lists the known words.
+    """
     task, mechanism, size, stage = [*cell.split(','), *('full', 'small', '')[cell.count(',') :]][:4]
     sizes = ('small', *(name for name, tasks in ARENA_SIZES.items() if task in tasks))
     fault = f"the config's argument is {cell!r}"
@@ -170,12 +179,12 @@ def words_of(cell: str) -> tuple[str, str, str, str]:
 
 
 def kind_of(text: str) -> str:
-    """Returns the kind of rows of a dataset's text."""
+    """Returns the first word of a dataset's text form, such as 'listops', which names the kind of dataset."""
     return text.partition(':')[0]
 
 
 def set_masked_rows(config: ConfigDict, task: str) -> None:
-    """Sets a task's rows without labels, for masked-LM pretraining."""
+    """Sets the data fields for masked-LM pretraining on a task's texts, without labels."""
     text, rows, length = TASKS[task]
     train, dev, _ = rows or (0, 0, 0)
     config.data.source = f'arena:{text.format(train)};{text.format(dev)}'
@@ -185,7 +194,7 @@ def set_masked_rows(config: ConfigDict, task: str) -> None:
 
 
 def set_labelled_rows(config: ConfigDict, task: str) -> None:
-    """Sets a task's labelled rows and the head that classifies them."""
+    """Sets the data fields for a task's labelled texts, and the fields of the classification head."""
     text, rows, _ = TASKS[task]
     length = config.data.length
     _, config.model.vocab_size, config.head.outputs = KINDS[kind_of(text)]
@@ -203,7 +212,7 @@ def set_labelled_rows(config: ConfigDict, task: str) -> None:
 
 
 def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
-    """Sets model sizes, steps and learning rate of the small or an original model."""
+    """Sets model dimensions, steps and learning rate of a size: the small one, or a published one."""
     if size != 'small':
         set_original_size(config, task, size, mechanism)
         return
@@ -218,7 +227,10 @@ def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
 
 
 def set_original_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
-    """Sets the values of the paper or its released settings, with [CLS] where these have it."""
+    """Sets model dimensions, steps and learning rate of the paper or of its released settings.
+
+    A [CLS] token is added where the paper or the settings have one.
+    """
     cell = task, mechanism.partition('_')[0] if mechanism.startswith('synthesizer') else mechanism
     sizes = ARENA_SIZES[size][task]
     fields = arena_fields(OF_MECHANISMS.get(cell, sizes) if size in OWN_SIZES else sizes)
@@ -235,7 +247,7 @@ def set_original_size(config: ConfigDict, task: str, size: str, mechanism: str) 
         config.examples.buckets = (*config.examples.buckets[:-1], config.data.length)
         config.head.pooling = 'mean' if size == 'code' and cell in POOLED_BY_MEAN else 'first'
     if (task, size) == ('retrieval', 'code'):
-        config.head.pooling = 'first'  # position 0, which is not a [CLS] token there
+        config.head.pooling = 'first'  # pools by position 0, which is no [CLS] token in this task
     schedule = 'cosine' if task in OF_IMAGES else 'rsqrt'
     optimizer = {'learning_rate': rate, 'warmup_steps': int(warmup), 'weight_decay': decay, 'schedule': schedule}
     set_fields(config.optimizer, optimizer | {'beta1': 0.9, 'beta2': 0.98, 'eps': 1e-9})

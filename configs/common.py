@@ -1,4 +1,4 @@
-"""The common base of all configs: all fields with their defaults, as a ConfigDict."""
+"""Makes the common base of all configs: a ConfigDict with every field and its default value."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from efficient_attention.config.run import RunConfig
 
 
 def default_config() -> ConfigDict:
-    """Returns every field of a run with its default value; `model.vocab_size` follows `data.vocab_size`."""
+    """Returns a config with the default value of every field; `model.vocab_size` follows `data.vocab_size`."""
     config = ConfigDict(default_fields(RunConfig))
     config.model.vocab_size = config.data.get_ref('vocab_size')
     config.checkpoint.keep_best = 1
@@ -18,7 +18,10 @@ def default_config() -> ConfigDict:
 
 
 def set_fields(group: ConfigDict, fields: dict[str, Any]) -> None:
-    """Sets several fields of a group; a vocabulary size that follows another field keeps following it."""
+    """Sets several fields of one config group, except fields that already have the value.
+
+    So a vocabulary size that follows another field keeps following it, if both are equal.
+    """
     for name, value in fields.items():
         if group[name] != value:
             group[name] = value

@@ -23,7 +23,7 @@ python train.py --config configs/quickstart.py --workdir runs/choice --config.da
   --config.data.source='jsonl:cache/train.jsonl#text'
 
 The other settings (positions, sharing, embedding width, masking unit, tokenizer, init_std, norm, length) come from some
-twenty short runs. They were judged mostly on the held-out documents themselves, so the figure is slightly better than
+twenty short runs. They were judged mostly on the held-out documents themselves, so the result is slightly better than
 on an untouched split. scripts/convert.py cannot export the model, because no Hugging Face family has pre-norm layers
 with rotary positions. train.start_from, ea.pipeline and scripts/fill_mask.py load the workdir.
 """
@@ -34,14 +34,14 @@ from configs.common import default_config
 
 
 def get_config() -> ConfigDict:
-    """Returns one layer of width 128 applied 3 times, trained with masked-LM and sentence order."""
+    """Returns the config of an ALBERT with one layer of width 128, applied 3 times; it learns masked LM and SOP."""
     config = default_config()
 
     config.data.source = 'stdlib'
-    config.data.held_out = 0.1  # share of the documents
+    config.data.held_out = 0.1  # share of the documents that is held out
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 4096
-    config.data.length = 64  # tokens; most docstrings are shorter
+    config.data.length = 64  # tokens per row; most docstrings are shorter
     config.data.pairs = 'sop'
     config.data.mask_unit = 'token'
     config.data.max_masked = 10
@@ -51,9 +51,9 @@ def get_config() -> ConfigDict:
     config.model.layers = 3
     config.model.sharing = 'all'
     config.model.norm = 'pre'
-    config.model.rotary = True  # not learned positions: the loss falls below the unigram loss several times sooner
+    config.model.rotary = True  # with learned positions, the loss would fall below the unigram loss several times later
     config.model.positions = 'none'
-    config.model.init_std = 0.05  # with BERT's 0.02, so narrow a model learns later
+    config.model.init_std = 0.05  # with BERT's value 0.02, so narrow a model begins to learn later
     config.model.dropout_rate = 0.0
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 3
@@ -64,7 +64,8 @@ def get_config() -> ConfigDict:
     config.optimizer.bias_correction = True
 
     config.train.steps = 2000
-    config.train.batch_size = 16  # rows, 1,024 tokens; many small steps beat the unigram loss with fewer tokens
+    # A batch has 1,024 tokens, because many small steps beat the unigram loss with fewer tokens.
+    config.train.batch_size = 16
     config.train.log_every_steps = 50
     config.checkpoint.every_steps = 1000
     config.eval.every_steps = 1000

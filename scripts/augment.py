@@ -15,7 +15,7 @@ Each row is followed by the rows made from it. The last line of output is one JS
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import dataclasses
 import json
@@ -30,10 +30,11 @@ from scripts.predict import parse_field
 
 
 def main() -> None:
-    """Reads the flags, writes the file and prints the counts."""
+    """Reads the flags, writes the file with the additional training rows, and prints how many rows it has."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'input', 'output'), options=options)
-    from efficient_attention.config.examples import ExamplesConfig  # late, so that --help and flag errors are fast
+    # This import is late, so that --help and flag errors are fast.
+    from efficient_attention.config.examples import ExamplesConfig
     from efficient_attention.inference.augment_file import augment_file
     from efficient_attention.inference.fill_mask import MaskFiller
     from efficient_attention.inference.word_replacement import WordReplacer
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     flags.DEFINE_string('input', None, 'The training file: CSV, TSV or JSON lines.', flag_values=options)

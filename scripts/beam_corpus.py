@@ -1,4 +1,4 @@
-"""The Apache Beam pipelines of `scripts/prepare_corpus_beam.py`: the code that runs on the workers.
+"""Defines the Apache Beam pipelines of `scripts/prepare_corpus_beam.py`: the code that runs on the workers.
 
 All workers read files and tokenise documents. One worker per split gets the sizes of all documents and assigns their
 records to shards. Each shard is then written by one worker, which holds at most 256 MB at a time.
@@ -30,36 +30,36 @@ TRAIN, HELD_OUT = SPLITS
 
 
 class CorpusStatisticsFn(beam.CombineFn):
-    """Combines texts into (lowest document hash, highest document hash, documents, characters)."""
+    """A Beam combiner that computes statistics of texts: lowest and highest document hash, documents, characters."""
 
     def create_accumulator(self) -> tuple[int, int, int, int]:
-        """Returns the summary of no texts."""
+        """Returns the statistics of an empty set of texts."""
         return 2**64, -1, 0, 0
 
     def add_input(self, found: tuple[int, int, int, int], text: str) -> tuple[int, int, int, int]:
-        """Returns the summary with one more text."""
+        """Returns the statistics, updated by one more text."""
         number = document_hash(text)
         return min(found[0], number), max(found[1], number), found[2] + 1, found[3] + len(text)
 
     def merge_accumulators(self, parts: Iterable[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
-        """Returns the common summary of the summaries of several workers."""
+        """Returns the statistics of all texts, merged from the statistics of several workers."""
         lows, highs, counts, characters = zip(*parts, strict=True)
         return min(lows), max(highs), sum(counts), sum(characters)
 
     def extract_output(self, found: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-        """Returns the summary unchanged."""
+        """Returns the statistics unchanged, as the result of this combiner."""
         return found
 
 
 def read_documents_of_file(numbered: tuple[int, str]) -> Iterator[tuple[Place, str]]:
-    """Yields (place, text) of every document of a source with one file."""
+    """Reads one file of the corpus source; yields (file number, document number) and the text of each document."""
     file, source = numbered
     for number, text in enumerate(open_source(source).documents()):
         yield (file, number), text
 
 
 def read_all_documents(pipeline: beam.Pipeline, sources: list[str]) -> beam.PCollection:
-    """Returns the collection of (place, text) of every document, distributed over the workers."""
+    """Returns the Beam collection of all documents and their positions in the source, distributed over the workers."""
     return (
         pipeline
         | 'files' >> beam.Create(list(enumerate(sources)))
@@ -70,7 +70,10 @@ def read_all_documents(pipeline: beam.Pipeline, sources: list[str]) -> beam.PCol
 
 
 def compute_corpus_statistics(pipeline: beam.Pipeline, sources: list[str], output: str) -> None:
-    """The first pass: writes one line 'file documents' per file, and one 'survey' line, to `output`."""
+    """Runs the first pass over a corpus: writes the number of documents per file, and statistics of all documents.
+
+    The file `output` gets one line 'file documents' per file, and one line that begins with 'survey'.
+    """
     documents = read_all_documents(pipeline, sources)
     survey = documents | beam.Values() | beam.CombineGlobally(CorpusStatisticsFn())
     counts = documents | beam.Map(lambda document: (document[0][0], 1)) | beam.CombinePerKey(sum)
@@ -82,7 +85,10 @@ def compute_corpus_statistics(pipeline: beam.Pipeline, sources: list[str], outpu
 
 
 def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, size: int) -> Iterator[Any]:
-    """Yields a document's records with their places, and its sizes on the 'sizes' output; all with the split's name."""
+    """Tokenises one document; yields its records with their positions in the corpus, and a Beam output with its sizes.
+
+    The sizes are tagged 'sizes'. All outputs contain the name of the document's split.
+    """
     place, text = document
     split = HELD_OUT if document_hash(text) < threshold else TRAIN
     parts = encode_document(text, tokenizer_file, size)
@@ -95,7 +101,7 @@ def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, s
 
 
 def plan_split(split: tuple[str, Iterable[DocumentSizes]], shard_bytes: int) -> tuple[str, list[RecordPlace]]:
-    """Returns the split's name and the first record of each shard."""
+    """Divides the records of one split into shards; returns the split's name and the first record of each shard."""
     name, documents = split
     ordered = sorted(documents, key=lambda document: document.place)
     return name, shard_starts(((document.place, document.record_bytes) for document in ordered), shard_bytes)
@@ -104,13 +110,13 @@ def plan_split(split: tuple[str, Iterable[DocumentSizes]], shard_bytes: int) -> 
 def assign_to_shard(
     record: tuple[str, RecordPlace, bytes], plan: dict[str, list[RecordPlace]]
 ) -> tuple[tuple[str, int], tuple[RecordPlace, bytes]]:
-    """Returns a record, keyed by its split and shard number."""
+    """Returns a record with the key (split, shard number), by which Beam groups the records of a shard."""
     split, place, content = record
     return (split, bisect.bisect_right(plan[split], place) - 1), (place, content)
 
 
 def write_records(shard: tuple[tuple[str, int], Iterable[tuple[RecordPlace, bytes]]], folder: str) -> None:
-    """Writes one shard."""
+    """Writes one shard file with the given records, in their order in the corpus."""
     (split, number), records = shard
     write_shard(Path(folder), split, number, (content for _, content in sorted(records)))
 
@@ -118,7 +124,7 @@ def write_records(shard: tuple[tuple[str, int], Iterable[tuple[RecordPlace, byte
 def write_index(
     split: tuple[str, Iterable[DocumentSizes]], plan: dict[str, list[RecordPlace]], folder: str, firsts: dict[int, int]
 ) -> str:
-    """Writes the index files of a split; returns its name and counts as one line."""
+    """Writes the index files of one split; returns a text line with the split's name and counts."""
     name, documents = split
     ordered = sorted(documents, key=lambda document: document.place)
     counts = write_split_index(Path(folder) / name, ordered, plan[name], firsts)
@@ -127,11 +133,11 @@ def write_index(
 
 @dataclasses.dataclass(frozen=True)
 class CorpusOutput:
-    """Output and settings of the second pass.
+    """Settings of the second pass over a corpus: output folder, tokenizer, held-out threshold and shard size.
 
     Attributes:
         folder: the corpus folder, with one subfolder per split.
-        tokenizer_file: the tokenizer, which every worker opens.
+        tokenizer_file: the file of the tokenizer, which every worker opens.
         vocabulary_size: the tokenizer's number of pieces.
         threshold: documents with a lower hash are held out.
         firsts: for each file, the number of its first document.
@@ -147,7 +153,10 @@ class CorpusOutput:
 
 
 def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: CorpusOutput) -> None:
-    """The second pass: writes shards and index files of both splits, and one line of counts per split to COUNTS."""
+    """Runs the second pass over a corpus: tokenises all documents, and writes shards and index files of both splits.
+
+    The file COUNTS in the output folder gets one line of counts per split.
+    """
     folder, documents = str(target.folder), read_all_documents(pipeline, sources)
     tokenised = documents | 'tokenise' >> beam.FlatMap(
         tokenise, target.threshold, str(target.tokenizer_file), target.vocabulary_size

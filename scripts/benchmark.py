@@ -1,4 +1,4 @@
-"""Measures the time and memory of training and inference, for this project and comparable libraries in the same run.
+"""Measures time and memory of training and inference, in this project and in comparable libraries.
 
     python scripts/benchmark.py step [--lengths 128,512] [--rounds 3] [--output step.json]
     python scripts/benchmark.py input [--length 128] [--source stdlib]
@@ -15,6 +15,8 @@
     python scripts/benchmark.py compress [--parts infer,train] [--lengths 128,384] [--rows 1,8,32]
     python scripts/benchmark.py arena [--parts train,rows] [--sides linear,nystrom] [--lengths 1024,4096] [--size small]
 
+A *side* is one of the compared implementations: this project, a variant of it, or a *peer*, which is another library.
+
 `step`: a training step against Hugging Face's PyTorch `BertForMaskedLM` (install it with `make peers`).
 The model is a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, trained by AdamW. A step
 has 4,096 tokens, of which 15 % are masked. Each measurement runs in a separate process, so peak memory is measured per
@@ -25,8 +27,8 @@ time on a CPU. Measure on an idle machine, because the sides do not slow down al
 `input`: tokens/s of the input pipeline by itself, against the tokens/s that the training step consumes.
 
 `attention`: time and memory of every attention mechanism, full attention and PyTorch libraries against length, at 8
-heads of 64, batch 1, float32. With `--from_json` nothing is measured: the figures of an earlier run are printed and
-plotted.
+heads of 64, batch 1, float32. With `--from_json` nothing is measured: the measurements of an earlier run are printed
+and plotted.
 
 `memory`: temporary memory, resident memory and time of a decoder's training step. It compares plain, rematerialised and
 reversible layers by depth; fixed and strided sparse with dense attention at 12,288 positions; a plain with an adaptive
@@ -54,7 +56,7 @@ keeps its earlier measurements.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import datetime
 import functools
@@ -78,8 +80,9 @@ from efficient_attention.errors import InputError
 from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parent.parent
-# Command -> its file in scripts/benchmarks. Each file has `define_flags`, `check_flags` and `measure`, which yields all
-# figures so far. Run as a program, the file takes one measurement.
+# This maps each sub-command to its file in scripts/benchmarks.
+# Each file has the functions `define_flags`, `check_flags` and `measure`, which yields all measurements so far.
+# If such a file is run as a program, it takes one measurement.
 FILES = {
     'step': 'step',
     'input': 'input',
@@ -94,7 +97,7 @@ FILES = {
     'arena': 'arena',
 }
 WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent', 'compress')
-# The settings of efficient_attention/processes/allocator.py, as environment variables for the processes of both sides.
+# Child processes get these malloc settings of efficient_attention/processes/allocator.py in an environment variable.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {
@@ -107,7 +110,7 @@ KEEP_MEMORY = ':'.join(
 
 
 def main() -> None:
-    """Runs the chosen measurement, prints a table and writes the figures to `--output`."""
+    """Runs the benchmark that the command line names, prints a table, and writes the measurements to `--output`."""
     command, benchmark, options = read_command_line()
     if command == 'attention' and options.from_json:
         benchmark.show_saved_report(benchmark.load_saved_figures(options.from_json), options.plot)
@@ -116,7 +119,7 @@ def main() -> None:
 
 
 def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> None:
-    """Runs the chosen measurement; after each part, rewrites the file of figures with all parts so far."""
+    """Runs a benchmark; after each measurement, rewrites the output file with all measurements so far."""
     report = {'machine': machine(), 'allocator': options.allocator}
     load, cores = report['machine']['load'], report['machine']['cores']
     if load > cores / 2:
@@ -128,11 +131,11 @@ def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> N
             write_atomically(options.output, json.dumps(report | named, indent=2) + '\n')
 
 
-# ---- the command line ----
+# ---- These functions parse the command line. ----
 
 
 def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
-    """Returns the sub-command, its module and its flags."""
+    """Parses the command line; returns the sub-command, the benchmark's module, and the values of the flags."""
     command, arguments = split_subcommand(sys.argv, tuple(FILES))
     benchmark = importlib.import_module(f'scripts.benchmarks.{FILES[command]}')
     options = define_flags(command, benchmark)
@@ -143,7 +146,7 @@ def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
 
 
 def define_flags(command: str, benchmark: ModuleType) -> flags.FlagValues:
-    """Returns the flags of a sub-command."""
+    """Defines the command-line flags of one benchmark, and returns them."""
     options = flags.FlagValues()
     benchmark.define_flags(options)
     if command in WITH_PEERS:
@@ -159,7 +162,7 @@ def define_flags(command: str, benchmark: ModuleType) -> flags.FlagValues:
 
 
 def check_flags(command: str, benchmark: ModuleType, options: flags.FlagValues) -> None:
-    """Raises InputError if the command cannot run, or cannot write its results."""
+    """Raises InputError if an output folder or the Python environment of other libraries does not exist."""
     for path in (options[name].value for name in ('output', 'plot') if name in options):
         if path and not path.parent.is_dir():
             raise InputError(f'{path}: there is no folder {path.parent}')
@@ -168,17 +171,20 @@ def check_flags(command: str, benchmark: ModuleType, options: flags.FlagValues) 
 
 
 def needs_peers(command: str, benchmark: ModuleType, options: flags.FlagValues) -> bool:
-    """Returns whether the command runs programs in the peers' environment."""
+    """Returns whether a benchmark also measures other libraries, which need a separate Python environment."""
     if command == 'attention':
         return not options.from_json and any(benchmark.SIDES[name].peer for name in options.sides)
     return command in WITH_PEERS
 
 
-# ---- processes ----
+# ---- These functions run child processes and describe the machine. ----
 
 
 def run_measurement_process(command: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
-    """Returns the JSON object on the last line of a child process; exits with an error if the child fails."""
+    """Runs a child process that takes one measurement; returns the JSON object on the last line of its output.
+
+    If the child process fails, this process exits with an error.
+    """
     environment = os.environ | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
     if allocator == 'keep':
         environment['GLIBC_TUNABLES'] = KEEP_MEMORY
@@ -190,7 +196,10 @@ def run_measurement_process(command: list[str], shape: dict[str, Any], allocator
 
 
 def machine() -> dict[str, Any]:
-    """Returns hardware, versions and date; `load`: mean number of running processes in the last minute."""
+    """Describes this machine for a benchmark report: platform, versions, date, number of cores, and load.
+
+    The load is the mean number of running processes in the last minute.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     system = {'platform': platform.platform(), 'python': platform.python_version()}
     system |= {'jax': importlib.metadata.version('jax'), 'date': datetime.date.today().isoformat()}

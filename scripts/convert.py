@@ -1,4 +1,6 @@
-"""Converts checkpoints: python scripts/convert.py --model runs/sst2 --output exported
+"""Converts a checkpoint to another file format, and optionally compresses the model.
+
+    python scripts/convert.py --model runs/sst2 --output exported
 
 `--model` is a Hugging Face folder (safetensors only), a compact export or a workdir. `--output` becomes a Hugging Face
 folder. With `--small` or `--quantize` it becomes a compact export. With `--length 4096 --pattern 'window(128) |
@@ -13,7 +15,7 @@ which holds the same numbers in fewer bytes. `--quantize int8` stores kernels an
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import dataclasses
 import sys
@@ -36,15 +38,16 @@ from efficient_attention.processes.phases import READING, note_phase
 if TYPE_CHECKING:
     from efficient_attention.interop.pretrained import Pretrained
 
-FEW_ZEROS = 0.02  # share of zeros above which the report mentions them
-WEIGHED_ROWS = 512  # default of --weigh_rows
+FEW_ZEROS = 0.02  # the report mentions zeros if more than this share of the parameters is 0
+WEIGHED_ROWS = 512  # default of the flag --weigh_rows
 
 
 def main() -> None:
-    """Reads a model, converts it, writes it and prints a report."""
+    """Reads a model, converts and compresses it as the flags say, writes it, and prints a report."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
-    from efficient_attention.interop.adapt import extend_positions  # late, so that --help and flag errors are fast
+    # This import is late, so that --help and flag errors are fast.
+    from efficient_attention.interop.adapt import extend_positions
     from efficient_attention.interop.compact_export import save_compact
     from efficient_attention.interop.huggingface_export import save_pretrained
     from efficient_attention.interop.pretrained import open_pretrained
@@ -58,7 +61,7 @@ def main() -> None:
     pretrained = extend_positions(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
-    # Read both together: the best checkpoint of a run that still trains may be replaced meanwhile.
+    # The origin and the parameters are read together, because a run that still trains may replace its best checkpoint.
     origin, params = pretrained.origin() or str(options.model), pretrained.params()
     before = dataclasses.replace(pretrained, params=lambda: params)
     after = compress_model(before, options)
@@ -70,7 +73,7 @@ def main() -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if flags exclude each other, or need a flag that is missing."""
+    """Raises InputError if two flags exclude each other, or if a flag needs another flag that is missing."""
     if options.low_rank is not None and options.ranks:
         raise InputError('--low_rank and --ranks both set ranks; give only one')
     if options.weigh_rows is not None and not options.weigh:
@@ -86,12 +89,12 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def uses_native_format(options: flags.FlagValues) -> bool:
-    """Returns whether the output is a compact export."""
+    """Returns whether the flags ask for a compact export, this project's own file format."""
     return not options.compressed and (options.small or bool(options.quantize))
 
 
 def compress_model(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained':
-    """Returns the model after the requested steps: shrinking, low-rank factors, quantization."""
+    """Returns the model, compressed as the flags say: shrunk, factored into low ranks, quantized."""
     from efficient_attention.interop.compact_export import quantize
     from efficient_attention.interop.input_importance import fine_tuning_run_config, input_importance
     from efficient_attention.interop.low_rank import check_can_factor, low_rank
@@ -101,7 +104,7 @@ def compress_model(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pret
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:
         weights = None
-        check_can_factor(pretrained, options.low_rank)  # fails before any rows are read
+        check_can_factor(pretrained, options.low_rank)  # an error here comes before training rows are read
         if options.weigh:
             fine_tuning_run_config(pretrained)
             rows = options.weigh_rows or WEIGHED_ROWS
@@ -113,7 +116,7 @@ def compress_model(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pret
 
 
 def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagValues, origin: str) -> None:
-    """Prints the result: positions, rounding errors, remaining layer sizes, parameters and bytes."""
+    """Prints how the conversion changed the model: positions, layer sizes, rounding errors, parameters and bytes."""
     from efficient_attention.interop.int8_codes import flatten_by_path, quantization_errors
     from efficient_attention.interop.shrink import parameter_count, zero_count
     from efficient_attention.models.flops import encoder_flops
@@ -154,13 +157,18 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
 
 
 def ratio_in_words(numbers: Sequence[int], word: str) -> str:
-    """Returns the ratio of the first number to the second in words; '' if it is below 1.005."""
+    """Returns a ratio as words, such as ', 2.00 times smaller'; '' if the ratio is below 1.005.
+
+    Args:
+        numbers: the numerator and the denominator.
+        word: the last word, such as 'smaller'.
+    """
     ratio = numbers[0] / numbers[1]
     return f', {ratio:.2f} times {word}' if ratio >= 1.005 else ''
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_output('New folder: Hugging Face format, or a compact export.', options=options)

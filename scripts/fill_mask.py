@@ -1,9 +1,9 @@
-"""Fills the masks of texts: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
+"""Predicts masked tokens: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import sys
 
@@ -14,10 +14,11 @@ from efficient_attention.commands.flags import chosen_checkpoint, define_checkpo
 
 
 def main() -> None:
-    """Prints the most probable tokens for each [MASK] of each text."""
+    """Reads the flags and texts, and prints the most probable tokens for each [MASK] of each text."""
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...')
-    from efficient_attention.inference.fill_mask import MaskFiller  # late, so that --help and flag errors are fast
+    # This import is late, so that --help and flag errors are fast.
+    from efficient_attention.inference.fill_mask import MaskFiller
     from efficient_attention.interop.config_import import read_config_json
 
     is_run = 'task' in read_config_json(options.model)
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_checkpoint('', '; last by default', options)

@@ -6,7 +6,7 @@ By default each token is sampled. With --beams, beam search prints the most prob
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import sys
 
@@ -20,11 +20,12 @@ DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
 
 
 def main() -> None:
-    """Prints the prompt and its continuation by the language model, as the tokens are generated."""
+    """Reads the flags, and prints the prompt and its continuation by the language model, token by token."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir', 'prompt'), options=options)
     check_sampling_flags(options)
-    from efficient_attention.inference.generate import TextGenerator  # late, so that --help and flag errors are fast
+    # This import is late, so that --help and flag errors are fast.
+    from efficient_attention.inference.generate import TextGenerator
     from efficient_attention.inference.sampling import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_trained_workdir(options=options)
     flags.DEFINE_string('prompt', None, 'The text to continue.', flag_values=options)
@@ -56,7 +57,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def check_sampling_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if a sampling flag is given together with --beams, or --best without --beams."""
+    """Raises InputError if a sampling flag is given with --beams, or if --best is given without --beams."""
     require_at_least(0, '--beams', options.beams)
     others = DRAWING if options.beams else ('best',)
     for name in others:

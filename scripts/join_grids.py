@@ -1,4 +1,4 @@
-"""Joins the tables of several grids, such as one per machine: prints them as Markdown, plots them and writes them.
+"""Joins tables of runs (grids) from several machines into one: prints it as Markdown, plots it and writes it.
 
     python scripts/join_grids.py runs/arena/grid.json other/arena/grid.json --output arena.json --picture arena.svg
 
@@ -11,7 +11,7 @@ leaves out steps per second, for cells that shared a device.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -29,11 +29,11 @@ from efficient_attention.experiments.grid_configs import OVERRIDES, ROWS, descri
 from efficient_attention.experiments.grid_report import grid_picture, grid_table
 
 Table = dict[str, dict[str, Any]]
-YOUNGER = (ROWS, OVERRIDES)  # groups of shared fields that cells of older files lack
+YOUNGER = (ROWS, OVERRIDES)  # groups of config fields that older files do not record
 
 
 def main() -> None:
-    """Joins the files, writes the requested output and prints the tables."""
+    """Joins the grid files of the command line, writes the requested files, and prints the tables."""
     options = flags.FlagValues()
     flags.DEFINE_string('output', None, 'A file that ends in .json.', flag_values=options)
     flags.DEFINE_string('picture', None, 'A file that ends in .svg.', flag_values=options)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def select_rows(cells: Table, rows: Sequence[str]) -> Table:
-    """Returns the cells of the given rows in the given order; all cells if no row is given."""
+    """Returns the table with only the given rows, in the given order; the whole table if no row is given."""
     for row in rows:
         if row not in cells:
             raise InputError(f'--rows names {row!r}; the files have {", ".join(cells)}')
@@ -62,7 +62,7 @@ def select_rows(cells: Table, rows: Sequence[str]) -> Table:
 
 
 def merge_grids(paths: Iterable[Path]) -> tuple[Table, Table]:
-    """Returns the cells {row: {column: result}} and baselines {row: {name: value}} of all files.
+    """Merges the grid files; returns all cells {row: {column: result}} and all baselines {row: {name: value}}.
 
     Raises:
         InputError: a file cannot be read or is not a grid, or the cells of a row differ in data, steps or sizes. In
@@ -82,18 +82,18 @@ def merge_grids(paths: Iterable[Path]) -> tuple[Table, Table]:
             if len(set(steps.values())) > 1:
                 raise InputError(f'{path}: the cells of {row} have different steps and cannot be compared: {steps}')
             check_rows_comparable(path, row, cells[row])
-        for row, found in grid['yardsticks'].items():  # also baselines of rows without cells
+        for row, found in grid['yardsticks'].items():  # a row without cells may have baselines too
             yardsticks.setdefault(row, {}).update(found)
     return cells, yardsticks
 
 
 def is_failed_cell(cell: Mapping[str, Any] | None) -> bool:
-    """Returns whether a cell is missing or failed, so that another failed cell may replace it."""
+    """Returns whether a cell of a grid is missing or has failed, so that another failed cell may replace it."""
     return cell is None or 'error' in cell
 
 
 def check_rows_comparable(path: Path, row: str, columns: dict[str, Any]) -> None:
-    """Raises InputError if the configs of a row's cells differ in data, steps or sizes."""
+    """Raises InputError if the runs of one table row differ in data, steps or sizes and so cannot be compared."""
     known = {column: cell['shared_fields'] for column, cell in columns.items() if 'shared_fields' in cell}
     for name in sorted({name for fields in known.values() for name in fields}):
         group = name.partition('.')[0]
@@ -111,7 +111,7 @@ def check_rows_comparable(path: Path, row: str, columns: dict[str, Any]) -> None
 
 
 def read_grid(path: Path) -> dict[str, Table]:
-    """Returns the content of a `grid.json`; raises InputError if it cannot be read or is not a grid."""
+    """Reads a `grid.json` file; raises InputError if it cannot be read or has another form."""
     fault = f'{path}: not a grid.json of scripts/train_grid.py'
     try:
         grid = read_json_file(path)
@@ -127,7 +127,7 @@ def read_grid(path: Path) -> dict[str, Table]:
                 cell.get('shared_fields', {}).keys(),
                 [one['test'][cell['metric']] for one in cell['seeds'].values()],
             )
-        grid_table(grid['cells'], grid['yardsticks'])  # checks all other fields
+        grid_table(grid['cells'], grid['yardsticks'])  # formatting the table fails if any other field is wrong
         if not columns:
             raise ValueError('it has no cells')
     except KeyError as error:

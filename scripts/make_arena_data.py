@@ -1,4 +1,4 @@
-"""Writes the rows of Long Range Arena's tasks in the layout of the original files, for loaders of other projects.
+"""Writes Long Range Arena datasets in the layout of the original files, so that other projects can load them.
 
     python scripts/make_arena_data.py --output data/lra --train listops:rows=96000:length=500-2000 \
       --dev listops:rows=2000:length=500-2000 --test listops:rows=2000:length=500-2000
@@ -11,7 +11,7 @@ efficient_attention/data/arena/original_format_writer.py. The last line of outpu
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -29,11 +29,11 @@ SETS = {
 
 
 def main() -> None:
-    """Reads the flags and writes the files."""
+    """Reads the flags, and writes the chosen datasets in the original layout."""
     parse_flags(sys.argv, ('output',))
     from efficient_attention.data.arena.dataset_registry import (
         open_arena_dataset,
-    )  # late, so that --help and flag errors are fast
+    )  # imported late, so that --help and flag errors are fast
     from efficient_attention.data.arena.original_format_writer import write_original_format
 
     sets = {split: open_arena_dataset(flag.value, f'--{split}') for split, flag in SETS.items() if flag.value}

@@ -17,7 +17,7 @@ A subject's JSON has a `title`, a sentence `about` it, the `guide` that it belon
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import re
 import sys
@@ -37,7 +37,7 @@ PAGE_FIELDS = {'title', 'about', 'guide', 'sections'}
 
 
 def main() -> None:
-    """Writes every page and prints its name."""
+    """Writes every result page, and prints the name of each page."""
     parse_flags(sys.argv)
     for source in sorted(RESULTS.glob('*.json')):
         page = source.with_suffix('.md')
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def page_text(source: Path) -> str:
-    """Returns the Markdown page of one subject's JSON.
+    """Returns the Markdown text of a result page, made from the subject's JSON file.
 
     Raises:
         InputError: a field is unknown or missing, a section has neither runs nor a source or has both, or a table row
@@ -65,7 +65,7 @@ def page_text(source: Path) -> str:
 
 
 def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the Markdown paragraphs, tables and code blocks of one section."""
+    """Yields the Markdown paragraphs, tables and code blocks of one section of a result page."""
     check_fields(where, section, SECTION_FIELDS, {'title'})
     if ('runs' in section) == ('source' in section):
         raise InputError(f'{where} needs either runs (measured here) or source (published figures)')
@@ -85,12 +85,13 @@ def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table_text(where: str, table: Mapping[str, Any]) -> str:
-    """Returns a Markdown table, from the given rows or from cells trained by `train_grid.py`."""
+    """Returns a Markdown table of a result page, from the given rows or from runs of `train_grid.py`."""
     if 'grid' in table:
         grid = read_json_file(RESULTS / 'data' / table['grid'])
         cells = {row: grid['cells'][row] for row in table['rows']}
         text = grid_table(cells, grid['yardsticks'], with_speed=table.get('speed', True))
-        return re.sub('^### (.*)$', r'`\1`:', text, flags=re.MULTILINE).strip()  # a heading would start a new section
+        # The headings of the table become plain lines, because a heading would start a new section of the page.
+        return re.sub('^### (.*)$', r'`\1`:', text, flags=re.MULTILINE).strip()
     columns = table['columns']
     for row in table['rows']:
         if len(row) != len(columns):
@@ -100,7 +101,7 @@ def table_text(where: str, table: Mapping[str, Any]) -> str:
 
 
 def check_fields(where: str, found: Mapping[str, Any], known: set[str], needed: set[str]) -> None:
-    """Raises InputError if a field is unknown or missing."""
+    """Raises InputError if a result page or section has an unknown field, or lacks a required field."""
     for name in sorted(found.keys() - known):
         raise InputError(f'{where} has the unknown field {name!r}; known: {", ".join(sorted(known))}')
     for name in sorted(needed - found.keys()):

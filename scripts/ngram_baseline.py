@@ -1,9 +1,9 @@
-"""Scores an n-gram model on the text of a run: python scripts/ngram_baseline.py --workdir runs/enwik8_full"""
+"""Scores an n-gram baseline on a language model's data: python scripts/ngram_baseline.py --workdir runs/enwik8_full"""
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import math
@@ -17,7 +17,7 @@ from efficient_attention.errors import InputError
 
 
 def main() -> None:
-    """Counts the n-grams of the training split and prints one JSON object with the scores of all orders up to n."""
+    """Reads the flags, and prints one JSON object with the scores of the n-gram models of all orders up to n."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir',), options=options)
     if options.order < 1 or (options.train_tokens is not None and options.train_tokens < 1):
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_trained_workdir('Workdir of the run whose text is scored.', options)
     flags.DEFINE_integer('order', 5, 'Highest order n.', flag_values=options)
@@ -37,8 +37,11 @@ def define_flags() -> flags.FlagValues:
 
 
 def score_ngrams(options: flags.FlagValues) -> dict[str, object]:
-    """Returns bits per token of the models of order 1 to n; every token except the first is predicted once."""
-    from efficient_attention.data.text.prepare import prepare_text  # late, so that flag errors are fast
+    """Counts n-grams in the training split, and returns bits per token of the models of order 1 to n on another split.
+
+    Every token except the first is predicted once.
+    """
+    from efficient_attention.data.text.prepare import prepare_text  # imported late, so that flag errors are fast
     from efficient_attention.inference.ngram import count_ngrams, token_bits
     from efficient_attention.workdir.config_file import read_config
 

@@ -1,4 +1,4 @@
-"""Plans a run: compiles its training step for devices that need not be present, and prints time and memory estimates.
+"""Estimates time and memory of a training step on given devices, which need not be present, by compiling the step.
 
     python scripts/plan.py --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
     python scripts/plan.py --config configs/quickstart.py --topology cpu:8 --nolargest
@@ -10,7 +10,7 @@ environment that `make plan` creates: .venv-plan/bin/python scripts/plan.py ...
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -33,9 +33,10 @@ OUTPUT = define_path('output', 'JSON file for the figures.')
 
 
 def main() -> None:
-    """Reads the flags, makes the plan and prints it."""
+    """Reads the flags, plans the training step, and prints the plan."""
     parse_flags(sys.argv, required=('config', 'topology'))
-    from efficient_attention.planning.topology import parse_topology  # late: loading JAX would slow --help
+    # This import is late, because loading JAX would slow down --help.
+    from efficient_attention.planning.topology import parse_topology
 
     topology = parse_topology(TOPOLOGY.value)
     from efficient_attention.planning.plan import as_dict, make_plan

@@ -1,9 +1,9 @@
-"""Plots a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
+"""Plots a metric of training runs: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import sys
 from pathlib import Path
@@ -19,7 +19,10 @@ from efficient_attention.workdir.report_charts import Series, line_chart
 
 
 def main() -> None:
-    """Writes the plot: a line per split of each run; for a single run, also the unigram model's value if measured."""
+    """Reads the flags, and writes the plot of a metric over training steps: a line per split of each run.
+
+    For a single run, the plot also shows the unigram model's value, if it was measured.
+    """
     options = flags.FlagValues()
     flags.DEFINE_string('split', None, 'Plot only this split, such as held_out.', flag_values=options)
     metric, picture, *runs = parse_flags(sys.argv, options=options, words='METRIC OUTPUT WORKDIR...')
@@ -38,7 +41,10 @@ def main() -> None:
 
 
 def read_metric_series(workdir: Path, metric: str, only: str | None = None) -> tuple[dict[str, Series], float | None]:
-    """Returns steps and values of a metric per split (or of one split), and the last value of its unigram baseline."""
+    """Reads a metric of a run; returns its steps and values per split, and the unigram baseline's last value.
+
+    If `only` is given, other splits are left out. The baseline is None if it was not measured.
+    """
     rows, dropped = read_log(workdir)
     notes = unreadable_lines_note(workdir, dropped)
     if not rows:

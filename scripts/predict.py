@@ -1,4 +1,4 @@
-"""Predicts whole files with a fine-tuned checkpoint and writes the predictions in the official format of the task.
+"""Predicts whole files with a fine-tuned model, and writes the predictions in the official format of the task.
 
     python scripts/predict.py --model runs/sst2 --output submission            # the run's own test files
     python scripts/predict.py --model runs/sst2 --output out --split dev       # its dev files, with their metrics
@@ -14,7 +14,7 @@ The last line of output is one JSON object: files written, notes about rows, met
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -35,10 +35,10 @@ from efficient_attention.errors import InputError
 
 
 def main() -> None:
-    """Reads the flags, writes the predictions and prints a summary."""
+    """Reads the flags, predicts the files, writes the predictions, and prints a summary."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
-    from efficient_attention.inference.predict_files import predict_files  # late, so that --help is fast
+    from efficient_attention.inference.predict_files import predict_files  # imported late, so that --help is fast
 
     fields = dict(parse_field(text) for text in options.set)
     if options.files:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_output('Folder for the predictions.', options=options)
@@ -64,7 +64,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def parse_field(text: str) -> tuple[str, str | int | bool | tuple[str, ...]]:
-    """Returns name and value of 'name=value'; raises InputError if the form, the name or the type is wrong."""
+    """Parses 'name=value', a field of the config's `examples` group; raises InputError for a wrong name or type."""
     from efficient_attention.config.examples import ExamplesConfig
 
     name, is_there, value = text.partition('=')

@@ -1,4 +1,4 @@
-"""Prepares a corpus and prints its folder.
+"""Prepares a pretraining corpus before training: tokenizes its documents, and prints the folder of the result.
 
     python scripts/prepare_corpus.py --source 'text:books/*.txt' --vocab_size 8192
     python scripts/prepare_corpus.py --held_out 0.1 --training_documents cache/train.jsonl
@@ -6,8 +6,9 @@
 A training run prepares its corpus itself; this command does it beforehand. The flags are the fields of the config's
 `data` group.
 
-With --training_documents it only writes the training documents, as JSON lines with the field 'text'. Part of these can
-serve to choose settings (`data.source='jsonl:cache/train.jsonl#text'`) without touching the final held-out documents.
+With --training_documents it only writes the training documents, as JSON lines with the field 'text'. With a part of
+these documents, you can choose settings (`data.source='jsonl:cache/train.jsonl#text'`) without touching the final
+held-out documents.
 
     python scripts/prepare_corpus.py --source 'text:books/*.txt' --tokenizer train:unigram --sentinels 28
 
@@ -18,7 +19,7 @@ For 'bart' it is 0.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -45,14 +46,14 @@ DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFI
 
 
 def main() -> None:
-    """Prepares the corpus and prints its folder and counts, or writes the training documents."""
+    """Reads the flags, and prepares the corpus or, with --training_documents, only writes the training documents."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     config = DataConfig(**{name: options[name].value for name in FIELDS})
     if options.training_documents:
         write_training_documents(config, options.training_documents)
         return
-    from efficient_attention.data.corpus.prepare import (  # late, so that flag errors are fast
+    from efficient_attention.data.corpus.prepare import (  # imported late, so that flag errors are fast
         describe_counts,
         prepare_corpus,
     )
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def write_training_documents(config: DataConfig, output: Path) -> None:
-    """Writes the documents of the training split as JSON lines and prints their number."""
+    """Writes the documents of the training split as JSON lines, and prints their number."""
     from efficient_attention.data.corpus.prepare import training_documents
 
     lines = [json.dumps({'text': text}) for text in training_documents(config)]
@@ -72,7 +73,7 @@ def write_training_documents(config: DataConfig, output: Path) -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command: fields of the data group with their defaults."""
+    """Defines the command-line flags of this script, mostly fields of the config's `data` group, and returns them."""
     options, defaults = flags.FlagValues(), DataConfig()
     for name, meaning in FIELDS.items():
         default = getattr(defaults, name)
@@ -83,7 +84,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def define_sentinels(options: flags.FlagValues) -> None:
-    """Defines --sentinels, the flag of corpora for denoising."""
+    """Defines --sentinels, the number of sentinel tokens in a corpus for denoising."""
     meaning = (
         'for denoising: number of T5 sentinels in a trained tokenizer, 0 = none; a tokenizer file brings its own '
         "sentinels, and may lack an encoder's special tokens"

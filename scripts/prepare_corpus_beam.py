@@ -1,19 +1,20 @@
-"""Prepares a corpus too large for one machine, with Apache Beam; writes the same files as scripts/prepare_corpus.py.
+"""Prepares a pretraining corpus that is too large for one machine, with Apache Beam.
 
     make beam
     .venv-beam/bin/python scripts/prepare_corpus_beam.py --source 'dump:dumps/*.bz2' --tokenizer data/vocab.txt \
       --vocab_size 30522 --cache /shared/cache --direct_num_workers 8 --direct_running_mode multi_processing
 
-Unknown flags are passed to Beam: --runner (FlinkRunner, SparkRunner, DataflowRunner; by default Beam runs on this
-machine) and the flags of the runner. This process and all workers must see the files and the cache under the same
-paths. The tokenizer must be a file; train it on a part of the corpus with scripts/prepare_corpus.py. A run with the
-same `data` fields finds the corpus in its cache. See docs/large_corpora.md.
+It writes the same files as scripts/prepare_corpus.py. Unknown flags are passed to Beam: --runner (FlinkRunner,
+SparkRunner, DataflowRunner; by default Beam runs on this machine) and the flags of the runner. This process and all
+workers must see the files and the cache under the same paths. The tokenizer must be a file; train it on a part of the
+corpus with scripts/prepare_corpus.py. A run with the same `data` fields finds the corpus in its cache. See
+docs/large_corpora.md.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import contextlib
 import logging
@@ -48,22 +49,23 @@ from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError, RunError, require
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = ('dump', 'jsonl', 'text', 'arrayrecord')  # kinds of sources that are files
-RUNNER = 'FnApiRunner'  # runs in this process; 'DirectRunner' would download a program first
-LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')  # finds our errors in Beam's traceback
+KINDS = ('dump', 'jsonl', 'text', 'arrayrecord')  # kinds of corpus sources that consist of files
+RUNNER = 'FnApiRunner'  # this Beam runner runs in this process; 'DirectRunner' would download a program first
+# This pattern finds an error of this project in Beam's traceback.
+LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')
 FIELDS = ('source', 'held_out', 'cache', 'tokenizer', 'vocab_size', 'lowercase')
 
 
 class FirstPass(NamedTuple):
-    """The result of the first pass over a corpus."""
+    """The result of the first pass over a corpus: held-out threshold, characters, and document numbers."""
 
-    threshold: int  # documents with a lower hash are held out
+    threshold: int  # documents with a hash below this number are held out
     characters: int
-    firsts: dict[int, int]  # for each file, the number of its first document in the source
+    firsts: dict[int, int]  # {file number: number of the file's first document within the whole source}
 
 
 def main() -> None:
-    """Reads the flags, runs the two pipelines and prints the folder of the corpus."""
+    """Reads the flags, runs the two Beam pipelines, and prints the folder of the corpus."""
     options = define_flags()
     known = {f'--{name}' for name in options} | {f'--no{name}' for name in options}
     ours, beams = split_own_and_beam_flags(sys.argv[1:], known)
@@ -80,7 +82,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command: fields of the data group with their defaults, and the size of a shard."""
+    """Defines the flags of this script: fields of the config's `data` group, and the size of a shard; returns them."""
     from scripts.prepare_corpus import DEFINE, define_sentinels
     from scripts.prepare_corpus import FIELDS as MEANINGS
 
@@ -94,7 +96,10 @@ def define_flags() -> flags.FlagValues:
 
 
 def split_own_and_beam_flags(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
-    """Splits arguments into this command's and Beam's; Beam's are unknown flags and the words that follow them."""
+    """Splits the command line into arguments of this script and arguments of Beam.
+
+    Beam gets the flags that this script does not know, and the words that follow these flags.
+    """
     ours: list[str] = []
     beams: list[str] = []
     chosen = ours
@@ -106,7 +111,7 @@ def split_own_and_beam_flags(arguments: list[str], known: set[str]) -> tuple[lis
 
 
 def file_sources(source: str) -> list[str]:
-    """Returns one source per file of `source`, in order; raises InputError if the source is not made of files."""
+    """Splits a corpus source into one source per file; raises InputError if the source does not consist of files."""
     kind, _, rest = source.partition(':')
     require(kind in KINDS, 'data.source', source, f'made of files: {", ".join(f"{known}:<glob>" for known in KINDS)}')
     globs, hash_sign, suffix = rest.partition('#')
@@ -119,13 +124,13 @@ def file_sources(source: str) -> list[str]:
 def build_corpus(
     folder: Path, config: DataConfig, tokenizer: Tokenizer, sources: list[str], beams: list[str], shard_bytes: int
 ) -> None:
-    """Runs both passes; the folder appears only when it is complete."""
+    """Runs both Beam passes and writes the corpus; its folder appears only when the corpus is complete."""
     from scripts.beam_corpus import CorpusOutput, write_corpus
 
     started = time.monotonic()
     survey = compute_or_load_statistics(config, folder.parent, sources, beams)
     with new_cache_folder(folder) as partial:
-        partial.chmod(0o755)  # so that workers of other users can enter it
+        partial.chmod(0o755)  # workers may run as other users, and must be able to open the folder
         tokenizer.save(str(partial / TOKENIZER))
         for split in SPLITS:
             (partial / split).mkdir()
@@ -141,7 +146,11 @@ def build_corpus(
 
 
 def compute_or_load_statistics(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> FirstPass:
-    """Counts and hashes all documents; raises InputError if there are none, or too few to hold some out."""
+    """Runs the first Beam pass: counts and hashes all documents, and computes the threshold of held-out documents.
+
+    Raises:
+        InputError: there are no documents, or too few to hold some out.
+    """
     from scripts.beam_corpus import compute_corpus_statistics
 
     cache.mkdir(parents=True, exist_ok=True)
@@ -161,16 +170,16 @@ def compute_or_load_statistics(config: DataConfig, cache: Path, sources: list[st
 
 @contextlib.contextmanager
 def run_beam_pipeline(beams: list[str]) -> Iterator[Any]:
-    """Yields a Beam pipeline that runs to its end when the block is left.
+    """Context with a Beam pipeline, which runs when the block ends.
 
     Raises:
         InputError, RunError: a worker raised this error.
-        RunError: the pipeline ended by any other error.
+        RunError: the pipeline ended with any other error.
     """
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    logging.getLogger('apache_beam').setLevel(logging.WARNING)  # otherwise Beam logs every channel that it opens
+    logging.getLogger('apache_beam').setLevel(logging.WARNING)  # without this, Beam logs every channel that it opens
     try:
         with beam.Pipeline(options=PipelineOptions([f'--runner={RUNNER}', *beams])) as pipeline:
             yield pipeline
@@ -181,7 +190,7 @@ def run_beam_pipeline(beams: list[str]) -> Iterator[Any]:
 
 
 def unwrap_worker_error(error: Exception) -> InputError | RunError:
-    """Returns the error of a worker, extracted from Beam's exception and its traceback."""
+    """Returns the error that a Beam worker raised, extracted from the text of Beam's exception."""
     found = LINE.search(str(error))
     if found:
         return {'Input': InputError, 'Run': RunError}[found[1]](found[2])
@@ -189,7 +198,11 @@ def unwrap_worker_error(error: Exception) -> InputError | RunError:
 
 
 def summarize_splits(folder: Path, size: int) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
-    """Hashes both splits; returns their counts, the occurrences of each id in the training split, and a common hash."""
+    """Counts and hashes the tokens of both splits.
+
+    Returns:
+        The counts of each split, how often each token id occurs in the training split, and one hash of both splits.
+    """
     lines = (folder / COUNTS).read_text(encoding='utf-8').splitlines()
     (folder / COUNTS).unlink()
     named = {words[0]: [int(word) for word in words[1:]] for words in (line.split() for line in lines)}

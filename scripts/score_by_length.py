@@ -1,4 +1,4 @@
-"""Scores the texts of encoder-decoders by the length of the source: prints a table, and plots a line per model.
+"""Scores encoder-decoders by the length of the source text: prints the scores, and plots a line per model.
 
     python scripts/score_by_length.py --models runs/reverse,runs/reverse_rotary --pairs toy:reverse:1000:1-100:3 \\
         --edges 10,20,40,60,80,100 --metric exact_match --beams 1 --output reverse.png
@@ -11,7 +11,8 @@ Prints one JSON object: the edges, the pairs per group, and each model's score p
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import itertools
 import json
@@ -34,13 +35,13 @@ from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.tasks.metrics.translation import translation_scores
 
 METRICS = ('bleu', 'chrf', 'exact_match', 'word_accuracy')
-WHOLE = {'bleu': 100.0, 'chrf': 100.0, 'exact_match': 1.0, 'word_accuracy': 1.0}  # the best possible score
-COLOURS = 6  # number of line colours in the plot
+WHOLE = {'bleu': 100.0, 'chrf': 100.0, 'exact_match': 1.0, 'word_accuracy': 1.0}  # {metric: best possible score}
+COLOURS = 6  # number of different line colours in the plot
 EDGES = (5, 10, 15, 20, 30, 40, 60, 80, 100)
 
 
 def main() -> None:
-    """Generates the texts of each model, scores them by length, prints and plots the scores."""
+    """Generates texts with each model, scores them by source length, and prints and plots the scores."""
     options = define_flags()
     parse_flags(sys.argv, ('models', 'pairs'), options=options)
     if options.edges != sorted(set(options.edges)) or options.edges[0] < 1:
@@ -68,7 +69,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     flags.DEFINE_list(
         'models', None, 'Workdirs of runs or Hugging Face folders, separated by commas.', flag_values=options
@@ -88,7 +89,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def group_pairs_by_length(pairs: Sequence[TextPair], edges: Sequence[int]) -> list[list[int]]:
-    """Returns the indices of the pairs in each length group, by the words of their sources."""
+    """Groups text pairs by the number of words in their sources; returns the indices of the pairs in each group."""
     words = np.array([len(pair.source.split()) for pair in pairs], np.int64)
     starts = [0, *edges[:-1]]
     bounds = zip(starts, edges, strict=True)
@@ -96,7 +97,7 @@ def group_pairs_by_length(pairs: Sequence[TextPair], edges: Sequence[int]) -> li
 
 
 def group_score(made: Sequence[str], pairs: Sequence[TextPair], group: Sequence[int], metric: str) -> float | None:
-    """Returns the score of a group of pairs; None if the group is empty."""
+    """Returns the score of the generated texts in one length group; None if the group is empty."""
     if not group:
         return None
     texts, references = [made[number] for number in group], [pairs[number].target for number in group]
@@ -106,7 +107,7 @@ def group_score(made: Sequence[str], pairs: Sequence[TextPair], group: Sequence[
 
 
 def word_accuracy(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Returns the share of reference words at the same position in the text; extra words count as wrong."""
+    """Returns the share of words that are equal to the reference word at the same position; extra words are wrong."""
     right = total = 0
     for text, reference in zip(texts, references, strict=True):
         places = list(itertools.zip_longest(text.split(), reference.split()))
@@ -116,7 +117,10 @@ def word_accuracy(texts: Sequence[str], references: Sequence[str]) -> float:
 
 
 def draw(scores: dict[str, list[float | None]], edges: Sequence[int], metric: str) -> Figure:
-    """Returns a plot with a line per model over the source length; from the seventh line on, colours repeat, dashed."""
+    """Returns a plot of scores over source length, with a line per model.
+
+    From the seventh line on, colours repeat, and lines are dashed.
+    """
     figure = Figure(figsize=(8, 4), layout='constrained')
     axes = figure.subplots()
     names = [Path(name).name for name in scores]

@@ -1,11 +1,12 @@
-"""Trains a table of runs, tasks (rows) by mechanisms (columns): resumes, tests and summarises all cells.
+"""Trains many runs, one for each pair of a task and a mechanism, and summarises their test results in a table.
 
     python scripts/train_grid.py --config configs/arena.py --rows listops_short,text --columns full,linear \
       --seeds 0,1 --workdir runs/arena
 
-The argument of the config file is `<row>,<column>`, with `--size` also `<row>,<column>,<size>`. Each cell has a workdir
-per seed, <workdir>/<row>/<column>/seed_<n>. The same command resumes unfinished cells. If a cell fails, the command
-prints its name and goes on; error.txt in the cell's folder says where, and the exit code is 1.
+Tasks are rows of the table, mechanisms are columns, and each pair is a cell. The argument of the config file is
+`<row>,<column>`, with `--size` also `<row>,<column>,<size>`. Each cell has a workdir per seed,
+<workdir>/<row>/<column>/seed_<n>. The same command resumes unfinished cells. If a cell fails, the command prints its
+name and continues; error.txt in the cell's folder says where, and the exit code is 1.
 
 With `--rates`, each cell first chooses its learning rate by short trial runs; `--pilot_steps=0` makes them as long as
 the cell. Without `--rates`, a cell keeps the rate that it chose before.
@@ -14,14 +15,15 @@ Output files are grid.json, grid.md and grid.svg, with all cells in the folder, 
 commands may share a folder and train different columns at the same time, or other rows later. Failed cells are listed
 with their error.
 
-`--config.<field>=<value>` changes a field in all cells; {row} and {column} in a text value stand for the cell's row and
+`--config.<field>=<value>` changes a field in all cells; {row} and {column} in a text value become the cell's row and
 column. `--yardsticks` only prints baseline scores of the rows: linear models and single words.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -53,14 +55,14 @@ PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a trial run; 0 
 
 
 def main() -> None:
-    """Reads the flags, trains the cells and prints the table."""
+    """Reads the flags, trains the cells, and prints the table of results."""
     parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
     from efficient_attention.experiments.grid import (
         Grid,
         LearningRateSweep,
         read_cells,
         train_grid,
-    )  # late, as in train.py
+    )  # imported late, so that --help and flag errors are fast
     from efficient_attention.experiments.grid_cells import (
         compute_baselines,
         effective_overrides,
@@ -106,7 +108,11 @@ def main() -> None:
 def compute_all_baselines(
     cells: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Returns the baselines of all readable rows, and the names of the other rows, with a printed error for each."""
+    """Computes the baselines of all tasks (table rows); prints an error for each task whose data cannot be read.
+
+    Returns:
+        {task: {baseline: score}}, and the tasks without baselines.
+    """
     from efficient_attention.experiments.grid_cells import compute_baselines
 
     found: dict[str, dict[str, float]] = {}

@@ -9,7 +9,8 @@ JSON object, also written to <workdir>/seeds.json.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -28,13 +29,13 @@ SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, separated 
 
 
 def main() -> None:
-    """Reads the flags, trains with each seed and prints the table."""
+    """Reads the flags, trains the config with each seed, and prints the table of metrics."""
     parse_flags(sys.argv, required=('config', 'workdir'))
     from efficient_attention.experiments.seeds import (
         check_no_seed_override,
         seeds_table,
         train_seeds,
-    )  # late, as in train.py
+    )  # imported late, so that --help and flag errors are fast
     from efficient_attention.workdir.folder_kind import SEEDS as OF_SEEDS
     from efficient_attention.workdir.folder_kind import check_folder_kind_and_parents
 

@@ -1,4 +1,4 @@
-"""Generates a text for each line of text, with an encoder-decoder trained by train.py.
+"""Generates a target text for each source text of a file with an encoder-decoder, and optionally scores the texts.
 
     python scripts/translate.py --model runs/multi30k --input test.de --output test.en --beams 5
     python scripts/translate.py --model runs/multi30k --input test.de --output test.en --references test.en.gold
@@ -17,7 +17,8 @@ standard output is one JSON object: BLEU, chrF and exact match with their signat
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -43,11 +44,11 @@ from efficient_attention.processes.allocator import keep_freed_memory
 SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
 SEARCH += ('repetition_penalty', 'no_repeat_ngram_size', 'bad_words_ids', 'suppress_tokens', 'begin_suppress_tokens')
 SEARCH += ('ends', 'do_sample', 'temperature', 'top_k', 'top_p', 'seed')
-BEAMS = 5  # default of --beams
+BEAMS = 5  # default of the flag --beams
 
 
 def main() -> None:
-    """Reads the flags, generates and writes the texts, and prints scores if there are references."""
+    """Reads the flags, generates and writes the target texts, and prints scores if there are reference texts."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     if options.references is not None and options.input is None:
@@ -62,7 +63,7 @@ def main() -> None:
         translate_file,
         translate_lines,
         translate_stream,
-    )  # late, so that --help is fast
+    )  # imported late, so that --help is fast
     from efficient_attention.inference.translator import make_pretrained_translator
     from efficient_attention.interop.pretrained import open_pretrained
 
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def given_search_options(options: flags.FlagValues) -> dict[str, Any]:
-    """Returns the search options given on the command line; raises InputError if one cannot be parsed."""
+    """Returns the search flags that the command line sets; raises InputError if a value cannot be parsed."""
     named = {name: options[name].value for name in SEARCH if options[name].present}
     if 'bad_words_ids' in named:
         try:
@@ -95,7 +96,7 @@ def given_search_options(options: flags.FlagValues) -> dict[str, Any]:
 
 
 def score_existing_output(options: flags.FlagValues) -> None:
-    """Prints the scores of an existing output; raises InputError if it is missing or search flags are given."""
+    """Scores an existing output file against the references; raises InputError if flags do not fit this use."""
     if options.output is None:
         raise InputError('--references needs --output, and also --input unless the output file exists')
     if unread := [name for name in (*SEARCH, 'prefix', 'length', 'checkpoint', 'average') if options[name].present]:
@@ -106,14 +107,14 @@ def score_existing_output(options: flags.FlagValues) -> None:
 
 
 def print_scores(options: flags.FlagValues, search: dict[str, Any] | None = None) -> None:
-    """Prints the scores of the output against the references, and the settings of its search if known."""
+    """Prints the scores of the generated texts against the references, and the search settings if known."""
     from efficient_attention.inference.translate_file import file_scores
 
     print(json.dumps(file_scores(options.output, options.references, form=options.format) | (search or {})))
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_path(
@@ -145,10 +146,10 @@ def define_flags() -> flags.FlagValues:
 
 
 def define_search(options: flags.FlagValues) -> None:
-    """Defines the flags of the search.
+    """Defines the flags of beam search, such as beams, length penalty and maximum tokens.
 
-    If a flag is not given, the files of a Hugging Face folder may set it. So the defaults here are only for --help;
-    they equal `DecodingOptions`'s defaults, except for the beams.
+    If a flag is not given, the files of a Hugging Face folder may set the option. So the defaults here are only for
+    --help; they equal `DecodingOptions`'s defaults, except for the beams.
     """
     flags.DEFINE_integer('beams', BEAMS, 'Beams of the search; 1 = greedy.', flag_values=options)
     flags.DEFINE_integer('best', 1, 'Texts per line, with --format jsonl.', flag_values=options)
@@ -168,7 +169,7 @@ def define_search(options: flags.FlagValues) -> None:
 
 
 def define_token_rule_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of token constraints and of sampling."""
+    """Defines the flags that restrict the generated tokens, and the flags of sampling."""
     meaning = 'Above 1, tokens already in the text become less probable.'
     flags.DEFINE_float('repetition_penalty', 1.0, meaning, flag_values=options)
     meaning = 'No sequence of this many tokens occurs twice in a text; 0 = no limit.'
@@ -187,7 +188,7 @@ def define_token_rule_flags(options: flags.FlagValues) -> None:
 
 
 def check_files(options: flags.FlagValues) -> None:
-    """Raises InputError if the files do not fit together, before a model is read."""
+    """Raises InputError if input, output and reference files do not fit together; called before a model is loaded."""
     output: Path | None = options.output
     if options.input is None and output is not None:
         raise InputError('--output needs --input; without both, standard input and output are used')
@@ -203,7 +204,7 @@ def check_files(options: flags.FlagValues) -> None:
 
 
 def check_references(source: Path, references: Path) -> None:
-    """Raises InputError if the number of references differs from the number of texts, before hours of search."""
+    """Raises InputError if the numbers of source texts and references differ; called before hours of search."""
     from efficient_attention.data.sources.text_files import read_lines
 
     texts, right = (sum(1 for _ in read_lines(path)) for path in (source, references))

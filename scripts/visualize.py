@@ -1,4 +1,4 @@
-"""Draws attention: patterns, cross-attention of a decoder, word and sentence weights of a classifier, mechanisms.
+"""Draws attention: patterns, a decoder's cross-attention, a classifier's pooling weights, or weights of mechanisms.
 
     python scripts/visualize.py pattern 'causal & window(256)' --output window.png
     python scripts/visualize.py alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
@@ -14,7 +14,7 @@ decision. `weights` draws the attention weights of mechanisms for the same rando
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import sys
 from pathlib import Path
@@ -35,16 +35,17 @@ from efficient_attention.commands.command_line import parse_flags, run_command, 
 from efficient_attention.commands.flags import define_length, define_output
 from efficient_attention.errors import InputError, require
 
-Panel = tuple[np.ndarray, str]  # shades and caption
+Panel = tuple[np.ndarray, str]  # one picture of a pattern: an array of shades, and the caption
 
-COLOURS = ('#ffffff', '#dbeafe', '#60a5fa', '#1e40af', '#ea580c')  # one per shade, see pattern_picture
-ORDERED = len(COLOURS) - 1  # shade of pairs that are computed in a pass with reordered positions
+# There is one colour per shade; attention/patterns/picture.py defines the shades.
+COLOURS = ('#ffffff', '#dbeafe', '#60a5fa', '#1e40af', '#ea580c')
+ORDERED = len(COLOURS) - 1  # shade of query-key pairs that are computed with reordered positions
 PAIR_LABELS = ('', 'computed, then masked', 'allowed', 'allowed, in a tile without a mask', 'allowed, read by residue')
 TILE_LABELS = ('', '', 'tile that needs a mask', 'tile that needs none', 'tile with pairs that are read by residue')
 TEXT_COLOUR, LINE_COLOUR = '#334155', '#cbd5e1'
-LONGEST, MOST_HEADS_ASKED = 2**17, 1024  # limits of positions and heads of a pattern
-MOST_PAIRS = 1024  # most positions of a picture of pairs; longer patterns are drawn by tiles
-MOST_HEADS = 4  # most rows of a picture; further heads are left out with a message
+LONGEST, MOST_HEADS_ASKED = 2**17, 1024  # maximum positions and maximum heads of a pattern
+MOST_PAIRS = 1024  # up to this many positions, each query-key pair is drawn; longer patterns are drawn by tiles
+MOST_HEADS = 4  # maximum number of heads that are drawn; a message names the number of heads left out
 GALLERY = (
     *('full', 'causal', 'window(12)', 'listed_tiles(16, 0, 3, 5, 1)'),
     *('window(3, dilation=8)', 'strided(16)', 'block(32)', 'causal & block(16, back=1)'),
@@ -52,7 +53,7 @@ GALLERY = (
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
-WORDS = {  # arguments of each sub-command
+WORDS = {  # {sub-command: its positional arguments}
     'pattern': 'PATTERN',
     'gallery': '',
     'alignment': 'TEXT...',
@@ -62,13 +63,13 @@ WORDS = {  # arguments of each sub-command
 
 
 def main() -> None:
-    """Writes the picture of the chosen sub-command and prints its path."""
+    """Reads the flags, writes the picture of the chosen sub-command, and prints the path of the file."""
     command, arguments = split_subcommand(sys.argv, WORDS)
     options = define_flags(command)
     required = ('model',) if command in ('alignment', 'pooling') else ()
     words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
     if command == 'pooling':
-        from scripts.pictures.pooling import pages_of_texts  # late: imports the models
+        from scripts.pictures.pooling import pages_of_texts  # imported late, because it imports the models
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
@@ -79,9 +80,10 @@ def main() -> None:
 
 
 def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
-    """Returns the picture of a sub-command."""
+    """Draws the picture of a sub-command such as 'pattern' or 'alignment', and returns it as a matplotlib figure."""
     if command == 'alignment':
-        from scripts.pictures.alignment import draw_translation_alignments  # late: imports the models
+        # This import is late, because it imports the models.
+        from scripts.pictures.alignment import draw_translation_alignments
 
         return draw_translation_alignments(words, options)
     if command == 'weights':
@@ -92,7 +94,7 @@ def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
 
 
 def define_flags(command: str) -> flags.FlagValues:
-    """Returns the flags of a sub-command."""
+    """Defines the command-line flags of a sub-command, and returns them."""
     options = flags.FlagValues()
     if command == 'gallery':
         define_output('PNG to write.', Path('docs/images/patterns.png'), options)
@@ -123,7 +125,10 @@ def define_flags(command: str) -> flags.FlagValues:
 
 
 def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
-    """Returns a picture with a row per distinct head: the pattern, then its passes with reordered positions."""
+    """Returns a picture of a pattern, with a row per distinct head; prints the pattern and its cost.
+
+    A row has the pattern in natural order, and a picture for each order in which positions are computed otherwise.
+    """
     for name in ('length', 'tile', 'heads'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -151,12 +156,12 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
 
 
 def pad_panel_rows(rows: list[list[Panel]], columns: int) -> list[Panel | None]:
-    """Returns the panels of all rows in one list, padded with None to `columns` per row."""
+    """Returns the pictures of all rows in one list, where each row is padded with None to the same length."""
     return [row[number] if number < len(row) else None for row in rows for number in range(columns)]
 
 
 def pattern_panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
-    """Returns shades and captions: a picture in natural order, and one per pass with reordered positions."""
+    """Returns the pictures of one head's pattern: one in natural order, and one per pass with reordered positions."""
     parts = disjoint_passes(pattern)
     result = [(shades_in_natural_order(pattern, length, tile), f'{name}natural order')]
     for number, (part, order) in enumerate(parts, 1):
@@ -171,7 +176,10 @@ def pattern_panels(pattern: Pattern, length: int, tile: int, name: str) -> list[
 
 
 def shades_in_natural_order(pattern: Pattern, length: int, tile: int) -> np.ndarray:
-    """Returns shades in natural order, by pairs or, if long, by tiles; reordered passes have a separate shade."""
+    """Returns the shades of a pattern in natural order of positions: per query-key pair or, if long, per tile.
+
+    Pairs that are computed with reordered positions have a separate shade.
+    """
     positions = np.arange(length)
     by_pair = length <= MOST_PAIRS
     picture = np.zeros((length if by_pair else -(-length // tile),) * 2, np.uint8)
@@ -187,7 +195,7 @@ def shades_in_natural_order(pattern: Pattern, length: int, tile: int) -> np.ndar
 
 
 def draw_shades(axes: Axes, picture: np.ndarray, caption: str, length: int, tile: int) -> None:
-    """Draws one picture with thin lines between tiles: queries downwards, keys to the right."""
+    """Draws the shades of one pattern, with thin lines between tiles: queries downwards, keys to the right."""
     look = {'cmap': ListedColormap(COLOURS), 'vmin': 0, 'vmax': ORDERED}
     smoothing = 'nearest' if len(picture) <= 256 else 'auto'
     axes.imshow(picture, **look, extent=(0, length, length, 0), interpolation=smoothing)
@@ -202,7 +210,7 @@ def draw_shades(axes: Axes, picture: np.ndarray, caption: str, length: int, tile
 
 
 def add_legend(figure: Figure, labels: tuple[str, ...], *, columns: int, has_orders: bool) -> None:
-    """Adds a legend of the colours below the pictures."""
+    """Adds a legend of the colours below the pictures of a pattern."""
     shown = [(label, colour) for label, colour in zip(labels, COLOURS, strict=True) if label]
     patches = [Patch(facecolor=colour, edgecolor=LINE_COLOUR, label=label) for label, colour in shown]
     handles = patches if has_orders else patches[:-1]
@@ -211,7 +219,7 @@ def add_legend(figure: Figure, labels: tuple[str, ...], *, columns: int, has_ord
 
 
 def draw_gallery() -> Figure:
-    """Returns a picture of all named patterns and presets at 128 positions, in tiles of 8."""
+    """Returns a picture of all named attention patterns and presets at 128 positions, in tiles of 8."""
     figure = Figure(figsize=(9.6, 10.4), layout='constrained')
     for axes, text in zip(figure.subplots(4, 4).ravel(), GALLERY, strict=True):
         pattern = parse_pattern(text).for_key_count(GALLERY_LENGTH).for_head(0, 1)

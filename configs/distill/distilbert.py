@@ -1,4 +1,4 @@
-"""DistilBERT's three losses (Sanh et al. 2019, arXiv 1910.01108) on a corpus: halves the layers of a masked-LM teacher.
+"""DistilBERT: a student with half of a BERT's layers, trained by three losses (Sanh et al. 2019, arXiv 1910.01108).
 
     python train.py --config configs/distill/distilbert.py:books --workdir runs/distil_books \
       --config.distill.teacher=runs/books_bert
@@ -24,7 +24,7 @@ SETS = tuple(f'{name}{end}' for name in ('books', 'base') for end in ('', ALONE)
 
 
 def get_config(name: str = 'books') -> ConfigDict:
-    """Returns the config of a student, on the corpus of its masked-LM teacher."""
+    """Returns the config of a DistilBERT student, trained on the corpus of its masked-LM teacher."""
     if name not in SETS:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(SETS)}")
     kind = name.removesuffix(ALONE)
@@ -58,7 +58,7 @@ def get_config(name: str = 'books') -> ConfigDict:
     config.optimizer.schedule = 'linear'
     config.optimizer.bias_correction = True
     config.train.steps = 2_400
-    config.train.batch_size = 32  # rows, 4,096 tokens
+    config.train.batch_size = 32  # rows per batch, 4,096 tokens in total
     config.train.log_every_steps = 50
     config.checkpoint.every_steps = 400
     config.eval.every_steps = 800

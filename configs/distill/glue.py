@@ -1,4 +1,4 @@
-"""GLUE tasks by a smaller student of a fine-tuned teacher: labels and soft targets (Hinton et al. 2015).
+"""GLUE tasks: a small student learns from labels and from a fine-tuned teacher's soft targets (Hinton et al. 2015).
 
 python train.py --config configs/distill/glue.py:sst2_3x384 --workdir runs/small --config.distill.teacher=runs/sst2
 
@@ -27,7 +27,10 @@ ARGUMENTS = tuple(f'{task}_{student}{end}' for task in GLUE_TASKS for student in
 
 
 def get_config(name: str = 'sst2_3x384') -> ConfigDict:
-    """Returns 3 epochs of batches of 32; half of the loss from labels, half from soft targets at temperature 2."""
+    """Returns the config that distils a fine-tuned GLUE model into a smaller student: 3 epochs of batches of 32.
+
+    Half of the loss is from labels, half from soft targets at temperature 2.
+    """
     if name not in ARGUMENTS:
         known = f'{", ".join(GLUE_TASKS)} with _{", _".join(STUDENTS)}'
         raise ValueError(f"the config's argument is {name!r}; known: {known}, each also with {ALONE}")

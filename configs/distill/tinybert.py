@@ -1,4 +1,4 @@
-"""TinyBERT (Jiao et al. 2019, arXiv 1909.10351): a general stage on a corpus, then two stages on a task.
+"""TinyBERT: distillation on a corpus, then in two stages on a task (Jiao et al. 2019, arXiv 1909.10351).
 
     python train.py --config configs/distill/tinybert.py:general --workdir runs/tiny --config.distill.teacher=<encoder>
     python train.py --config configs/distill/tinybert.py:intermediate --workdir runs/tiny_inside \
@@ -30,7 +30,7 @@ INSIDE = {'labels': 0.0, 'soft': 0.0, 'hidden': 1.0, 'embeddings': 1.0, 'attenti
 
 
 def get_config(name: str = 'general') -> ConfigDict:
-    """Returns the config of one stage of the student with 4 layers of width 312."""
+    """Returns the config of one stage of TinyBERT, whose student has 4 layers of width 312."""
     stage, _, task = name.partition('-')
     if stage not in STAGES or (task and (stage == 'general' or task not in GLUE_TASKS)):
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(ARGUMENTS)}")
@@ -38,14 +38,14 @@ def get_config(name: str = 'general') -> ConfigDict:
 
 
 def general() -> ConfigDict:
-    """Returns the general stage: only the encoder, on a corpus, with an encoder as teacher."""
+    """Returns the config of TinyBERT's general stage, which trains only the encoder, on a corpus."""
     config = default_config()
 
     config.data.source = BOOKS
     config.data.tokenizer = 'checkpoints/minilm/tokenizer.json'
     config.data.vocab_size = 30_522
     config.data.length = 128  # tokens
-    config.data.mask_rate = 0.0  # the released general models of version 2 were trained without [MASK]
+    config.data.mask_rate = 0.0  # TinyBERT's released general models of version 2 were also trained without [MASK]
 
     set_fields(config.model, tinybert_fields('4'))
     config.model.activation = 'gelu_erf'
@@ -69,7 +69,7 @@ def general() -> ConfigDict:
 
 
 def of_task(stage: str, task: str) -> ConfigDict:
-    """Returns a stage on a GLUE task."""
+    """Returns the config of TinyBERT's intermediate or prediction stage on a GLUE task."""
     config = glue_config(task)
     config.data.length = 128  # tokens
 

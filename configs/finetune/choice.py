@@ -1,4 +1,4 @@
-"""Multiple choice from any checkpoint: SWAG, CODAH's five folds, RACE.
+"""Multiple choice, fine-tuned from any checkpoint: SWAG, CODAH's five folds, or RACE.
 
 python train.py --config configs/finetune/choice.py:swag --workdir runs/swag --config.train.start_from=<checkpoint>
 
@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 
 from configs.finetune.common import fine_tuning_config
 
-SETS = {  # dataset: format, most tokens per row, files by split
+# This maps each dataset to its file format, the maximum tokens per row, and the files of each split.
+SETS = {
     'swag': ('swag', 80, {split: f'data/swag/{split}.csv' for split in ('train', 'val', 'test')}),
     'race': ('race', 512, {split: f'data/race/{split}/*/*.txt' for split in ('train', 'dev', 'test')}),
 } | {
@@ -24,7 +25,10 @@ SETS = {  # dataset: format, most tokens per row, files by split
 
 
 def get_config(name: str = 'swag') -> ConfigDict:
-    """Returns 3 epochs of batches of 16 questions; each choice is a separate row after its context."""
+    """Returns the config of multiple-choice fine-tuning: 3 epochs of batches of 16 questions.
+
+    Each choice is a separate row after its context.
+    """
     if name not in SETS:
         raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
     config = fine_tuning_config()

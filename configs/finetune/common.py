@@ -1,4 +1,4 @@
-"""The common base of the fine-tuning configs: fields filled in from a checkpoint, and the files of GLUE and SQuAD."""
+"""Makes the common base of the fine-tuning configs: defaults, open fields, and the files of GLUE and SQuAD."""
 
 from ml_collections import ConfigDict, config_dict
 
@@ -8,7 +8,7 @@ from efficient_attention.config.run import RunConfig
 
 
 def fine_tuning_config() -> ConfigDict:
-    """Returns every field of a fine-tuning run; fields that are None are filled in when the run starts.
+    """Returns the base config of fine-tuning; fields that are None are filled in when the run starts.
 
     `model`, `head` and the tokenizer are taken from the checkpoint `train.start_from`. `train.steps` and
     `optimizer.warmup_steps` follow `examples.epochs` and `examples.warmup_share`. A field that is set stays.
@@ -21,11 +21,12 @@ def fine_tuning_config() -> ConfigDict:
         values = default_fields(RunConfig)[group]
         open_fields = {name: config_dict.placeholder(type(value)) for name, value in values.items()}
         config[group] = ConfigDict(open_fields)
-    config.examples.has_global = config_dict.placeholder(bool)  # True if the model has global tokens
+    config.examples.has_global = config_dict.placeholder(bool)  # filled in with True if the model has global tokens
     config.train.steps = config_dict.placeholder(int)
     config.optimizer.warmup_steps = config_dict.placeholder(int)
     config.optimizer.schedule = 'linear'
-    config.optimizer.bias_correction = True  # fine-tuning is short: Mosbach et al. 2020, arXiv 2006.04884, section 5
+    # Short runs need the bias correction (Mosbach et al. 2020, arXiv 2006.04884, section 5).
+    config.optimizer.bias_correction = True
     config.train.log_every_steps = 50
     config.checkpoint.best_mode = 'max'
     config.checkpoint.keep = 1
@@ -34,8 +35,8 @@ def fine_tuning_config() -> ConfigDict:
     return config
 
 
-# GLUE task (Wang et al. 2018, arXiv 1804.07461): problem, folder, train file, dev files, test files, metric that
-# selects the best checkpoint
+# For each GLUE task (Wang et al. 2018, arXiv 1804.07461), the first entries are problem, folder and training file.
+# The last three entries are the dev files, the test files, and the metric that selects the best checkpoint.
 GLUE_TASKS = {
     'cola': ('classification', 'CoLA', 'train.tsv', 'dev.tsv', 'test.tsv', 'matthews'),
     'sst2': ('classification', 'SST-2', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
@@ -57,7 +58,7 @@ GLUE_TASKS = {
 
 
 def glue_config(task: str) -> ConfigDict:
-    """Returns every field of a fine-tuning run on a GLUE task, with the benchmark's own file names."""
+    """Returns the base config of fine-tuning on a GLUE task, with the benchmark's own file names."""
     problem, folder, train, dev, test, metric = GLUE_TASKS[task]
     config = fine_tuning_config()
     config.examples.problem = problem
@@ -71,7 +72,7 @@ def glue_config(task: str) -> ConfigDict:
 
 
 def squad_config(version: str) -> ConfigDict:
-    """Returns every field of a fine-tuning run on SQuAD 'v1' or 'v2', with BERT's row length of 384 tokens in all."""
+    """Returns the base config of fine-tuning on SQuAD 'v1' or 'v2', with BERT's row length of 384 tokens in all."""
     number = {'v1': '1.1', 'v2': '2.0'}[version]
     config = fine_tuning_config()
     config.examples.problem = 'question_answering'

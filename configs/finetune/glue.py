@@ -14,7 +14,10 @@ TASKS = GLUE_TASKS
 
 
 def get_config(task: str = 'sst2') -> ConfigDict:
-    """Returns 3 epochs of batches of 32 at 128 tokens, a learning rate of BERT's grid; keeps the best evaluation."""
+    """Returns the config of fine-tuning on a GLUE task: 3 epochs of batches of 32 rows of at most 128 tokens.
+
+    The learning rate is from BERT's grid. The checkpoint with the best evaluation is kept.
+    """
     if task not in TASKS:
         raise ValueError(f'unknown task {task!r}; known: {", ".join(TASKS)}')
     config = glue_config(task)

@@ -1,4 +1,4 @@
-"""A hierarchical attention network (Yang et al. 2016) on IMDB reviews (Maas et al. 2011), read sentence by sentence.
+"""A hierarchical attention network (Yang et al. 2016), which reads IMDB reviews (Maas et al. 2011) by sentences.
 
 python train.py --config configs/finetune/han.py:han --workdir runs/han
 python scripts/predict.py --model runs/han --output runs/han_test
@@ -22,7 +22,10 @@ SETS = ('han', 'mean', 'flat')
 
 
 def get_config(name: str = 'han') -> ConfigDict:
-    """Returns 4 epochs of batches of 64 with Adam; the notes of the run count the cut reviews."""
+    """Returns the config of a hierarchical attention network on IMDB: 4 epochs of batches of 64 reviews, with Adam.
+
+    The notes of the run say how many reviews were cut.
+    """
     if name not in SETS:
         raise ValueError(f'unknown model {name!r}; known: {", ".join(SETS)}')
     config = fine_tuning_config()
@@ -33,26 +36,27 @@ def get_config(name: str = 'han') -> ConfigDict:
     config.examples.dev = f'{train}/neg/*0_*.txt,{train}/pos/*0_*.txt'
     config.examples.test = f'{test}/neg/*.txt,{test}/pos/*.txt'
     config.examples.overlong = 'truncate'
-    config.examples.sentences = 0 if name == 'flat' else 30  # sentences of a review
-    # Lengths of sentences (in tokens) and of reviews (in sentences), or of reviews in tokens; each pair of lengths is a
-    # compiled program.
+    config.examples.sentences = 0 if name == 'flat' else 30  # maximum sentences per review
+    # These are lengths of sentences in tokens and of reviews in sentences or, for `flat`, of reviews in tokens.
+    # Each pair of lengths is a compiled program.
     config.examples.buckets = (64, 128, 192, 256, 384, 512) if name == 'flat' else (8, 12, 16, 20, 24, 30, 50)
     config.examples.epochs = 4.0
     config.examples.warmup_share = 0.02
-    config.data.tokenizer = 'data/tokenizers/bert-base-uncased-vocab.txt'  # WordPiece, so no word is out of vocabulary
-    config.data.length = 512 if name == 'flat' else 50  # tokens of a review, or of a sentence
+    # A WordPiece vocabulary splits rare words into pieces, so that no word is out of vocabulary.
+    config.data.tokenizer = 'data/tokenizers/bert-base-uncased-vocab.txt'
+    config.data.length = 512 if name == 'flat' else 50  # maximum tokens of a review or, in `han` and `mean`, a sentence
 
     fields = {
         'cell': 'gru',
         'bidirectional': True,
-        'width': 100,  # 50 units per direction
+        'width': 100,  # width of the GRU: 50 units per direction
         'layers': 1,
         'feed_forward': False,
         'positions': 'none',
         'token_types': 0,
         'vocab_size': 30_522,
         'kernel_init': 'fan_in',
-        'init_std': 0.1,  # of the word vectors, before their norm
+        'init_std': 0.1,  # initial standard deviation of the word vectors, before their normalisation
         'dropout_rate': 0.3,
     }
     set_fields(config.model, fields)

@@ -13,7 +13,10 @@ from configs.finetune.common import fine_tuning_config
 
 
 def get_config() -> ConfigDict:
-    """Returns 5 epochs of batches of 8 at 2,048 tokens; predicts answers and supporting sentences."""
+    """Returns the config of fine-tuning on HotpotQA: 5 epochs of batches of 8 rows of at most 2,048 tokens.
+
+    The model predicts answers and supporting sentences.
+    """
     config = fine_tuning_config()
 
     config.examples.problem = 'multi_hop'
@@ -22,8 +25,8 @@ def get_config() -> ConfigDict:
     config.examples.dev = 'data/hotpotqa/hotpot_dev_distractor_v1.json'
     config.examples.overlong = 'truncate'
     config.examples.epochs = 5.0
-    config.data.length = 2048  # tokens, question and special tokens included
-    config.model.global_tokens = 192  # most tokens of a question, plus its markers of titles and sentences
+    config.data.length = 2048  # tokens per row, including the question and special tokens
+    config.model.global_tokens = 192  # maximum tokens of a question and of the markers of titles and sentences
 
     config.optimizer.learning_rate = 3e-5
     config.train.batch_size = 8  # rows

@@ -1,4 +1,4 @@
-"""Long documents: IMDB reviews (Maas et al. 2011), cut at 512 tokens, or at 2,048 tokens with a sparse pattern.
+"""Classification of long IMDB reviews (Maas et al. 2011), cut at 512 tokens, or at 2,048 with a sparse pattern.
 
 python train.py --config configs/finetune/imdb.py:short --workdir runs/short --config.train.start_from=<checkpoint>
 python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 \
@@ -12,11 +12,14 @@ from ml_collections import ConfigDict
 
 from configs.finetune.common import fine_tuning_config
 
-SETS = {'short': 512, 'long': 2048}  # most tokens per row
+SETS = {'short': 512, 'long': 2048}  # {config argument: maximum tokens per review}
 
 
 def get_config(name: str = 'short') -> ConfigDict:
-    """Returns 2 epochs of batches of 16; longer reviews are cut, and the run reports how many."""
+    """Returns the config of fine-tuning on IMDB reviews: 2 epochs of batches of 16.
+
+    Longer reviews are cut, and the run reports how many.
+    """
     if name not in SETS:
         raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
     config = fine_tuning_config()

@@ -1,4 +1,4 @@
-"""SQuAD (Rajpurkar et al. 2016, arXiv 1606.05250; 2018, arXiv 1806.03822) from any checkpoint.
+"""SQuAD (Rajpurkar et al. 2016, arXiv 1606.05250; 2018, arXiv 1806.03822), fine-tuned from any checkpoint.
 
 python train.py --config configs/finetune/squad.py:v1 --workdir runs/squad --config.train.start_from=<checkpoint>
 
@@ -13,7 +13,10 @@ SETS = ('v1', 'v2')
 
 
 def get_config(version: str = 'v1') -> ConfigDict:
-    """Returns BERT's recipe: 2 epochs at 384 tokens, windows 128 tokens apart, answers of at most 30 tokens."""
+    """Returns the config of fine-tuning on SQuAD with BERT's recipe: 2 epochs, rows of 384 tokens.
+
+    Long paragraphs are split into windows 128 tokens apart, and answers have at most 30 tokens.
+    """
     if version not in SETS:
         raise ValueError(f'unknown version {version!r}; known: {", ".join(SETS)}')
     config = squad_config(version)

@@ -15,7 +15,10 @@ METRICS = {'classification': 'accuracy', 'regression': 'spearman'}
 
 
 def get_config(problem: str = 'classification') -> ConfigDict:
-    """Returns 3 epochs of batches of 32; texts of more than 128 tokens are cut, and the run reports how many."""
+    """Returns the config of fine-tuning on your own table of texts and labels: 3 epochs of batches of 32.
+
+    Texts of more than 128 tokens are cut, and the run reports how many.
+    """
     if problem not in METRICS:
         raise ValueError(f'unknown problem {problem!r}; known: {", ".join(METRICS)}')
     config = fine_tuning_config()

@@ -1,4 +1,4 @@
-"""A label for each word, from any checkpoint: entities (WNUT-17) or parts of speech (Universal Dependencies).
+"""Labels for words, fine-tuned from any checkpoint: entities (WNUT-17) or parts of speech (Universal Dependencies).
 
 python train.py --config configs/finetune/tags.py:wnut17 --workdir runs/wnut17 --config.train.start_from=<checkpoint>
 
@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from configs.finetune.common import fine_tuning_config
 
-SETS = {  # dataset: train, dev and test files, and the metric that selects the best checkpoint
+# This maps each dataset to its training, dev and test files, and the metric that selects the best checkpoint.
+SETS = {
     'wnut17': (
         'data/wnut17/wnut17train.conll',
         'data/wnut17/emerging.dev.conll',
@@ -26,7 +27,10 @@ SETS = {  # dataset: train, dev and test files, and the metric that selects the 
 
 
 def get_config(name: str = 'wnut17') -> ConfigDict:
-    """Returns 4 epochs of batches of 32; a sentence of more than 128 tokens is split into windows."""
+    """Returns the config of fine-tuning a word tagger: 4 epochs of batches of 32.
+
+    A sentence of more than 128 tokens is split into windows.
+    """
     if name not in SETS:
         raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
     config = fine_tuning_config()

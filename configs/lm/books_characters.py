@@ -26,10 +26,13 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:
-    """Returns 4 layers of width 128 with 4 heads, 0.8 M parameters, 1,024 characters per step."""
+    """Returns the config of a character-level decoder: 4 layers of width 128 with 4 heads, 0.8 M parameters.
+
+    Each training step has 1,024 characters.
+    """
     config = small_decoder_config(mechanism)
     config.data.source = BOOKS
     config.data.units = 'characters'
-    config.data.vocab_size = 320  # rows of the table, at least the number of different characters
-    config.data.held_out = 0.002  # share of the books: one book of 187,000 characters
+    config.data.vocab_size = 320  # rows of the embedding table; must be at least the number of different characters
+    config.data.held_out = 0.002  # share of the books that is held out: one book of 187,000 characters
     return config

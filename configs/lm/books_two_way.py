@@ -18,25 +18,25 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config() -> ConfigDict:
-    """Returns 256 units per direction, trained on 2,048 tokens per step."""
+    """Returns the config of a bidirectional LSTM language model: 256 units per direction, 2,048 tokens per step."""
     config = language_modelling_config()
     config.data.source = BOOKS
     config.data.tokenizer = 'train:wordpiece'
     config.data.vocab_size = 8000
-    config.data.held_out = 0.002  # share of the books
+    config.data.held_out = 0.002  # share of the books that is held out
     config.data.length = 128  # tokens
 
     fields = {
         'cell': 'lstm',
         'bidirectional': True,
         'directions_apart': True,
-        'width': 512,  # both directions together
+        'width': 512,  # width of both directions together
         'layers': 2,
         'feed_forward': False,
         'positions': 'none',
         'kernel_init': 'fan_in',
         'dropout_rate': 0.1,
-        'loss_chunk': 64,  # positions
+        'loss_chunk': 64,  # positions per chunk of the loss
     }
     set_fields(config.model, fields)
 

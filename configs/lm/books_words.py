@@ -23,14 +23,14 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:
-    """Returns 4 layers of width 128 with 4 heads, 1,024 words per step."""
+    """Returns the config of a word-level decoder: 4 layers of width 128 with 4 heads, 1,024 words per step."""
     config = small_decoder_config(mechanism)
     config.data.source = BOOKS
     config.data.units = 'words'
     config.data.lowercase = True
     config.data.min_count = 100
     config.data.vocab_size = 16_000
-    config.data.held_out = 0.002  # share of the books: one book of 187,000 characters
+    config.data.held_out = 0.002  # share of the books that is held out: one book of 187,000 characters
     config.model.adaptive_cutoffs = (2000, 6000)
     config.model.adaptive_divisor = 2
     config.model.loss_chunk = 64  # positions

@@ -1,4 +1,4 @@
-"""Small image models on a laptop CPU: CIFAR-10 as sequences of 3,072 bytes, a comparison of mechanisms.
+"""Small decoders of CIFAR-10 images as sequences of 3,072 bytes, on a laptop CPU: a comparison of mechanisms.
 
 python train.py --config configs/lm/cifar10_small.py:strided --workdir runs/cifar10_strided
 
@@ -16,13 +16,16 @@ from configs.lm.common import small_decoder_config
 
 
 def get_config(mechanism: str = 'strided') -> ConfigDict:
-    """Returns 4 layers of width 128 with 4 heads, 0.8 M parameters, one image per step."""
+    """Returns the config of a decoder of image bytes: 4 layers of width 128 with 4 heads, 0.8 M parameters.
+
+    Each training step has one image.
+    """
     config = small_decoder_config('full' if mechanism == 'strided' else mechanism)
     config.data.source = 'images:data/cifar10_jpg/train/**/*.jpg'
     config.data.units = 'pixels'
     config.data.image_shape = (32, 32, 3)
     config.data.vocab_size = 257
-    config.data.held_out = 0.002  # share of the images
+    config.data.held_out = 0.002  # share of the images that is held out
     config.data.length = 3072  # bytes
     if mechanism == 'strided':
         config.model.attention = 'sparse_strided(96)'

@@ -1,4 +1,4 @@
-"""The common base of the language-model configs: their defaults, and small decoders with each mechanism."""
+"""Makes the common base of the language-model configs: their defaults, and small decoders with each mechanism."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from configs.common import default_config, set_fields
 
 
 def language_modelling_config() -> ConfigDict:
-    """Returns every field of a language-model run: the defaults, pre-norm layers, causal attention, no token types."""
+    """Returns the base config of language models: defaults, pre-norm layers, causal attention, no token types."""
     config = default_config()
     config.task = 'language_modelling'
     config.model.attention = 'causal'
@@ -19,8 +19,8 @@ def language_modelling_config() -> ConfigDict:
     return config
 
 
-# name: `model` fields of the mechanism. Parameters are equal to 0.2 %: the feed-forward width compensates for the
-# parameters of the mechanism.
+# This maps each mechanism's name to fields of `model`.
+# The feed-forward widths differ, so that all models have the same number of parameters to 0.2 %.
 SMALL_DECODERS: dict[str, dict[str, Any]] = {
     'full': {'attention': 'causal'},
     'window': {'attention': 'causal & window(64)'},
@@ -46,11 +46,11 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
         'rotary': False,
         'memory_length': 256,  # tokens
         'compression': 'convolution',
-        'compressed_length': 256,  # compressed slots of 4 tokens
+        'compressed_length': 256,  # compressed cache slots, each for 4 tokens
         'reconstruction_weight': 1.0,
         'feed_forward_width': 192,
     },
-    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # baseline of `lsh`
+    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # the baseline for `lsh`
     'gru': {'cell': 'gru', 'rotary': False, 'feed_forward_width': 384},
     'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward_width': 256},
     'sru': {'cell': 'sru2', 'rotary': False, 'feed_forward_width': 576},
@@ -58,7 +58,7 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
 
 
 def small_decoder_config(mechanism: str) -> ConfigDict:
-    """Returns a decoder of 4 layers of width 128 with 4 heads, trained on 1,024 tokens per step for 2,500 steps.
+    """Returns the config of a small decoder: 4 layers of width 128 with 4 heads, 2,500 steps of 1,024 tokens.
 
     A step has 2 rows of 512 tokens, or with memory 8 streams of 128. Such a small batch learns more per token than a
     larger one, and on a CPU it is not slower.
@@ -72,9 +72,9 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config.model.rotary = True
     config.model.positions = 'none'
     config.model.init_std = 0.05
-    config.model.dropout_rate = 0.0  # each token is seen less than once
+    config.model.dropout_rate = 0.0  # no dropout, because training takes less than one epoch
     config.model.scan_unroll = 4
-    if 'cell' not in SMALL_DECODERS[mechanism]:  # a cell has neither heads nor attention dropout
+    if 'cell' not in SMALL_DECODERS[mechanism]:  # a recurrent cell has neither heads nor attention dropout
         set_fields(config.model, {'heads': 4, 'attention_dropout_rate': 0.0})
     set_fields(config.model, SMALL_DECODERS[mechanism])
 
@@ -84,14 +84,15 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config.optimizer.bias_correction = True
 
     config.train.steps = 2500
-    config.train.batch_size = 2  # rows, 1,024 tokens
+    config.train.batch_size = 2  # rows per batch, 1,024 tokens in total
     config.train.log_every_steps = 25
     config.checkpoint.every_steps = 500
     config.eval.every_steps = 500
     config.eval.batch_size = 16
     if config.model.memory_length:
-        config.data.batches = 'streams'  # each row continues the previous row of its stream
-        config.data.length = 128  # tokens; 8 short segments from 8 positions in the text teach more than 2 long ones
+        config.data.batches = 'streams'  # each row of a batch continues its text in the next batch
+        # A batch has 8 short segments from 8 places of the text, because they teach more than 2 long segments.
+        config.data.length = 128
         config.train.batch_size = 8
-        config.eval.batch_size = 4  # streams; each starts without memory
+        config.eval.batch_size = 4  # number of text streams, each of which starts without memory
     return config

@@ -23,7 +23,10 @@ from configs.lm.common import small_decoder_config
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:
-    """Returns 4 layers of width 128 with 4 heads, 0.8 M parameters, 1,024 bytes per step."""
+    """Returns the config of a byte-level decoder: 4 layers of width 128 with 4 heads, 0.8 M parameters.
+
+    Each training step has 1,024 bytes.
+    """
     config = small_decoder_config(mechanism)
     config.data.source = 'text:data/enwik8/enwik8_first_4154399_bytes'
     config.data.units = 'bytes'

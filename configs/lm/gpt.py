@@ -1,4 +1,4 @@
-"""GPT-2's four sizes and the smallest GPT-3: full causal attention on pieces of a byte-level tokenizer.
+"""GPT-2 in its four sizes and the smallest GPT-3: decoders with full causal attention and a byte-level tokenizer.
 
 python train.py --config configs/lm/gpt.py:small --workdir runs/gpt2_small
 
@@ -19,19 +19,19 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import gpt2_fields, gpt3_fields
 
-# name: `model` fields, tokens per row, rows per batch
+# This maps the name of a size to fields of `model`, tokens per row, and rows per batch.
 SIZES = {name: (gpt2_fields(name), 1024, 512) for name in ('small', 'medium', 'large', 'xl')}
 SIZES['gpt3_small'] = (gpt3_fields('small'), 2048, 244)
 
 
 def get_config(size: str = 'small') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of a GPT-2 of the given size, or of the smallest GPT-3."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     fields, length, rows = SIZES[size]
     config = language_modelling_config()
 
-    config.data.source = 'text:data/web_text/*.txt'  # your own corpus, one document per file
+    config.data.source = 'text:data/web_text/*.txt'  # replace this by your own corpus, one document per file
     config.data.tokenizer = 'train:bpe'
     config.data.vocab_size = 50_257
     config.data.lowercase = False
@@ -54,7 +54,7 @@ def get_config(size: str = 'small') -> ConfigDict:
 
     config.train.steps = 600_000
     config.train.batch_size = rows
-    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase this number if the rows of a batch do not fit into the memory of a device
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

@@ -1,4 +1,4 @@
-"""Causal Performers with FAVOR+: bytes of text, and ImageNet64 as sequences of 12,288 bytes.
+"""Causal Performers with FAVOR+ attention: decoders of text bytes, or of ImageNet64 images of 12,288 bytes.
 
 python train.py --config configs/lm/performer.py:imagenet64_6 --workdir runs/performer
 
@@ -21,7 +21,7 @@ SIZES = ('regular', 'imagenet64_6', 'imagenet64_12')
 
 
 def get_config(size: str = 'regular') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of a causal Performer on text bytes or on ImageNet64."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = language_modelling_config()

@@ -1,4 +1,4 @@
-"""Reversible Reformers with LSH attention: enwik8 in rows of 65,536 bytes and ImageNet64 in rows of 12,288.
+"""Reversible Reformers with LSH attention: decoders of enwik8 in rows of 65,536 bytes, or of ImageNet64 (12,288).
 
 python train.py --config configs/lm/reformer.py:enwik8 --workdir runs/reformer_enwik8
 
@@ -20,12 +20,12 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import reformer_fields
 
-# name: warm-up steps, steps
+# This maps the name of a size to its warm-up steps and training steps.
 SIZES = {'enwik8_ablation': (8_000, 60_000), 'enwik8': (2_000, 100_000), 'imagenet64': (8_000, 500_000)}
 
 
 def get_config(size: str = 'enwik8') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of a Reformer on enwik8 or ImageNet64."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     warmup, steps = SIZES[size]
@@ -42,7 +42,7 @@ def get_config(size: str = 'enwik8') -> ConfigDict:
     else:
         config.data.source = 'text:data/enwik8/enwik8'
         config.data.units = 'bytes'
-        config.data.vocab_size = 258  # the code's size; two ids are unused
+        config.data.vocab_size = 258  # the vocabulary size of the authors' code, which leaves two ids unused
         config.data.splitting = 'end'
         config.data.held_out = 0.05
         config.data.test = 0.05

@@ -1,4 +1,4 @@
-"""Sparse Transformers: fixed attention on enwik8, strided attention on CIFAR-10 and ImageNet64 with one image per row.
+"""Sparse Transformers: fixed sparse attention on enwik8, strided sparse attention on CIFAR-10 and ImageNet64 images.
 
 python train.py --config configs/lm/sparse_transformer.py:cifar10 --workdir runs/sparse_cifar10
 
@@ -19,13 +19,13 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import sparse_fields
 
-# name: rows per batch, steps of its epochs
+# This maps the name of a size to its rows per batch, and the training steps of its epochs.
 SIZES = {'enwik8': (8, 73_240), 'cifar10': (32, 180_000), 'imagenet64': (64, 1_400_000)}
-SIDES = {'cifar10': 32, 'imagenet64': 64}  # pixels
+SIDES = {'cifar10': 32, 'imagenet64': 64}  # pixels of an image's height and width
 
 
 def get_config(size: str = 'enwik8') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of a Sparse Transformer on enwik8, CIFAR-10 or ImageNet64."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     rows, steps = SIZES[size]
@@ -38,7 +38,7 @@ def get_config(size: str = 'enwik8') -> ConfigDict:
         config.data.units = 'pixels'
         config.data.image_shape = (side, side, 3)
         config.data.vocab_size = 257
-        config.data.held_out = 0.04 if size == 'cifar10' else 0.01  # share of the images
+        config.data.held_out = 0.04 if size == 'cifar10' else 0.01  # share of the images that is held out
         config.data.length = side * side * 3  # bytes
     else:
         config.data.source = 'text:data/enwik8/enwik8'

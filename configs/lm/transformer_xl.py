@@ -1,4 +1,4 @@
-"""Transformer-XL with segment memory, trained in streams: enwik8 (12 and 24 layers) and WikiText-103 (base and large).
+"""Transformer-XL with segment memory, on enwik8 (12 and 24 layers) and on WikiText-103 (base and large).
 
 python train.py --config configs/lm/transformer_xl.py:enwik8_12 --workdir runs/transformer_xl_enwik8_12
 
@@ -20,14 +20,14 @@ from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 from efficient_attention.models.decoder_sizes import transformer_xl_fields
 
-# name: tokens per segment, rows per batch, steps, warm-up steps
+# This maps the name of a size to its tokens per segment, rows per batch, training steps and warm-up steps.
 SIZES = {
     'enwik8_12': (512, 22, 400_000, 0),
     'enwik8_24': (768, 64, 400_000, 4_000),
     'wikitext103_base': (150, 60, 200_000, 0),
     'wikitext103_large': (384, 128, 4_000_000, 16_000),
 }
-# name: tokens per segment, memory tokens and largest distance in evaluation
+# For evaluation, this maps a size to its tokens per segment, memory tokens, and largest distance.
 EVALUATION = {
     'enwik8_12': (80, 2100, 820),
     'enwik8_24': (128, 3800, 1000),
@@ -37,7 +37,7 @@ EVALUATION = {
 
 
 def get_config(size: str = 'enwik8_12') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of a Transformer-XL on enwik8 or WikiText-103."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     length, rows, steps, warmup = SIZES[size]
@@ -62,8 +62,9 @@ def get_config(size: str = 'enwik8_12') -> ConfigDict:
         config.data.vocab_size = 267_735
         config.data.held_out = 0.0021
         config.data.test = 0.0024
-        config.model.loss_chunk = 32  # positions per row; a chunk skips the adaptive tails that it does not need
-    config.data.length = length  # bytes or words
+        # These are positions per row and chunk; a chunk skips the tails of the adaptive softmax that it does not need.
+        config.model.loss_chunk = 32
+    config.data.length = length  # bytes or words per segment
     config.data.batches = 'streams'
     config.model.memory_length = length
     for field, value in zip(('context', 'memory_length', 'clamp_length'), EVALUATION[size], strict=True):
@@ -79,7 +80,7 @@ def get_config(size: str = 'enwik8_12') -> ConfigDict:
     config.optimizer.clip_norm = 0.25
 
     config.train.steps = steps
-    config.train.batch_size = rows  # streams
+    config.train.batch_size = rows  # number of text streams
     config.train.log_every_steps = 200
     config.checkpoint.every_steps = 4_000
     config.eval.every_steps = 4_000

@@ -1,4 +1,4 @@
-"""ALBERT in its four published sizes, with the paper's recipe: n-gram MLM + SOP, LAMB.
+"""ALBERT in its four published sizes, with the paper's recipe: n-gram masking, sentence order prediction, LAMB.
 
 python train.py --config configs/pretrain/albert.py:base --workdir runs/albert_base
 
@@ -15,10 +15,10 @@ from efficient_attention.models.sizes import albert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """Returns the config of one size."""
+    """Returns the config of an ALBERT of the given size, pretrained as in the paper."""
     config = default_config()
 
-    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # your own corpus, one document per file
+    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # replace this by your own corpus, one document per file
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 30_000
     config.data.length = 512  # tokens
@@ -26,7 +26,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     config.data.mask_unit = 'ngram'
     config.data.max_ngram = 3  # words
     config.data.max_masked = 77
-    config.data.static_copies = 40  # forty versions of masks and pairs, then they repeat
+    config.data.static_copies = 40  # forty random versions of the masks and sentence pairs, which then repeat
     config.data.workers = 8
     config.data.held_out = 0.005
 
@@ -41,7 +41,7 @@ def get_config(size: str = 'base') -> ConfigDict:
 
     config.train.steps = 125_000
     config.train.batch_size = 4096  # rows
-    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase this number if the rows of a batch do not fit into the memory of a device
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000
     config.eval.every_steps = 5_000

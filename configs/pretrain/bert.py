@@ -1,4 +1,4 @@
-"""BERT in all its published sizes, with the paper's recipe: MLM + NSP on books and Wikipedia.
+"""BERT in all its published sizes, with the paper's recipe: masked LM and next sentences on books and Wikipedia.
 
 python train.py --config configs/pretrain/bert.py:base --workdir runs/bert_base
 
@@ -15,17 +15,17 @@ from efficient_attention.models.sizes import bert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """Returns the config of one size."""
+    """Returns the config of a BERT of the given size, pretrained as in the paper."""
     config = default_config()
 
-    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # your own corpus, one document per file
+    config.data.source = 'text:data/books_and_wikipedia/*.txt'  # replace this by your own corpus, one document per file
     config.data.tokenizer = 'data/tokenizers/bert-base-uncased-vocab.txt'
     config.data.vocab_size = 30_522
-    config.data.length = 128  # tokens; the paper's last 10 % use 512 with max_masked 77
+    config.data.length = 128  # tokens per row; the paper's last 10 % of steps use 512, with max_masked 77
     config.data.pairs = 'nsp'
     config.data.mask_unit = 'token'
     config.data.max_masked = 20
-    config.data.static_copies = 10  # ten versions of masks and pairs, then they repeat
+    config.data.static_copies = 10  # ten random versions of the masks and sentence pairs, which then repeat
     config.data.workers = 8
     config.data.held_out = 0.005
 

@@ -1,4 +1,4 @@
-"""BigBird-base (ITC): MLM on packed rows of 4,096 tokens; window, global and random blocks of 64.
+"""BigBird-base (ITC), pretrained with masked LM on rows of 4,096 tokens; window, global and random blocks of 64.
 
 python train.py --config configs/pretrain/bigbird.py --workdir runs/bigbird
 
@@ -15,10 +15,10 @@ from efficient_attention.models.sizes import bigbird_fields
 
 
 def get_config() -> ConfigDict:
-    """Returns the config of the base size."""
+    """Returns the config of a BigBird-base, pretrained with masked LM."""
     config = default_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
+    config.data.source = 'text:data/long_documents/*.txt'  # replace this by your own corpus, one document per file
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 50_358
     config.data.length = 4096  # tokens
@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
 
     config.train.steps = 500_000
     config.train.batch_size = 256  # rows
-    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase this number if the rows of a batch do not fit into the memory of a device
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

@@ -1,4 +1,4 @@
-"""A small ALBERT pretrained with MLM + SOP on 229 books, on a laptop CPU.
+"""A small ALBERT for a laptop CPU, pretrained on 229 books with masked n-grams and sentence order prediction.
 
 python train.py --config configs/pretrain/books_albert.py --workdir runs/books_albert
 
@@ -25,11 +25,11 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config() -> ConfigDict:
-    """Returns one layer of width 256 applied 4 times, embeddings of 128, trained on masked n-grams and SOP."""
+    """Returns the config of a small ALBERT: one layer of width 256, applied 4 times, with embeddings of width 128."""
     config = default_config()
 
     config.data.source = BOOKS
-    config.data.held_out = 0.02  # share of the books
+    config.data.held_out = 0.02  # share of the books that is held out
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 8192
     config.data.length = 128  # tokens
@@ -43,10 +43,10 @@ def get_config() -> ConfigDict:
     config.model.sharing = 'all'
     config.model.embedding_width = 128
     config.model.norm = 'pre'
-    config.model.rotary = True  # not learned positions: the loss falls below the unigram loss several times sooner
+    config.model.rotary = True  # with learned positions, the loss would fall below the unigram loss several times later
     config.model.positions = 'none'
-    config.model.init_std = 0.05  # near 1 / sqrt(width); at 0.02 so narrow a model stays longer at the unigram loss
-    config.model.dropout_rate = 0.0  # less than one pass over the books: no token is seen twice
+    config.model.init_std = 0.05  # near 1 / sqrt(width); with 0.02, so narrow a model beats the unigram loss later
+    config.model.dropout_rate = 0.0  # no dropout, because training takes less than one epoch and sees no token twice
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 4
 
@@ -56,7 +56,7 @@ def get_config() -> ConfigDict:
     config.optimizer.bias_correction = True
 
     config.train.steps = 3_000
-    config.train.batch_size = 32  # rows, 4,096 tokens
+    config.train.batch_size = 32  # rows per batch, 4,096 tokens in total
     config.train.log_every_steps = 50
     config.checkpoint.every_steps = 500
     config.eval.every_steps = 1_000

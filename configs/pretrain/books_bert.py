@@ -1,4 +1,4 @@
-"""A small BERT pretrained with MLM + NSP on 229 books, on a laptop CPU.
+"""A small BERT for a laptop CPU, pretrained on 229 books with masked words and next-sentence prediction.
 
 python train.py --config configs/pretrain/books_bert.py --workdir runs/books_bert
 
@@ -26,11 +26,11 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config() -> ConfigDict:
-    """Returns 4 layers of width 256 with a vocabulary of 8,192, trained on masked words and next sentences."""
+    """Returns the config of a small BERT: 4 layers of width 256, with a vocabulary of 8,192."""
     config = default_config()
 
     config.data.source = BOOKS
-    config.data.held_out = 0.02  # share of the books
+    config.data.held_out = 0.02  # share of the books that is held out
     config.data.tokenizer = 'train:wordpiece'
     config.data.vocab_size = 8192
     config.data.length = 128  # tokens
@@ -42,10 +42,10 @@ def get_config() -> ConfigDict:
     config.model.heads = 4
     config.model.layers = 4
     config.model.norm = 'pre'
-    config.model.rotary = True  # not learned positions: the loss falls below the unigram loss several times sooner
+    config.model.rotary = True  # with learned positions, the loss would fall below the unigram loss several times later
     config.model.positions = 'none'
-    config.model.init_std = 0.05  # near 1 / sqrt(width); at 0.02 so narrow a model stays longer at the unigram loss
-    config.model.dropout_rate = 0.0  # less than one pass over the books: no token is seen twice
+    config.model.init_std = 0.05  # near 1 / sqrt(width); with 0.02, so narrow a model beats the unigram loss later
+    config.model.dropout_rate = 0.0  # no dropout, because training takes less than one epoch and sees no token twice
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 4
 
@@ -55,7 +55,7 @@ def get_config() -> ConfigDict:
     config.optimizer.bias_correction = True
 
     config.train.steps = 2_400
-    config.train.batch_size = 32  # rows, 4,096 tokens
+    config.train.batch_size = 32  # rows per batch, 4,096 tokens in total
     config.train.log_every_steps = 50
     config.checkpoint.every_steps = 400
     config.eval.every_steps = 1_200

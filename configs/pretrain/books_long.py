@@ -17,25 +17,28 @@ from ml_collections import ConfigDict
 from configs.common import default_config
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
-# name: `model` fields of the mechanism
+# This maps each mechanism's name to fields of `model`.
 MECHANISMS = {
     'full': {'attention': 'full'},
-    'window': {'attention': 'longformer(64, 64)'},  # 64 positions to each side and 64 global tokens
+    'window': {'attention': 'longformer(64, 64)'},  # a window of 64 keys on each side, and 64 global tokens
     'bigbird': {'attention': 'bigbird(64, 3)'},
     'performer': {'attention': 'favor(128)'},
     'reformer': {'attention': 'lsh(64, 4)', 'shared_qk': True},
-    'full_shared': {'attention': 'full', 'shared_qk': True},  # the baseline of `reformer`
+    'full_shared': {'attention': 'full', 'shared_qk': True},  # the baseline for `reformer`
 }
 
 
 def get_config(mechanism: str = 'window') -> ConfigDict:
-    """Returns 2 layers of width 128 with 4 heads and a vocabulary of 8,192, one row of 4,096 tokens per step."""
+    """Returns the config of a small encoder of long rows: 2 layers of width 128 with 4 heads.
+
+    The vocabulary has 8,192 pieces, and each training step has one row of 4,096 tokens.
+    """
     if mechanism not in MECHANISMS:
         raise ValueError(f'unknown mechanism {mechanism!r}; known: {", ".join(MECHANISMS)}')
     config = default_config()
 
     config.data.source = BOOKS
-    config.data.held_out = 0.02  # share of the books
+    config.data.held_out = 0.02  # share of the books that is held out
     config.data.tokenizer = 'train:wordpiece'
     config.data.vocab_size = 8192
     config.data.length = 4096  # tokens
@@ -50,7 +53,7 @@ def get_config(mechanism: str = 'window') -> ConfigDict:
     config.model.rotary = True
     config.model.positions = 'none'
     config.model.init_std = 0.05
-    config.model.dropout_rate = 0.0  # less than one pass over the books
+    config.model.dropout_rate = 0.0  # no dropout, because training takes less than one epoch
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 2
     for field, value in MECHANISMS[mechanism].items():
@@ -62,7 +65,7 @@ def get_config(mechanism: str = 'window') -> ConfigDict:
     config.optimizer.bias_correction = True
 
     config.train.steps = 300
-    config.train.batch_size = 1  # rows of 4,096 tokens
+    config.train.batch_size = 1  # number of rows, each of 4,096 tokens
     config.train.log_every_steps = 25
     config.checkpoint.every_steps = 300
     config.eval.every_steps = 300

@@ -1,4 +1,4 @@
-"""Longformer-base: MLM on packed rows of 4,096 tokens with a window of 513 keys.
+"""Longformer-base, pretrained with masked LM on packed rows of 4,096 tokens, with a window of 513 keys.
 
 python train.py --config configs/pretrain/longformer.py --workdir runs/longformer
 
@@ -16,10 +16,10 @@ from efficient_attention.models.sizes import longformer_fields
 
 
 def get_config() -> ConfigDict:
-    """Returns the config of the base size."""
+    """Returns the config of a Longformer-base, pretrained with masked LM."""
     config = default_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
+    config.data.source = 'text:data/long_documents/*.txt'  # replace this by your own corpus, one document per file
     config.data.tokenizer = 'train:bpe'
     config.data.vocab_size = 50_265
     config.data.length = 4096  # tokens
@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
     config.data.held_out = 0.005
 
     set_fields(config.model, longformer_fields('base'))
-    config.model.global_tokens = 0  # tasks mark tokens as global, but pretraining does not
+    config.model.global_tokens = 0  # fine-tuning tasks mark tokens as global, but pretraining does not
     config.model.dtype = 'bfloat16'
     config.model.remat = 'full'
 
@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
 
     config.train.steps = 65_000
     config.train.batch_size = 64  # rows
-    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase this number if the rows of a batch do not fit into the memory of a device
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

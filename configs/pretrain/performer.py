@@ -1,4 +1,4 @@
-"""A Performer encoder: MLM on packed rows of 8,192 tokens with FAVOR+ attention of 256 features.
+"""A Performer encoder, pretrained with masked LM on packed rows of 8,192 tokens; FAVOR+ with 256 features.
 
 python train.py --config configs/pretrain/performer.py --workdir runs/performer
 
@@ -14,10 +14,10 @@ from configs.common import default_config
 
 
 def get_config() -> ConfigDict:
-    """Returns 6 layers of width 512 with 8 heads."""
+    """Returns the config of a Performer encoder: 6 layers of width 512 with 8 heads."""
     config = default_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
+    config.data.source = 'text:data/long_documents/*.txt'  # replace this by your own corpus, one document per file
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 32_768
     config.data.length = 8192  # tokens
@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
 
     config.train.steps = 200_000
     config.train.batch_size = 64  # rows
-    config.train.micro_batches = 1  # increase if a device cannot hold its share of the rows
+    config.train.micro_batches = 1  # increase this number if the rows of a batch do not fit into the memory of a device
 
     config.train.log_every_steps = 100
     config.checkpoint.every_steps = 5_000

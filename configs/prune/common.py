@@ -1,4 +1,4 @@
-"""Pruning methods, by the names in the arguments of the pruning configs."""
+"""Sets a config's pruning fields from the name of a method, which is part of the pruning configs' argument."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ OF_PENALTIES: dict[str, dict[str, float]] = {
 
 
 def set_pruning(config: ConfigDict, method: str) -> bool:
-    """Sets the fields of a name such as 'movement_15', 'third_magnitude' or 'l0'; returns False for unknown names."""
+    """Sets a config's pruning fields from a name such as 'movement_15' or 'l0'; returns False for unknown names."""
     name, _, percentage = method.rpartition('_')
     if method in OF_PENALTIES:
         set_fields(config.prune, {'method': method, **OF_PENALTIES[method]})

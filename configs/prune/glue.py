@@ -1,4 +1,4 @@
-"""GLUE tasks with weight pruning of the layers during fine-tuning, from a checkpoint or a fine-tuned model.
+"""GLUE tasks, fine-tuned while the weights of the layers are pruned, from a checkpoint or a fine-tuned model.
 
     python train.py --config configs/prune/glue.py:sst2_movement_3 --workdir runs/pruned \
       --config.train.start_from=checkpoints/minilm
@@ -25,7 +25,7 @@ from configs.prune.common import set_pruning
 
 
 def get_config(name: str = 'sst2_movement_3') -> ConfigDict:
-    """Returns six epochs of batches of 32 at 128 tokens."""
+    """Returns the config of fine-tuning with pruning on a GLUE task: six epochs of batches of 32 rows of 128 tokens."""
     task, _, method = name.partition('_')
     config = glue_config(task) if task in GLUE_TASKS else None
     if config is None or not set_pruning(config, method):

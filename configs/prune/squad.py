@@ -1,4 +1,4 @@
-"""SQuAD 1.1 with weight pruning of the layers during fine-tuning (Sanh et al. 2020, arXiv 2005.07683).
+"""SQuAD 1.1, fine-tuned while the weights of the layers are pruned (Sanh et al. 2020, arXiv 2005.07683).
 
     python train.py --config configs/prune/squad.py:magnitude_50 --workdir runs/pruned_squad \
       --config.train.start_from=checkpoints/minilm
@@ -16,7 +16,7 @@ from configs.prune.common import set_pruning
 
 
 def get_config(method: str = 'magnitude_50') -> ConfigDict:
-    """Returns 10 epochs at 384 tokens."""
+    """Returns the config of fine-tuning with pruning on SQuAD 1.1: 10 epochs, rows of 384 tokens."""
     config = squad_config('v1')
     if method != 'dense' and not set_pruning(config, method):
         known = 'dense, magnitude_3, movement_15, random_50 or another percentage, soft_movement, l0, third_magnitude, '

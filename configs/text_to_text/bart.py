@@ -1,4 +1,4 @@
-"""BART base and large: text infilling and sentence permutation (Lewis et al. 2019, arXiv 1910.13461).
+"""BART base and large, pretrained by infilling and sentence permutation (Lewis et al. 2019, arXiv 1910.13461).
 
     python train.py --config configs/text_to_text/bart.py:base --workdir runs/bart_base
 
@@ -15,16 +15,16 @@ from configs.common import set_fields
 from configs.text_to_text.common import text_to_text_config
 from efficient_attention.models.text_to_text_sizes import bart_fields
 
-SIZES = {'base': 6e-4, 'large': 4e-4}  # learning rate
+SIZES = {'base': 6e-4, 'large': 4e-4}  # {name of the size: learning rate}
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of a BART of the given size, pretrained as in the paper."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = text_to_text_config()
 
-    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, one document per file
+    config.data.source = 'text:data/long_documents/*.txt'  # replace this by your own corpus, one document per file
     config.data.held_out = 0.005
     config.data.tokenizer = 'train:bpe'
     config.data.vocab_size = 50_265
@@ -40,8 +40,8 @@ def get_config(size: str = 'base') -> ConfigDict:
     adam = {'beta2': 0.98, 'eps': 1e-6, 'weight_decay': 0.01, 'bias_correction': True}
     set_fields(config.optimizer, recipe | adam)
     config.train.steps = 500_000
-    config.train.batch_size = 8_000  # texts
-    config.train.micro_batches = 1  # increase if a device cannot hold its share of the texts
+    config.train.batch_size = 8_000  # texts per batch
+    config.train.micro_batches = 1  # increase this number if a batch does not fit into the memory of a device
     config.train.log_every_steps = 100
     config.eval.every_steps = 5_000
     config.eval.batch_size = 64

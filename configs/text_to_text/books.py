@@ -1,4 +1,4 @@
-"""A small T5 and a small BART pretrained on 229 books, on a laptop CPU: span corruption, or infilling and permutation.
+"""A small T5 or BART for a laptop CPU, pretrained on 229 books by span corruption, or infilling and permutation.
 
     python train.py --config configs/text_to_text/books.py:t5 --workdir runs/books_t5
     python train.py --config configs/text_to_text/books.py:bart --workdir runs/books_bart
@@ -31,23 +31,23 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 NOISES = {'t5': 'span_corruption', 'bart': 'bart'}
 FIELDS = {'t5': t5_fields('small'), 'bart': bart_fields('base') | {'norm': 'post', 'max_length': 130}}
 SIZE = {'layers': 2, 'decoder_layers': 2, 'width': 128, 'heads': 4, 'head_width': 32, 'feed_forward_width': 512}
-LENGTHS = {'t5': (64, 20), 'bart': (128, 128)}  # most tokens of a source and of a target
-ROWS = {'t5': 16, 'bart': 8}  # about 1,000 tokens of text per step
-STEPS = {'t5': 14_000, 'bart': 4_500}  # about half an hour on one core
+LENGTHS = {'t5': (64, 20), 'bart': (128, 128)}  # maximum tokens of a source and of a target
+ROWS = {'t5': 16, 'bart': 8}  # rows per batch, for about 1,000 tokens of text per step
+STEPS = {'t5': 14_000, 'bart': 4_500}  # training steps, which take about half an hour on one core
 RECIPES = {
-    't5': {'name': 'adafactor', 'learning_rate': 3e-2, 'weight_decay': 0.0},  # relative to each parameter's size
+    't5': {'name': 'adafactor', 'learning_rate': 3e-2, 'weight_decay': 0.0},  # rate relative to a parameter's size
     'bart': {'learning_rate': 1e-3, 'beta2': 0.98, 'bias_correction': True},
 }
 
 
 def get_config(name: str = 't5') -> ConfigDict:
-    """Returns the config of `name`, 't5' or 'bart'."""
+    """Returns the config of a small T5 or a small BART, pretrained on books."""
     if name not in NOISES:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(NOISES)}")
     config = text_to_text_config()
 
     config.data.source = BOOKS
-    config.data.held_out = 0.02  # share of the books
+    config.data.held_out = 0.02  # share of the books that is held out
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 8000
     config.data.length, config.pairs.target_length = LENGTHS[name]

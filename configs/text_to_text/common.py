@@ -1,4 +1,4 @@
-"""The common base of the text-to-text configs: their defaults, or the model of a checkpoint."""
+"""Makes the common base of the text-to-text configs: their defaults, or open fields for a checkpoint's model."""
 
 from ml_collections import ConfigDict, config_dict
 
@@ -6,7 +6,7 @@ from configs.common import default_config
 
 
 def text_to_text_config() -> ConfigDict:
-    """Returns every field of a text-to-text run: the defaults, and pre-norm layers without token types."""
+    """Returns the base config of text-to-text runs: the defaults, with pre-norm layers and no token types."""
     config = default_config()
     config.task = 'text_to_text'
     config.data.lowercase = False
@@ -19,7 +19,7 @@ def text_to_text_config() -> ConfigDict:
 
 
 def leave_model_open(config: ConfigDict) -> None:
-    """Unsets the fields that a text-to-text run takes from the checkpoint of `train.start_from`."""
+    """Sets to None the fields that a text-to-text run takes from the checkpoint that it starts from."""
     config.model = ConfigDict({name: config_dict.placeholder(type(value)) for name, value in config.model.items()})
     config.data.tokenizer = config_dict.placeholder(str)
     config.data.vocab_size = config_dict.placeholder(int)

@@ -1,4 +1,4 @@
-"""GLUE tasks as text (Raffel et al. 2019, arXiv 1910.10683): 'sst2 sentence: ...' to 'positive', labels as words.
+"""GLUE tasks as text to text, from 'sst2 sentence: ...' to 'positive' (Raffel et al. 2019, arXiv 1910.10683).
 
     python train.py --config configs/text_to_text/glue.py:sst2 --workdir runs/sst2_text
     python train.py --config configs/text_to_text/glue.py:sst2-pretrained --workdir runs/sst2_t5 \
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from configs.common import set_fields
 from configs.text_to_text.common import leave_model_open, text_to_text_config
 
-# task: folder, held-out files, training rows
+# This maps each GLUE task to its folder, its held-out files, and the number of its training rows.
 TASKS = {
     'cola': ('CoLA', 'dev.tsv', 8_551),
     'sst2': ('SST-2', 'dev.tsv', 67_349),
@@ -30,7 +30,10 @@ TASKS = {
 
 
 def get_config(name: str = 'sst2') -> ConfigDict:
-    """Returns 3 epochs of batches of 32 with targets of at most 8 tokens; `name` is a task, or '<task>-pretrained'."""
+    """Returns the config of a GLUE task as text to text: 3 epochs of batches of 32.
+
+    Targets have at most 8 tokens. `name` is a task, or '<task>-pretrained'.
+    """
     task, _, start = name.partition('-')
     if task not in TASKS or start not in ('', 'pretrained'):
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(TASKS)}, each with -pretrained")
@@ -41,7 +44,7 @@ def get_config(name: str = 'sst2') -> ConfigDict:
     config.pairs.train = f'glue:{task}:data/glue/{folder}/train.tsv'
     config.pairs.held_out = f'glue:{task}:{files}'
     config.pairs.target_length = 8
-    config.data.length = 128  # tokens of a source
+    config.data.length = 128  # maximum tokens of a source
     config.pairs.buckets = (16, 24, 32, 48, 64)  # most sentences of these tasks have 10 to 50 tokens
     if start:
         leave_model_open(config)

@@ -1,4 +1,4 @@
-"""Multi30k, German to English: a small Transformer (Vaswani et al. 2017, arXiv 1706.03762) on raw text.
+"""Multi30k translation, German to English: a small Transformer on raw text (Vaswani et al. 2017, arXiv 1706.03762).
 
     python train.py --config=configs/text_to_text/multi30k.py:transformer --workdir=runs/multi30k
 
@@ -22,7 +22,7 @@ LANGUAGES = ('de', 'en')
 
 
 def get_config(name: str = 'transformer') -> ConfigDict:
-    """Returns the config of `name`: 'transformer', or 'transformer-en-de' for the other direction."""
+    """Returns the config of a Transformer that translates Multi30k; 'transformer-en-de' is for English to German."""
     size, _, direction = name.partition('-')
     if size != 'transformer' or direction not in ('', 'en-de'):
         raise ValueError(f"the config's argument is {name!r}; known: transformer, transformer-en-de")
@@ -35,7 +35,7 @@ def get_config(name: str = 'transformer') -> ConfigDict:
     for split, file in (('train', 'train'), ('held_out', 'val'), ('test', 'test_2016_flickr')):
         config.pairs[split] = f'lines:data/multi30k/raw/{file}.{source}.gz,data/multi30k/raw/{file}.{target}.gz'
     config.pairs.target_length = 96
-    config.pairs.buckets = (12, 16, 20, 24, 28, 32, 40, 64)  # half of the pairs have at most 16 tokens per side
+    config.pairs.buckets = (12, 16, 20, 24, 28, 32, 40, 64)  # half of the pairs have at most 16 tokens per language
 
     fields = dict(
         width=256,

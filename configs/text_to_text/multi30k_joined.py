@@ -1,4 +1,4 @@
-"""Multi30k, German to English, eight sentences per row: an encoder with full attention and one with a window.
+"""Multi30k translation of eight joined sentences per row: an encoder with full attention, or with a window.
 
     python train.py --config configs/text_to_text/multi30k_joined.py:full --workdir runs/joined_full \
         --config.train.start_from=runs/multi30k
@@ -20,12 +20,16 @@ from ml_collections import ConfigDict
 from configs.common import set_fields
 from configs.text_to_text.common import leave_model_open, text_to_text_config
 
-ENCODERS = {'full': 'full', 'window': 'window(16)'}  # 16 tokens to each side: about one sentence before and one after
+# The window has 16 tokens on each side, which is about one sentence before and one after.
+ENCODERS = {'full': 'full', 'window': 'window(16)'}
 JOINED = 8
 
 
 def get_config(name: str = 'full') -> ConfigDict:
-    """Returns two epochs of 3,625 rows; `name` is the encoder, 'full' or 'window'."""
+    """Returns the config of translation with joined sentences: two epochs of 3,625 rows.
+
+    `name` is the attention of the encoder, 'full' or 'window'.
+    """
     if name not in ENCODERS:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(ENCODERS)}")
     config = text_to_text_config()

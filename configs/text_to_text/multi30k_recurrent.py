@@ -1,4 +1,4 @@
-"""Multi30k, German to English: recurrent encoder-decoders with and without attention, on raw text.
+"""Multi30k translation, German to English, by recurrent encoder-decoders with and without attention, on raw text.
 
     python train.py --config=configs/text_to_text/multi30k_recurrent.py:bahdanau --workdir=runs/multi30k_bahdanau
 
@@ -9,8 +9,8 @@ The model follows the colon, each with 256 units:
   input feeding.
 - `sru` (arXiv 1709.02755): two layers with residual sums, with a decoder like `luong`'s.
 
-With the suffix `-half`, a model has half of each width and fewer steps. It serves comparisons by override, such as
-`--config.model.cross_attention=sparsemax(full) --config.model.score=dot`.
+With the suffix `-half`, a model has half of each width and fewer steps. It is meant for comparisons by override, such
+as `--config.model.cross_attention=sparsemax(full) --config.model.score=dot`.
 
 Data, tokenizer, lengths and evaluation are the same as in multi30k.py. Differences from the papers: Adam instead of
 Adadelta (`optimizer.name=adadelta`, `learning_rate=1`, `beta2=0.95`) and of gradient descent, pieces instead of words,
@@ -41,7 +41,7 @@ SETS: dict[str, dict[str, object]] = {
 
 
 def get_config(name: str = 'bahdanau') -> ConfigDict:
-    """Returns the config of a model by its name."""
+    """Returns the config of a recurrent encoder-decoder that translates Multi30k, such as 'bahdanau' or 'luong'."""
     kind, half = name.removesuffix('-half'), name.endswith('-half')
     if kind not in SETS:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(SETS)}, each with -half")
@@ -53,7 +53,7 @@ def get_config(name: str = 'bahdanau') -> ConfigDict:
     for split, file in (('train', 'train'), ('held_out', 'val'), ('test', 'test_2016_flickr')):
         config.pairs[split] = f'lines:data/multi30k/raw/{file}.de.gz,data/multi30k/raw/{file}.en.gz'
     config.pairs.target_length = 96
-    config.pairs.buckets = (12, 16, 20, 24, 28, 32, 40, 64)  # half of the pairs have at most 16 tokens per side
+    config.pairs.buckets = (12, 16, 20, 24, 28, 32, 40, 64)  # half of the pairs have at most 16 tokens per language
     config.pairs.reverse_source = kind == 'no-attention-reversed' or kind.startswith('luong')
 
     width = 128 if half else 256
@@ -69,7 +69,7 @@ def get_config(name: str = 'bahdanau') -> ConfigDict:
         residual=False,
         embedding_norm=False,
         kernel_init='fan_in',
-        init_std=0.1,  # only for tables; kernels are scaled by their inputs
+        init_std=0.1,  # initial standard deviation of embedding tables; kernels are scaled by their number of inputs
         dropout_rate=0.3,
         attention_dropout_rate=0.0,
         attention_bias=False,

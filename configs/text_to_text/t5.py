@@ -1,4 +1,4 @@
-"""T5, small to 11B, and T5 1.1, small to XXL: span corruption of C4 (Raffel et al. 2019, arXiv 1910.10683).
+"""T5 and T5 1.1 in all sizes, pretrained by span corruption of C4 (Raffel et al. 2019, arXiv 1910.10683).
 
     python train.py --config configs/text_to_text/t5.py:small --workdir runs/t5_small
     python train.py --config configs/text_to_text/t5.py:v1_1-base --workdir runs/t5_v1_1_base
@@ -24,7 +24,7 @@ RATES = ('dropout_rate', 'attention_dropout_rate', 'feed_forward_dropout_rate')
 
 
 def get_config(size: str = 'small') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of a T5 or T5 1.1 of the given size, pretrained as in the paper."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = text_to_text_config()
@@ -32,13 +32,13 @@ def get_config(size: str = 'small') -> ConfigDict:
     config.data.source = 'jsonl:data/c4/en/c4-train.*.json.gz#text'
     config.data.held_out = 0.001
     config.data.tokenizer = 'train:unigram'
-    config.data.vocab_size = 32_128  # 32,000 pieces, sentinels, and padding to a multiple of 128
-    config.data.length = 512  # tokens, made from a text of 568
+    config.data.vocab_size = 32_128  # 32,000 pieces and the sentinels, rounded up to a multiple of 128
+    config.data.length = 512  # tokens per source, made from a text of 568 tokens
     config.pairs.target_length = 114
     config.noise.name = 'span_corruption'
 
     version, _, name = size.rpartition('-')
-    # version 1.1 was pretrained without dropout
+    # T5 1.1 was pretrained without dropout.
     set_fields(config.model, t5_v1_1_fields(name) | dict.fromkeys(RATES, 0.0) if version else t5_fields(name))
     config.model.dtype = 'bfloat16'
     config.model.remat = 'full'

@@ -46,7 +46,7 @@ POSITIONS: dict[str, dict[str, object]] = {
 RECURRENT: dict[str, object] = {'bidirectional': True, 'state_width': 128, 'positions': 'none', 'feed_forward': False}
 RECURRENT |= {'initial_state': 'map', 'embedding_scale': False, 'heads': 1}
 ATTENDING: dict[str, object] = {'source_reading': 'after', 'attention_bias': False}
-# without attention, heads and attention dropout have no effect
+# Without attention, the heads and the attention dropout below have no effect.
 BLIND: dict[str, object] = {'source_reading': 'state', 'heads': 2, 'attention_dropout_rate': 0.1}
 for cell in ('tanh', 'gru', 'lstm', 'sru1', 'sru2'):
     POSITIONS[cell] = RECURRENT | {'cell': cell} | ATTENDING
@@ -54,7 +54,10 @@ for cell in ('tanh', 'gru', 'lstm', 'sru1', 'sru2'):
 
 
 def get_config(name: str = 'reverse') -> ConfigDict:
-    """Returns 2 + 2 layers of width 128; with attention, 0.9 M parameters."""
+    """Returns the config of a small encoder-decoder on a toy problem, such as reversing digits.
+
+    It has 2 + 2 layers of width 128 and, with attention, 0.9 M parameters.
+    """
     problem, _, positions = name.partition('-')
     positions = positions or 'sinusoidal'
     if problem not in PROBLEMS or positions not in POSITIONS:

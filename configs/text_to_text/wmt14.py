@@ -1,4 +1,4 @@
-"""The first Transformer on WMT 2014, English to German: base and big (Vaswani et al. 2017, arXiv 1706.03762).
+"""The original Transformer, base and big, on WMT 2014 English to German (Vaswani et al. 2017, arXiv 1706.03762).
 
     python train.py --config configs/text_to_text/wmt14.py:base --workdir runs/wmt14_base
 
@@ -22,11 +22,11 @@ from configs.common import set_fields
 from configs.text_to_text.common import text_to_text_config
 from efficient_attention.models.text_to_text_sizes import vaswani_fields
 
-SIZES = {'base': 100_000, 'big': 300_000}  # steps
+SIZES = {'base': 100_000, 'big': 300_000}  # {name of the size: training steps}
 
 
 def get_config(size: str = 'base') -> ConfigDict:
-    """Returns the config of a size in `SIZES`."""
+    """Returns the config of the original Transformer in the size 'base' or 'big'."""
     if size not in SIZES:
         raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
     config = text_to_text_config()
@@ -38,7 +38,8 @@ def get_config(size: str = 'base') -> ConfigDict:
     config.data.vocab_size = 37_000
     config.data.length = 128
     config.pairs.target_length = 128
-    config.pairs.packed = True  # several pairs per row, so that batches have the same number of tokens, as in the paper
+    # As in the paper, a row has several pairs, so that batches have the same number of tokens.
+    config.pairs.packed = True
 
     set_fields(config.model, vaswani_fields(size) | {'norm': 'post'})
 
@@ -46,7 +47,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     adam = {'beta2': 0.98, 'eps': 1e-9, 'weight_decay': 0.0, 'bias_correction': True}
     set_fields(config.optimizer, recipe | adam)
     config.train.steps = SIZES[size]
-    config.train.batch_size = 196  # rows of 128 source and 128 target tokens, 25,088 of each per batch
+    config.train.batch_size = 196  # rows of 128 source tokens and 128 target tokens, so 25,088 of each per batch
     config.train.label_smoothing = 0.1
     config.train.log_every_steps = 100
     config.eval.every_steps = 5_000

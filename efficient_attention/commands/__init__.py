@@ -1,1 +1,1 @@
-"""The command line: definition and parsing of flags, --help, and errors as one line with an exit code."""
+"""Command lines: defines and parses flags, prints --help, and reports an error as one line with an exit code."""

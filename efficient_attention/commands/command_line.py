@@ -14,9 +14,11 @@ from efficient_attention.processes.signal_thread import current_signal_thread
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
-NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # Python's message for 'configs/quickstart.py:small'
-KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '  # start of an error that a config file raises about its argument
-# Messages of Python, absl and ml_collections about a bad value -> the same in plain words.
+# Python reports this if a user adds an argument to a config that takes none, as in configs/quickstart.py:small.
+NO_ARGUMENT = 'get_config() takes 0 positional arguments'
+# This pattern matches the start of the error that a config file raises if its argument is invalid.
+KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '
+# Each pattern matches an error message of Python, absl or ml_collections; a plainer message follows it.
 SAID: tuple[tuple[str, str], ...] = (
     (
         r'(?:flag )?--(?:model|workdir)=(.*): already defined as (.*)',
@@ -45,24 +47,24 @@ def parse_flags(
     words: str = '',
     command: str = '',
 ) -> list[str]:
-    """Parses the command line into `options`; returns the words that are not flags. With --help, prints help and exits.
+    """Parses a command line, stores the flags' values, and returns the other arguments; prints the help for --help.
 
     Args:
         arguments: the program and its arguments.
         required: names of flags that must have a value.
-        options: the known flags.
-        words: names of the required words, such as 'METRIC WORKDIR...'; the dots mean one or more.
-        command: the sub-command to which the flags belong; begins the line of an error.
+        options: the known flags, which receive the values.
+        words: names of the positional arguments, such as 'METRIC WORKDIR...'; the dots mean one or more.
+        command: the sub-command to which the flags belong; each error line begins with it.
 
     Raises:
         InputError: an unknown flag or config field, a value that does not parse, a missing flag, or too many or too
-            few words.
+            few positional arguments.
     """
     if HELP & set(arguments[1:]):
         try:
             print_help([argument for argument in arguments if argument not in HELP], options, words, command)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader of the output has closed it
+        except BrokenPipeError:  # the program that reads this output has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
@@ -79,10 +81,10 @@ def parse_flags(
 
 
 def split_subcommand(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:
-    """Returns the sub-command, which comes first, and the other arguments. With --help first, prints help and exits.
+    """Returns the sub-command, which is the first argument, and the other arguments; prints the help for --help.
 
     Raises:
-        InputError: there is none, or an unknown one.
+        InputError: the sub-command is missing or unknown.
     """
     program, *rest = arguments
     known = ', '.join(commands)
@@ -97,14 +99,18 @@ def split_subcommand(arguments: list[str], commands: Collection[str]) -> tuple[s
 
 
 def print_help(arguments: list[str], options: flags.FlagValues, words: str, command: str) -> None:
-    """Prints the flags; if configs are read, also the list of config files or, with --config, that config's fields."""
+    """Prints the help of a command: its flags, and for commands that read a config the config files or their fields.
+
+    With --config, the fields of that config replace the list of config files.
+    """
     title = f'words: {words}\n' if words else ''
     title += f'flags of {command}:' if command else 'flags:'
     own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
     print(sys.modules['__main__'].__doc__, title, own, sep='\n')
     if 'config' not in options:
         return
-    from efficient_attention.commands.config_help import list_configs, list_fields  # loads the configs' dataclasses
+    # This import is late, because it loads all config dataclasses, which is slow.
+    from efficient_attention.commands.config_help import list_configs, list_fields
 
     config = parse_flag_values(arguments, ('config',), options)[0]['config']
     print()
@@ -112,7 +118,7 @@ def print_help(arguments: list[str], options: flags.FlagValues, words: str, comm
 
 
 def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
-    """Returns the flags that the command defines; absl's shared list also contains flags of libraries."""
+    """Returns the flags that this command itself defines, without flags that libraries add to absl's shared list."""
     own = [options[name] for name in options]
     if options is flags.FLAGS:
         own = options.get_key_flags_for_module(sys.argv[0])
@@ -125,17 +131,22 @@ def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
 def parse_flag_values(
     arguments: list[str], names: tuple[str, ...], options: flags.FlagValues
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values of the flags `names` (None if missing) and the words; raises InputError as `parse_flags`."""
+    """Parses a command line; returns the values of the named flags (None if missing) and the positional arguments.
+
+    Raises InputError for the same errors as `parse_flags`.
+    """
     where = 'config: ' if 'config' in options else ''
-    options.set_gnu_getopt(True)  # flags may follow words
+    options.set_gnu_getopt(True)  # flags may also come after positional arguments
     try:
         words = options(arguments)[1:]
         values = {name: options[name].value for name in names}
         for value in values.values():
-            getattr(value, 'to_dict', None)  # a config that could not be opened raises at its first access
+            # A config file that could not be opened raises its error only at the first access to the config.
+            getattr(value, 'to_dict', None)
     except flags.Error as error:
         said, name = simplify_library_message(_without_traceback(str(error))), getattr(error, 'flagname', '')
-        is_field = 'config' in options and '.' in name  # only an error about an unknown flag has a `flagname`
+        # Only errors about an unknown flag have a `flagname`, so a dot in it means a mistyped config field.
+        is_field = 'config' in options and '.' in name
         raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
     except (AttributeError, KeyError) as error:
         said, plain = one_line(error), simplify_library_message(one_line(error))
@@ -151,11 +162,11 @@ def parse_flag_values(
 
 
 def unknown_field_message(said: str, arguments: Collection[str]) -> str:
-    """Returns an error line on an unknown config field: its full name, and fields with a similar or the same name."""
+    """Returns the error message for an unknown config field: its full name, and existing fields with a similar name."""
     name = said.strip("'").split("'")[0]
     paths = [argument.partition('=')[0].removeprefix('--config.') for argument in arguments]
     path = next((path for path in paths if path.split('.')[-1] == name), name)
-    # Late import, because the config's dataclasses load slowly.
+    # These imports are late, because the config dataclasses load slowly.
     from efficient_attention.config.nested_dicts import default_fields
     from efficient_attention.config.run import RunConfig
 
@@ -170,7 +181,7 @@ def unknown_field_message(said: str, arguments: Collection[str]) -> str:
 
 
 def check_positional_args(found: list[str], words: str) -> None:
-    """Raises InputError if there are fewer or more words than `words` names."""
+    """Raises InputError if the command line has too few or too many positional arguments."""
     names = words.split()
     if found and not names:
         raise InputError(f'{found[0]!r} is no flag; flags and config fields begin with --')
@@ -181,14 +192,15 @@ def check_positional_args(found: list[str], words: str) -> None:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Runs `main` and exits with a code of `ExitCode` if it raises; returns if it succeeds."""
+    """Runs a command's main function; if it raises, prints the error and exits with the error's exit code."""
     logging.basicConfig(level=logging.INFO, format='%(message)s')
     for noisy in ('absl', 'jax'):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         main()
     except BaseException as error:
-        if (watch := current_signal_thread()) and watch.is_ending:  # whatever error the stop has caused
+        # A stop signal may surface as any error inside a library; the process then ends as stopped, not as failed.
+        if (watch := current_signal_thread()) and watch.is_ending:
             watch.end_process()
         code = print_error_get_exit_code(error)
         if code is None:
@@ -197,7 +209,7 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 def print_error_get_exit_code(error: BaseException) -> int | None:
-    """Prints an error's line and returns its exit code; None for an error that is a bug in the program.
+    """Prints an error as one line and returns its exit code; returns None if the error is a bug in the program.
 
     NotImplementedError counts as bad input: the named backend does not support the request.
     """
@@ -205,17 +217,17 @@ def print_error_get_exit_code(error: BaseException) -> int | None:
         print('interrupted', file=sys.stderr)
     elif isinstance(error, (InputError, NotImplementedError, RunError)):
         show_error(error)
-    elif EXHAUSTED in str(error):  # JAX's error; this file does not import JAX
+    elif EXHAUSTED in str(error):  # JAX's error class is not available, because this file does not import JAX
         found = re.search(r'[Oo]ut of memory[^.]*', str(error))
         which = found[0] if found else EXHAUSTED
         show_error(RunError(f'the device has not enough memory ({which}); take fewer rows or beams at a time'))
-    elif not isinstance(error, RunStopped):  # the run has already reported it
+    elif not isinstance(error, RunStopped):  # a stopped run has already printed its own message
         return None
     return exit_code(error)
 
 
 def _without_traceback(text: str) -> str:
-    """Returns `text` with only the last line of the traceback that ml_collections puts into its messages."""
+    """Shortens an error message of ml_collections: of the traceback inside the message, only the last line remains."""
     if NO_ARGUMENT in text:
         return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
     before, found, lines = text.partition('Traceback (most recent call last):')
@@ -223,7 +235,7 @@ def _without_traceback(text: str) -> str:
 
 
 def simplify_library_message(text: str) -> str:
-    """Returns a line about a flag, with the message of a library at its end replaced by plain words."""
+    """Replaces a library's error message at the end of a line about a flag by plain words."""
     for said, plain in SAID:
         if match := re.search(f'{said}$', text, re.DOTALL):
             return text[: match.start()] + match.expand(plain)

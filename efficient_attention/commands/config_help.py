@@ -1,4 +1,4 @@
-"""Texts of --help about configs: a list of all configs, and every field of one config with its value and comment.
+"""Writes the help texts about configs: a list of all configs, and the fields of one config with values and comments.
 
 The comments are read from the source of the config dataclasses.
 """
@@ -20,13 +20,13 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import one_line
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
-WIDTH = 100  # columns per line
+WIDTH = 100  # characters per line of help
 INDENT = '  '
-COMMENTS_AT = 44  # column; the comment of a longer field starts on the next line
+COMMENTS_AT = 44  # column at which comments begin; after a longer field, the comment starts on the next line
 
 
 def list_configs(folder: Path = CONFIGS) -> str:
-    """Returns the list of config files: each with the first line of its docstring and the argument after a colon.
+    """Returns the list of config files for --help: path, first line of the docstring, and the argument of each config.
 
     Files are parsed, not run, except to find the values of an argument. A file that fails is listed with what is known.
     """
@@ -35,7 +35,7 @@ def list_configs(folder: Path = CONFIGS) -> str:
 
 
 def list_fields(values: Mapping[str, Any]) -> str:
-    """Returns every field of a config as it is set on the command line, with its value and comment.
+    """Returns the list of a config's fields for --help: each as a command-line flag, with its value and comment.
 
     Args:
         values: nested dicts with the fields of `RunConfig`; None = open, set when the run starts.
@@ -53,7 +53,10 @@ def list_fields(values: Mapping[str, Any]) -> str:
 
 
 def field_comments(kind: type) -> dict[str, str]:
-    """Returns {field: comment} of a dataclass, read at the end of the field's line or on the lines above; '' = none."""
+    """Reads the comment of each dataclass field from the source code; returns {field: comment}, '' without a comment.
+
+    The comment stands at the end of the field's line or on the lines above.
+    """
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base):
@@ -76,7 +79,7 @@ def _comments_of_class(kind: type) -> dict[str, str]:
 
 
 def _comments_by_line(source: str) -> tuple[dict[int, str], set[int]]:
-    """Returns {line: comment without '#'}, and the lines that contain only a comment."""
+    """Returns the comments of a source text as {line number: comment}, and the numbers of lines with only a comment."""
     comments, alone = {}, set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -94,7 +97,7 @@ def _comment_above(line: int, comments: Mapping[int, str], alone: set[int]) -> l
 
 
 def _config_entry(path: Path, folder: Path) -> str:
-    """Returns a config file's lines in the list; '' if it is not a config; for a damaged file, lines that say so."""
+    """Returns the help text about one config file; '' if the file is not a config, and a notice if it is damaged."""
     name = f'{INDENT}{path.relative_to(folder.parent)}'
     try:
         tree = ast.parse(path.read_bytes(), path.name)
@@ -111,7 +114,7 @@ def _config_entry(path: Path, folder: Path) -> str:
 
 
 def _binds_get_config(tree: ast.Module) -> bool:
-    """Whether a file defines, imports or assigns `get_config`."""
+    """Whether a Python file defines, imports or assigns `get_config`, so that it is a config."""
     nodes = list(ast.walk(tree))
     bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
@@ -120,7 +123,7 @@ def _binds_get_config(tree: ast.Module) -> bool:
 
 
 def _get_config_argument(tree: ast.Module) -> str:
-    """Returns name and default of `get_config`'s first argument, which follows a colon after the path; '' = none."""
+    """Returns the name and default of a config's argument, the text after the colon in --config; '' if it has none."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
     if not defined:
         return ''
@@ -134,16 +137,18 @@ def _get_config_argument(tree: ast.Module) -> str:
 
 
 def _default_text(default: ast.expr) -> str:
-    """Returns a default as it is typed after the colon if it is a string, otherwise as in the source."""
+    """Returns the default of a config's argument as a user would type it; a non-string default as in the source."""
     if isinstance(default, ast.Constant) and isinstance(default.value, str) and default.value:
         return default.value
     return ast.unparse(default)
 
 
 def _known_values(path: Path) -> str:
-    """Returns the values that a config's argument may have, from the config's own error for '?'; '' = not known.
+    """Returns the allowed values of a config's argument, taken from the config's own error message; '' if not known.
 
-    This runs the file; after any error in the file the values are not known.
+    The config raises this error for the argument '?'.
+
+    This function runs the config file. After any other error in the file, the values are not known, and it returns ''.
     """
     spec = importlib.util.spec_from_file_location(f'config_{path.stem}', path)
     assert spec and spec.loader
@@ -157,7 +162,7 @@ def _known_values(path: Path) -> str:
 
 
 def _field_lines(field: str, comment: str) -> Iterator[str]:
-    """Yields a field and its comment within the width, with the comment's lines below one another."""
+    """Yields the help lines of one config field: the field on the left, its wrapped comment in a right column."""
     start = f'{INDENT}{field}'
     if not comment:
         yield start
@@ -171,7 +176,7 @@ def _field_lines(field: str, comment: str) -> Iterator[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a value as Python text; '(open)' for a value that is set when the run starts."""
+    """Returns a config value as Python text; None becomes '(open)', because such a value is set when the run starts."""
     return '(open)' if value is None else repr(value)
 
 

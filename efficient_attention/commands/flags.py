@@ -1,4 +1,4 @@
-"""Flags that several commands share, so that each flag has one name, one type and one help text."""
+"""Defines the flags that several commands share, so that each flag has one name, one type and one help text."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,26 +8,26 @@ from absl import flags
 
 from efficient_attention.errors import InputError
 
-flags.disclaim_key_flags()  # --help then lists these flags under the calling command, not under this module
+flags.disclaim_key_flags()  # --help lists these flags under the command that uses them, not under this module
 
 
 class PathParser(flags.ArgumentParser):
-    """Parses the path of a file or folder."""
+    """Parser of flags whose value is the path of a file or folder."""
 
     def parse(self, argument: str | Path) -> Path:
-        """Returns the path that a word names."""
+        """Returns the value of a flag as a `Path`."""
         return Path(argument)
 
 
 class ListParser(flags.ArgumentParser):
-    """Parses comma-separated values; `read` converts each part to a value, or raises ValueError."""
+    """Parser of flags with comma-separated values; `read` converts each part to a value, or raises ValueError."""
 
     def __init__(self, read: Callable[[str], Any]) -> None:
         super().__init__()
         self.read = read
 
     def parse(self, argument: str | Sequence[Any]) -> list[Any]:
-        """Returns the values of a word; a default is already a list."""
+        """Returns the list of values of a comma-separated text; a default value, already a list, stays unchanged."""
         if not isinstance(argument, str):
             return list(argument)
         return [self.read(part.strip()) for part in argument.split(',')]
@@ -52,7 +52,7 @@ def define_integers(
 def define_choices(
     name: str, choices: Sequence[str], meaning: str, options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder:
-    """Defines a flag whose value is a list of some of `choices`; the default is all of them."""
+    """Defines a flag whose value is a comma-separated list of allowed names; the default is all allowed names."""
 
     def read(word: str) -> str:
         if word not in choices:
@@ -70,7 +70,7 @@ def _define_list(
 
 
 def define_verify() -> flags.FlagHolder[bool]:
-    """Defines --verify, for commands that read or write the checkpoints of a run."""
+    """Defines --verify, the flag with which a command only verifies the checksums of a run's checkpoints."""
     return flags.DEFINE_bool('verify', False, "Verify the checksums of the run's checkpoints, and do nothing else.")
 
 
@@ -94,7 +94,7 @@ def define_trained_workdir(
 
 
 def _define_folder(name: str, other: str, meaning: str, options: flags.FlagValues) -> flags.FlagHolder[Path | None]:
-    """Defines a folder flag with two names; a command line may use only one of them."""
+    """Defines a folder flag with two names; a command line may use only one of the names."""
     holder = flags.DEFINE(
         PathParser(),
         name,
@@ -102,7 +102,7 @@ def _define_folder(name: str, other: str, meaning: str, options: flags.FlagValue
         meaning,
         flag_values=options,
         serializer=flags.ArgumentSerializer(),
-        allow_overwrite=False,  # otherwise the last of two folders would win silently
+        allow_overwrite=False,  # if both names are given, absl reports an error instead of using the last folder
     )
     flags.DEFINE_alias(other, name, flag_values=options)
     return holder
@@ -111,14 +111,17 @@ def _define_folder(name: str, other: str, meaning: str, options: flags.FlagValue
 def define_output(
     meaning: str, default: Path | None = None, options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[Path | None]:
-    """Defines --output, the file or folder to write."""
+    """Defines --output, the file or folder that a command writes."""
     return define_path('output', meaning, default, options)
 
 
 def define_checkpoint(
     default: str, meaning: str = '', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[str]:
-    """Defines --checkpoint and --average; `meaning` explains an empty default."""
+    """Defines --checkpoint, which selects one checkpoint, and --average, which selects the mean of the last ones.
+
+    `meaning` explains an empty default of --checkpoint in the help text.
+    """
     mean = 'Use the mean of this many last checkpoints of the run, instead of --checkpoint.'
     flags.DEFINE_integer('average', None, mean, lower_bound=1, flag_values=options)
     meaning = f'Checkpoint of the run: last, best (by checkpoint.best_metric of its config), or a step{meaning}.'
@@ -126,7 +129,11 @@ def define_checkpoint(
 
 
 def chosen_checkpoint(options: flags.FlagValues = flags.FLAGS) -> str:
-    """Returns the value of --checkpoint, or 'average-N' for --average; raises InputError if both are given."""
+    """Returns the checkpoint that the flags select: the value of --checkpoint, or 'average-N' for --average=N.
+
+    Raises:
+        InputError: both flags are given.
+    """
     if options.average is None:
         return options.checkpoint
     if options['checkpoint'].present:
@@ -137,19 +144,19 @@ def chosen_checkpoint(options: flags.FlagValues = flags.FLAGS) -> str:
 def define_batch_size(
     default: int | None, meaning: str, options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[int | None]:
-    """Defines --batch_size, the rows computed at a time."""
+    """Defines --batch_size, the number of sequences that the model processes at a time."""
     return flags.DEFINE_integer('batch_size', default, f'Rows at a time{meaning}.', flag_values=options)
 
 
 def define_length(
     default: int | None, meaning: str, options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[int | None]:
-    """Defines --length, the positions or tokens per row."""
+    """Defines --length, the number of positions or tokens per sequence."""
     return flags.DEFINE_integer('length', default, meaning, flag_values=options)
 
 
 def define_split(
     names: Sequence[str], default: str | None, meaning: str, options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[str | None]:
-    """Defines --split, one of `names`."""
+    """Defines --split, the flag that selects a part of the data, such as the validation set."""
     return flags.DEFINE_enum('split', default, names, meaning, flag_values=options)

@@ -1,4 +1,4 @@
-"""Flags with which a command joins the other processes of a run that spans several hosts."""
+"""Defines the flags with which a command connects to the other processes of a training run on several hosts."""
 
 import contextlib
 import functools
@@ -10,13 +10,13 @@ from efficient_attention.errors import InputError
 from efficient_attention.processes.hosts import connect_cluster_hosts, connect_hosts, multi_host_run
 from efficient_attention.processes.rendezvous import Facts, RendezvousAddress
 
-flags.disclaim_key_flags()  # --help then lists these flags under the calling command, not under this module
+flags.disclaim_key_flags()  # --help lists these flags under the command that uses them, not under this module
 
 PLACE_FLAGS = ('coordinator', 'process_count', 'process_id', 'bind_address')
 
 
 def define_host_flags() -> None:
-    """Defines the flags that `multi_host_run_from_flags` reads."""
+    """Defines the flags of runs on several hosts: --distributed, the coordinator, and the number of this process."""
     flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
     flags.DEFINE_string('coordinator', None, 'host:port of process 0, if the cluster does not provide it.')
     flags.DEFINE_integer('process_count', None, 'Processes of the run, if the cluster does not provide it.')
@@ -26,7 +26,7 @@ def define_host_flags() -> None:
 
 
 def multi_host_run_from_flags(facts: Facts) -> contextlib.AbstractContextManager[None]:
-    """Joins the run's other processes, if --distributed is given, until the end of the block (`multi_host_run`).
+    """Returns a context in which this process belongs to a run on several hosts; it does nothing without --distributed.
 
     Args:
         facts: nested dicts that must be equal in all processes; code and package versions are compared as well.

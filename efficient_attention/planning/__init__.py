@@ -1,1 +1,1 @@
-"""Plans a training run: computes the cost of a step from its compiled program, without having the devices."""
+"""Plans a training run: estimates memory and time of a training step from its compiled program, without the devices."""

@@ -1,4 +1,4 @@
-"""Published figures of the chips for which a run can be planned: memory, bandwidth, links, clock."""
+"""Lists the published specifications of TPUs and GPUs that the planner knows: memory, bandwidth, links and clock."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ TERA = 1e12
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One kind of device. Its peak FLOP/s is in training/throughput.py.
+    """The published specifications of one kind of TPU or GPU. Its peak FLOP/s is in training/throughput.py.
 
     Args:
         memory: bytes available to a program and its arrays.
-        bandwidth: of its memory, bytes per second.
-        link: bytes per second that it sends around a ring of neighbours along one axis of the topology.
+        bandwidth: memory bandwidth in bytes per second.
+        link: bytes per second that the chip sends around a ring of neighbours along one axis of the topology.
         clock: cycles per second of the unit that the compiler's estimates count; 0 = not known.
     """
 
@@ -24,14 +24,16 @@ class Chip:
     clock: float = 0.0
 
 
-# Memory of a TPU: the limit of a program in the compiler of libtpu 0.0.42 (its error line 'exceeds available HBM'). 16,
-# 95 and 32 GB are published. Bandwidths: Google Cloud's documentation of v5e, v5p and v6e. "Bandwidth per chip" of HBM;
-# for links, "bandwidth per chip" of the interconnect in both directions (400, 1,200 and 800 GB/s) divided by its 4, 6
-# and 4 ports. A ring along an axis uses two ports, and sends with half of each.
-# Clock: the peak divided by the operations per cycle: 2 for each of 128 x 128 cells of 4 matrix units (v5e) or of 2
-# cores of 4 (v5p), from the same pages. For v6e these pages give no plausible clock.
-# H200: NVIDIA's data sheet of the H200 SXM (141 GB at 4.8 TB/s; NVLink 900 GB/s, half of it in each direction). JAX
-# uses three quarters of the memory by default.
+# TPU memory is the limit for a program in libtpu 0.0.42, from the compiler's error line 'exceeds available HBM'.
+# The published memory sizes of v5e, v5p and v6e are 16, 95 and 32 GB.
+# The TPU bandwidths are the HBM "bandwidth per chip" in Google Cloud's documentation of v5e, v5p and v6e.
+# The interconnect's published "bandwidth per chip", both directions, is 400, 1,200 and 800 GB/s over 4, 6 and 4 ports.
+# A link's rate is this bandwidth per port: a ring along an axis uses two ports, and sends with half of each.
+# The clock is the peak divided by the operations per cycle, from the same pages of the documentation.
+# Operations per cycle are 2 for each of 128 x 128 cells of 4 matrix units on v5e, and of 2 cores with 4 units on v5p.
+# The v6e has no clock here, because these pages give no plausible clock for it.
+# H200: NVIDIA's data sheet of the H200 SXM gives 141 GB at 4.8 TB/s, and NVLink with 900 GB/s, half in each direction.
+# JAX uses three quarters of a GPU's memory by default.
 CHIPS = {
     'v5e': Chip(int(15.75 * GIB), 819 * GIGA, 400 * GIGA / 4, clock=197 * TERA / (2 * 128 * 128 * 4)),
     'v5p': Chip(int(95.74 * GIB), 2765 * GIGA, 1200 * GIGA / 6, clock=459 * TERA / (2 * 128 * 128 * 8)),

@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: their number, their mesh axes, and the bytes that a device sends."""
+"""Finds the collectives in a compiled program: their number, their mesh axes, and the bytes that a device sends."""
 
 import dataclasses
 import math
@@ -22,24 +22,24 @@ SCATTER = 'all-reduce-scatter'
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """The sum of all collectives of one kind over the same axes of the mesh, in one step."""
+    """The total of all collectives of one kind, such as all-reduce, over the same mesh axes in one training step."""
 
     kind: str
-    axes: str  # names joined by '+'
+    axes: str  # names of the mesh axes, joined by '+'
     count: int
-    sent_bytes: float  # by one device
+    sent_bytes: float  # bytes that one device sends
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveInstruction:
-    """One collective instruction of a program, executed by several devices.
+    """One collective instruction, such as an all-reduce, of a compiled program; several devices execute it together.
 
     Its `members` exchange data along `axes` of the mesh. Each member contributes `operands` and receives `results`,
     `times` times per call of the program.
     """
 
     kind: str
-    axes: str  # names joined by '+'
+    axes: str  # names of the mesh axes, joined by '+'
     members: int
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]
@@ -47,12 +47,12 @@ class CollectiveInstruction:
 
     @property
     def sent_bytes(self) -> float:
-        """The bytes that one device sends in one call of the program."""
+        """The bytes that one device sends for this collective in one call of the program."""
         return self.times * sent_bytes(self.kind, sum(shape.unpadded_bytes for shape in self.operands), self.members)
 
 
 def collectives_of(program: HloProgram, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Returns the collectives of one call of the program on a mesh, sorted by sent bytes, largest first."""
+    """Returns the totals of a program's collectives per kind and mesh axes, sorted by sent bytes, largest first."""
     found: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for one in find_collectives(program.executed_instructions(), mesh_shape):
         count, sent = found[one.kind, one.axes]
@@ -64,9 +64,9 @@ def collectives_of(program: HloProgram, mesh_shape: Mapping[str, int]) -> list[C
 def find_collectives(
     runs: Iterable[ExecutedInstruction], mesh_shape: Mapping[str, int]
 ) -> Iterator[CollectiveInstruction]:
-    """Yields the collectives of a program on a mesh.
+    """Yields each collective instruction of a program once, with the mesh axes along which it communicates.
 
-    The compiler may split one instruction over several computations, to overlap it with others; it is yielded once.
+    The compiler may split one collective over several computations, to overlap it with others. It is then yielded once.
     """
     seen: set[tuple[str, str]] = set()
     for run in runs:
@@ -87,14 +87,17 @@ def find_collectives(
 
 
 def collective_result_shapes(run: ExecutedInstruction) -> tuple[Shape, ...]:
-    """Returns the shapes of a collective's results; a '-start' instruction lists its operands before them."""
+    """Returns the shapes of a collective's results, without the operands that a '-start' instruction lists first."""
     shapes, operands = run.instruction.shapes, len(run.operand_shapes())
     has_operands = run.instruction.opcode.endswith('-start') and len(shapes) > operands
     return shapes[operands:] if has_operands else shapes
 
 
 def collective_kind(run: ExecutedInstruction) -> str | None:
-    """Returns the kind of a collective; None for other instructions and for the end of an asynchronous collective."""
+    """Returns the kind of a collective, such as 'all-gather'; None if the instruction does not start a collective.
+
+    The end of an asynchronous collective does not count, because its '-start' instruction is already counted.
+    """
     kind = run.instruction.opcode.removesuffix('-start')
     if kind not in KINDS:
         return None
@@ -102,10 +105,10 @@ def collective_kind(run: ExecutedInstruction) -> str | None:
 
 
 def is_duplicate_collective(run: ExecutedInstruction, seen: set[tuple[str, str]]) -> bool:
-    """Returns whether another part of the same collective was seen in this loop or main program; records the part.
+    """Returns whether a fused instruction belongs to a collective that was already counted; otherwise records it.
 
-    Only fusions hold parts of one collective, which share a channel. Separate instructions may share a channel too: all
-    instructions traced inside `jax.shard_map` do.
+    The compiler may split a collective over several fusions; these instructions have the same channel id. Outside of
+    fusions, different collectives may have the same channel id, as all collectives inside `jax.shard_map` do.
     """
     channel = re.search(r'channel_id=(\d+)', run.instruction.attributes)
     if channel is None or not run.is_fused:
@@ -118,16 +121,23 @@ def is_duplicate_collective(run: ExecutedInstruction, seen: set[tuple[str, str]]
 
 
 def sent_bytes(kind: str, operand_bytes: float, members: int) -> float:
-    """Returns the bytes that one of `members` devices sends around a ring; `operand_bytes`: of one device."""
+    """Returns the bytes that each of several devices sends for a collective over a ring.
+
+    Args:
+        kind: the kind of the collective.
+        operand_bytes: size of one device's operands.
+        members: number of devices in the ring.
+    """
     share = (members - 1) / members
     factors = {'all-gather': members - 1, 'all-reduce': 2 * share, 'reduce-scatter': share, 'all-to-all': share}
     return operand_bytes * factors.get(kind, 1)
 
 
 def device_groups(attributes: str, devices: int) -> np.ndarray:
-    """Returns int [groups, members]: the devices that exchange with one another; for permutations, pairs (from, to).
+    """Returns the groups of devices that communicate in a collective, int [groups, members].
 
-    XLA writes groups as a list, as a reshaped and transposed range, or as axes of its own mesh.
+    For a permutation, each group is a pair (sender, receiver). XLA writes groups as a list, as a reshaped and
+    transposed range, or as axes of a mesh.
     """
     if listed := _LISTED.search(attributes):
         groups = [[int(device) for device in group.split(',')] for group in re.findall(r'\{([\d,]+)\}', listed[1])]
@@ -140,7 +150,10 @@ def device_groups(attributes: str, devices: int) -> np.ndarray:
 
 
 def parse_iota_groups(sizes: str, reshaped: str | None, transposed: str | None) -> np.ndarray:
-    """Returns the array that XLA writes as [sizes]<=[reshaped]T(transposed), or as [reshaped]T(transposed)."""
+    """Returns the device ids that XLA writes as a reshaped and transposed range, such as [4,2]<=[2,4]T(1,0).
+
+    The general forms are [sizes]<=[reshaped]T(transposed) and [reshaped]T(transposed).
+    """
     shape = parse_integers(sizes)
     if reshaped is None:
         array = np.arange(int(np.prod(shape))).reshape(shape)
@@ -152,10 +165,11 @@ def parse_iota_groups(sizes: str, reshaped: str | None, transposed: str | None) 
 def parse_mesh_groups(
     mesh: str, sizes: str | None, reshaped: str | None, transposed: str | None, axes: str
 ) -> np.ndarray:
-    """Returns the groups over some axes of a mesh that XLA writes as 'name'=size, ...
+    """Returns the device groups of a collective that XLA describes by the axes of a mesh.
 
-    Without device ids, the ids are a range. An axis may be part of a mesh axis: 'name':(before)size, where `before`
-    positions of the mesh axis come before the part.
+    XLA writes the mesh as 'name'=size, .... Without device ids, the ids are a range. A group may extend over a part
+    of a mesh axis, written as 'name':(before)size, where `before` is the size of the parts of that axis before this
+    part.
     """
     shape = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
     total = int(np.prod(list(shape.values())))
@@ -179,12 +193,13 @@ def parse_mesh_groups(
 
 
 def mesh_axes_of_groups(groups: np.ndarray, mesh_shape: Mapping[str, int]) -> str:
-    """Returns the mesh axes along which the members of a group differ, such as 'data+fsdp'."""
-    places = np.stack(np.unravel_index(groups, list(mesh_shape.values())), axis=-1)  # [groups, members, axes]
+    """Returns the names of the mesh axes along which the devices of a group differ, such as 'data+fsdp'."""
+    # The mesh coordinates of each device have the shape [groups, members, axes].
+    places = np.stack(np.unravel_index(groups, list(mesh_shape.values())), axis=-1)
     differs = (places != places[:, :1]).any(axis=(0, 1))
     return '+'.join(name for name, is_axis in zip(mesh_shape, differs, strict=True) if is_axis)
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
-    """Returns the integers of a comma-separated list."""
+    """Returns the integers of a comma-separated text."""
     return tuple(int(number) for number in text.split(',') if number)

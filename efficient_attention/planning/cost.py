@@ -1,4 +1,4 @@
-"""The FLOPs, memory traffic and estimated cycles of one call of a compiled program on one device."""
+"""Computes the FLOPs, memory traffic and estimated cycles of one call of a compiled program on one device."""
 
 import dataclasses
 import math
@@ -24,15 +24,15 @@ SLICES = frozenset(('dynamic-slice', 'slice', 'gather'))
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of one call on one device."""
+    """The cost of one call of a compiled program on one device: FLOPs, memory traffic and cycles."""
 
-    flops: float  # of matrix products; a multiply-add counts two
-    bytes: float  # read and written in the device's main memory, without padding of tiles
-    cycles: float  # estimated by the compiler, without collectives; 0 if it gives no estimate
+    flops: float  # FLOPs of matrix products only; a multiply-add counts as two
+    bytes: float  # bytes read and written in the device's main memory, without the padding of arrays
+    cycles: float  # clock cycles that the compiler estimates, without collectives; 0 if it gives no estimate
 
 
 def cost_of(program: HloProgram) -> Cost:
-    """Returns the cost of one call of a program; instructions in loops count as often as they run."""
+    """Returns the cost of one call of a compiled program; an instruction in a loop counts as often as it runs."""
     flops = traffic = cycles = 0.0
     for run in program.executed_instructions():
         flops += run.times * flops_of(run)
@@ -44,7 +44,10 @@ def cost_of(program: HloProgram) -> Cost:
 
 
 def flops_of(run: ExecutedInstruction) -> float:
-    """Returns the FLOPs of a matrix product, on TPUs written as a convolution; 0 for other instructions."""
+    """Returns the FLOPs of an HLO instruction; instructions that are no matrix product or convolution count as 0.
+
+    On TPUs, the compiler writes matrix products as convolutions.
+    """
     instruction = run.instruction
     if instruction.opcode not in ('dot', 'convolution'):
         return 0.0
@@ -57,7 +60,7 @@ def flops_of(run: ExecutedInstruction) -> float:
 
 
 def convolution_flops(instruction: HloInstruction, result: Shape, left: Shape, kernel: Shape) -> float:
-    """Returns the FLOPs of a convolution (two per multiply-add), without padding and gaps between dilated elements."""
+    """Returns the FLOPs of a convolution, two per multiply-add; products with padding or dilation gaps do not count."""
     labels = _LABELS.search(instruction.attributes)
     assert labels, instruction
     window = _WINDOW.search(instruction.attributes)
@@ -74,7 +77,7 @@ def convolution_flops(instruction: HloInstruction, result: Shape, left: Shape, k
 
 
 def convolution_pair_count(window: dict[str, str], outputs: int, inputs: int) -> int:
-    """Returns the number of pairs (output, window position) along one dimension that read an input element."""
+    """Returns how many multiply-adds a one-dimensional convolution needs, without those on padding or dilation gaps."""
     stride, dilation, between = (int(window.get(name, 1)) for name in ('stride', 'rhs_dilate', 'lhs_dilate'))
     before = int(window.get('pad', '0_0').split('_')[0])
     places = np.arange(int(window.get('size', 1))) * dilation - before
@@ -85,10 +88,10 @@ def convolution_pair_count(window: dict[str, str], outputs: int, inputs: int) ->
 def instruction_memory_traffic(run: ExecutedInstruction, program: HloProgram) -> float:
     """Returns the bytes that an instruction reads and writes in main memory.
 
-    If an instruction reads only a slice of an operand, only the slice counts.
+    For an instruction that reads only a slice of an operand, only the slice counts.
     """
     instruction = run.instruction
-    # '-done' only ends an asynchronous '-start'.
+    # A '-done' instruction moves no data; it only waits for the asynchronous '-start' instruction, which is counted.
     if instruction.opcode in STILL or instruction.opcode.endswith('-done'):
         return 0.0
     inner = program.computations.get(instruction.called_computations[0], {}) if instruction.opcode == 'fusion' else {}
@@ -104,7 +107,7 @@ def instruction_memory_traffic(run: ExecutedInstruction, program: HloProgram) ->
 
 
 def fusion_bytes(inner: Computation) -> float:
-    """Returns the bytes that a fusion of these instructions reads and writes; its last instruction is the result."""
+    """Returns the bytes that a fusion reads and writes in main memory; its last instruction is the result."""
     parameters = [line for line in inner.values() if line.opcode == 'parameter']
     root = list(inner.values())[-1]
     results = [inner[name] for name in root.operands if name in inner] if root.opcode == 'tuple' else [root]
@@ -113,7 +116,7 @@ def fusion_bytes(inner: Computation) -> float:
 
 
 def parameter_read_bytes(parameter: HloInstruction, inner: Computation) -> float:
-    """Returns the bytes that a fusion reads of a parameter; for slices and updates, only the accessed part."""
+    """Returns the bytes that a fusion reads of one parameter; if the fusion only slices it, only the slice counts."""
     total, waiting = 0.0, [parameter]
     while waiting:
         source = waiting.pop()
@@ -129,7 +132,7 @@ def parameter_read_bytes(parameter: HloInstruction, inner: Computation) -> float
 
 
 def result_written_bytes(result: HloInstruction, inner: Computation) -> float:
-    """Returns the bytes that a fusion writes of a result; for an in-place update, only the new part."""
+    """Returns the bytes that a fusion writes for one result; for an in-place update, only the updated part counts."""
     source = result
     while source.opcode == 'bitcast' and source.operands[0] in inner:
         source = inner[source.operands[0]]
@@ -141,5 +144,5 @@ def result_written_bytes(result: HloInstruction, inner: Computation) -> float:
 
 
 def main_memory_bytes(shapes: tuple[Shape, ...]) -> float:
-    """Returns the bytes of the shapes that are in main memory."""
+    """Returns the total bytes of the arrays that are in the device's main memory."""
     return sum(shape.unpadded_bytes for shape in shapes if shape.space == 0)

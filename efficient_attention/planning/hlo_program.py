@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 
-# Bytes per element, for types whose names do not contain the width.
+# Bytes per element of the HLO types whose names do not contain the width in bits.
 _WIDTHS = {'pred': 1, 'token': 0, 'opaque': 0, 'c64': 8, 'c128': 16, 's4': 0.5, 'u4': 0.5}
 _SHAPE = re.compile(r'\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?')
 _NAME = re.compile(r'%([\w.\-]+)')
@@ -19,14 +19,14 @@ _LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
 _CALLED = re.compile(r'\b(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.\-]+)')
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-# Instructions that neither compute nor move data themselves.
+# These instructions neither compute nor move data themselves, so they cost no time.
 STILL = frozenset(('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional', 'call'))
 STILL |= {'after-all', 'partition-id', 'replica-id'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """An array in a program; `space` 0 is the device's main memory."""
+    """The dtype, shape and memory space of an array in a compiled program; space 0 is the device's main memory."""
 
     dtype: str
     sizes: tuple[int, ...]
@@ -34,23 +34,26 @@ class Shape:
 
     @property
     def unpadded_bytes(self) -> float:
-        """The array's bytes, without padding."""
+        """The size of the array in bytes, without padding."""
         return math.prod(self.sizes) * dtype_bytes(self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class HloInstruction:
-    """One line of a computation."""
+    """One instruction of a compiled program, parsed from one line of its HLO text."""
 
     name: str
     opcode: str
-    shapes: tuple[Shape, ...]  # shapes of the result; several if it is a tuple
+    shapes: tuple[Shape, ...]  # shapes of the result; several if the result is a tuple
     operands: tuple[str, ...]
-    attributes: str  # the text after the operands; for a constant or parameter, it begins with the value in brackets
+    attributes: str  # the text after the operands; for a constant or parameter, this text begins with the value
 
     @functools.cached_property
     def called_computations(self) -> tuple[str, ...]:
-        """The computations that the instruction runs, without the function that a reduction applies to elements."""
+        """The names of the computations that the instruction runs, such as a loop body or a fusion.
+
+        The function that a reduction applies to elements is not included.
+        """
         branches = _BRANCHES.search(self.attributes)
         if branches:
             return tuple(_NAME.findall(branches[1]))
@@ -64,17 +67,17 @@ Computation = dict[str, HloInstruction]
 
 @dataclasses.dataclass(frozen=True)
 class ExecutedInstruction:
-    """An instruction with its computation, and how often it runs in one call of the program."""
+    """An HLO instruction with its computation, and how often it runs in one call of the program."""
 
     instruction: HloInstruction
     computation: Computation
     times: int
-    name: str  # name of the computation
-    scope: str  # the main computation, loop body or branch that contains the instruction, directly or within a fusion
+    name: str  # name of the computation that contains the instruction
+    scope: str  # name of the main computation, loop body or branch that contains the instruction, also inside a fusion
 
     @property
     def is_fused(self) -> bool:
-        """Whether the instruction is part of a fusion, which runs as one unit."""
+        """Whether the instruction is inside a fusion, which runs as one unit."""
         return self.name != self.scope
 
     def operand_shapes(self) -> tuple[Shape, ...]:
@@ -85,13 +88,16 @@ class ExecutedInstruction:
 
 @dataclasses.dataclass(frozen=True)
 class HloProgram:
-    """The computations of a program by name, and the name of the first one."""
+    """A compiled program: its HLO computations by name, and the name of the computation that runs first."""
 
     computations: dict[str, Computation]
     entry: str
 
     def executed_instructions(self) -> Iterator[ExecutedInstruction]:
-        """Yields every executed instruction, also inside fusions and loops; of a condition, only the longest branch."""
+        """Yields every instruction that runs, also inside fusions and loops, with the number of its executions.
+
+        Of a conditional's branches, only the longest one counts.
+        """
         return self._executed_in_computation(self.entry, 1, self.entry)
 
     def _executed_in_computation(self, name: str, times: int, scope: str) -> Iterator[ExecutedInstruction]:
@@ -108,14 +114,14 @@ class HloProgram:
                 yield from self._executed_in_computation(called, inner, scope if is_part else called)
 
     def running_computations(self, instruction: HloInstruction) -> tuple[str, ...]:
-        """Returns the computations that an instruction runs; of a condition's branches, only the longest."""
+        """Returns the names of the computations that an instruction runs; of a conditional, only the longest branch."""
         called = instruction.called_computations
         return (
             (max(called, key=self.result_element_count),) if instruction.opcode == 'conditional' and called else called
         )
 
     def result_element_count(self, name: str) -> int:
-        """Returns the number of elements in all results of a computation, as a measure of its run time."""
+        """Returns the number of elements in all results of a computation, a rough measure of its run time."""
         return sum(
             run.times * sum(math.prod(shape.sizes) for shape in run.instruction.shapes)
             for run in self._executed_in_computation(name, 1, name)
@@ -123,10 +129,10 @@ class HloProgram:
         )
 
     def loop_trip_count(self, loop: HloInstruction, computation: Computation) -> int | None:
-        """Returns how often the body of a loop in this computation runs; None if the program does not tell.
+        """Returns how many iterations a loop of the program has; None if the program does not say.
 
-        The number is stated by the compiler. Otherwise it follows from a condition `counter < limit`, the counter's
-        first value and its increment in the body. The increment exceeds 1 in loops that the compiler has unrolled.
+        Usually the compiler states the number. Otherwise the number follows from the loop condition `counter < limit`,
+        the counter's first value and its increment. In loops that the compiler has unrolled, the increment exceeds 1.
         """
         known = _TRIPS.search(loop.attributes)
         if known:
@@ -147,13 +153,16 @@ class HloProgram:
         return -(-(limit - (start or 0)) // steps[0]) if is_sum else None
 
     def loops_of_unknown_length(self) -> list[str]:
-        """Returns the names of loops with an unknown number of turns; they count as one turn."""
+        """Returns the names of the loops whose number of iterations is not known; the cost counts one iteration."""
         loops = {run.instruction.name: run for run in self.executed_instructions() if run.instruction.opcode == 'while'}
         return [name for name, run in loops.items() if self.loop_trip_count(run.instruction, run.computation) is None]
 
 
 def parse_loop_condition(condition: Computation) -> tuple[int, int] | None:
-    """Returns, for a loop condition `element < limit`, the element's index in the loop's tuple, and the limit."""
+    """Parses a loop condition `counter < limit`; returns the counter's index in the loop state, and the limit.
+
+    Returns None for a condition of another form.
+    """
     compares = [line for line in condition.values() if line.opcode == 'compare' and 'direction=LT' in line.attributes]
     if len(compares) != 1:
         return None
@@ -164,7 +173,7 @@ def parse_loop_condition(condition: Computation) -> tuple[int, int] | None:
 
 
 def tuple_element_instruction(made: HloInstruction, place: int, computation: Computation) -> HloInstruction | None:
-    """Returns the instruction that computes an element of a tuple; None if the tuple is not built from elements."""
+    """Returns the instruction that computes one element of a tuple; None if no `tuple` instruction builds the tuple."""
     found = computation.get(made.operands[place]) if made.opcode == 'tuple' else None
     while found is not None and found.opcode in ('copy', 'bitcast'):
         found = computation.get(found.operands[0])
@@ -172,7 +181,7 @@ def tuple_element_instruction(made: HloInstruction, place: int, computation: Com
 
 
 def constant_value(instruction: HloInstruction | None, computation: Computation) -> int | None:
-    """Returns the value of an integer constant, possibly copied; None for any other instruction."""
+    """Returns the value of an integer constant or of a copy of such a constant; None for any other instruction."""
     while instruction is not None and instruction.opcode in ('copy', 'bitcast'):
         instruction = computation.get(instruction.operands[0])
     value = re.match(r'(-?\d+)\)', instruction.attributes) if instruction and instruction.opcode == 'constant' else None
@@ -180,7 +189,7 @@ def constant_value(instruction: HloInstruction | None, computation: Computation)
 
 
 def parse_program(text: str) -> HloProgram:
-    """Returns the program parsed from a compiled module's text (`jax.stages.Compiled.as_text`)."""
+    """Parses the HLO text of a compiled program, as `jax.stages.Compiled.as_text` returns it."""
     computations: dict[str, Computation] = {}
     entry, current = '', {}
     for line in text.splitlines():
@@ -195,7 +204,7 @@ def parse_program(text: str) -> HloProgram:
 
 
 def parse_instruction(name: str, text: str) -> HloInstruction:
-    """Returns the instruction `name`, parsed from the text after '=': shape, opcode, operands, attributes."""
+    """Parses one HLO instruction from its name and the text after '=': shape, opcode, operands, attributes."""
     end = closing_bracket(text) if text.startswith('(') else text.index(' ')
     kind, _, rest = text[end:].lstrip().partition('(')
     stop = closing_bracket('(' + rest) - 1
@@ -206,7 +215,7 @@ def parse_instruction(name: str, text: str) -> HloInstruction:
 
 
 def closing_bracket(text: str) -> int:
-    """Returns the index after the bracket that closes the first bracket of `text`."""
+    """Returns the index just after the bracket that closes the first bracket of a text."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == '(') - (letter == ')')
@@ -216,7 +225,7 @@ def closing_bracket(text: str) -> int:
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Returns the arrays in the text of a shape, such as 'bf16[2,3]{1,0}' or '(f32[], s32[4])'."""
+    """Parses an HLO shape, such as 'bf16[2,3]{1,0}', or a tuple of shapes, such as '(f32[], s32[4])'."""
     return tuple(
         Shape(
             dtype,

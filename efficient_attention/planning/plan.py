@@ -1,4 +1,4 @@
-"""Plans a config's training step on a topology: memory, cost, estimated time, and the largest batch that fits."""
+"""Plans a training step on given devices: memory, FLOPs, estimated time, and the largest batch that fits."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,47 +13,50 @@ from efficient_attention.planning.step import PlannedStep, compile_step
 from efficient_attention.planning.topology import Topology, devices_of
 from efficient_attention.training.throughput import peak_flops
 
-MOST_COMPILED = 3  # most batches compiled in the search for the largest batch
-ENOUGH = 0.9  # share of the memory; the search stops at a batch that uses this much
+MOST_COMPILED = 3  # maximum number of batch sizes that the search for the largest batch compiles
+ENOUGH = 0.9  # the search stops at a batch that uses this share of a device's memory
 
 
 class LinearMemoryModel(NamedTuple):
-    """A linear model of a device's bytes as a function of the rows of the global batch."""
+    """A linear model of a device's memory in bytes: a constant, plus a term per row of the global batch."""
 
     fixed: float
     per_row: float
 
     @classmethod
     def fit_two_points(cls, points: dict[int, int]) -> 'LinearMemoryModel':
-        """Returns the line through the two largest sizes; `points`: rows -> bytes."""
+        """Returns the model that fits the two largest batch sizes exactly; `points` maps batch rows to bytes."""
         (rows, needed), (before, needed_before) = sorted(points.items(), reverse=True)[:2]
         per_row = max((needed - needed_before) / (rows - before), 0.0)
         return cls(needed - per_row * rows, per_row)
 
     def max_rows(self, limit: int, step: int) -> int:
-        """Returns the most rows, a multiple of `step`, that stay within `limit` bytes; 0 if rows cost nothing."""
+        """Returns the largest batch size, a multiple of `step`, that stays within `limit` bytes.
+
+        Returns 0 if the memory does not grow with the rows.
+        """
         return max(int((limit - self.fixed) / self.per_row) // step, 0) * step if self.per_row else 0
 
 
 class LargestBatch(NamedTuple):
-    """The result of the search for the largest batch."""
+    """The result of the search for the largest batch that fits into a device's memory."""
 
-    rows: int  # 0 = no batch fits
-    points: dict[int, int]  # rows of each compiled batch -> bytes of a device
+    rows: int  # rows of the largest batch; 0 if no batch fits
+    points: dict[int, int]  # {rows of a compiled batch: bytes that a device needs}
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTimeEstimate:
-    """Estimated seconds of a step; None if a needed figure is not known."""
+    """Estimates of a training step's seconds and their parts; None where a specification of the chip is not known."""
 
-    products: float | None  # matrix products at the published peak
-    traffic: float | None  # reads and writes at the published bandwidth
-    compiler: float | None  # the compiler's estimated cycles, without collectives
-    collectives: float | None  # if each axis sends at the published rate of a ring, without overlap
+    products: float | None  # seconds of matrix products at the published peak FLOP/s
+    traffic: float | None  # seconds of memory reads and writes at the published bandwidth
+    compiler: float | None  # seconds by the compiler's estimated cycles, without collectives
+    collectives: float | None  # seconds of collectives at the published rate of a ring, without overlap
 
     @property
     def step_seconds(self) -> float | None:
-        """An upper estimate of the whole step's seconds, without overlap of collectives and computation."""
+        """An upper estimate of a step's seconds, which assumes that collectives do not overlap with computation."""
         roofline = None if self.products is None or self.traffic is None else max(self.products, self.traffic)
         compute = self.compiler if self.compiler is not None else roofline
         return None if compute is None or self.collectives is None else compute + self.collectives
@@ -61,20 +64,20 @@ class StepTimeEstimate:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The plan of one config on one topology."""
+    """The estimated memory, cost and time of a config's training step on one topology."""
 
     topology: Topology
     step: PlannedStep
-    batch_size: int  # batch size for which the step was compiled
-    cost: Cost | None  # None if the step fits on no device
+    batch_size: int  # rows of the batch for which the step was compiled
+    cost: Cost | None  # None if the compiler refused the step, because no device can hold it
     collectives: list[Collective]
-    uncounted_loops: int  # loops counted as one turn, because their number of turns is not known
+    uncounted_loops: int  # number of loops that count as one iteration, because their iterations are not known
     estimate: StepTimeEstimate
-    largest: LargestBatch | None  # None if it was not searched for
+    largest: LargestBatch | None  # None if the largest batch was not searched for
 
     @property
     def activation_bytes(self) -> int | None:
-        """The part of the temporary memory that grows with the rows; None if only one batch was compiled."""
+        """The bytes of temporary memory that grow with the batch size; None if only one batch size was compiled."""
         if self.largest is None or len(self.largest.points) < 2:
             return None
         growing = LinearMemoryModel.fit_two_points(self.largest.points).per_row * self.batch_size
@@ -82,9 +85,10 @@ class Plan:
 
 
 def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True) -> Plan:
-    """Compiles the step for the config's batch, optionally searches for the largest batch, and returns the plan.
+    """Compiles a config's training step for a topology, and returns the plan: memory, cost and estimated time.
 
-    If the config's batch does not fit, the plan describes the largest batch that fits.
+    If `is_searched`, this also searches for the largest batch that fits. If the config's batch does not fit, the plan
+    then describes the largest batch that fits.
 
     Raises:
         InputError: the environment cannot compile for the topology, or the config does not fit its devices.
@@ -108,22 +112,22 @@ def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True
 
 
 def batch_size_multiple(step: PlannedStep) -> int:
-    """Returns the factor of which batch rows must be a multiple: the devices that share rows times micro-batches."""
+    """Returns the number of which the batch size must be a multiple: data-parallel devices times micro-batches."""
     shape = step.run.mesh.shape
     return shape['data'] * shape['fsdp'] * step.run.config.train.micro_batches
 
 
 def largest_batch(needed: Callable[[int], int], start: dict[int, int], *, step: int, limit: int) -> LargestBatch:
-    """Returns the largest compiled batch within `limit` bytes, searched with a linear model of bytes per row.
+    """Returns the largest batch that fits into a device's memory, found by compiling a few batch sizes.
 
-    The first guess assumes that all bytes beyond those of 0 rows grow with the rows. Each next guess uses the line
-    through the last two batches.
+    Each batch size to compile is predicted by a linear model of bytes per row. The first model assumes that all bytes
+    beyond the bytes of 0 rows grow with the rows. Each later model is the line through the two largest batches.
 
     Args:
-        needed: compiles a batch of this many rows and returns the bytes of a device.
+        needed: compiles a batch of this many rows and returns the bytes that a device needs.
         start: known bytes of 0 rows, and bytes of the first, already compiled batch.
-        step: the number of rows must be a multiple of it.
-        limit: bytes of a device.
+        step: the number of rows must be a multiple of this number.
+        limit: bytes of memory of a device.
     """
     points = dict(start)
 
@@ -142,7 +146,7 @@ def largest_batch(needed: Callable[[int], int], start: dict[int, int], *, step: 
 
 
 def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: LargestBatch | None) -> Plan:
-    """Returns the plan of a compiled step."""
+    """Returns the plan of a compiled training step: its memory, cost, collectives and estimated time."""
     program = step.program
     cost = cost_of(program) if program else None
     collectives = collectives_of(program, step.run.mesh.shape) if program else []
@@ -154,7 +158,7 @@ def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: LargestBa
 def estimate_step_time(
     topology: Topology, step: PlannedStep, cost: Cost | None, collectives: list[Collective]
 ) -> StepTimeEstimate:
-    """Returns the estimated seconds of a step; all None for a CPU, for which no figures are published."""
+    """Returns the estimated seconds of a training step; all None for a CPU, whose peak and bandwidth are not known."""
     chip, peak = topology.chip, peak_flops(step.run.mesh.devices.flat[0].device_kind)
     if chip is None or peak is None or cost is None:
         return StepTimeEstimate(None, None, None, None)
@@ -164,7 +168,7 @@ def estimate_step_time(
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
-    """Returns the plan's figures as a dict for a JSON file."""
+    """Returns all numbers of a plan as a dict for a JSON file."""
     memory = dataclasses.asdict(plan.step.memory)
     return {
         'topology': dataclasses.asdict(plan.topology),

@@ -28,7 +28,7 @@ def format_plan(plan: Plan) -> str:
 
 
 def row_length(plan: Plan) -> str:
-    """Returns the length of the rows as text; for sources and targets, both lengths."""
+    """Returns the row length of a planned batch as text; for text-to-text tasks, the lengths of source and target."""
     source, target = (plan.step.run.task.batch_shapes().get(name) for name in ('source', 'tokens'))
     if source is None or target is None:
         return f'{plan.step.run.config.data.length} tokens'
@@ -36,13 +36,16 @@ def row_length(plan: Plan) -> str:
 
 
 def teacher_lines(plan: Plan) -> Iterator[str]:
-    """Yields a line about the costs of a teacher, which the plan does not include because it opens no folder."""
+    """Yields a notice, if the run distils from a teacher, that the plan does not include the teacher's cost.
+
+    A plan opens no model folder, so the size of the teacher is not known.
+    """
     if plan.step.run.config.distill.is_enabled:
         yield 'without distill.teacher, whose parameters and forward pass on each device are not in these figures'
 
 
 def memory_lines(plan: Plan) -> Iterator[str]:
-    """Yields the lines about the memory of a device."""
+    """Yields the lines of a plan about the memory that one device needs."""
     memory, activations = plan.step.memory, plan.activation_bytes
     yield 'memory of one device during a step:'
     for field in dataclasses.fields(memory):
@@ -58,7 +61,7 @@ def memory_lines(plan: Plan) -> Iterator[str]:
 
 
 def cost_lines(plan: Plan) -> Iterator[str]:
-    """Yields the lines about FLOPs, memory traffic and collectives of a step."""
+    """Yields the lines of a plan about the FLOPs, memory traffic and collectives of a step."""
     if plan.cost is None:
         yield 'the compiler refuses this program, because no device can hold it: no figures of operations or time'
         return
@@ -77,7 +80,7 @@ def cost_lines(plan: Plan) -> Iterator[str]:
 
 
 def time_lines(plan: Plan) -> Iterator[str]:
-    """Yields the lines about the estimated seconds and their parts."""
+    """Yields the lines of a plan about the estimated seconds of a step and their parts."""
     estimate = plan.estimate
     if plan.cost is None:
         return
@@ -98,7 +101,7 @@ def time_lines(plan: Plan) -> Iterator[str]:
 
 
 def largest_lines(plan: Plan) -> Iterator[str]:
-    """Yields the line about the largest batch, if it was searched for."""
+    """Yields the line of a plan about the largest batch that fits, if the planner searched for it."""
     if plan.largest is None:
         return
     tried = ', '.join(f'{rows} rows {in_bytes(needed)}' for rows, needed in sorted(plan.largest.points.items()))

@@ -14,37 +14,37 @@ from efficient_attention.planning.hlo_program import HloProgram, parse_program
 from efficient_attention.training.run import Run, build_run_without_data
 from efficient_attention.training.step import jit_train_step
 
-# The TPU compiler's error for a program that no device can hold.
+# This pattern matches the TPU compiler's error for a program that needs more memory than a device has.
 _TOO_LARGE = re.compile(r'HLO temporaries \(([\d.]+)([TGMK])\)|Used ([\d.]+)([TGMK]) of')
 _UNITS = {'T': 2**40, 'G': 2**30, 'M': 2**20, 'K': 2**10}
 
 
 @dataclasses.dataclass(frozen=True)
 class StepMemory:
-    """The bytes of one device while it runs a step."""
+    """The memory in bytes that one device needs while it runs a training step, by purpose."""
 
     parameters: int
     optimizer: int
-    others: int  # other parts of the state: counters, and the carry from step to step
+    others: int  # bytes of counters, and of arrays that one batch passes to the next, such as segment memory
     batch: int
-    temporary: int  # everything that exists only within the step: activations, gradients, copies
-    program: int  # code, and results that do not reuse the memory of an argument
+    temporary: int  # bytes that exist only within the step: activations, gradients, copies
+    program: int  # bytes of code, and of results that do not reuse the memory of an argument
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all parts together."""
+        """The total memory in bytes that one device needs for a training step."""
         return sum(dataclasses.astuple(self))
 
     @property
     def minimum_bytes(self) -> int:
-        """About the bytes of a step without rows: the state, the code, and a gradient per parameter."""
+        """The approximate bytes of a step with an empty batch: the state, the code, and a gradient per parameter."""
         gradients = min(self.parameters, self.temporary // 2)
         return self.parameters + self.optimizer + self.others + self.program + gradients
 
 
 @dataclasses.dataclass(frozen=True)
 class PlannedStep:
-    """A compiled step; `program` is None if the compiler refused it because no device can hold it."""
+    """A training step compiled for a plan; `program` is None if the compiler refused it as too large for a device."""
 
     run: Run
     memory: StepMemory
@@ -52,7 +52,7 @@ class PlannedStep:
 
 
 def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
-    """Compiles a run's step for the devices; allocates nothing and reads no data.
+    """Compiles a config's training step for the given devices; allocates no arrays and reads no data.
 
     Raises:
         InputError: the config does not fit the devices.
@@ -79,14 +79,14 @@ def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
         return PlannedStep(run, StepMemory(**kept, temporary=needed, program=0), None)
     found = compiled.memory_analysis()
     program = found.generated_code_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-    # The compiler pads arrays to tiles, so arguments may take more bytes than their elements.
+    # The compiler pads arrays, so arguments may need more bytes than their elements.
     padding = found.argument_size_in_bytes - sum(kept.values())
     memory = StepMemory(**kept, temporary=found.temp_size_in_bytes, program=program + max(padding, 0))
     return PlannedStep(run, memory, parse_program(compiled.as_text() or ''))
 
 
 def temporary_bytes_from_error(error: str) -> int | None:
-    """Returns the bytes named in the compiler's out-of-memory error; None for another error."""
+    """Returns the bytes that the compiler's out-of-memory error names; None for another error."""
     found = _TOO_LARGE.search(error) if 'RESOURCE_EXHAUSTED' in error else None
     if found is None:
         return None

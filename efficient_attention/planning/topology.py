@@ -15,17 +15,17 @@ from efficient_attention.host_memory import host_memory
 from efficient_attention.planning.chips import CHIPS, Chip
 
 KNOWN = 'v5e:4x4, v5p:8x8x4, v6e:4x4, h200:8, cpu:8 and other sizes of these'
-# The package that compiles for a kind of chip.
+# For each kind of chip, this is the package with its compiler.
 COMPILERS = {'v5e': 'libtpu', 'v5p': 'libtpu', 'v6e': 'libtpu', 'h200': 'jax_cuda13_plugin'}
-# Settings with which libtpu only compiles: it does not query the network for the machine's type, and takes no lock for
-# a chip. The type of the machine has no effect, because the topology is given explicitly.
+# With these variables, libtpu only compiles: it neither queries the network for the machine's type nor locks a chip.
+# The machine type below has no effect, because the topology is given explicitly.
 COMPILE_ONLY = {
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_ACCELERATOR_TYPE': 'v5litepod-16',
     'TPU_WORKER_HOSTNAMES': 'localhost',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }
-# An H200 SXM as reported by its driver, in the fields of XLA's GpuTargetConfigProto.
+# This describes an H200 SXM as its driver reports it, in the fields of XLA's GpuTargetConfigProto.
 H200 = """
 gpu_device_info {
   name: "NVIDIA H200"  device_vendor: "NVIDIA Corporation"
@@ -47,31 +47,31 @@ device_description_str: "NVIDIA H200"
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A number of devices of one kind, and how they are connected."""
+    """The devices for which a run is planned: their kind, their number, and their arrangement in a torus."""
 
-    kind: str  # 'v5e', 'v5p', 'v6e', 'h200' or 'cpu'
-    shape: tuple[int, ...]  # sizes of a TPU's torus; otherwise (number of devices,)
+    kind: str  # kind of device: 'v5e', 'v5p', 'v6e', 'h200' or 'cpu'
+    shape: tuple[int, ...]  # sizes of the torus of TPUs; for other devices, (number of devices,)
 
     @property
     def device_count(self) -> int:
-        """The number of devices."""
+        """The number of devices in the topology."""
         return math.prod(self.shape)
 
     @property
     def chip(self) -> Chip | None:
-        """The published figures of a device; None for a CPU."""
+        """The published specifications of one device; None for a CPU."""
         return CHIPS.get(self.kind)
 
     @property
     def memory_per_device(self) -> int:
-        """The bytes that a device has for a program; emulated devices share this machine's memory."""
+        """The memory in bytes that a program can use on one device; emulated CPU devices share the host's memory."""
         if self.chip:
             return self.chip.memory
         return host_memory() // self.device_count
 
 
 def parse_topology(text: str) -> Topology:
-    """Returns the topology that a text such as 'v5e:4x4' or 'h200:8' names; raises InputError for another text."""
+    """Parses a topology such as 'v5e:4x4' or 'h200:8'; raises InputError for any other text."""
     found = re.fullmatch(r'(\w+):([1-9]\d{0,5}(?:x[1-9]\d{0,5}){0,2})', text)
     if not found or found[1] not in (*CHIPS, 'cpu'):
         raise InputError(f'topology {text!r} is not known; known: {KNOWN}')
@@ -83,10 +83,12 @@ def parse_topology(text: str) -> Topology:
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
-    """Returns the topology's devices for a mesh; CPU devices can run programs, other devices can only compile them.
+    """Returns JAX devices for a topology, even if this host does not have them.
+
+    CPU devices are emulated and can run programs. For TPUs and GPUs, programs can only be compiled.
 
     Raises:
-        InputError: the environment has no compiler for them, or the compiler does not know the topology.
+        InputError: the environment has no compiler for the devices, or the compiler does not know the topology.
     """
     if topology.kind == 'cpu':
         return emulated_devices(topology.device_count)
@@ -110,7 +112,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
 
 
 def emulated_devices(count: int) -> list[jax.Device]:
-    """Returns this many emulated devices on this CPU; raises InputError if JAX has started with fewer."""
+    """Returns the given number of emulated CPU devices; raises InputError if JAX has already started with fewer."""
     if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
         jax.config.update('jax_num_cpu_devices', count)
     devices = jax.devices('cpu')

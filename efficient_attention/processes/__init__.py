@@ -1,5 +1,5 @@
-"""Process control: stop signals, watchdog, allocator, child processes, and connections between a run's processes.
+"""Controls processes: stop signals, watchdog, memory allocator, child processes, and links between a run's processes.
 
-An entry point begins with signal_thread.py. A run handles stop signals with stop_signal.py. With several processes, all
-agree on the step of the stop with stop_agreement.py.
+An entry point first imports signal_thread.py. A training run handles stop signals with stop_signal.py. If a run has
+several processes, they agree with stop_agreement.py on the step at which they stop.
 """

@@ -1,15 +1,15 @@
-"""Keeps freed memory inside the process on Linux CPUs, where releasing it costs more time than the arithmetic.
+"""Makes Linux's malloc keep freed memory inside the process, because releasing it slows down training on CPUs.
 
 XLA on the CPU allocates every temporary buffer anew. The C library maps new pages for large buffers and unmaps them on
 release. Each training step thus touches all its pages again, and the kernel clears them. Four settings of glibc's
 `mallopt` prevent that. Measured on 2 cores: training steps are a quarter shorter; in a step that frees 5 GiB the
 kernel's share of the time falls from 24 % to 0.5 %.
 
-The kept memory has a limit. Free memory lies between used memory, and a later step cannot always reuse it. Without a
-limit, a process therefore holds far more than it ever used at one time (15 GB in a run that needs 7.7). A thread checks
-the memory. It releases all free pages if two conditions hold. First, the host, or the container, has less than RESERVE
-of its memory unused. Second, the process keeps more than SLACK beyond the largest use of the last minute. A step that
-needs as much memory as the step before still keeps most of its pages.
+The kept memory has a limit. Free memory is scattered among used memory, and a later step cannot always reuse it.
+Without a limit, a process therefore holds far more than it ever used at one time (15 GB in a run that needs 7.7). A
+thread checks the memory. It releases all free pages if two conditions hold. First, the host, or the container, has less
+than RESERVE of its memory unused. Second, the process keeps more than SLACK beyond the largest use of the last minute.
+A step that needs as much memory as the step before still keeps most of its pages.
 
 The settings affect only later allocations, releases and threads. They may follow the imports, which allocate little.
 They must precede the first device, because XLA then starts the threads that allocate. Measured, in millions of page
@@ -31,31 +31,32 @@ import time
 
 from efficient_attention.host_memory import unused_memory_share
 
-SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'  # 'default' does not tune the allocator, 'unlimited' keeps all freed memory
-SLACK = 2**30  # bytes that may be kept beyond the largest use of the last MEMORY seconds
-RESERVE = 0.5  # share of all memory; if more is unused, no memory is released
-MEMORY = 60.0  # seconds over which the largest use counts
-INTERVAL = 0.5  # least seconds between two checks
-# Largest share of time spent in checks, since a check scans all free chunks while other threads wait to allocate.
+# This environment variable sets the allocator: 'default' does not tune it, 'unlimited' keeps all freed memory.
+SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'
+SLACK = 2**30  # bytes that the process may keep beyond its largest memory use in the last MEMORY seconds
+RESERVE = 0.5  # if more than this share of the host's memory is unused, no memory is released
+MEMORY = 60.0  # length in seconds of the time window over which the largest memory use counts
+INTERVAL = 0.5  # minimum seconds between two checks
+# Checks may take at most this share of the time, because other threads cannot allocate during a check.
 LOOKING = 0.01
-# Parameter numbers of glibc's malloc.h and their values.
+# These are the parameter numbers in glibc's malloc.h, with the values to set.
 _SETTINGS = {
     'M_MMAP_MAX': (-4, 0),
-    'M_TRIM_THRESHOLD': (-1, -1),  # -1 = never; 2**31 - 1 would release free memory beyond 2 GiB
+    'M_TRIM_THRESHOLD': (-1, -1),  # -1 never releases memory; 2**31 - 1 would release free memory beyond 2 GiB
     'M_TOP_PAD': (-2, 256 * 2**20),
     'M_ARENA_MAX': (-8, 1),
 }
 
 
 def has_accelerator() -> bool:
-    """Whether JAX may run on a GPU or TPU here, judged from settings and device files without starting JAX."""
+    """Whether JAX may use a GPU or TPU on this host, judged by JAX_PLATFORMS and device files, without starting JAX."""
     if os.environ.get('JAX_PLATFORMS') == 'cpu':
         return False
     return any(os.path.exists(path) for path in ('/dev/nvidia0', '/dev/kfd', '/dev/accel0', '/dev/vfio/0'))
 
 
 def reason_allocator_untuned() -> str:
-    """Returns why this process's allocator is not tuned; '' if it is."""
+    """Returns the reason why the memory allocator of this process is not tuned; '' if it is tuned."""
     if os.environ.get(SWITCH) == 'default':
         return f'{SWITCH}=default'
     if has_accelerator():
@@ -66,16 +67,19 @@ def reason_allocator_untuned() -> str:
 
 
 def use_single_malloc_arena() -> None:
-    """Makes threads started from here on share the main thread's arena; call before the first thread starts.
+    """Makes all threads share one malloc arena, the main thread's; must be called before the first thread starts.
 
-    If glibc refuses, `keep_freed_memory` reports it, since it repeats the setting.
+    If glibc refuses the setting, `keep_freed_memory` reports the refusal, because it repeats the setting.
     """
     if not reason_allocator_untuned():
         ctypes.CDLL(None).mallopt(*_SETTINGS['M_ARENA_MAX'])
 
 
 def keep_freed_memory() -> str:
-    """Tunes this process's allocator and returns one line about it; call before the first large allocation."""
+    """Makes malloc keep freed memory in this process, and returns one line that says so, or why it does not.
+
+    Must be called before the first large allocation.
+    """
     if reason := reason_allocator_untuned():
         return f'allocator: not tuned ({reason})'
     library = ctypes.CDLL(None)
@@ -90,7 +94,7 @@ def keep_freed_memory() -> str:
 
 
 class MallInfo(ctypes.Structure):
-    """The struct that `mallinfo2` returns, available since glibc 2.33."""
+    """The C struct with malloc's statistics that glibc's `mallinfo2` returns, available since glibc 2.33."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -99,28 +103,32 @@ class MallInfo(ctypes.Structure):
 
 
 class FreedMemoryLimiter:
-    """Limits the freed memory that this process keeps.
+    """Releases freed memory to the operating system whenever this process keeps too much of it.
 
     Args:
         library: glibc.
-        slack: bytes that may be kept beyond the largest use.
+        slack: bytes that the process may keep beyond its recent largest memory use.
     """
 
     def __init__(self, library: ctypes.CDLL, *, slack: int = SLACK) -> None:
         self._library, self._slack = library, slack
-        self._uses: collections.deque[tuple[float, int]] = collections.deque()  # (seconds, bytes), descending in bytes
-        self._given_back = -MEMORY  # time of the last release of memory, in seconds
-        self._outside = 0  # resident bytes outside the allocator, at the last check
+        # The pairs (time in seconds, bytes in use) are in descending order of bytes.
+        self._uses: collections.deque[tuple[float, int]] = collections.deque()
+        self._given_back = -MEMORY  # time in seconds of the last release of memory
+        self._outside = 0  # resident bytes that malloc did not allocate, estimated at the last release
 
     def trim_periodically(self) -> None:
-        """Checks the memory from time to time, forever."""
+        """Checks periodically, without end, whether the process keeps too much freed memory, and releases it."""
         while True:
             start = time.monotonic()
             self.trim_excess_memory(start)
             time.sleep(seconds_until_next_check(time.monotonic() - start))
 
     def trim_excess_memory(self, now: float) -> bool:
-        """Releases free memory if the process keeps more than the limit; returns whether it did. `now`: seconds."""
+        """Releases freed memory if the process keeps more than the limit; returns whether it released any.
+
+        `now` is the current time in seconds.
+        """
         info = self._library.mallinfo2()
         limit = self._recent_peak_use(now, info.uordblks) + self._slack
         if now < self._given_back + MEMORY:
@@ -129,13 +137,13 @@ class FreedMemoryLimiter:
             return False
         self._library.malloc_trim(0)
         self._given_back = now
-        # All resident memory of the allocator is now in use. An estimate of `_outside` that is too low (0 at first, or
-        # after Python has grown) releases memory too early only once, and is corrected here.
+        # After the release, all memory that malloc holds is in use, so the resident bytes outside of malloc are known.
+        # If `_outside` was too low before, memory was released too early, but only once.
         self._outside = max(0, resident_bytes() - self._library.mallinfo2().uordblks)
         return True
 
     def _recent_peak_use(self, now: float, used: int) -> int:
-        """Returns the most bytes in use at any check of the last MEMORY seconds, including this one."""
+        """Returns the largest number of bytes in use at any check of the last MEMORY seconds, including this check."""
         while self._uses and self._uses[-1][1] <= used:
             self._uses.pop()
         self._uses.append((now, used))
@@ -145,7 +153,7 @@ class FreedMemoryLimiter:
 
 
 def seconds_until_next_check(look: float) -> float:
-    """Returns the seconds until the next check, after a check that took `look` seconds.
+    """Returns the seconds to wait before the next memory check, after a check that took `look` seconds.
 
     A check took 30 ms while MiniLM was fine-tuned.
     """
@@ -153,7 +161,7 @@ def seconds_until_next_check(look: float) -> float:
 
 
 def resident_bytes() -> int:
-    """Returns the memory that this process holds, in bytes, without mapped files."""
+    """Returns the resident memory of this process in bytes, without mapped files."""
     with open('/proc/self/statm', encoding='ascii') as file:
         _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * os.sysconf('SC_PAGE_SIZE')

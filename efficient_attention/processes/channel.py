@@ -1,4 +1,4 @@
-"""Messages between the processes of a run: one JSON object per line, over TCP."""
+"""Sends and receives messages between the processes of a run: one JSON object per line, over TCP."""
 
 import contextlib
 import json
@@ -8,12 +8,12 @@ import threading
 from typing import Any
 
 Message = dict[str, Any]
-MOST_BYTES = 1 << 20  # most bytes of a message; limits endless input from an unknown sender
-SLICE_SECONDS = 0.25  # a pause of the whole machine counts at most this long
+MOST_BYTES = 1 << 20  # maximum bytes of a message, so that an unknown sender cannot fill the memory
+SLICE_SECONDS = 0.25  # if the whole machine pauses, the pause counts as at most this many seconds of waiting
 
 
 class Channel:
-    """One end of a connection; any thread may send, but only one thread at a time may receive."""
+    """One end of a TCP connection for JSON messages; any thread may send, but only one at a time may receive."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -21,7 +21,7 @@ class Channel:
         self._received = b''
 
     def send(self, message: Message) -> None:
-        """Sends a message; ignores a closed connection, because the receiving side notices it."""
+        """Sends a message; does nothing if the connection is closed, because `receive` reports that."""
         line = json.dumps(message).encode() + b'\n'
         with self._sending:
             try:
@@ -30,7 +30,7 @@ class Channel:
                 return
 
     def receive(self, seconds: float | None = None) -> Message:
-        """Returns the next message.
+        """Returns the next message of the connection, a JSON object; waits until it arrives.
 
         Raises:
             TimeoutError: nothing came for this many seconds in which this process ran. Time in which the machine stood
@@ -55,9 +55,9 @@ class Channel:
         return message
 
     def _wait_until_readable(self, seconds: float | None) -> None:
-        """Returns once there is something to read; raises TimeoutError after this many seconds."""
+        """Waits until the connection has data to read; raises TimeoutError after the given seconds."""
         ready = select.poll()
-        with contextlib.suppress(ValueError):  # already closed, which the following read will report
+        with contextlib.suppress(ValueError):  # if the connection is already closed, the next read reports that
             ready.register(self.connection, select.POLLIN)
             left = seconds
             while left is not None and not ready.poll(1000 * min(left, SLICE_SECONDS)):
@@ -66,19 +66,19 @@ class Channel:
                     raise TimeoutError
 
     def take_unread_bytes(self) -> bytes:
-        """Returns the bytes received after the last message, for a reader of raw bytes."""
+        """Returns the bytes received after the last message, for code that continues with raw bytes."""
         rest, self._received = self._received, b''
         return rest
 
     def close(self) -> None:
-        """Ends the connection, also for a thread that is receiving."""
-        with contextlib.suppress(OSError):  # the other side has already ended it
+        """Closes the connection, even while another thread waits for a message from it."""
+        with contextlib.suppress(OSError):  # the other process may have closed the connection already
             self.connection.shutdown(socket.SHUT_RDWR)
         self.connection.close()
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of 'host:port' or '[::1]:port'; raises ValueError for another text."""
+    """Splits an address such as 'host:port' or '[::1]:port' into host and port; raises ValueError for another text."""
     host, colon, port = address.rpartition(':')
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError('it must be host:port')
@@ -86,6 +86,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Returns a socket that listens on this address of this machine; port 0 = any free one. Raises OSError."""
+    """Returns a socket that listens at an address of this machine; port 0 means any free port.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return socket.create_server(address[:2], family=family)

@@ -1,4 +1,4 @@
-"""Connects this process to the other processes of a run that spans several hosts."""
+"""Connects this process to the other processes of a training run on several hosts, and ends all if one fails."""
 
 import contextlib
 import hashlib
@@ -31,8 +31,9 @@ from efficient_attention.processes.rendezvous import (
 )
 from efficient_attention.processes.signal_thread import SIGNALS, StopStage, current_signal_thread
 
-# JAX ends a process with a stack dump after this many seconds without a heartbeat. The checks in `peers.py` react
-# faster, and they ignore time in which the machine stood still. JAX counts that time, so its limit must exceed it.
+# JAX ends a process with a stack dump after this many seconds without a heartbeat.
+# The limit is long, because JAX also counts time in which the whole machine was suspended.
+# The heartbeats of `peers.py` do not count such time, and detect a dead process much earlier.
 HEARTBEAT_SECONDS = 600
 ADDRESS_BYTES = 256
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
@@ -40,14 +41,14 @@ PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'toke
 
 @contextlib.contextmanager
 def multi_host_run(join_run: Callable[[Facts], Peers], facts: Facts) -> Iterator[None]:
-    """Joins the run's other processes until the end of the block; an error in one process ends all others too.
+    """Context in which this process belongs to a run of several processes; an error in one process ends all others.
 
     Args:
         join_run: `connect_hosts` or `connect_cluster_hosts`, with all arguments except the facts.
         facts: nested dicts that must be equal in all processes; code and package versions are compared as well.
 
     Raises:
-        InputError, PeerError: as `join_run`.
+        InputError, PeerError: for the same reasons as in `join_run`.
     """
     with suppress_native_stdout():
         peers = join_run(facts_to_compare({**facts, 'code': code_digest(), 'version': versions()}))
@@ -55,7 +56,7 @@ def multi_host_run(join_run: Callable[[Facts], Peers], facts: Facts) -> Iterator
             logging.getLogger().setLevel(logging.ERROR)
         try:
             yield
-        except RunStopped:  # raised in all processes, after the same step
+        except RunStopped:  # all processes raise RunStopped after the same step
             disconnect_hosts(peers)
             if watch := current_signal_thread():
                 watch.enter_stage(StopStage.SAVED)
@@ -67,7 +68,7 @@ def multi_host_run(join_run: Callable[[Facts], Peers], facts: Facts) -> Iterator
 
 
 def disconnect_hosts(peers: Peers) -> None:
-    """Closes the connections between the processes; each process waits for all others."""
+    """Closes this process's connections to the other processes of the run; each process waits for all others."""
     with ignoring_stop_signals():
         jax.distributed.shutdown()
         peers.disconnect()
@@ -75,7 +76,7 @@ def disconnect_hosts(peers: Peers) -> None:
 
 @contextlib.contextmanager
 def ignoring_stop_signals() -> Iterator[None]:
-    """Ignores a stop signal inside the block, since the run's work is done; a second signal ends the process."""
+    """Context that ignores the first stop signal, because the run's work is done; a second signal ends the process."""
     watch = current_signal_thread()
     if watch is None:
         yield
@@ -88,18 +89,19 @@ def ignoring_stop_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if not watch.number:  # after a signal the stage stays SAVING, so that the finished run ends normally
+    if not watch.number:  # if a signal came, the stage stays SAVING, so that the finished run ends normally
         watch.enter_stage(stage)
 
 
 def connect_hosts(place: RendezvousAddress, facts: Facts) -> Peers:
-    """Connects to the other processes, then joins them through `jax.distributed`; call before JAX is used.
+    """Connects this process to the other processes of a run, and initializes `jax.distributed`.
 
-    JAX's coordination service listens on the loopback interface of process 0; the others reach it through a relay.
+    Must be called before JAX is used. JAX's coordination service listens only on the loopback interface of process 0.
+    The other processes reach the service through a relay.
 
     Args:
-        place: where the processes connect.
-        facts: must be equal in all processes, by dotted names.
+        place: the address at which the processes connect, and the number of this process.
+        facts: {dotted name: value}; the values must be equal in all processes.
 
     Raises:
         InputError: the address or the number cannot be used, or the facts differ.
@@ -122,7 +124,7 @@ def connect_hosts(place: RendezvousAddress, facts: Facts) -> Peers:
 
 
 def connect_to_coordinator(address: tuple[str, int], token: str) -> socket.socket:
-    """Returns a connection to process 0 that it forwards to JAX's coordination service."""
+    """Returns a connection to process 0, which process 0 forwards to JAX's coordination service."""
     channel = Channel(socket.create_connection(address, timeout=HEARTBEAT_SECONDS))
     channel.send({'relay': token})
     return channel.connection
@@ -131,9 +133,10 @@ def connect_to_coordinator(address: tuple[str, int], token: str) -> socket.socke
 def connect_cluster_hosts(
     coordinator: str | None, process_count: int | None, process_id: int | None, facts: Facts, *, seconds: float
 ) -> Peers:
-    """Joins the other processes as `connect_hosts`, but JAX finds arguments that are None (TPU pods, SLURM, Open MPI).
+    """Connects this process to a run whose addresses and numbers JAX finds itself: on TPU pods, SLURM or Open MPI.
 
-    JAX then makes the connections of its coordination service itself, to a port that it opens on all interfaces.
+    JAX finds only the arguments that are None. Unlike in `connect_hosts`, JAX's coordination service opens a port on
+    all interfaces, and JAX itself connects the processes to that port.
     """
     initialize_jax_distributed(coordinator, process_count, process_id)
     number, bind = jax.process_index(), '0.0.0.0'
@@ -146,15 +149,15 @@ def connect_cluster_hosts(
 def initialize_jax_distributed(
     coordinator: str | None, process_count: int | None, process_id: int | None, *, bind: str | None = None
 ) -> None:
-    """Calls `jax.distributed.initialize`; raises InputError if JAX cannot find the values that are None.
+    """Calls `jax.distributed.initialize`; raises InputError if JAX cannot determine the arguments that are None.
 
     Args:
         coordinator: host:port of JAX's coordination service.
-        process_count: processes of the run.
+        process_count: number of processes of the run.
         process_id: number of this process.
         bind: host:port on which the service listens; None = all interfaces.
     """
-    # JAX's service would catch SIGTERM, and its agreement on a stop can hang (`stop_agreement.py`).
+    # JAX's preemption service would catch SIGTERM, and its own agreement on a stop can hang (see `stop_agreement.py`).
     jax.config.update('jax_enable_preemption_service', False)
     try:
         jax.distributed.initialize(
@@ -170,13 +173,13 @@ def initialize_jax_distributed(
 
 
 def free_port(host: str) -> int:
-    """Returns a port on which no program listens at this moment."""
+    """Returns a TCP port of this host on which no program listens at this moment."""
     with listen(host) as probe:
         return probe.getsockname()[1]
 
 
 def code_digest() -> str:
-    """Returns the SHA-256 of the package's source files, including their names."""
+    """Returns the SHA-256 of all source files of this package, including their names."""
     package = Path(efficient_attention.__file__).parent
     total = hashlib.sha256()
     for path in sorted(package.rglob('*.py')):
@@ -185,17 +188,17 @@ def code_digest() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that decide a run's results."""
+    """Returns the versions of Python and of the packages that influence the numbers of a run."""
     return {'python': platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 @contextlib.contextmanager
 def suppress_native_stdout() -> Iterator[None]:
-    """Drops output to descriptor 1 by libraries and child processes inside the block; `sys.stdout` still prints.
+    """Context that discards what libraries and child processes write to standard output; Python's own prints remain.
 
     Gloo prints a line to standard output for each set of processes that it connects, and has no setting to disable it.
     """
-    if sys.stdout is None:  # stdout was closed at the start, so descriptor 1 may be another file
+    if sys.stdout is None:  # standard output was closed at the start, so descriptor 1 may be another file
         yield
         return
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Monitors the other processes of a run: whether they are alive, and whether code and config agree.
+"""Monitors the other processes of a run: whether they are alive, and whether they have the same code and config.
 
 Every process sends a sign of life each second. Process 0 informs all others if a process has died, hangs or has failed.
 Each process then ends with one line that names the failed process. Without this, it would wait for the failed process,
@@ -27,29 +27,30 @@ from efficient_attention.processes.rendezvous import Facts, RendezvousResult, de
 from efficient_attention.processes.stop_agreement import StopAgreement
 
 BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 20.0  # a process silent for this long counts as hung
-# After another process has failed, this process may still fail by itself for this long, with its own error line.
+SILENCE_SECONDS = 20.0  # a process that sends nothing for this many seconds counts as hung
+# After another process has failed, this process has these seconds to end with its own error line.
 GRACE_SECONDS = 8.0
-BROKEN_SECONDS = 3.0  # how long to wait to learn whether an error was caused by the death of another process
-UNWIND_SECONDS = 20.0  # a failed process must end within this time
-FAREWELL_SECONDS = 2.0  # process 0 stays alive this long after it has reported a dead process
+BROKEN_SECONDS = 3.0  # seconds to wait for the news that another process has died and so caused an error here
+UNWIND_SECONDS = 20.0  # a failed process must end within these seconds
+FAREWELL_SECONDS = 2.0  # seconds that process 0 stays alive after it has reported a dead process to the others
 AGAIN = 'started again together, all go on from the newest checkpoint'
 
 
 class Peers:
-    """The other processes of the run that this process belongs to."""
+    """The connections to the other processes of a run: sends heartbeats, and ends this process if another one fails."""
 
     def __init__(self, number: int, met: RendezvousResult) -> None:
         self.number, self.people = number, met.people
         self._channels = met.channels
         self.stop_point = StopAgreement(number, met.channels, lambda other, message: met.channels[other].send(message))
         self._answers: dict[int, queue.Queue[Message]] = {other: queue.Queue() for other in met.channels}
-        self._gone = {other: threading.Event() for other in met.channels}  # has said goodbye
+        # The event of a process is set once that process has said goodbye.
+        self._gone = {other: threading.Event() for other in met.channels}
         self._is_failing = threading.Event()
         self._has_told = threading.Event()
         self._is_over = threading.Event()
         self._ending = threading.Lock()
-        self._heard = ''  # message that another process has failed, and why
+        self._heard = ''  # error line of another process that has failed; '' if none has failed
         self._code = 0
         self._listening = [
             threading.Thread(target=self._listen, args=pair, name='peer', daemon=True) for pair in met.channels.items()
@@ -59,10 +60,13 @@ class Peers:
         threading.Thread(target=self._beat, name='beat', daemon=True).start()
         atexit.register(self._end_if_failed)
 
-    # ---- operations of all processes together ----
+    # ---- All processes must call these methods together. ----
 
     def compare_facts(self, facts: Facts) -> None:
-        """Waits until all processes call this; raises InputError in all of them if the facts differ."""
+        """Compares facts, such as the config, between all processes; raises InputError in all of them if facts differ.
+
+        Waits until all processes call this.
+        """
         if self.number:
             self._channels[0].send({'facts': dict(facts)})
             fault = self._answers[0].get()['fault']
@@ -74,7 +78,10 @@ class Peers:
             raise InputError(fault)
 
     def gather(self, text: str) -> list[str]:
-        """Waits until all processes call this; returns the text of each process, ordered by number."""
+        """Collects one text from each process of the run, and returns all texts ordered by process number.
+
+        Waits until all processes call this.
+        """
         if self.number:
             self._channels[0].send({'said': text})
             return self._answers[0].get()['said']
@@ -94,7 +101,7 @@ class Peers:
             _known.remove(self)
 
     def broadcast_failure(self, error: BaseException) -> None:
-        """Informs the others of an error that ends this process; returns when this process may end.
+        """Informs the other processes of an error that ends this process; returns when this process may end.
 
         The error may come from a broken connection. Therefore this method first waits to learn whether another process
         has died or has reported an error before. If so, this process ends here without reporting its own error.
@@ -106,7 +113,7 @@ class Peers:
             if self._heard:
                 self._end_process(self._heard)
             time.sleep(BROKEN_SECONDS)
-            # A RunError is this process's own error, raised at the same time as the other failure.
+            # A RunError does not come from a broken connection, so this process reports its own error.
             if self._heard and not isinstance(error, RunError):
                 self._end_process(self._heard)
         with self._ending:
@@ -117,7 +124,7 @@ class Peers:
         late.name, late.daemon = 'late', True
         late.start()
 
-    # ---- threads ----
+    # ---- These methods run in background threads. ----
 
     def _beat(self) -> None:
         while not self._is_over.is_set():
@@ -146,7 +153,7 @@ class Peers:
             self._handle_peer_failure(message)
 
     def _handle_peer_failure(self, message: Message) -> None:
-        """Ends this process too after another has failed, unless it is already ending by itself."""
+        """Ends this process after another process has failed, unless this process already ends with its own error."""
         failed = message['failed']
         self._heard = f'{self.people[failed]} failed: {message["line"]}'
         if failed in self._gone:
@@ -159,14 +166,14 @@ class Peers:
     def _handle_lost_peer(self, other: int, what: str) -> None:
         if self._gone[other].is_set() or (self._is_over.is_set() and self.number):
             return
-        # If the process was only silent, it reads this message later, and does not blame the others for ending.
+        # A process that was only suspended reads this message later, and then ends with the right reason.
         self._channels[other].send({'lost': f'this process {what}, and the others have ended; {AGAIN}'})
         line = f'{self.people[other]} {what}; {AGAIN}'
         if self.number == 0 and not self._has_told.is_set():
             self._tell_all({'lost': line}, but=other)
         self._end_process(line)
 
-    # ---- ends ----
+    # ---- These methods inform other processes and end this process. ----
 
     def _tell_all(self, message: Message, *, but: int | None = None) -> None:
         for other, channel in self._channels.items():
@@ -174,12 +181,12 @@ class Peers:
                 channel.send(message)
 
     def _end_process(self, line: str) -> None:
-        """Ends this process with one line, unless its own error already ends it."""
+        """Ends this process with one line on standard error, unless an error of this process already ends it."""
         with self._ending:
             if self._has_told.is_set():
                 return
             write_stderr_unlocked(f'error: {line}')
-            # JAX may end the others as soon as process 0 exits, so they must receive the reason before.
+            # JAX may end the other processes as soon as process 0 exits, so they must receive the reason earlier.
             if self.number == 0:
                 time.sleep(FAREWELL_SECONDS)
             os._exit(ExitCode.WATCHDOG)
@@ -189,63 +196,73 @@ class Peers:
         os._exit(self._code)
 
     def _end_if_failed(self) -> None:
-        """Exits a failed process without waiting for the others, as JAX would for minutes."""
+        """Exits a failed process at once; JAX's own exit would wait for the other processes for minutes."""
         if not self._has_told.is_set():
             return
         sys.stdout.flush()
         sys.stderr.flush()
-        if self.number == 0:  # without JAX's service the others could not end with their own errors
+        # Process 0 waits a little, because the other processes need its JAX service to end with their own errors.
+        if self.number == 0:
             latest = time.monotonic() + GRACE_SECONDS
             for thread in self._listening:
                 thread.join(max(0.0, latest - time.monotonic()))
         os._exit(self._code)
 
 
-_known: list[Peers] = []  # the peers of this process: one entry, or none in a run of one process
+_known: list[Peers] = []  # one entry for the other processes of this run; empty in a run of one process
 
 
 def start_peer_listeners(number: int, met: RendezvousResult) -> Peers:
-    """Starts to listen to the processes of the run."""
+    """Starts the threads that receive messages from the other processes of the run."""
     _known[:] = [Peers(number, met)]
     return _known[0]
 
 
 def compare_with_peers(facts: Facts) -> None:
-    """Raises InputError in all processes of the run if their facts differ; does nothing in a run of one process.
+    """Raises InputError in all processes of a run if facts, such as their configs, differ between them.
 
     Args:
-        facts: nested dicts that must be equal in all processes.
+        facts: nested dicts that must be equal in all processes. In a run of one process, nothing is compared.
     """
     for peers in _known:
         peers.compare_facts(facts_to_compare(facts))
 
 
 def process_index_and_count() -> tuple[int, int]:
-    """Returns this process's number and the number of processes; (0, 1) in a run of one process."""
+    """Returns the number of this process and the number of processes in the run; (0, 1) in a run of one process."""
     for peers in _known:
         return peers.number, len(peers.people)
     return 0, 1
 
 
 def gather_from_peers(text: str) -> list[str]:
-    """Returns the text of each process of the run, by number, once all have called this; 1 MiB in total at most."""
+    """Collects one text from each process of the run, and returns all texts ordered by process number.
+
+    Waits until all processes call this. The texts may have 1 MiB in total.
+    """
     for peers in _known:
         return peers.gather(text)
     return [text]
 
 
 def can_agree_on_stop() -> bool:
-    """Whether this process belongs to a run whose processes can agree on a stop."""
+    """Whether this process is connected to the other processes of a run, so that they can agree on a stop."""
     return bool(_known)
 
 
 def is_agreed_stop_point(*, is_wanted: bool) -> bool:
-    """Whether all processes of the run stop at this point; every process must call it (`StopAgreement.is_here`)."""
+    """Whether all processes of the run stop at this point between two steps; all must call this equally often.
+
+    See `StopAgreement.is_agreed_stop_point`.
+    """
     return any(peers.stop_point.is_agreed_stop_point(is_wanted=is_wanted) for peers in _known)
 
 
 def report_error_to_peers(kind: Any, error: BaseException | None, trace: Any) -> None:
-    """Informs the others of an error; used as the first exit of an `ExitStack`, before exits that wait for others."""
+    """Informs the other processes of an error in this process; used as an exit callback of an `ExitStack`.
+
+    It must run before exit callbacks that wait for other processes.
+    """
     del kind, trace
     for peers in _known:
         if error is not None and not isinstance(error, RunStopped):

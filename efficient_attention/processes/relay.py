@@ -1,9 +1,9 @@
-"""Relays connections to JAX's coordination service, which itself listens only on the loopback interface of process 0.
+"""Forwards connections to JAX's coordination service, which listens only on the loopback interface of process 0.
 
 That service has no authentication, and its clients end with a stack dump as soon as a connection breaks. Therefore
-processes reach it through the port at which a run's processes connect, and only with the run's token. If the far
-connection of a relay breaks, the relay keeps the near one open, so that the dead process can still be named
-(`peers.py`).
+processes reach the service through the port at which a run's processes connect, and only with the run's token. Each
+relay joins a near connection, which it has accepted, with a far connection, which it has opened. If the far connection
+breaks, the relay keeps the near one open, so that the dead process can still be named (`peers.py`).
 """
 
 import contextlib
@@ -17,14 +17,14 @@ LOOPBACK = '127.0.0.1'
 
 
 def open_relay(connect: Callable[[], socket.socket]) -> socket.socket:
-    """Returns a loopback socket; each connection to it is joined with a new connection from `connect`."""
+    """Returns a loopback socket; each connection to this socket is forwarded to a new connection made by `connect`."""
     server = listen(LOOPBACK)
     in_background(accept_all, server, lambda near: forward_both_ways(near, connect()))
     return server
 
 
 def accept_all(server: socket.socket, serve: Callable[[socket.socket], None]) -> None:
-    """Calls `serve` for every connection in a new thread, until the socket is closed."""
+    """Accepts connections until the socket is closed, and calls `serve` for each connection in a new thread."""
     while True:
         try:
             connection, _ = server.accept()
@@ -35,19 +35,25 @@ def accept_all(server: socket.socket, serve: Callable[[socket.socket], None]) ->
 
 
 def forward_both_ways(near: socket.socket, far: socket.socket, received: bytes = b'') -> None:
-    """Forwards data between two connections; first sends `received`, which already came from the near one."""
+    """Forwards data between two connections in both directions, until the near connection ends.
+
+    Args:
+        near: the connection whose end also ends the forwarding.
+        far: the other connection; if it ends first, `near` stays open.
+        received: bytes already received from `near`, which are sent first.
+    """
     near.settimeout(None)
     far.settimeout(None)
     with contextlib.suppress(OSError):
         far.sendall(received)
     in_background(forward_bytes, far, near)
-    forward_bytes(near, far)  # until the near side ends; if the far side ends first, the near one stays open
+    forward_bytes(near, far)
     close_connection(far)
     close_connection(near)
 
 
 def forward_bytes(source: socket.socket, target: socket.socket) -> None:
-    """Forwards data until the source has ended; drops data for a target that is gone."""
+    """Forwards bytes from one connection to another until the source ends; drops bytes once the target has closed."""
     is_lost = False
     while received := received_from(source):
         try:
@@ -58,7 +64,7 @@ def forward_bytes(source: socket.socket, target: socket.socket) -> None:
 
 
 def received_from(source: socket.socket) -> bytes:
-    """Returns the next bytes; empty if the connection has ended."""
+    """Returns the next bytes that a connection receives; returns b'' once the connection has ended."""
     try:
         return source.recv(65536)
     except OSError:
@@ -66,12 +72,12 @@ def received_from(source: socket.socket) -> bytes:
 
 
 def close_connection(connection: socket.socket) -> None:
-    """Closes a connection, also for a thread that is receiving from it."""
+    """Closes a connection, even while another thread receives from it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 
 def in_background(run: Callable[..., None], *arguments: object) -> None:
-    """Runs a function in a daemon thread."""
+    """Starts a daemon thread that runs a function."""
     threading.Thread(target=run, args=arguments, daemon=True).start()

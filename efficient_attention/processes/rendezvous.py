@@ -1,4 +1,4 @@
-"""Startup of a multi-process run: process 0 waits at an address, and the other processes connect to it.
+"""Starts a run of several processes: process 0 listens at an address, and the other processes connect to it.
 
 Each process sends its number and its `facts`, such as config and code digest. The run begins only when all processes
 have connected and all facts agree. Otherwise every process ends with the same error. Connections that send anything
@@ -22,16 +22,17 @@ from efficient_attention.errors import InputError, PeerError
 from efficient_attention.processes.channel import Channel, Message, listen, split_address
 from efficient_attention.processes.relay import accept_all, close_connection
 
-Facts = Mapping[str, Any]  # {dotted name: JSON value}
-OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')  # may differ between hosts
-HELLO_SECONDS = 10.0  # time limit for a new connection to identify itself
-LATE_SECONDS = 10.0  # after a refusal, how long process 0 waits to inform late processes too
+Facts = Mapping[str, Any]  # {dotted name: JSON value}, such as the config; must be equal in all processes
+# These config fields may differ between hosts.
+OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')
+HELLO_SECONDS = 10.0  # seconds that a new connection has to identify itself
+LATE_SECONDS = 10.0  # seconds that process 0 waits after it has refused a run, to inform late processes too
 RETRY_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessIdentity:
-    """One process of a run, with the identity that messages show."""
+    """The identity of one process of a run, as error messages show it: number, host and process id."""
 
     number: int
     host: str
@@ -43,31 +44,31 @@ class ProcessIdentity:
 
 @dataclasses.dataclass(frozen=True)
 class RendezvousAddress:
-    """The address at which a run's processes connect, and the number of this process."""
+    """The address at which the processes of a run connect, their count, and the number of this process."""
 
     address: str  # host:port
     count: int
     number: int
-    seconds: float  # how long process 0 waits for the others, and the others for process 0
-    bind: str = ''  # host on which process 0 listens; '' = the host of `address`
+    seconds: float  # seconds that process 0 waits for the other processes, and these for process 0
+    bind: str = ''  # host name on which process 0 listens; '' means the host of `address`
 
 
 class RendezvousResult(NamedTuple):
-    """The result of the startup: all processes, and the channels to them."""
+    """The result of connecting a run's processes: their identities, and the open connections between them."""
 
     people: list[ProcessIdentity]
-    channels: dict[int, Channel]  # from a process to process 0; in process 0, to all others
+    channels: dict[int, Channel]  # connections by process number: in process 0 to all others, elsewhere to process 0
     token: str  # a secret known only to the processes of this run
-    server: socket.socket | None = None  # only in process 0: accepts later connections that send the token
+    server: socket.socket | None = None  # socket for later connections that send the token; only in process 0
 
 
 def meet_all_processes(
     place: RendezvousAddress, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]
 ) -> RendezvousResult:
-    """Connects to the run's other processes.
+    """Connects this process to the other processes of the run, and checks that their facts agree.
 
     Args:
-        place: the address, and the number of this process.
+        place: the address at which the processes connect, and the number of this process.
         facts: must be equal in all processes.
         serve_relay: called in process 0 with each later connection that sends the token, and its bytes received so far.
 
@@ -88,13 +89,13 @@ def meet_all_processes(
 def register_with_process_0(
     place: RendezvousAddress, address: tuple[str, int], me: ProcessIdentity, facts: Facts
 ) -> RendezvousResult:
-    """Connects to process 0 and waits until all processes have connected."""
+    """Connects this process to process 0, and waits until all processes of the run have connected."""
     channel = connect_to_process_0(address, time.monotonic() + place.seconds)
     if channel is None:
         raise PeerError(f'process 0 did not answer at {place.address} within {place.seconds:g} s')
     channel.send({'hello': dataclasses.asdict(me), 'count': place.count, 'facts': facts})
     try:
-        # Process 0 reports a timeout; it may have started later than this process.
+        # Process 0 itself reports a timeout; this process waits longer, because process 0 may have started later.
         answer = channel.receive(place.seconds + HELLO_SECONDS)
     except OSError:
         channel.close()
@@ -107,7 +108,7 @@ def register_with_process_0(
 
 
 def connect_to_process_0(address: tuple[str, int], latest: float) -> Channel | None:
-    """Returns a connection to process 0, which may start to listen later; None if it does not before `latest`."""
+    """Returns a connection to process 0, trying until the time `latest`; returns None if no attempt succeeds."""
     while (left := latest - time.monotonic()) > 0:
         try:
             return Channel(socket.create_connection(address, timeout=left))
@@ -117,7 +118,7 @@ def connect_to_process_0(address: tuple[str, int], latest: float) -> Channel | N
 
 
 class RendezvousServer:
-    """The startup in process 0: accepts, checks and answers the other processes."""
+    """Process 0's part in starting a run: accepts the other processes' connections, and checks and answers them."""
 
     def __init__(
         self,
@@ -131,12 +132,20 @@ class RendezvousServer:
         self._people, self._facts = {0: me}, {0: facts}
         self._channels: dict[int, Channel] = {}
         self._refusal = ''
-        self._heard = 1  # number of processes heard so far, including this one
+        self._heard = 1  # number of processes that have connected so far, including this process
         self._changed = threading.Condition()
         self._token = secrets.token_hex(16)
 
     def wait_for_all_processes(self, host: str, port: int) -> RendezvousResult:
-        """Listens until all have connected; arguments as `listen`, errors as `meet`."""
+        """Accepts connections until all processes of the run have connected.
+
+        Args:
+            host: the host name on which process 0 listens.
+            port: the port on which process 0 listens.
+
+        Raises:
+            InputError, PeerError: as in `meet_all_processes`.
+        """
         try:
             server = listen(host, port)
         except OSError as error:
@@ -163,7 +172,7 @@ class RendezvousServer:
         raise fault
 
     def _notify_duplicate_process_0(self, address: tuple[str, int]) -> None:
-        """Connects to another process 0 that already listens at the address; both then end with its InputError."""
+        """Connects to another process 0 that already listens at the address, so that it also ends with an error."""
         with contextlib.suppress(PeerError, OSError):
             register_with_process_0(
                 dataclasses.replace(self._place, seconds=HELLO_SECONDS), address, self._me, self._facts[0]
@@ -188,7 +197,7 @@ class RendezvousServer:
         return InputError(fault) if fault else None
 
     def _handle_connection(self, connection: socket.socket) -> None:
-        """Handles a new connection; closes it if it does not come from a process of a run."""
+        """Reads the first message of a new connection; closes a connection that is not from a process of a run."""
         channel = Channel(connection)
         try:
             said = channel.receive(HELLO_SECONDS)
@@ -228,13 +237,13 @@ class RendezvousServer:
 
 
 def reject_connection(channel: Channel, refusal: str) -> None:
-    """Sends a refusal and closes the channel."""
+    """Informs a process why process 0 refuses it, and closes the connection."""
     channel.send({'refused': refusal, 'is_input': True})
     channel.close()
 
 
 def describe_mismatch(people: list[ProcessIdentity], facts: list[Facts]) -> str:
-    """Returns one line about the first process that differs from process 0: fields and values; '' if none differs."""
+    """Returns one line about the first process whose facts differ from process 0, with names and values; '' if none."""
     first = dict(zip(people, facts, strict=True))
     zero = min(people, key=lambda person: person.number)
     for person, theirs in first.items():
@@ -248,11 +257,11 @@ def describe_mismatch(people: list[ProcessIdentity], facts: list[Facts]) -> str:
 
 
 def facts_to_compare(tree: Facts) -> Facts:
-    """Returns the facts that must agree: the leaves of nested dicts, except settings that may differ per host."""
+    """Returns the facts that must be equal in all processes: nested dicts, flattened, without per-host settings."""
     return {name: value for name, value in flatten(tree).items() if name not in OF_A_HOST}
 
 
 def format_fact(facts: Facts, name: str) -> str:
-    """Returns a fact as text for a message, shortened to 80 characters."""
+    """Returns 'name = value' of one fact for an error message; the value is shortened to 80 characters."""
     value = json.dumps(facts[name], ensure_ascii=False) if name in facts else 'absent'
     return f'{name} = {value if len(value) <= 80 else value[:77] + "..."}'

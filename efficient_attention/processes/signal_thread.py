@@ -1,10 +1,11 @@
-"""Ends a command at Ctrl-C or SIGTERM, whatever the command is doing.
+"""Makes Ctrl-C and SIGTERM end a command in time, even while a library or a compilation keeps the main thread busy.
 
-Python runs a signal handler in the main thread, between two of its instructions. It cannot run while XLA compiles. An
-exception raised by the handler is lost if a library catches everything. It is also lost in a callback of the garbage
-collector, where Python only prints it (JAX has such a callback). Therefore a separate thread receives each signal
-through a pipe. The thread has a lost exception raised again, and ends the process if the main thread does not end in
-time. As after SIGKILL, no half-written file has its final name, and an unfinished checkpoint is ignored.
+Python runs a signal handler in the main thread, between two of its instructions. The handler cannot run while XLA
+compiles. An exception raised by the handler is lost if a library catches all exceptions. It is also lost in a callback
+of the garbage collector, where Python only prints it (JAX has such a callback). Therefore a separate thread receives
+each signal through a pipe. If an exception was lost, the thread sends the signal again. If the main thread does not end
+in time, the thread ends the process. As after SIGKILL, no half-written file has its final name, and an unfinished
+checkpoint is ignored.
 
 This file imports only the standard library and modules that do so, so that an entry point can start with it.
 """
@@ -27,48 +28,49 @@ from efficient_attention.processes.allocator import use_single_malloc_arena
 from efficient_attention.processes.phases import IMPORTS, note_phase
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-GRACE = 2.0  # seconds that the main thread has to end the process
-UNANSWERED = 1.0  # seconds after which the thread saves, if the main thread has not noticed the stop
-TICK = 0.05  # seconds between two checks during a stop
-ECHO = 0.1  # a repeated signal within these seconds counts once: `timeout` signals a process and then its group
+GRACE = 2.0  # seconds after a stop signal in which the main thread must end the process
+UNANSWERED = 1.0  # seconds after which the signal thread saves, if the main thread has not noticed the stop
+TICK = 0.05  # seconds between two checks of the signal thread during a stop
+# A signal repeated within these seconds counts once, because `timeout` signals a process and then its process group.
+ECHO = 0.1
 
 
 class StoppedBySignal(KeyboardInterrupt):
-    """Raised in the main thread by a stop signal while there is nothing to save; its text is the line for the user."""
+    """Raised in the main thread by Ctrl-C or SIGTERM while there is nothing to save; its text is for the user."""
 
 
 class StopStage(enum.Enum):
-    """The effect of a stop signal at the moment."""
+    """What Ctrl-C or SIGTERM does at present: end the process, or let the run save its state first."""
 
-    NOTHING_TO_SAVE = enum.auto()  # raises Stopped; GRACE seconds later the process ends in any case
-    SAVING = enum.auto()  # the run saves and ends, however long that takes (`stop_signal.py`)
-    SAVED = enum.auto()  # the run has saved and reported it; the process has GRACE seconds left
+    NOTHING_TO_SAVE = enum.auto()  # a signal raises StoppedBySignal; the process ends at most GRACE seconds later
+    SAVING = enum.auto()  # a signal makes the run save and end, however long that takes (`stop_signal.py`)
+    SAVED = enum.auto()  # after a signal, the run has saved and said so; the process must end within GRACE seconds
 
 
 class StopSignalThread:
-    """The thread that makes a stop signal end this process; a second signal ends it at once.
+    """A thread that ends this process after Ctrl-C or SIGTERM, if the main thread does not end in time.
 
-    The same signal within ECHO seconds does not count as a second one.
+    A second signal ends the process at once. The same signal within ECHO seconds does not count as a second one.
 
     Args:
-        leave: exits the process with a code, without running anything else.
+        leave: exits the process with an exit code, without running anything else.
     """
 
     def __init__(self, leave: Callable[[int], Any] = os._exit) -> None:
         self.stage = StopStage.NOTHING_TO_SAVE
         self.number = 0  # number of the signal that requested the stop; 0 = none
         self._leave = leave
-        self._since = 0.0  # when the stop, or the stage, began
-        self._came = 0.0  # when the stop came
-        self._is_seen = False  # whether the thread has seen the stop; the handler may have run before
-        self._is_lost = False  # whether the handler's exception was lost in a callback
-        self._echoes = 0  # number of signals that the thread has sent to the main thread and will receive itself
+        self._since = 0.0  # time at which the stop or, if later, the current stage began
+        self._came = 0.0  # time at which the stop signal came
+        self._is_seen = False  # whether this thread has seen the stop signal; the handler may have run before
+        self._is_lost = False  # whether the handler's exception was lost in a callback of the garbage collector
+        self._echoes = 0  # number of signals that this thread has sent to the main thread and will receive itself
         self._rescue: Callable[[], int] | None = None
-        self._turn = threading.Lock()  # held while the thread saves
-        self._line = threading.Lock()  # acquired by the first thread that writes the line
+        self._turn = threading.Lock()  # lock that this thread holds while it saves
+        self._line = threading.Lock()  # lock of the first thread that writes the message; it is never released
 
     def install_signal_handlers(self) -> None:
-        """Installs the handlers for both signals; call in the main thread."""
+        """Installs the handlers of SIGINT and SIGTERM, and starts this thread; must be called in the main thread."""
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -80,45 +82,46 @@ class StopSignalThread:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a stop has come while there was nothing to save."""
+        """Whether the process ends because of a stop signal that came while there was nothing to save."""
         return self.number != 0 and self.stage is StopStage.NOTHING_TO_SAVE
 
     @property
     def stop_exit_code(self) -> int:
-        """The exit code of the current stop."""
+        """The exit code of a process that ends because of a stop signal."""
         if self.stage is StopStage.SAVED:
             return ExitCode.STOPPED
         return ExitCode.INTERRUPTED if self.number == signal.SIGINT else ExitCode.TERMINATED
 
     def enter_stage(self, stage: StopStage) -> None:
-        """Starts a stage."""
+        """Sets what a stop signal does from now on."""
         self.stage, self._since = stage, time.monotonic()
 
     @contextlib.contextmanager
     def save_if_unresponsive(self, save: Callable[[], int]) -> Iterator[None]:
-        """Makes the thread call `save` and exit with its code, if a stop does not end the block in UNANSWERED seconds.
+        """Context in which this thread saves and exits if the main thread does not react to a stop signal in time.
 
-        Has an effect only during stage SAVING.
+        The thread then calls `save`, and exits the process with the returned code. The time is UNANSWERED seconds. Has
+        an effect only in the stage SAVING.
         """
         self._rescue, self._since = save, time.monotonic()
         try:
             yield
         finally:
-            with self._turn:  # if the thread is saving, this waits until the process ends
+            with self._turn:  # while the thread saves, this waits, until the thread ends the process
                 self._rescue = None
 
     def print_once(self, line: str) -> None:
-        """Writes the line of this stop, unless it is already written."""
+        """Writes the message about a stop to standard error, unless another thread has already written one."""
         if self._line.acquire(blocking=False):
             write_stderr_unlocked(line)
 
     def end_process(self) -> None:
-        """Ends the process after a stop with nothing to save: writes the line, and skips Python's own clean-up.
+        """Ends the process after a stop with nothing to save: writes the message, and skips Python's own clean-up.
 
         The clean-up may take long, or crash, if the stop has interrupted a library's work.
         """
         self.print_once(stop_message(self.number))
-        with contextlib.suppress(OSError, ValueError):  # a closed pipe, or a closed file
+        with contextlib.suppress(OSError, ValueError):  # standard output may be a closed pipe or a closed file
             sys.stdout.flush()
         self._leave(self.stop_exit_code)
 
@@ -128,16 +131,19 @@ class StopSignalThread:
         raise StoppedBySignal(stop_message(self.number))
 
     def _handle_unraisable(self, lost: Any) -> None:
-        """Notices a lost `StoppedBySignal`; Python calls this for exceptions that it cannot raise, as in garbage
-        collection."""
+        """Notices that a `StoppedBySignal` was lost, as in a callback of the garbage collector.
+
+        Python calls this method for exceptions that it cannot raise.
+        """
         if isinstance(lost.exc_value, StoppedBySignal):
             self._is_lost = True
         else:
             self._show_lost(lost)
 
     def _handle_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Ends a stopped process; Python calls this for uncaught exceptions, as in the imports of an entry point."""
-        if self.is_ending:  # whatever error the stop has caused
+        """Ends a stopped process without a traceback; Python calls this method for uncaught exceptions."""
+        # A stop signal may surface as any error, for example during the imports of an entry point.
+        if self.is_ending:
             self.end_process()
         self._show_error(kind, error, trace)
 
@@ -151,7 +157,10 @@ class StopSignalThread:
                 self._end_if_due()
 
     def _read_signals(self) -> list[int]:
-        """Returns the signals since the last call; waits without limit for the first, then at most TICK seconds."""
+        """Returns the numbers of the signals received since the last call.
+
+        Waits for the first signal without limit, and at most TICK seconds for later signals.
+        """
         if not select.select([self._reader], [], [], TICK if self._is_seen else None)[0]:
             return []
         found = [number for number in os.read(self._reader, 64) if number in SIGNALS]
@@ -198,20 +207,20 @@ class StopSignalThread:
 
 
 def signal_name(number: int) -> str:
-    """Returns a signal's name for users."""
+    """Returns the name of a signal as users know it, such as 'Ctrl-C' or 'SIGTERM'."""
     return 'Ctrl-C' if number == signal.SIGINT else signal.Signals(number).name
 
 
 def stop_message(number: int) -> str:
-    """Returns the message of a stop with nothing to save."""
+    """Returns the message for a process that a signal stopped while there was nothing to save."""
     return f'stopped by {signal_name(number)}; there was nothing to save'
 
 
-_watches: list[StopSignalThread] = []  # the watch of this process, or none
+_watches: list[StopSignalThread] = []  # the signal thread of this process; empty before `catch_stop_signals`
 
 
 def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
-    """Starts to catch stop signals; every entry point must call it first.
+    """Starts to handle Ctrl-C and SIGTERM in this process; every entry point must call this function first.
 
     Args:
         keeps_freed_memory: whether the entry point will tune the allocator. One setting must precede the thread that
@@ -222,12 +231,12 @@ def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
             use_single_malloc_arena()
         _watches.append(StopSignalThread())
         _watches[0].install_signal_handlers()
-        atexit.register(_ignore_signals_at_exit)  # registered first, so called last
+        atexit.register(_ignore_signals_at_exit)  # Python calls the first registered function last
         note_phase(IMPORTS)
 
 
 def _ignore_signals_at_exit() -> None:
-    """Makes the process ignore stop signals from here on, because its work is done.
+    """Makes the process ignore stop signals while Python exits, because the work is done.
 
     Python resets its handlers before it unloads the modules. A signal in those tenths of a second would change the exit
     code of a finished command, without a message.
@@ -237,5 +246,5 @@ def _ignore_signals_at_exit() -> None:
 
 
 def current_signal_thread() -> StopSignalThread | None:
-    """Returns this process's stop watch; None if no entry point runs, as in a notebook."""
+    """Returns the thread that handles stop signals in this process; None without one, as in a notebook."""
     return _watches[0] if _watches else None

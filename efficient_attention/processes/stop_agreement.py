@@ -1,7 +1,8 @@
-"""Lets the processes of a run agree on the point at which all of them stop.
+"""Lets the processes of a run agree on the step after which all of them stop.
 
-A run may stop after each step and before each batch of an evaluation. All processes reach the same points in the same
-order, but at different times. The point of a stop must lie after every point that any process has passed:
+A run may stop after each step and before each batch of an evaluation; these moments are its stop points. All processes
+reach the same stop points in the same order, but at different times. The agreed stop point must come after every point
+that any process has passed:
 
 1. A process that should stop informs process 0.
 2. Process 0 asks all to pause. Each replies how many points it has passed, and passes no more.
@@ -11,7 +12,8 @@ The threads that listen to the other processes do all this, and none of them wai
 agree even while one of them waits for others in a collective or a save.
 
 JAX's own agreement (`multihost_utils.reached_preemption_sync_point`) holds Python's interpreter lock while it waits. No
-other thread of that process runs then. The answer would come through such a thread (`relay.py`), so both wait forever.
+other thread of that process runs then. The answer would come through such a thread (`relay.py`), so JAX would wait
+forever.
 """
 
 import threading
@@ -20,30 +22,33 @@ from collections.abc import Callable, Collection
 from efficient_attention.errors import PeerError
 from efficient_attention.processes.channel import Message
 
-WAIT_SECONDS = 30.0  # of this process's running time; longer than the detection of a hung process
-SLICE_SECONDS = 0.25  # a pause of the whole machine counts at most this long
+# The agreement may take this many seconds of the process's running time; a hung process is detected earlier.
+WAIT_SECONDS = 30.0
+SLICE_SECONDS = 0.25  # if the whole machine pauses, the pause counts as at most this many seconds of waiting
 
 
 class StopAgreement:
-    """The state of one process in the agreement on a stop.
+    """One process's part in the agreement of a run's processes on the step after which all of them stop.
 
     Args:
-        number: of this process.
-        others: numbers of the processes it has a channel to; process 0 has all others, the others only process 0.
-        send: sends a message to one of them.
+        number: number of this process.
+        others: numbers of the connected processes: in process 0 all other processes, elsewhere only process 0.
+        send: sends a message to a connected process.
     """
 
     def __init__(self, number: int, others: Collection[int], send: Callable[[int, Message], None]) -> None:
         self._number, self._others, self._send = number, list(others), send
-        self._passed = 0  # number of points passed
+        self._passed = 0  # number of stop points that this process has passed
         self._is_held = False
-        self._agreed = 0  # the agreed point of the stop; 0 = none
+        self._agreed = 0  # number of the stop point at which all processes stop; 0 before the agreement
         self._has_asked = False
-        self._found: dict[int, int] = {}  # only in process 0: how many points each process has passed
+        self._found: dict[int, int] = {}  # number of stop points that each process has passed; only in process 0
         self._changed = threading.Condition()
 
     def is_agreed_stop_point(self, *, is_wanted: bool) -> bool:
-        """Counts this point; returns whether all processes stop at it. All main threads must call this equally often.
+        """Counts a point at which the run may stop, and returns whether all processes have agreed to stop there.
+
+        The main threads of all processes must call this equally often.
 
         Args:
             is_wanted: whether this process should stop.
@@ -60,7 +65,7 @@ class StopAgreement:
             return self._passed == self._agreed
 
     def handle_message(self, other: int, message: Message) -> None:
-        """Answers a message of this agreement; called by the thread that listens to the other process."""
+        """Reacts to another process's message about the agreement; called by the thread that receives messages."""
         kind = message['stop']
         if kind == 'wanted':
             self._pause_all_processes()
@@ -78,7 +83,7 @@ class StopAgreement:
             self._pause_all_processes()
 
     def _pause_all_processes(self) -> None:
-        """Starts the agreement, unless it has already started."""
+        """Starts the agreement on a stop, unless it has already started: asks all processes to pause."""
         with self._changed:
             if self._found:
                 return
@@ -87,13 +92,13 @@ class StopAgreement:
             self._send(other, {'stop': 'hold'})
 
     def _pause_main_thread(self) -> int:
-        """Pauses the main thread at its next point; returns how many points it has passed."""
+        """Makes the main thread pause at its next stop point; returns how many stop points it has passed."""
         with self._changed:
             self._is_held = True
             return self._passed
 
     def _record_answer(self, other: int, points: int) -> None:
-        """Records a reply, and completes the agreement once all processes have replied."""
+        """Records how many stop points another process has passed; after all replies, chooses where all stop."""
         with self._changed:
             self._found[other] = points
             if len(self._found) <= len(self._others):

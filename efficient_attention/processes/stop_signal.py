@@ -1,4 +1,4 @@
-"""Handles a request to stop a run that has something to save: Ctrl-C, or SIGTERM from a scheduler."""
+"""Makes a training run save its state and end when it gets Ctrl-C, or SIGTERM from a scheduler."""
 
 import contextlib
 import signal
@@ -22,20 +22,21 @@ from efficient_attention.processes.signal_thread import (
 
 
 class EvaluationInterrupted(Exception):
-    """Raised to end an evaluation early, because the run should stop."""
+    """Raised to end an evaluation early, because a stop signal has come."""
 
 
 class StopSignal:
-    """Context manager in which, after `expect`, the first SIGINT or SIGTERM asks the run to save and end.
+    """Context manager in which the first SIGINT or SIGTERM makes a run save its state and end.
 
-    A second signal, more than ECHO seconds later, ends the process at once. Before `expect` a signal acts as it does
-    outside of the context.
+    A second signal, more than ECHO seconds later, ends the process at once. Before `enable_graceful_stop` is called, a
+    signal has the same effect as outside of the context.
 
     In a run of several processes, a signal to any of them stops all at the same point, on which they agree
-    (`stop_agreement.py`). Processes not connected through `hosts.py` cannot agree: there a signal acts as outside.
+    (`stop_agreement.py`). Processes that are not connected through `hosts.py` cannot agree. There a signal has the same
+    effect as outside of the context.
 
     Raises:
-        Stopped: a signal came while an earlier run of this process ended.
+        StoppedBySignal: a signal came while an earlier run of this process ended.
     """
 
     def __init__(self) -> None:
@@ -43,14 +44,14 @@ class StopSignal:
         self.is_alone = jax.process_count() == 1
         self._watch = current_signal_thread()
         self._previous: dict[int, Any] = {}
-        self._came: dict[int, float] = {}  # time of each signal's first arrival
+        self._came: dict[int, float] = {}  # {signal number: time at which the signal first came}
         if self._watch and self._watch.number:
-            # The earlier run has saved its last step, but the stop is not yet reported.
+            # An earlier run in this process has saved its last step, but has not reported the stop signal.
             self._watch.enter_stage(StopStage.NOTHING_TO_SAVE)
             raise StoppedBySignal(stop_message(self._watch.number))
 
     def enable_graceful_stop(self) -> None:
-        """Enables the handling of stop signals, because there is now something to save."""
+        """Makes the next stop signal save and end the run; called as soon as there is something to save."""
         if self._previous or not (self.is_alone or can_agree_on_stop()):
             return
         if self._watch:
@@ -58,22 +59,22 @@ class StopSignal:
         self._previous = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
 
     def is_stop_due(self) -> bool:
-        """Whether the run should end here; with several processes, all must call this equally often."""
+        """Whether a stop signal has come and the run should end here; all processes must call this equally often."""
         if not self.is_set and not self.is_alone:
             self.is_set = is_agreed_stop_point(is_wanted=bool(self._came))
         return self.is_set
 
     def raise_if_stop_due(self) -> None:
-        """Raises Cut if `is_due`; only after `expect`."""
+        """Raises EvaluationInterrupted if the run should stop; does nothing before `enable_graceful_stop` is called."""
         if self._previous and self.is_stop_due():
             raise EvaluationInterrupted
 
     @contextlib.contextmanager
     def save_if_unresponsive(self, save: Callable[[], int]) -> Iterator[None]:
-        """Context for work, such as a compilation, during which the main thread may not notice a stop for seconds.
+        """Context for long work, such as a compilation, during which the main thread cannot react to a stop signal.
 
-        If it does not notice a stop, another thread calls `save` and exits the process with the returned code. Has no
-        effect with several processes, since they can save only together.
+        If the main thread does not notice a signal, another thread calls `save` and exits the process with the returned
+        code. Has no effect in a run of several processes, because they can save only together.
         """
         is_possible = self._previous and self.is_alone
         with self._watch.save_if_unresponsive(save) if self._watch and is_possible else contextlib.nullcontext():
@@ -87,12 +88,13 @@ class StopSignal:
     ) -> None:
         del error, trace
         if kind is RunStopped and not self.is_alone:
-            return  # each must still leave the others (hosts.py); later signals belong to the same stop
+            # The process must still disconnect from the other processes (hosts.py), so the handlers stay installed.
+            return
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if not self._watch or not self._previous:
             return
-        # After any other error, or a stop that came too late, the run ends as without the stop.
+        # If a signal came, but the run ends for another reason, the stage stays SAVING: the signal has no effect.
         if not self.is_set and not self._came:
             self._watch.enter_stage(StopStage.NOTHING_TO_SAVE)
         elif kind is RunStopped:

@@ -1,4 +1,4 @@
-"""Ends a process that makes no progress, because input does not arrive or a device, a process or a disk hangs.
+"""Ends a training process that makes no progress, because its input, a device, another process or a disk hangs.
 
 Python cannot interrupt such a wait, so the process ends at once, with a special exit code. The operating system then
 frees the lock of the workdir. A checkpoint in progress has no checksums and does not count.
@@ -19,9 +19,9 @@ import jax
 from efficient_attention.errors import ExitCode, write_stderr_unlocked
 from efficient_attention.processes import phases
 
-LONG = 6  # a compilation, an evaluation's batch or a save may take this many times as long as other phases
-TICKS = 50  # number of checks within `seconds`
-WRITE_SECONDS = 5.0  # time limit for writing the finding, since the disk itself may hang
+LONG = 6  # factor of the time limit for compilations, evaluation batches and saves
+TICKS = 50  # number of checks of the watchdog within its time limit
+WRITE_SECONDS = 5.0  # time limit in seconds for writing the report, because the disk itself may hang
 
 COMPILING = 'compiling and taking its first step'
 INPUT = 'waiting for input'
@@ -38,16 +38,16 @@ PHASES = {
 
 
 class Watchdog:
-    """A thread that ends the process if no progress was noted for `seconds`.
+    """A thread that ends the process if the training loop has not reported progress for a given time.
 
     The first step, which compiles, evaluations and saves may take `LONG` times as long. No step gets less time than the
     first one took. Time in which the process itself does not run, such as on a suspended machine, hardly counts.
 
     Args:
-        seconds: without a sign of progress; 0 = no limit.
+        seconds: time limit without progress; 0 = no limit.
         workdir: receives the stacks of all threads, in `stalled-<process>.txt`.
-        end: called with the finding, instead of ending the process.
-        clock: seconds.
+        end: called with the message, instead of ending the process.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Watchdog:
         self._stacks = workdir / f'stalled-{jax.process_index()}.txt'
         self._process = f'process {jax.process_index()} of {jax.process_count()}'
         self._end, self._clock = end or self._end_process, clock
-        self._noted = (0, 0, '')  # number of notes, step, phase
-        self._seen, self._waited, self._looked = 0, 0.0, clock()  # used only by the thread
+        self._noted = (0, 0, '')  # number of progress reports, and the step and phase of the latest report
+        self._seen, self._waited, self._looked = 0, 0.0, clock()  # only the watchdog's thread uses these fields
         self._closed = threading.Event()
 
     def note_progress(self, step: int, doing: str) -> None:
-        """Records progress and the phase that begins now; cheap enough to call at every step.
+        """Reports that the training loop has progressed, and which phase begins now; cheap enough for every step.
 
         Args:
             step: the current step.
@@ -80,7 +80,7 @@ class Watchdog:
         phases.note_phase(PHASES[doing], step)
 
     def check_progress(self) -> None:
-        """Adds the time since the last call to the time without progress; ends the process beyond the limit.
+        """Adds up the time without progress; ends the process if this time exceeds the limit.
 
         Each call adds at most two ticks (`seconds` / TICKS), so that a pause of the whole machine hardly counts.
         """
@@ -112,7 +112,7 @@ class Watchdog:
             self.check_progress()
 
     def _end_process(self, finding: str) -> None:
-        """Reports the finding and ends the process, even if a disk or a reader of the output hangs."""
+        """Writes the message and the stacks of all threads, and ends the process, even if a disk or output hangs."""
         writer = threading.Thread(target=self._write_stack_traces, args=(finding,), daemon=True)
         writer.start()
         writer.join(WRITE_SECONDS)

@@ -1,4 +1,4 @@
-"""Measures how far attention mechanisms are from full softmax attention, in the layers of an encoder on real text.
+"""Measures how well attention mechanisms approximate full softmax attention in the layers of a trained encoder.
 
     python scripts/benchmarks/approximation.py --model checkpoints/minilm 'nystrom(64)' 'favor(256)' 'window(64)'
 
@@ -12,7 +12,7 @@ The last line of output is one JSON object.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
@@ -39,12 +39,12 @@ from efficient_attention.inference.pretrained_models import pretrained_encoder
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.encoder import Encoder
 
-Layers = tuple[Array, Array, Array]  # queries, keys and values of N layers, [N, B, L, H, K] each
+Layers = tuple[Array, Array, Array]  # queries, keys and values of N layers, each [N, B, L, H, K]
 Attend = Callable[..., Array]
 
 
 def main() -> None:
-    """Reads the flags, measures and prints a line per mechanism."""
+    """Reads the flags, measures the error of each mechanism, and prints one line per mechanism."""
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='MECHANISM...')
     mechanisms = {text: ea.parse_mechanism(text) for text in texts}
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_length(512, 'Tokens of a row.', options)
@@ -69,7 +69,13 @@ def define_flags() -> flags.FlagValues:
 
 
 def collect_qkv(model: Path, source: str, rows: int, length: int) -> Layers:
-    """Returns queries, keys and values of all layers of an encoder for `rows` documents, each cut to `length` tokens.
+    """Returns the queries, keys and values of all layers of a trained encoder that reads documents of equal length.
+
+    Args:
+        model: folder of the trained encoder.
+        source: source of the documents, as `data.source` in a config.
+        rows: number of documents.
+        length: tokens to which each document is cut; shorter documents are skipped.
 
     Raises:
         InputError: the model or source does not exist, too few documents are long enough, or layers have no attention.
@@ -101,7 +107,7 @@ def collect_qkv(model: Path, source: str, rows: int, length: int) -> Layers:
 
 @nnx.jit
 def qkv_of_layers(module: Encoder, ids_BL: Array, types_BL: Array | None) -> Layers | None:
-    """Returns queries, keys and values of all layers; None if the layers have none."""
+    """Returns the queries, keys and values of all layers of an encoder; None if the layers have no attention."""
     inside = module.with_hidden_states(ids_BL, jnp.ones_like(ids_BL), token_types_BL=types_BL)[1].attention
     if inside is None or inside.value_BMHK is None:
         return None
@@ -109,13 +115,13 @@ def qkv_of_layers(module: Encoder, ids_BL: Array, types_BL: Array | None) -> Lay
 
 
 def mechanism_errors(layers: Layers, mechanisms: dict[str, Mechanism]) -> dict[str, dict[str, float]]:
-    """Returns the errors of each mechanism, per layer and on average."""
+    """Returns each mechanism's relative error against full attention, per layer and on average."""
     full = attention_outputs(ea.Softmax(ea.Full()), layers)
     return {text: relative_errors(attention_outputs(mechanism, layers), full) for text, mechanism in mechanisms.items()}
 
 
 def attention_outputs(mechanism: Mechanism, layers: Layers) -> np.ndarray:
-    """Returns the attention outputs of each layer, float32 [N, B, L, H, K]."""
+    """Returns the outputs that a mechanism computes from each layer's queries, keys and values, [N, B, L, H, K]."""
     heads, width = layers[0].shape[-2:]
 
     @jax.jit
@@ -129,7 +135,7 @@ def attention_outputs(mechanism: Mechanism, layers: Layers) -> np.ndarray:
 
 
 def low_rank_errors(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Returns the errors of the best weights of each rank."""
+    """Returns the relative error of the best low-rank approximation of the attention weights, for each rank."""
     full = ea.Softmax(ea.Full())
     outputs: dict[int, list[np.ndarray]] = {rank: [] for rank in ranks}
     wanted = []
@@ -148,7 +154,7 @@ def low_rank_errors(layers: Layers, ranks: Sequence[int]) -> dict[str, dict[str,
 
 
 def relative_errors(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
-    """Returns the relative error per layer (the first axis) and the mean over layers."""
+    """Returns the relative error of arrays whose first axis is the layer: one error per layer, and their mean."""
     axes = tuple(range(1, found.ndim))
     errors_N = np.sqrt(np.square(found - wanted).sum(axis=axes) / np.square(wanted).sum(axis=axes))
     named = {f'layer {number}': float(error) for number, error in enumerate(errors_N, 1)}

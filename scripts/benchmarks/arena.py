@@ -1,8 +1,10 @@
-"""`scripts/benchmark.py arena`: speed and memory of each mechanism against full attention on Long Range Arena rows.
+"""Measures speed and memory of each mechanism on Long Range Arena sequences (`scripts/benchmark.py arena`).
+
+Each mechanism is a side, which is compared with full attention.
 
 `train`: training steps per second and temporary memory of the byte classifier of configs/arena.py, at 1K to 4K bytes
-(table 2 of Tay et al. 2020, arXiv 2011.04006). Each side runs in a separate process, and sides take turns. Temporary
-memory is the compiler's figure. Resident memory is not compared, because allocators differ more than the sides.
+(table 2 of Tay et al. 2020, arXiv 2011.04006). Each side runs in a separate process, and sides take turns. The compiler
+states the temporary memory. Resident memory is not compared, because allocators differ more than the sides.
 `rows`: rows per second that each generator makes on one core.
 """
 
@@ -27,7 +29,7 @@ from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.errors import InputError
 from scripts.benchmarks.memory import run_steps
 
-if TYPE_CHECKING:  # only the child process needs them
+if TYPE_CHECKING:  # at run time, only the child process imports these modules
     from efficient_attention.training.state import TrainState
     from efficient_attention.training.step import StepFn
 
@@ -45,11 +47,11 @@ GENERATED = (
     'recall:rows=2000:length=128:pairs=4:keys=8:values=4',
 )
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_choices('parts', PARTS, 'Parts to measure', options)
     define_choices('sides', SIDES, 'Mechanisms; `full` is always measured', options)
     define_integers('lengths', (1024, 2048, 3072, 4096), 'Bytes per row', options)
@@ -60,7 +62,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if a number is below 1."""
+    """Raises InputError if a numeric flag is below 1."""
     for name in ('rows', 'rounds', 'steps'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -70,7 +72,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def benchmark_shape(side: str, size: str, length: int) -> dict[str, Any]:
-    """Returns the config fields of a `text` cell for rows of this length, as input of the child process."""
+    """Returns the config of the `text` task with one mechanism and row length, as input of a child process."""
     config = get_config(f'text,{side},{size}')
     config.model.update(mechanisms(length)[side])
     config.model.max_length = length
@@ -83,11 +85,11 @@ def benchmark_shape(side: str, size: str, length: int) -> dict[str, Any]:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures so far after each length of the chosen parts.
+    """Yields the benchmark report so far, after each measured row length.
 
     Args:
         options: the command-line flags.
-        run: runs a program on a shape and returns its figures.
+        run: starts a child process that takes one measurement, and returns the measured values.
     """
     report: dict[str, Any] = {}
     if 'rows' in options.parts:
@@ -99,16 +101,16 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def measure_row_generation() -> dict[str, dict[str, float]]:
-    """Returns {dataset: {split: rows per second of processor time on one core}}.
+    """Measures how fast datasets are generated; returns {dataset: {split: rows per second on one core}}.
 
-    The first row is not timed, because it includes reading shared data. If a hash assigns rows to splits, test rows are
-    only a share of the generated rows.
+    Seconds are processor time. The first row is not timed, because it includes reading shared data. If a hash assigns
+    rows to splits, test rows are only a share of the generated rows.
     """
     return {text: {split: row_generation_speed(text, split) for split in ('train', 'test')} for text in GENERATED}
 
 
 def row_generation_speed(text: str, split: str) -> float:
-    """Returns the rows per second of a split of a dataset."""
+    """Returns how many rows of a dataset's split are generated per second of processor time."""
     rows = open_arena_dataset(text, 'a set').rows(split)
     next(rows)
     start = time.process_time()
@@ -119,7 +121,10 @@ def row_generation_speed(text: str, split: str) -> float:
 
 
 def measure_training(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields speed and memory of all sides so far after each length; arguments as in `measure`."""
+    """Yields training speed and memory of all mechanisms so far, after each row length.
+
+    The arguments are the same as in `measure`.
+    """
     sides = [FULL, *(side for side in SIDES if side in options.sides and side != FULL)]
     report: dict[str, Any] = {}
     head = (
@@ -139,7 +144,7 @@ def measure_training(options: flags.FlagValues, run: Run) -> Iterator[dict[str, 
 
 
 def summarize_runs(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Returns median and range of each side's steps per second, its memory, and both relative to full attention."""
+    """Returns each mechanism's training speed (median and range) and memory, also relative to full attention."""
     rates = {side: [1 / statistics.median(one['seconds']) for one in found] for side, found in runs.items()}
     full = statistics.median(rates[FULL])
     report = {}
@@ -157,7 +162,7 @@ def summarize_runs(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str,
 
 
 def table_line(length: int, side: str, found: dict[str, Any]) -> str:
-    """Returns the table line of a side."""
+    """Returns the line of the printed table with the measurements of one mechanism."""
     low, high = found['range']
     spread = f'{found["steps_per_second"]:.2f} ({low:.2f} to {high:.2f})'
     temporary = f'{found["temporary_bytes"] / MEBIBYTE:14,.0f} {found["memory"]:8.2f}'
@@ -165,11 +170,11 @@ def table_line(length: int, side: str, found: dict[str, Any]) -> str:
     return f'{length:>6} {side:>22} {spread:>26} {found["speed"]:8.2f} {temporary} {parameters:>11}'
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the temporary bytes of the compiled training step, and seconds and added resident bytes of real steps.
+    """Measures a classifier's training step: the compiler's temporary bytes, and seconds and memory of real steps.
 
     `shape` has `model` and `head` (fields of ModelConfig and HeadConfig), `rows`, `length` and `steps`, the number of
     timed steps after an untimed one.
@@ -181,7 +186,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     train_step, first_state = make_step(config, head)
     state = jax.eval_shape(first_state)
     step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
-    # One program creates the state, so that each array has a separate buffer; donation needs that.
+    # A compiled program creates the state, so that each array has a separate buffer, which donation requires.
     return {
         'name': f'efficient_attention, jax {jax.__version__}',
         'parameters': sum(leaf.size for leaf in jax.tree.leaves(state.params)),
@@ -191,7 +196,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[], TrainState]]:
-    """Returns the training step of a classifier with AdamW, and a function that creates its first state."""
+    """Returns the training step of a classifier with AdamW, and a function that creates the initial state."""
     import jax
     from flax import nnx
 
@@ -216,7 +221,7 @@ def make_step(config: ModelConfig, head: HeadConfig) -> tuple[StepFn, Callable[[
 
 
 def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
-    """Returns rows of random ids without padding, with class labels."""
+    """Returns a batch of random token ids without padding, with class labels."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, vocab_size, (rows, length), np.int32)
     whole = {'segments': np.ones_like(tokens), 'token_types': np.zeros_like(tokens)}

@@ -1,9 +1,10 @@
-"""`scripts/benchmark.py attention`: time and memory of each mechanism and peer library against length.
+"""Measures time and memory of attention mechanisms and other libraries by length (`scripts/benchmark.py attention`).
 
-Each side and length runs in a separate process. A side is skipped at a length if its time extrapolated from the two
-lengths before is above the limit. Each row is compared with full attention at the same length in the same run. Figures
-are yielded after every length, so an interrupted run loses at most one length. With 0 steps nothing runs, and only the
-temporary memory of the compiled forward + backward is measured.
+A side is one of our mechanisms, or a peer: attention of another library. Each side and length runs in a separate
+process. A side is skipped at a length if its time, extrapolated from the two lengths before, is above the limit. Each
+side is compared with full attention at the same length in the same run. Measurements are yielded after every length,
+so an interrupted run loses at most one length. With 0 steps nothing runs, and only the temporary memory of the compiled
+forward + backward is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from efficient_attention.commands.flags import define_choices, define_integers, 
 from efficient_attention.errors import InputError
 from scripts.benchmarks.process_measurements import peak_bytes, time_calls
 
-if TYPE_CHECKING:  # only the child process needs them
+if TYPE_CHECKING:  # at run time, only the child process imports these modules
     import jax
 
 SHAPE = {'heads': 8, 'head_width': 64}
@@ -34,10 +35,13 @@ YARDSTICK = 'full'
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkSide:
-    """A measured side: one of our mechanisms on a backend, or a peer; `against` lists peers with the same mechanism."""
+    """One implementation of attention to measure: one of our mechanisms on a backend, or another library's attention.
+
+    `against` names the sides with which this side is compared.
+    """
 
     name: str
-    mechanism: str = ''  # {length} stands for the number of keys, {root} for its square root
+    mechanism: str = ''  # text form of the mechanism; {length} becomes the number of keys, {root} its square root
     backend: str = 'blocked'
     peer: str = ''
     against: tuple[str, ...] = ()
@@ -79,7 +83,7 @@ OURS = (
 )
 PEERS = tuple(BenchmarkSide(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}
-# fields of a figure
+# Each measurement in the report has these fields.
 ROW = (
     'name',
     'forward',
@@ -90,13 +94,13 @@ ROW = (
     'temporary_bytes',
 )
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, ROW
-Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its figures
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+Figures = dict[str, dict[int, dict[str, Any]]]  # {implementation: {length: measurement with the fields of ROW}}
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its measurements
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_integers('lengths', [2**power for power in range(9, 17)], 'Positions', options)
     define_choices('sides', list(SIDES), 'Mechanisms and peers to measure', options)
     flags.DEFINE_integer('rounds', 1, 'Processes per side and length.', flag_values=options)
@@ -108,7 +112,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on invalid lengths, and on flag errors that would otherwise appear after hours of measuring."""
+    """Raises InputError if flags are invalid, so that the error does not appear only after hours of measuring."""
     if min(options.lengths) < 1:
         raise InputError(f'length {min(options.lengths)}: it must be at least 1')
     for name, least in (('steps', 0), ('rounds', 1), ('max_seconds', 0.0)):
@@ -124,7 +128,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the report on all lengths so far after each length; prints and plots it at the end."""
+    """Yields the benchmark report so far, after each sequence length; prints and plots the report at the end."""
     if not options.steps:
         yield from measure_compiled_memory(options, run)
         return
@@ -147,7 +151,10 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def measure_compiled_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the temporary bytes of forward + backward so far after each length; prints their growth at the end."""
+    """Yields the compiler's temporary bytes of forward + backward so far, after each sequence length; runs nothing.
+
+    Prints the growth of memory with length at the end.
+    """
     temporary: dict[str, dict[int, int]] = {name: {} for name in options.sides}
     print(f'{"length":>7} {"side":<26} {"temp MB":>8}')
     for length in sorted(options.lengths):
@@ -163,7 +170,7 @@ def measure_compiled_memory(options: flags.FlagValues, run: Run) -> Iterator[dic
 
 
 def make_report(figures: Figures) -> dict[str, Any]:
-    """Returns the figures with comparisons, exponents and crossover lengths."""
+    """Returns the report of all measurements, with comparisons, scaling exponents and crossover lengths."""
     return {
         'shape': SHAPE,
         'sides': {name: dict(by_length) for name, by_length in figures.items()},
@@ -174,7 +181,7 @@ def make_report(figures: Figures) -> dict[str, Any]:
 
 
 def show_saved_report(figures: Figures, plot: Path | None) -> None:
-    """Prints and plots the figures of an earlier run."""
+    """Prints and plots the measurements of an earlier run, read from its JSON file."""
     print_titles()
     for length in sorted({length for by_length in figures.values() for length in by_length}):
         for name in figures:
@@ -184,14 +191,17 @@ def show_saved_report(figures: Figures, plot: Path | None) -> None:
 
 
 def print_and_plot_report(figures: Figures, plot: Path | None) -> None:
-    """Prints the comparisons, exponents and crossovers, and plots the figures if a path is given."""
+    """Prints comparisons, scaling exponents and crossover lengths, and plots the measurements if a path is given."""
     print_report(make_report(figures))
     if plot:
         draw(figures, plot)
 
 
 def extrapolated_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
-    """Returns the expected seconds at `length`, extrapolated from the two longest measured lengths; 0 with fewer."""
+    """Returns the expected seconds of a call at a new length, extrapolated from the two longest measured lengths.
+
+    Returns 0 if fewer than two lengths are measured.
+    """
     if len(by_length) < 2:
         return 0.0
     (short, first), (long, second) = sorted(by_length.items())[-2:]
@@ -200,7 +210,7 @@ def extrapolated_seconds(by_length: dict[int, dict[str, Any]], length: int) -> f
 
 
 def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns one row from the processes of a side and length; each process counts with its median call."""
+    """Combines measurements of one implementation by several processes: median and range of their median calls."""
     row: dict[str, Any] = {'name': children[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(child[name]) for child in children]
@@ -211,13 +221,13 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def print_titles() -> None:
-    """Prints the head of the table."""
+    """Prints the column titles of the table of measurements."""
     titles = f'{"forward ms":>11} {"fwd+bwd ms":>11} {"(range)":>17} {"peak MB":>8} {"temp MB":>8}'
     print(f'{"length":>7} {"side":<26} {titles}')
 
 
 def print_row(length: int, name: str, row: dict[str, Any]) -> None:
-    """Prints a line of the table."""
+    """Prints the line of the table with the measurements of one implementation at one length."""
     low, high = (1e3 * value for value in row['forward_backward_range'])
     temporary = '' if row['temporary_bytes'] is None else f'{row["temporary_bytes"] / 2**20:.0f}'
     print(
@@ -228,7 +238,7 @@ def print_row(length: int, name: str, row: dict[str, Any]) -> None:
 
 
 def compare(figures: Figures) -> list[dict[str, Any]]:
-    """Returns our time and peak memory divided by each peer's, at each length that both were measured at."""
+    """Returns ratios of our mechanisms' time and peak memory to the other implementations', at each length."""
     rows = []
     for side in OURS:
         for other in side.against:
@@ -241,7 +251,7 @@ def compare(figures: Figures) -> list[dict[str, Any]]:
 
 
 def scaling_exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
-    """Returns least-squares slopes of log time and log peak memory over log length, between two lengths."""
+    """Returns how each implementation's time and peak memory grow with length: the slope in log-log coordinates."""
     slopes = {}
     for name, by_length in figures.items():
         lengths = [length for length in sorted(by_length) if start <= length <= stop]
@@ -254,12 +264,12 @@ def scaling_exponents(figures: Figures, start: int = 4096, stop: int = 32768) ->
 
 
 def log_log_slope(lengths: list[int], values: list[float]) -> float:
-    """Returns the slope of the least-squares line through (log length, log value)."""
+    """Returns the slope of the least-squares line through the points (log length, log value)."""
     return statistics.linear_regression([math.log(x) for x in lengths], [math.log(max(y, 1e-9)) for y in values]).slope
 
 
 def crossovers(figures: Figures) -> dict[str, int | None]:
-    """Returns per mechanism the shortest length from which forward + backward is always faster than full attention."""
+    """Returns, per mechanism, the length from which its forward + backward is always faster than full attention."""
     full = figures.get(YARDSTICK, {})
     result = {}
     for side in OURS:
@@ -273,7 +283,7 @@ def crossovers(figures: Figures) -> dict[str, int | None]:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Prints ratios, growth exponents and crossover lengths."""
+    """Prints time and memory ratios, scaling exponents and crossover lengths of a report."""
     for row in report['comparisons']:
         times = f'{row["forward_backward"]:.2f} x the time forward + backward, {row["forward"]:.2f} x forward'
         memory = f'{row["peak_bytes"]:.2f} x the peak memory'
@@ -288,7 +298,7 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def draw(figures: Figures, path: Path) -> None:
-    """Plots time and peak memory against length on logarithmic axes; peers have dashed lines."""
+    """Plots time and peak memory against length on logarithmic axes; other libraries have dashed lines."""
     import matplotlib
 
     matplotlib.use('agg')
@@ -313,7 +323,7 @@ def draw(figures: Figures, path: Path) -> None:
 
 
 def load_saved_figures(path: Path) -> Figures:
-    """Returns the figures from an earlier run's JSON file, also from an interrupted run.
+    """Reads the measurements from the JSON file of an earlier run, even if that run was interrupted.
 
     Raises:
         InputError: the file cannot be read, or has other content.
@@ -330,13 +340,13 @@ def load_saved_figures(path: Path) -> Figures:
         raise InputError(f'{path}: it holds no figures that `benchmark.py attention --output` wrote') from None
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns seconds of each call after a warm-up, temporary memory of the programs, and peak resident memory.
+    """Measures one mechanism at one length: seconds per call after a warm-up, temporary memory, peak resident memory.
 
-    With 0 `steps` nothing runs, and only temporary memory is returned.
+    If `shape['steps']` is 0, nothing runs, and only temporary memory is returned.
     """
     import jax
 

@@ -1,9 +1,9 @@
-"""`scripts/benchmark.py compress`: time and memory of compressed models against the uncompressed model.
+"""Measures time and memory of compressed models against the uncompressed model (`scripts/benchmark.py compress`).
 
 `infer`: a forward pass of an encoder of MiniLM's shape and of smaller ones, in this project and in PyTorch (float32 and
-dynamic int8). Each side has random weights and runs in a separate process, and sides take turns. The speed is the time
-of our uncompressed float32 model divided by the side's time, so above 1 the side is faster. Other columns are the bytes
-of the parameters on disk, and the growth of resident memory during calls.
+dynamic int8). Each of these sides has random weights and runs in a separate process, and sides take turns. The speed is
+the time of our uncompressed float32 model divided by the side's time, so above 1 the side is faster. Other columns are
+the bytes of the parameters on disk, and the growth of resident memory during calls.
 
 `train`: steps of a classifier of 6 layers: plain, with movement pruning, and with quantization (`model.quantization`).
 Also steps of a student of 3 layers: without a teacher, with a running teacher, and with cached teacher logits.
@@ -33,15 +33,15 @@ MODELS: dict[str, dict[str, Any]] = {
     '3x384': WHOLE | {'layers': 3},
     '4x312': WHOLE | {'layers': 4, 'width': 312, 'feed_forward_width': 1200},
     '2x128': WHOLE | {'layers': 2, 'width': 128, 'heads': 2, 'feed_forward_width': 512},
-    'third': THIRD,  # half of the heads and a quarter of the units: a third of the layers' weights
+    'third': THIRD,  # half of the heads and a quarter of the feed-forward units: a third of the layers' weights
     'int8': WHOLE | {'quantization': 'int8'},
     'int8_weights': WHOLE | {'quantization': 'int8_weights'},
     'third_int8': THIRD | {'quantization': 'int8', 'ranks': ['token=128']},
 }
 PEERS = {'torch': {}, 'torch_int8': {'quantization': 'int8'}}
-BESIDE = {'whole': 'torch', 'int8': 'torch_int8'}  # our side: the peer of the same kind
+BESIDE = {'whole': 'torch', 'int8': 'torch_int8'}  # {our model: the same model in PyTorch}
 PARTS = ('infer', 'train')
-RATIOS = {  # ratios of milliseconds: numerator, denominators
+RATIOS = {  # {name of a ratio: (training method in the numerator, training methods in the denominator)}
     'movement': ('movement', ('plain',)),
     'qat': ('qat', ('plain',)),
     'live': ('live', ('teacher', 'student')),
@@ -53,7 +53,7 @@ CHILD = [sys.executable, __file__]  # command that measures training steps in a 
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_choices('parts', PARTS, 'Parts to measure', options)
     define_choices('sides', (*MODELS, *PEERS), 'Models of `infer`; `whole` is always measured', options)
     define_integers('lengths', (128, 384), 'Tokens per row', options)
@@ -63,7 +63,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if a number is out of range."""
+    """Raises InputError if the value of a flag is out of range."""
     for name in ('rounds', 'steps'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -76,11 +76,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures so far after each shape of the chosen parts.
+    """Yields the benchmark report so far, after each row length and batch size.
 
     Args:
         options: the command-line flags.
-        run: runs a program on a shape and returns its figures.
+        run: starts a child process that takes one measurement, and returns the measured values.
     """
     report: dict[str, Any] = {}
     if 'infer' in options.parts:
@@ -105,7 +105,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def measure_inference(
     sides: list[str], shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run
 ) -> dict[str, Any]:
-    """Returns and prints the figures of each side for one shape."""
+    """Measures, prints and returns the inference time and memory of each model, for one batch size and row length."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for number in range(rounds):
         for side in sides if number % 2 == 0 else reversed(sides):
@@ -132,7 +132,10 @@ def measure_inference(
 
 
 def summarize_training(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """Returns median milliseconds of each training method, and the ratios of `RATIOS`, computed per process."""
+    """Returns median milliseconds per step of each training method, and ratios between methods such as `qat / plain`.
+
+    Each ratio is computed per process; the result is the median over processes.
+    """
     middle = {way: statistics.median(one[way] for one in runs) for way in runs[0]}
     ratios = {
         name: statistics.median(one[above] / sum(one[way] for way in below) for one in runs)
@@ -141,17 +144,17 @@ def summarize_training(runs: list[dict[str, float]]) -> dict[str, Any]:
     return {'milliseconds': middle, 'ratios': {name: round(ratio, 3) for name, ratio in ratios.items()}}
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
-HEAD = {'kind': 'sequence'}  # fields of HeadConfig
-STEPS = 1000  # length of the run that the schedules assume
+HEAD = {'kind': 'sequence'}  # fields of HeadConfig, for a classifier of sequences
+STEPS = 1000  # number of training steps for which the learning-rate and pruning schedules are made
 WAYS = ('plain', 'movement', 'qat', 'student', 'teacher', 'live', 'kept')
 Step = Callable[[], Any]
 
 
 class TrainedModel:
-    """A model with its training state; `step` trains on one batch."""
+    """A classifier with its training state, optionally with pruning or distillation, which can train on batches."""
 
     def __init__(
         self, fields: dict[str, Any], *, is_pruned: bool = False, distill: DistillConfig | None = None
@@ -186,13 +189,13 @@ class TrainedModel:
         self.program = jax.jit(make_train_step(graph, objective, optimizer, parts=parts), donate_argnums=0)
 
     def take_step(self, batch: dict[str, Any]) -> None:
-        """Trains one step and waits for the result."""
+        """Trains on one batch and waits for the result."""
         self.state, metrics = self.program(self.state, batch)
         assert np.isfinite(float(metrics['loss']))
 
 
 def make_step_functions(shape: dict[str, Any]) -> dict[str, Step]:
-    """Returns a function per training method that takes one step and waits for it."""
+    """Returns, for each training method, a function that takes one training step and waits for the result."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -235,7 +238,7 @@ def make_step_functions(shape: dict[str, Any]) -> dict[str, Step]:
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns median milliseconds per step of each training method; the methods take turns, step by step.
+    """Measures the median milliseconds per step of each training method; the methods take turns, step by step.
 
     Args:
         shape: 'model' (fields of `ModelConfig`), 'student_layers', 'rows', 'length' and 'steps'.

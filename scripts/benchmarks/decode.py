@@ -1,4 +1,4 @@
-"""`scripts/benchmark.py decode`: tokens/s of predicting token by token, with and without cached state.
+"""Measures tokens/s of predicting token by token, with and without cached state (`scripts/benchmark.py decode`).
 
 A comparison has two ways to predict the same tokens from the same context. The fast way keeps state between tokens, and
 the slow way reads the context again for every token. The comparisons are generation with a cache, and evaluation with
@@ -22,7 +22,7 @@ from absl import flags
 from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.errors import InputError
 
-if TYPE_CHECKING:  # only the child process needs them
+if TYPE_CHECKING:  # at run time, only the child process imports these modules
     from flax import nnx
     from jax import Array
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # only the child process needs them
     from efficient_attention.models.segment_memory import SegmentMemory
 
 MEBIBYTE = 2**20
-# configs/lm/enwik8_small.py without dropout
+# This is the model of configs/lm/enwik8_small.py, without dropout.
 MODEL = {
     'layers': 4,
     'width': 128,
@@ -46,12 +46,15 @@ MODEL = {
 
 @dataclasses.dataclass(frozen=True)
 class DecodingComparison:
-    """Two of `WAYS`, compared for several mechanisms (name -> fields of ModelConfig) and contexts."""
+    """A comparison of a fast and a slow way to predict tokens, for several mechanisms and context lengths.
+
+    `fast` and `slow` are names in `WAYS`. `sides` maps the name of a mechanism to fields of ModelConfig.
+    """
 
     fast: str
     slow: str
     sides: dict[str, dict[str, Any]]
-    contexts: tuple[int, ...]  # positions that a prediction may read
+    contexts: tuple[int, ...]  # context lengths: numbers of positions that a prediction may read
 
 
 CACHE = DecodingComparison(
@@ -66,8 +69,8 @@ CACHE = DecodingComparison(
     },
     contexts=(512, 4096),
 )
-# Dai et al. 2019, arXiv 1901.02860, section 4.5: evaluation without memory is 363 to 1,874 times slower at these
-# lengths, in a model of 24 layers on a GPU.
+# Dai et al. 2019 (arXiv 1901.02860, section 4.5) measured these context lengths in a model of 24 layers on a GPU.
+# There, evaluation without memory is 363 to 1,874 times slower.
 MEMORY = DecodingComparison(
     fast='memory',
     slow='sliding',
@@ -76,13 +79,13 @@ MEMORY = DecodingComparison(
 )
 COMPARISONS = {'cache': CACHE, 'memory': MEMORY}
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # side, context, result of `compare`
-Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its figures
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+Figures = dict[str, dict[int, dict[str, Any]]]  # {mechanism: {context length: tokens/s, as `compare` returns}}
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its measurements
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     sides = list(dict.fromkeys(side for comparison in COMPARISONS.values() for side in comparison.sides))
     define_choices('parts', list(COMPARISONS), 'Comparisons', options)
     define_choices('sides', sides, 'Mechanisms', options)
@@ -92,7 +95,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on invalid numbers, and on a part without mechanisms to measure."""
+    """Raises InputError if numeric flags are below 1, or if the chosen flags leave no mechanism to measure."""
     for name in ('contexts', 'rounds', 'calls'):
         given = options[name].value
         least = min(given) if isinstance(given, list) else given
@@ -104,7 +107,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the report so far after each context of each comparison."""
+    """Yields the benchmark report so far, after each context length of each comparison."""
     report: dict[str, Any] = {'model': MODEL}
     for part in options.parts:
         comparison = COMPARISONS[part]
@@ -123,7 +126,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def compare(
     comparison: DecodingComparison, shape: dict[str, Any], rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns median and range of tokens/s of both ways, which take turns, and of the ratio fast / slow."""
+    """Measures a fast and a slow way to predict tokens in turns; returns their tokens/s and ratio, median and range."""
     children: dict[str, list[dict[str, Any]]] = {comparison.fast: [], comparison.slow: []}
     for number in range(rounds):
         for way in list(children)[:: -1 if number % 2 else 1]:
@@ -140,27 +143,30 @@ def compare(
 
 
 def print_titles(comparison: DecodingComparison) -> None:
-    """Prints the head of a table."""
+    """Prints the column titles of a comparison's table."""
     ways = f'{comparison.fast + " tokens/s":>22} {comparison.slow + " tokens/s":>22}'
     print(f'{"context":>7} {"side":<10} {ways} {"ratio":>8} {"(range)":>18} {"state MiB":>10}')
 
 
 def print_row(context: int, side: str, row: dict[str, Any]) -> None:
-    """Prints a line of the table."""
+    """Prints the line of the table with the tokens/s of one mechanism at one context length."""
     ways = ' '.join(f'{rate:>22,.1f}' for rate in row['tokens_per_second'].values())
     between = '{:.1f} to {:.1f}'.format(*row['ratio_range'])
     state = row['state_bytes'] / MEBIBYTE
     print(f'{context:>7} {side:<10} {ways} {row["ratio"]:>8.1f} {between:>18} {state:>10.2f}', flush=True)
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
-SEGMENT = 80  # tokens of a segment in evaluation with memory, as in the released code for enwik8
+SEGMENT = 80  # tokens per segment in evaluation with memory, as in Transformer-XL's released code for enwik8
 
 
 class DecodingCall(NamedTuple):
-    """A call that predicts `tokens` tokens and returns arrays to wait for; `state_bytes` are kept between calls."""
+    """A function that predicts tokens, with the number of tokens per call, and the bytes of state kept between calls.
+
+    `call` returns arrays; the prediction is complete when they are ready.
+    """
 
     call: Callable[[], Any]
     tokens: int
@@ -168,7 +174,7 @@ class DecodingCall(NamedTuple):
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns tokens/s of each call after the first, their median, and the bytes kept between calls.
+    """Measures one way to predict tokens: tokens/s of each call after the first, and bytes kept between calls.
 
     `shape` has `model` (fields of ModelConfig), `way`, `context` (positions that a prediction may read) and `calls`.
     """
@@ -192,7 +198,10 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_with_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns generation as in `scripts/generate.py`: reads the context once, then adds `STREAMED` tokens per call."""
+    """Returns a function that generates tokens with a cache, as `scripts/generate.py` does.
+
+    The context is read once, before the first call. Each call then adds `STREAMED` tokens.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -215,7 +224,7 @@ def decode_with_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -
 
 
 def decode_without_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns generation without a cache: reads the last `context` tokens again for every token."""
+    """Returns a function that generates one token without a cache: it reads the whole context again for every token."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -239,7 +248,7 @@ def decode_without_cache(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]
 
 
 def evaluate_sliding_window(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns evaluation with a window of `context` tokens that moves by 1: one forward pass per token."""
+    """Returns a function that evaluates one token with a sliding window: a forward pass over the context per token."""
     import jax
     from flax import nnx
 
@@ -249,7 +258,7 @@ def evaluate_sliding_window(graph: nnx.GraphDef, params: Any, shape: dict[str, A
 
 
 def evaluate_with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> DecodingCall:
-    """Returns evaluation in segments of `SEGMENT` tokens, each with a memory of the `context` tokens before it."""
+    """Returns a function that evaluates a segment of `SEGMENT` tokens with segment memory of the tokens before it."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -276,7 +285,7 @@ def evaluate_with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]
 
 
 def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
-    """Returns logits float32 [B, V] for the token after the last; logits of earlier positions are never computed."""
+    """Returns the logits of the next token, float32 [B, V], without computing logits of earlier positions."""
     import jax.numpy as jnp
 
     hidden_BLD = decoder.hidden(tokens_BL, jnp.ones_like(tokens_BL))
@@ -284,13 +293,13 @@ def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
 
 
 def random_tokens(shape: dict[str, Any], length: int) -> Array:
-    """Returns random ids, int32 [1, length]."""
+    """Returns one row of random token ids, int32 [1, length]."""
     import jax.numpy as jnp
 
     return jnp.asarray(np.random.default_rng(0).integers(0, shape['model']['vocab_size'], (1, length), np.int32))
 
 
-# To add a way, write a function like these and name it here and in a `DecodingComparison`.
+# To add a way to predict tokens, write a function like these functions, and use its name in a `DecodingComparison`.
 WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], DecodingCall]] = {
     'cached': decode_with_cache,
     'recomputed': decode_without_cache,

@@ -1,4 +1,4 @@
-"""`scripts/benchmark.py finetune`: examples/s of fine-tuning and inference, this project and PyTorch.
+"""Measures examples/s of fine-tuning and inference, in this project and in PyTorch (`scripts/benchmark.py finetune`).
 
 Both sides get the same rows of random ids in the same batches. Row lengths are uniform between an eighth of the longest
 and the longest, and each batch has rows of similar length. Our side pads a batch to one of a few lengths
@@ -25,7 +25,7 @@ from efficient_attention.data.batching.host_block import HostBlock
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.errors import InputError
 
-# MiniLM-L6-H384-uncased with two classes
+# This is MiniLM-L6-H384-uncased; its classifier has two classes.
 MODEL = {
     'layers': 6,
     'width': 384,
@@ -36,14 +36,14 @@ MODEL = {
 }
 WAYS = ('train', 'infer')
 DTYPES = ('float32', 'bfloat16')
-ROWS = {128: 32, 384: 16}  # length: rows per batch
+ROWS = {128: 32, 384: 16}  # {tokens in the longest row: rows per batch}
 PEER = str(Path(__file__).with_name('peers') / 'fine_tuning.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_integers('lengths', (128, 384), 'Tokens in the longest row', options)
     define_choices('ways', WAYS, 'Ways to measure', options)
     flags.DEFINE_enum('dtype', DTYPES[0], DTYPES, 'Dtype of activations and matrix products.', flag_values=options)
@@ -52,7 +52,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if a number is out of range."""
+    """Raises InputError if the value of a flag is out of range."""
     for name in ('rounds', 'batches'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -62,18 +62,20 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def batch_row_lengths(length: int, count: int) -> list[list[int]]:
-    """Returns the row lengths of each batch: similar lengths in a batch, batches in random order."""
+    """Returns random row lengths per batch; a batch has rows of similar length, and batches are in random order."""
     rng, rows = np.random.default_rng(length), ROWS.get(length, 16)
     lengths = np.sort(rng.integers(length // 8, length + 1, rows * count)).reshape(count, rows)
     return lengths[rng.permutation(count)].tolist()
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures so far after each length and way; both sides take turns.
+    """Yields the benchmark report so far, after each row length of training and of inference.
+
+    This project and PyTorch take turns.
 
     Args:
         options: the command-line flags.
-        run: runs a program on a shape and returns its figures.
+        run: starts a child process that takes one measurement, and returns the measured values.
     """
     commands = {'ours': CHILD, 'peer': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'model': MODEL, 'dtype': options.dtype, 'batches': options.batches, 'ways': {}}
@@ -90,7 +92,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run) -> dict[str, Any]:
-    """Returns the rates of each side's processes, and the ratios of rates within the same round."""
+    """Returns the examples/s of this project and of PyTorch in each process, and their ratio within each round."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in sorted(commands, reverse=number % 2 == 1):
@@ -105,7 +107,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def table_line(length: int, way: str, row: dict[str, Any]) -> str:
-    """Returns a line of the table."""
+    """Returns the line of the printed table with the examples/s of both implementations and their ratio."""
     cells = []
     for side in ('ours', 'peer'):
         own = row[side]
@@ -114,11 +116,11 @@ def table_line(length: int, way: str, row: dict[str, Any]) -> str:
     return f'{length:>6} {way:>6} {cells[0]:>26} {cells[1]:>26}  {row["ratio"]:.2f} ({low:.2f} to {high:.2f})'
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
 def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
-    """Returns the batches as training and inference get them."""
+    """Returns batches of random token ids, padded in the same way as in fine-tuning and inference of this project."""
     rng = np.random.default_rng(0)
     features = [
         {
@@ -138,7 +140,7 @@ def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns examples/s over all batches, after the program of each length was compiled."""
+    """Measures the examples/s over all batches, after the programs of all batch lengths have been compiled."""
     import jax
     from flax import nnx
 

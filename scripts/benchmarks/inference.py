@@ -1,7 +1,7 @@
-"""`scripts/benchmark.py infer`: time of an encoder's forward pass, in this project and in its alternatives.
+"""Measures an encoder's forward pass in this project, in plain Flax NNX and in PyTorch (`scripts/benchmark.py infer`).
 
 Four sides get rows of random ids of one length: ours with parameters in the inference layout, ours with the stacked
-parameters of training, an encoder in plain Flax NNX (`flax_nnx_cell.py`), and transformers' BertModel in PyTorch
+parameters of training, an encoder in plain Flax NNX (`plain_nnx.py`), and transformers' BertModel in PyTorch
 (`peers/inference.py`). The ratio is our time over the faster peer's time in the same round: below 1 ours is faster.
 Compilation is timed separately. Memory is the program's memory besides its arguments and results; it is not known for
 PyTorch.
@@ -31,15 +31,15 @@ SIDES = ('ours', 'stacked', 'nnx', 'torch')
 LAYOUTS = {'ours': 'separate', 'stacked': 'stacked', 'nnx': 'plain', 'torch': 'separate'}
 PEERS = ('nnx', 'torch')
 MEBIBYTE = 2**20
-CELL = 44  # width of a side's column in the table
+CELL = 44  # characters of one implementation's column in the printed table
 PEER = str(Path(__file__).with_name('peers') / 'inference.py')
-LEAST_SECONDS = 1.0  # least total time of the timed calls
+LEAST_SECONDS = 1.0  # calls are timed until their total time reaches this many seconds
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_choices('models', tuple(MODELS), 'Encoders', options)
     define_integers('rows', (1, 8), 'Rows per call', options)
     define_length(128, 'Tokens per row.', options)
@@ -47,7 +47,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if a number is out of range."""
+    """Raises InputError if the value of a flag is out of range."""
     if options.rounds < 1:
         raise InputError(f'--rounds is {options.rounds}; it must be at least 1')
     if not 1 <= options.length <= 512:
@@ -58,11 +58,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures so far after each model and number of rows; all sides take turns.
+    """Yields the benchmark report so far, after each model and batch size; all implementations take turns.
 
     Args:
         options: the command-line flags.
-        run: runs a program on a shape and returns its figures.
+        run: starts a child process that takes one measurement, and returns the measured values.
     """
     commands = dict.fromkeys(SIDES, CHILD) | {'torch': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'length': options.length, 'models': {}}
@@ -82,7 +82,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run) -> dict[str, Any]:
-    """Returns the figures of each side's processes, and our time over the faster peer's time in the same round."""
+    """Measures one model in all implementations; returns times, memory, and our time over the fastest other one's."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in commands if number % 2 == 0 else reversed(commands):
@@ -95,7 +95,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def table_line(name: str, rows: int, row: dict[str, Any]) -> str:
-    """Returns a line of the table: times, and temporary memory and compile seconds if known."""
+    """Returns the line of the printed table about one model and batch size: times, memory and compile seconds."""
     cells = []
     for side in SIDES:
         found, times = row[side], row['times'][side]
@@ -107,11 +107,11 @@ def table_line(name: str, rows: int, row: dict[str, Any]) -> str:
     return f'{name:>10} {rows:>4}' + ''.join(f'{cell:>{CELL}}' for cell in cells) + ratio
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns milliseconds and memory of a call, and the compile time and size of its program.
+    """Measures an encoder's forward pass: milliseconds, memory, compile time and program size.
 
     'temporary_bytes' is the compiler's memory besides arguments and results. 'peak_bytes' is the growth of resident
     memory during calls (None if the system does not report it).
@@ -164,7 +164,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def median_call_milliseconds(call: Any) -> float:
-    """Returns median milliseconds of a call, after two untimed calls."""
+    """Returns the median milliseconds of calls of a function, after two untimed calls."""
     import jax
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""`scripts/benchmark.py input`: tokens/s of the input pipeline, against the tokens/s that a training step consumes."""
+"""Measures tokens/s of the input pipeline against tokens/s of a training step (`scripts/benchmark.py input`)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ from scripts.benchmarks.step import (
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_length(128, f'Tokens per row; a divisor of {TOKENS_A_STEP}.', options)
     flags.DEFINE_string('source', 'stdlib', 'As data.source in a config.', flag_values=options)
     flags.DEFINE_enum('pairs', 'sop', ('none', 'nsp', 'sop'), 'As data.pairs in a config.', flag_values=options)
@@ -30,12 +30,12 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if rows of this length do not fill a step."""
+    """Raises InputError if the row length does not divide the number of tokens in a training step."""
     check_length(options.length)
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields tokens/s of the pipeline without a model, of the training step without a pipeline; prints their ratio."""
+    """Measures tokens/s of the input pipeline and of the training step separately, prints their ratio, yields both."""
     delivered = pipeline_tokens_per_second(options)
     consumed = with_tokens_per_second(run(CHILD, benchmark_shape(options.length, options.steps, options.choices)))[
         'tokens_per_second'
@@ -46,7 +46,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
-    """Returns tokens/s of the batches without a model; prepares the source if needed."""
+    """Returns how many tokens/s the input pipeline delivers without a model; prepares the corpus if needed."""
     from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
     from efficient_attention.data.corpus.prepare import prepare_corpus
 

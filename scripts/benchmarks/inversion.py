@@ -1,15 +1,17 @@
-"""Measures the error of reversible stacks that recover inputs from outputs: python scripts/benchmarks/inversion.py
+"""Measures how exactly reversible layers recover their inputs from their outputs.
+
+    python scripts/benchmarks/inversion.py
 
 The first table has the inverse error by depth: the largest difference between recovered and true input of the first
-layer, divided by the largest input. The second table compares gradients of all parameters and inputs with those of a
-stack that stores activations: the Euclidean norm of the difference over the norm of the gradient. Weights are untrained
-with standard deviation 0.1; dropout is 0.1.
+layer, divided by the largest input. The second table compares the gradients of all parameters and inputs with the
+gradients of a stack that stores activations: the Euclidean norm of the difference over the norm of the gradient.
+Weights are untrained with standard deviation 0.1; dropout is 0.1.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import os
 import sys
@@ -34,12 +36,13 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     'causal': {'attention': 'causal'},
     'lsh': {'attention': 'lsh(8, 4, causal=True)', 'shared_qk': True},
 }
-# dtypes of f and g, and of the streams; training has float32 streams whatever the model's dtype
+# Pairs of dtypes: of the sub-layers f and g, and of the two hidden states between them (the streams).
+# Training always has float32 streams, whatever the model's dtype.
 DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16'))
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Reads the flags, and prints the tables of inverse errors and of gradient differences."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     lowest = min(*options.layers, options.gradient_layers, options.length)
@@ -50,7 +53,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_integers('layers', (6, 12, 24, 48), 'Depths of the first table', options)
     flags.DEFINE_integer('gradient_layers', 12, 'Depth of the second table.', flag_values=options)
@@ -59,7 +62,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def print_errors(depths: list[int], length: int) -> None:
-    """Prints the inverse errors: a line per attention and pair of dtypes, a column per depth."""
+    """Prints the table of inverse errors: a line per attention mechanism and pair of dtypes, a column per depth."""
     titles = ' '.join(f'{f"{layers} layers":>10}' for layers in depths)
     print(f'{"attention":<9} {"computed in":<11} {"streams":<8} {titles}')
     for attention in ATTENTIONS:
@@ -69,7 +72,7 @@ def print_errors(depths: list[int], length: int) -> None:
 
 
 def print_gradients(layers: int, length: int) -> None:
-    """Prints per attention how much the inversion changes the gradient, and how much bfloat16 itself does."""
+    """Prints, per attention mechanism, how much inversion changes the gradients, and how much bfloat16 changes them."""
     print(f'relative distance of gradients at {layers} layers')
     print(f'{"attention":<9} {"bfloat16: reversible, stored":>29} {"stored: bfloat16, float32":>26} ', end='')
     print(f'{"float32: reversible, stored":>28}')
@@ -88,14 +91,17 @@ def print_gradients(layers: int, length: int) -> None:
 
 
 def stack_config(attention: str, layers: int, dtype: str) -> ModelConfig:
-    """Returns the config of the measured stack."""
+    """Returns the config of a reversible model with the given attention, number of layers and dtype."""
     rates = {'dropout_rate': 0.1, 'attention_dropout_rate': 0.0}
     sizes = {'width': WIDTH, 'heads': 2, 'layers': layers, 'init_std': 0.1}
     return ModelConfig(**sizes, **rates, **ATTENTIONS[attention], norm='pre', stack='reversible', dtype=dtype)
 
 
 def make_stack_inputs(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax.Array, Context]:
-    """Returns a stack's graph and parameters, an input float32 [ROWS, length, WIDTH] and its context, no padding."""
+    """Returns the graph and parameters of a stack of layers, a random input [ROWS, length, WIDTH], and its context.
+
+    The input is float32 and has no padding.
+    """
     graph, state = nnx.split(jax.jit(lambda: Stack(config, rngs=nnx.Rngs(0)))())
     positions = jnp.tile(jnp.arange(length)[None], (ROWS, 1))
     keys = jax.random.split(jax.random.key(1), ROWS)
@@ -104,7 +110,7 @@ def make_stack_inputs(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, n
 
 
 def inversion_error(config: ModelConfig, length: int, streams: str) -> float:
-    """Returns the inverse error with streams of the given dtype."""
+    """Returns the inverse error of a reversible stack whose two hidden states (the streams) have the given dtype."""
     graph, state, x, context = make_stack_inputs(config, length)
 
     @jax.jit
@@ -115,7 +121,7 @@ def inversion_error(config: ModelConfig, length: int, streams: str) -> float:
 
 
 def stack_gradients(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array, Context], jax.Array]) -> list:
-    """Returns gradients of sum(output * fixed random numbers) with respect to all parameters and the input."""
+    """Returns the gradients of a stack's output, summed with fixed random weights, for all parameters and the input."""
     graph, state, x, context = make_stack_inputs(config, length)
     weights = jax.random.normal(jax.random.key(3), x.shape)
 
@@ -127,18 +133,21 @@ def stack_gradients(config: ModelConfig, length: int, apply: Callable[[Stack, ja
 
 
 def apply_reversible(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
-    """Returns the stack's output as in training."""
+    """Returns the output of a reversible stack, computed as in training, without storing activations."""
     return stack(x, context)
 
 
 def apply_storing_activations(stack: Stack, x: jax.Array, context: Context) -> jax.Array:
-    """Returns the same output through ordinary differentiation, which stores all activations."""
+    """Returns the output of a reversible stack, computed so that JAX stores all activations for the gradient."""
     first, second = reversible_forward(*stack.reversible_parts(context), (x, x))
     return (first + second) / 2
 
 
 def relative_distance(left: list, right: list) -> float:
-    """Returns the Euclidean norm of the difference over the norm of `right`, over all arrays together."""
+    """Returns the relative difference of two lists of arrays: the norm of the difference over the norm of `right`.
+
+    The Euclidean norms are taken over all arrays together.
+    """
     square = sum(float(jnp.square(a - b).sum()) for a, b in zip(left, right, strict=True))
     return (square / sum(float(jnp.square(b).sum()) for b in right)) ** 0.5
 

@@ -1,4 +1,4 @@
-"""Measures the cost of keeping freed memory: seconds per training step and resident memory, with and without a limit.
+"""Measures training time and resident memory if malloc keeps freed memory, with and without a limit.
 
     python scripts/benchmarks/kept_memory.py [--length 512] [--rows 8] [--steps 20] [--rounds 3]
 
@@ -11,7 +11,7 @@ one JSON object.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import os
@@ -32,7 +32,7 @@ from efficient_attention.processes.child_process import command_tied_to_parent
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = ('default', 'unlimited', 'limited')
 SHAPE = {'vocab_size': 30522, 'layers': 12, 'width': 768, 'heads': 12, 'dropout_rate': 0.1, 'warmup_steps': 3}
-# Runs the steps of step.py with the allocator of train.py, and adds the resident memory at the end.
+# This program runs the training steps of step.py with train.py's allocator, and reports the resident memory at the end.
 PROGRAM = """
 import json, sys
 from efficient_attention.processes import allocator
@@ -45,7 +45,7 @@ print(json.dumps(measure_shape(json.loads(sys.argv[1])) | {'resident_bytes': res
 
 
 def main() -> None:
-    """Reads the flags, measures and prints a line per setting and the summary."""
+    """Reads the flags, measures each allocator setting, and prints a line per setting and one JSON object."""
     options = flags.FlagValues()
     define_length(512, 'Tokens per row.', options)
     for name, default, meaning in (
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def run_measurement_process(way: str, shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the JSON object on the last line of a process with this allocator setting."""
+    """Runs a child process with one allocator setting; returns the measurements, the last line of its output."""
     environment = os.environ | {
         'PYTHONPATH': str(ROOT),
         'JAX_PLATFORMS': 'cpu',
@@ -83,7 +83,7 @@ def run_measurement_process(way: str, shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def medians(children: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns medians over processes: seconds per step, peak GB, and resident GB at the end."""
+    """Returns medians over several processes: seconds per step, peak memory in GB, and resident GB at the end."""
     return {
         'step_seconds': statistics.median(statistics.median(child['seconds']) for child in children),
         'peak_gb': statistics.median(child['peak_bytes'] for child in children) / 1e9,

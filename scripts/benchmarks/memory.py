@@ -1,14 +1,15 @@
-"""`scripts/benchmark.py memory`: memory and time of a decoder's training step.
+"""Measures memory and time of a decoder's training step, for several models (`scripts/benchmark.py memory`).
 
 `depth`: layers that store activations, recompute them (remat) or recover them (reversible), at several depths, with and
 without feed-forward and loss in chunks. `patterns`: fixed and strided sparse attention against dense causal attention,
 as in table 2 of Child et al. 2019 (arXiv 1904.10509), at a width that is feasible on a CPU. `output`: one softmax over
 many words against an adaptive softmax, with the loss computed in chunks. `compression`: a memory of 1,280 tokens
-against one of 256 tokens and 256 compressed slots of 4 older tokens each. Both reach equally far, and both are full.
+against a memory of 256 tokens and 256 compressed slots of 4 older tokens each. Both memories reach equally far, and
+both are full.
 
-Each row is a separate process that compiles the whole step, AdamW included. Temporary bytes are the compiler's figure:
-they include gradients and updates, but not parameters and moments. Real steps then give the seconds and, as a check of
-the compiler, the growth of resident memory.
+The compared models are called sides. Each line of a table comes from a separate process that compiles the whole step,
+AdamW included. The compiler states the temporary bytes: they include gradients and updates, but not parameters and
+moments. Real steps then give the seconds and, as a check of the compiler, the growth of resident memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from scripts.benchmarks.process_measurements import read_process_status_bytes, reset_peak_memory
 
-if TYPE_CHECKING:  # only the child process needs them
+if TYPE_CHECKING:  # at run time, only the child process imports these modules
     import jax
 
     from efficient_attention.config.model import ModelConfig
@@ -39,8 +40,8 @@ if TYPE_CHECKING:  # only the child process needs them
     from efficient_attention.training.step import StepFn
 
 MEBIBYTE = 2**20
-CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}  # positions
-# Rotary positions have no table; the size of a table would depend on the length.
+CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}  # positions per chunk
+# The model has rotary positions, because the size of a position table would depend on the length.
 MODEL = {
     'heads': 2,
     'norm': 'pre',
@@ -52,18 +53,18 @@ MODEL = {
 
 @dataclasses.dataclass(frozen=True)
 class MemoryTable:
-    """A table with a row per side and size; at each size, all sides are compared with the first side."""
+    """One table of the memory benchmark: models with several sizes, each compared with the first model of that size."""
 
-    axis: str  # meaning of a size: 'layers', 'length' or 'vocab_size'
-    sides: dict[str, dict[str, Any]]  # name -> fields of ModelConfig
-    model: dict[str, Any]  # fields shared by all sides
+    axis: str  # the model field or dimension that the sizes set: 'layers', 'length' or 'vocab_size'
+    sides: dict[str, dict[str, Any]]  # {name of a compared model: its fields of ModelConfig}
+    model: dict[str, Any]  # fields of ModelConfig that all compared models share
     rows: int  # rows per batch
     sizes: tuple[int, ...]
-    small: tuple[int, ...]  # sizes of --quick
-    length: int = 0  # positions, if sizes are not lengths
+    small: tuple[int, ...]  # sizes with the flag --quick
+    length: int = 0  # positions per row, if the sizes are not lengths
 
     def benchmark_shape(self, side: str, size: int, steps: int) -> dict[str, Any]:
-        """Returns the shape that the child process measures."""
+        """Returns the model fields, rows, length and steps of one measurement, as input of a child process."""
         model = MODEL | self.model | self.sides[side]
         model |= {self.axis: size} if self.axis != 'length' else {}
         length = size if self.axis == 'length' else self.length
@@ -111,7 +112,7 @@ OUTPUT = MemoryTable(
     sizes=(50_000,),
     small=(25_000,),
 )
-# the decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens
+# The model is the decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens.
 SLOTS = {'memory_length': 256, 'compressed_length': 256, 'compression_rate': 4}
 COMPRESSION = MemoryTable(
     axis='length',
@@ -138,16 +139,16 @@ COMPRESSION = MemoryTable(
     small=(64,),
 )
 PARTS = {'depth': DEPTH, 'patterns': PATTERNS, 'output': OUTPUT, 'compression': COMPRESSION}
-# Benchmark part -> the command-line flag that sets its sizes; other parts have fixed sizes.
+# This maps a part of the benchmark to the command-line flag that sets its sizes; other parts have fixed sizes.
 SIZES = {'depth': 'layers', 'patterns': 'lengths', 'compression': 'segments'}
 
-Figures = dict[str, dict[int, dict[str, Any]]]  # compared model (side) -> size -> result of `summary`
-Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its figures
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+Figures = dict[str, dict[int, dict[str, Any]]]  # {compared model: {size: medians of time and memory}}
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its measurements
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_choices('parts', list(PARTS), 'Parts to measure', options)
     define_integers('layers', None, f'Depths of `depth`; by default {DEPTH.sizes}', options)
     define_integers('lengths', None, f'Positions of `patterns`; by default {PATTERNS.sizes}', options)
@@ -163,7 +164,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on invalid sizes, and on flags without effect."""
+    """Raises InputError if a flag has an invalid size, or has no effect on the chosen parts."""
     for part, name in (*SIZES.items(), ('depth', 'vocab_size')):
         if options[name].value is not None and part not in options.parts:
             raise InputError(f'--{name} has no effect without --parts {part}')
@@ -182,7 +183,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def chosen_parts(options: flags.FlagValues) -> dict[str, MemoryTable]:
-    """Returns the parts with the sizes chosen on the command line."""
+    """Returns the chosen parts of the benchmark, with the sizes from the command line."""
     parts = {}
     for name in options.parts:
         part = PARTS[name]
@@ -196,7 +197,7 @@ def chosen_parts(options: flags.FlagValues) -> dict[str, MemoryTable]:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the report so far after each size of each part; plots it at the end."""
+    """Yields the benchmark report so far, after each size of each part; plots the report at the end."""
     report: dict[str, Any] = {}
     steps = min(options.steps, 1) if options.quick else options.steps
     parts = chosen_parts(options)
@@ -219,7 +220,10 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def run_sides_in_turns(
     part: MemoryTable, size: int, steps: int, rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Returns figures of each side's processes; every other round runs in reverse, so that a slow minute hits all."""
+    """Measures all compared models of one size in turns; returns each model's measurements, one per round.
+
+    Every other round runs in reverse order, so that a slow minute of the machine affects all models.
+    """
     children: dict[str, list[dict[str, Any]]] = {side: [] for side in part.sides}
     for number in range(rounds):
         for side in sorted(children, key=list(children).index, reverse=number % 2 == 1):
@@ -228,7 +232,10 @@ def run_sides_in_turns(
 
 
 def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns one row of medians over processes; each process counts with its median step; None = not measured."""
+    """Combines the measurements of several processes of one model: medians over the processes.
+
+    Each process counts with its median step. A value that was not measured is None.
+    """
     row = {name: children[0][name] for name in ('name', 'parameters', 'temporary_bytes', 'argument_bytes')}
     medians = [statistics.median(child['seconds']) for child in children if child.get('seconds')]
     peaks = [child['peak_bytes'] for child in children if child.get('peak_bytes') is not None]
@@ -238,7 +245,7 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def make_report(part: MemoryTable, figures: Figures) -> dict[str, Any]:
-    """Returns the figures with the settings, the ratios and the growth."""
+    """Returns the report of one part: settings, measurements, ratios to the first model, and growth with size."""
     sides = {side: by_size for side, by_size in figures.items() if by_size}
     return {
         'axis': part.axis,
@@ -251,7 +258,7 @@ def make_report(part: MemoryTable, figures: Figures) -> dict[str, Any]:
 
 
 def ratios_to_first_side(figures: Figures) -> list[dict[str, Any]]:
-    """Returns each side's temporary memory, resident memory and time over the first side's, at the same size."""
+    """Returns each model's temporary memory, resident memory and time, divided by the first model's at that size."""
     first, *others = figures
     rows = []
     for side in others:
@@ -266,7 +273,10 @@ def ratios_to_first_side(figures: Figures) -> list[dict[str, Any]]:
 
 
 def memory_growth(figures: Figures) -> dict[str, dict[int, float]]:
-    """Returns each side's temporary memory at every size over that at its smallest; empty if there is only one size."""
+    """Returns how each model's temporary memory grows: at every size, divided by the memory at the smallest size.
+
+    Models with only one measured size are left out.
+    """
     return {
         side: {size: row['temporary_bytes'] / by_size[min(by_size)]['temporary_bytes'] for size, row in by_size.items()}
         for side, by_size in figures.items()
@@ -275,13 +285,13 @@ def memory_growth(figures: Figures) -> dict[str, dict[int, float]]:
 
 
 def print_titles(part: MemoryTable) -> None:
-    """Prints the head of a table."""
+    """Prints the column titles of the table of one part."""
     titles = f'{"temporary MiB":>14} {"resident MiB":>13} {"parameters MiB":>15} {"step ms":>8} {"(range)":>17}'
     print(f'{part.axis:>7} {"side":<20} {titles}')
 
 
 def print_row(size: int, side: str, row: dict[str, Any]) -> None:
-    """Prints a line of a table."""
+    """Prints the line of a table with the measurements of one model at one size."""
     resident = '' if row['peak_bytes'] is None else f'{row["peak_bytes"] / MEBIBYTE:.1f}'
     seconds = '' if row['seconds'] is None else f'{1e3 * row["seconds"]:.1f}'
     between = '' if row['range'] is None else ' to '.join(f'{1e3 * value:.1f}' for value in row['range'])
@@ -294,7 +304,7 @@ def print_row(size: int, side: str, row: dict[str, Any]) -> None:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Prints ratios and growth, one per line."""
+    """Prints the ratios between models and the growth of memory, one line for each."""
     names = {'temporary_bytes': 'temporary memory', 'peak_bytes': 'resident memory', 'seconds': 'time'}
     for row in report['ratios']:
         parts = [f'{row[name]:.3f} x the {words}' for name, words in names.items() if row[name] is not None]
@@ -305,7 +315,7 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def draw(parts: dict[str, MemoryTable], report: dict[str, Any], path: Path) -> None:
-    """Plots temporary memory (lines), growth of resident memory in real steps (crosses) and step time for each part."""
+    """Plots, for each part, temporary memory (lines), resident memory (crosses) and step time against size."""
     import matplotlib
 
     matplotlib.use('agg')
@@ -332,17 +342,17 @@ def draw(parts: dict[str, MemoryTable], report: dict[str, Any], path: Path) -> N
 
 
 def draw_line(axis: Any, by_size: dict[int, dict[str, Any]], field: str, scale: float, **style: Any) -> None:
-    """Plots a field over the sizes at which it was measured."""
+    """Plots one measured value of a model against size; sizes without this value are left out."""
     points = [(size, scale * row[field]) for size, row in sorted(by_size.items()) if row[field] is not None]
     if points:
         axis.plot(*zip(*points, strict=True), **style)
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the temporary bytes of the compiled training step, and seconds and added resident bytes of real steps.
+    """Measures a decoder's training step: the compiler's temporary bytes, and seconds and memory of real steps.
 
     If the decoder has memory, the memory is full. `shape` has `model` (fields of ModelConfig), `rows`, `length` and
     `steps`, the number of timed steps after an untimed one; with 0 nothing runs.
@@ -365,12 +375,12 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     }
     if not shape['steps']:
         return result
-    # One program creates the state, so that each array has a separate buffer; donation needs that.
+    # A compiled program creates the state, so that each array has a separate buffer, which donation requires.
     return result | run_steps(step, jax.jit(first_state)(), batch, shape['steps'])
 
 
 def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], TrainState]]:
-    """Returns a decoder's training step with AdamW, and a function for its first state, with a memory of ones."""
+    """Returns a decoder's training step with AdamW, and a function that creates the initial state, with full memory."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -389,21 +399,22 @@ def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], Trai
 
     def first_state() -> TrainState:
         params = nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
-        carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))  # segment 1, the segment of the batch
+        # The memory consists of ones, so it belongs to segment 1, the segment of the batch, and is not masked.
+        carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))
         return initial_state(params, optimizer, seed=0, carry=carry)
 
     return make_train_step(graph, objective, optimizer), first_state
 
 
 def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
-    """Returns rows of random ids without padding."""
+    """Returns a batch of random token ids without padding, with the next tokens as targets."""
     ids = np.random.default_rng(0).integers(0, vocab_size, (rows, length + 1), np.int32)
     whole = {'segments': np.ones((rows, length), np.int32), 'weights': np.ones((rows, length), np.float32)}
     return whole | {'tokens': ids[:, :-1], 'targets': ids[:, 1:]}
 
 
 def run_steps(step: jax.stages.Compiled, state: TrainState, batch: dict[str, np.ndarray], count: int) -> dict[str, Any]:
-    """Returns seconds of each of `count` steps after a first one, and the growth of resident memory over all steps."""
+    """Runs training steps; returns the seconds of each step after the first one, and the growth of resident memory."""
     import jax
 
     before = reset_peak_memory()

@@ -1,4 +1,4 @@
-"""Plots the score of compressed models against time and size, from the figures of `benchmark.py compress`.
+"""Plots the score of compressed models against time and size, from the measurements of `benchmark.py compress`.
 
     python scripts/benchmarks/plot_compression.py docs/results/data/compression.json a.png --quality whole=86.4,int8=86
 
@@ -9,7 +9,7 @@ plotted at their mean, with an error bar from lowest to highest.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import statistics
@@ -27,11 +27,11 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 
 MEBIBYTE = 2**20
-NEAR = 1.3  # if a neighbour to the right is nearer than this factor, the name goes to the left
+NEAR = 1.3  # a point's name is on its left if another point is to the right within this factor
 
 
 def main() -> None:
-    """Writes the plot, and prints one JSON object: scores, milliseconds and bytes of each side."""
+    """Writes the plot, and prints one JSON object: scores, milliseconds and bytes of each model."""
     options = define_flags()
     figures, picture = parse_flags(sys.argv, ('quality',), options=options, words='FIGURES OUTPUT')
     output = Path(picture)
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     flags.DEFINE_list('quality', None, 'SIDE=SCORE, or several separated by commas.', flag_values=options)
     flags.DEFINE_string('metric', 'accuracy, %', 'Name of the scores, shown at the axis.', flag_values=options)
@@ -57,7 +57,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
-    """Returns the scores of each side; raises InputError if an entry is malformed."""
+    """Parses entries such as '3x384=84.5'; returns all scores of each model, or raises InputError for a bad entry."""
     found: dict[str, list[float]] = {}
     for entry in entries:
         side, _, score = entry.partition('=')
@@ -69,7 +69,7 @@ def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
 
 
 def read_sides(path: Path, length: int, rows: int, qualities: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """Returns scores, milliseconds of a call, and bytes of parameters for each side with a score."""
+    """Reads the benchmark's measurements; returns scores, milliseconds per call and parameter bytes of each model."""
     try:
         shapes = read_json_file(path)['compress']['infer']
         measured = shapes[str(length)][str(rows)]
@@ -90,7 +90,7 @@ def read_sides(path: Path, length: int, rows: int, qualities: dict[str, list[flo
 
 
 def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
-    """Returns two plots side by side: the score against the time of a call, and against the size."""
+    """Returns two plots side by side: the score against the time of a call, and the score against the model's size."""
     figure = Figure(figsize=(11, 4.5), layout='constrained')
     axes = figure.subplots(1, 2, sharey=True)
     columns = ('milliseconds', 1.0, f'milliseconds of a call of {shape}'), ('bytes', MEBIBYTE, 'MiB of parameters')
@@ -103,7 +103,7 @@ def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
             offset, at = (-6, 'right') if has_right else (6, 'left')
             axis.annotate(side, (place, middle), textcoords='offset points', xytext=(offset, 5), ha=at, fontsize=9)
         axis.set_xscale('log')
-        axis.xaxis.set_major_formatter(LogFormatter())  # 100 instead of a power of 10
+        axis.xaxis.set_major_formatter(LogFormatter())  # ticks have labels such as 100 instead of powers of 10
         axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axis.set_xlabel(label)
         axis.grid(alpha=0.3, which='both')

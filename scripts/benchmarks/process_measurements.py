@@ -1,4 +1,4 @@
-"""Measurements that a process makes of itself: resident memory, and seconds of calls."""
+"""Measures this process itself: its resident memory, and the seconds that calls take."""
 
 import ctypes
 import platform
@@ -18,12 +18,12 @@ def peak_bytes() -> int:
 
 
 def reset_peak_memory() -> int | None:
-    """Starts a new peak of resident memory and returns the resident bytes now; None if this is not Linux.
+    """Resets the peak of resident memory, and returns the resident bytes now; returns None if this is not Linux.
 
     Compiling takes more memory than a small step, so a peak since the start of the process would hide the step.
     """
     if platform.libc_ver()[0] == 'glibc':
-        ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory of the compiler would be reused and not counted
+        ctypes.CDLL(None).malloc_trim(0)  # memory that the compiler has freed would otherwise be reused and not counted
     try:
         (PROCESS / 'clear_refs').write_text('5', encoding='ascii')
         return read_process_status_bytes('VmRSS')
@@ -32,13 +32,13 @@ def reset_peak_memory() -> int | None:
 
 
 def read_process_status_bytes(name: str) -> int:
-    """Returns a value of Linux's status table of this process, in bytes; the table counts in KiB."""
+    """Reads one memory value of this process, such as 'VmRSS', from Linux's /proc/self/status; returns bytes."""
     lines = (PROCESS / 'status').read_text(encoding='ascii').splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f'{name}:')) * 1024
 
 
 def time_calls(call: Callable[[], Any], steps: int) -> list[float]:
-    """Returns the seconds of each of `steps` calls after an untimed one."""
+    """Calls a function repeatedly; returns the seconds of each call, except a first untimed call."""
     call()
     taken = []
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""`scripts/benchmark.py recurrent`: time and memory of recurrent cells against other libraries and attention.
+"""Measures recurrent cells against other libraries and against attention (`scripts/benchmark.py recurrent`).
 
 `cells`: time of forward and forward + backward of each cell, against Flax's cell under `nnx.RNN`, PyTorch's cell and
 our LSTM. Batch 32, width 256, length 128. `lengths`: time of forward + backward against length, at width 256, for a
@@ -6,8 +6,9 @@ cell and for full and windowed attention with its projections. `token`: time of 
 such layer, from a state or a cache, against the length of the text before it. `memory`: temporary bytes of an LSTM's
 forward + backward against length, with and without recomputation in chunks.
 
-Each measurement is a separate process, and sides take turns. A side is skipped at a length if its time extrapolated
-from the two lengths before is above the limit. `--plot` plots the parts `lengths` and `token` in one figure.
+A side is one library's cell, or a cell or attention of this project. Each measurement is a separate process, and sides
+take turns. A side is skipped at a length if its time, extrapolated from the two lengths before, is above the limit.
+`--plot` plots the parts `lengths` and `token` in one picture.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from scripts.benchmarks.attention import extrapolated_seconds, log_log_slope
 from scripts.benchmarks.decode import measure_shape as measure_token
 from scripts.benchmarks.process_measurements import peak_bytes, time_calls
 
-if TYPE_CHECKING:  # only the child process needs them
+if TYPE_CHECKING:  # at run time, only the child process imports these modules
     from jax import Array
 
     from efficient_attention.config.layer import LayerConfig
 
 CELLS = ('tanh', 'gru', 'lstm', 'sru1', 'sru2')
-OF_PEERS = ('tanh', 'gru', 'lstm')  # cells that nnx and PyTorch also have
+OF_PEERS = ('tanh', 'gru', 'lstm')  # cells that Flax NNX and PyTorch also have
 ONE = {'rows': 32, 'length': 128, 'width': 256}
-WINDOW = 64  # positions to each side; only back in a decoder
-CHUNK = 32  # positions
-LONG = 8192  # positions up to which lengths double
-# Side -> config fields, for a layer and for a decoder.
+WINDOW = 64  # positions that a query reads on each side; in a decoder, only earlier positions
+CHUNK = 32  # positions per chunk of recomputation
+LONG = 8192  # longest length in positions; lengths double up to this value
+# LAYERS and DECODERS map the name of a recurrent cell or attention to config fields of a layer and of a decoder.
 LAYERS: dict[str, dict[str, Any]] = {cell: {'cell': cell} for cell in CELLS}
 LAYERS |= {'full': {'attention': 'full'}, 'window': {'attention': f'window({WINDOW})'}}
 DECODERS = LAYERS | {'full': {'attention': 'causal'}, 'window': {'attention': f'causal & window({WINDOW})'}}
@@ -49,12 +50,12 @@ WORDS = {'forward_backward': 'a layer forward + backward', 'token': 'a token of 
 
 PEER = str(Path(__file__).with_name('peers') / 'recurrent.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
-Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, figures
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
+Figures = dict[str, dict[int, dict[str, Any]]]  # {cell or attention: {length: measurement}}
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_choices('parts', PARTS, 'Parts to measure', options)
     define_integers('lengths', [2**power for power in range(6, 14)], 'Positions', options)
     flags.DEFINE_integer('rows', 4, 'Rows, in the part lengths.', flag_values=options)
@@ -66,7 +67,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError on invalid numbers, and on a plot without anything to plot."""
+    """Raises InputError if a numeric flag is below 1, or if the chosen parts measure nothing that can be plotted."""
     if min(options.lengths) < 1:
         raise InputError(f'length {min(options.lengths)}: it must be at least 1')
     for name in ('rows', 'rounds', 'steps'):
@@ -79,11 +80,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures so far after each row of each part; plots them at the end if asked.
+    """Yields the benchmark report so far, after each measurement; with --plot, plots the report at the end.
 
     Args:
         options: the command-line flags.
-        run: runs a program on a shape and returns its figures.
+        run: starts a child process that takes one measurement, and returns the measured values.
     """
     report: dict[str, Any] = {}
     parts = {'cells': measure_cells, 'lengths': measure_lengths, 'token': measure_tokens, 'memory': measure_memory}
@@ -96,7 +97,10 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures of all cells so far after each cell, for each library; prints the ratios."""
+    """Measures each recurrent cell in this project, Flax NNX and PyTorch; yields the measurements so far.
+
+    Prints the speed of each cell relative to our LSTM at the end.
+    """
     commands = {'ours': CHILD, 'nnx': CHILD, 'torch': [str(options.peers_python), PEER]}
     found: dict[str, Any] = {}
     print(f'{"cell":>6} {"side":>6} {"forward ms":>11} {"forward + backward ms":>26} {"ratio of times":>16}')
@@ -117,7 +121,7 @@ def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns medians over processes of their median calls, and of their peak memory."""
+    """Combines the measurements of several processes: median over the median calls, and median peak memory."""
     row: dict[str, Any] = {'name': runs[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(one[name]) for one in runs]
@@ -126,20 +130,20 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def speed_ratio(others: list[dict[str, Any]], ours: list[dict[str, Any]]) -> float:
-    """Returns the other library's forward + backward time over ours: the median over rounds."""
+    """Returns another library's forward + backward time divided by ours: the median over rounds."""
     times = [[statistics.median(one['forward_backward']) for one in runs] for runs in (others, ours)]
     return statistics.median(other / own for other, own in zip(*times, strict=True))
 
 
 def lstm_time_ratios(found: dict[str, Any]) -> dict[str, Any]:
-    """Returns our LSTM's time over the time of our other cells."""
+    """Returns, for each other cell of this project, our LSTM's time divided by that cell's time."""
     lstm = found.get('lstm', {}).get('ours')
     own = {cell: sides['ours']['forward_backward'] for cell, sides in found.items() if cell != 'lstm'}
     return {'than_lstm': {cell: lstm['forward_backward'] / seconds for cell, seconds in own.items()} if lstm else {}}
 
 
 def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -> None:
-    """Prints a line of the table of cells."""
+    """Prints the line of the table with one library's measurements of one cell."""
     low, high = (1e3 * value for value in row['forward_backward_range'])
     whole = f'{1e3 * row["forward_backward"]:.1f} ({low:.1f} to {high:.1f})'
     said = ''.join(f'{value:>16.2f}' for value in ratios)
@@ -147,13 +151,13 @@ def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -
 
 
 def measure_lengths(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the forward + backward times of all sides so far after each length."""
+    """Measures forward + backward of cells and attention by sequence length; yields all times so far."""
     shape = {'program': 'call', 'side': 'layer', 'width': ONE['width'], 'rows': options.rows, 'steps': options.steps}
     yield from measure_against_length('forward_backward', LAYERS, shape, options, lambda one: run(CHILD, one))
 
 
 def measure_tokens(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the times of one more token of all sides so far after each length of the text before it."""
+    """Measures the time of one more token in decoders by length of the text before it; yields all times so far."""
     shape = {'program': 'token', 'width': ONE['width'], 'steps': options.steps}
     yield from measure_against_length('token', DECODERS, shape, options, lambda one: run(CHILD, one))
 
@@ -165,7 +169,10 @@ def measure_against_length(
     options: flags.FlagValues,
     run: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Yields seconds of all sides so far after each length, their growth, and where cells become cheaper."""
+    """Yields the seconds of cells and attention so far, after each length, with growth and crossover lengths.
+
+    A crossover is the length from which a cell is cheaper than attention.
+    """
     figures: Figures = {side: {} for side in sides}
     print(f'{WORDS[what]}, ms:\n{"length":>7} ' + ' '.join(f'{side:>9}' for side in sides))
     for length in sorted(options.lengths):
@@ -191,7 +198,7 @@ def measure_against_length(
 
 
 def scaling_exponents(figures: Figures) -> dict[str, float]:
-    """Returns least-squares slopes of log time over log length."""
+    """Returns how the time of each cell or attention grows with length: the slope of a line in log-log coordinates."""
     return {
         side: log_log_slope(list(by), [row['seconds'] for row in by.values()])
         for side, by in figures.items()
@@ -200,7 +207,10 @@ def scaling_exponents(figures: Figures) -> dict[str, float]:
 
 
 def crossovers(figures: Figures) -> dict[str, dict[str, int | None]]:
-    """Returns per side the shortest length from which it is always faster than each attention; None if it never is."""
+    """Returns, per cell or attention, from which length it is always faster than full or windowed attention.
+
+    The value is None if there is no such length.
+    """
     found: dict[str, dict[str, int | None]] = {side: {} for side in figures}
     for side, other in itertools.product(figures, ('full', 'window')):
         by, others = figures[side], figures[other]
@@ -213,7 +223,10 @@ def crossovers(figures: Figures) -> dict[str, dict[str, int | None]]:
 
 
 def measure_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the temporary bytes of an LSTM's forward + backward so far after each length, with and without chunks."""
+    """Measures the temporary bytes of an LSTM's forward + backward by length, with and without chunks of recomputation.
+
+    Yields the measurements so far after each length.
+    """
     found: dict[int, dict[str, int]] = {}
     print(f'{"length":>7} {"whole MiB":>10} {"in chunks":>10} {"ratio":>6}')
     for length in sorted(one for one in options.lengths if one > CHUNK):
@@ -232,10 +245,10 @@ def measure_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, An
 
 
 def draw(parts: dict[str, Figures], path: Path) -> None:
-    """Plots milliseconds against length, a panel per part, with logarithmic axes; attention has dashed lines.
+    """Plots milliseconds against length on logarithmic axes, a panel per part; attention has dashed lines.
 
-    A label has the growth exponent and the lengths from which a side is cheaper than full and windowed attention. Rings
-    mark these lengths, the larger one for full attention.
+    A label has the growth exponent and the lengths from which a cell is cheaper than full and windowed attention. Rings
+    mark these lengths; the ring for full attention is larger.
     """
     import matplotlib
 
@@ -267,14 +280,14 @@ def draw(parts: dict[str, Figures], path: Path) -> None:
     pyplot.close(figure)
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
-Compute = Callable[[Any, 'Array'], 'Array']  # from parameters and inputs [B, L, D] to outputs [B, L, U]
-NNX_CELLS = {'tanh': 'SimpleCell', 'gru': 'GRUCell', 'lstm': 'OptimizedLSTMCell'}  # class names in nnx
+Compute = Callable[[Any, 'Array'], 'Array']  # maps parameters and inputs [B, L, D] to outputs [B, L, U]
+NNX_CELLS = {'tanh': 'SimpleCell', 'gru': 'GRUCell', 'lstm': 'OptimizedLSTMCell'}  # class names in Flax NNX
 
 
 def project_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
-    """Returns a cell of this project over rows without padding, and its parameters."""
+    """Returns a recurrent cell of this project, as a function over sequences without padding, and its parameters."""
     from flax import nnx
 
     from efficient_attention.modules.recurrent import CellParameters
@@ -286,7 +299,7 @@ def project_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 
 def flax_nnx_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
-    """Returns the same cell of Flax under `nnx.RNN`, and its parameters."""
+    """Returns a recurrent cell of Flax NNX under `nnx.RNN`, as a function over sequences, and its parameters."""
     from flax import nnx
 
     cell = getattr(nnx, NNX_CELLS[shape['cell']])(shape['width'], shape['width'], rngs=nnx.Rngs(0))
@@ -296,7 +309,10 @@ def flax_nnx_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 
 def mixing_layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
-    """Returns the part of our layer that mixes positions (a cell, or attention with projections) and parameters."""
+    """Returns the sub-layer of this project that mixes positions, and its parameters.
+
+    The sub-layer is a recurrent cell, or attention with its projections.
+    """
     import jax.numpy as jnp
     from flax import nnx
 
@@ -319,7 +335,7 @@ def mixing_layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
 
 
 def layer_config(shape: dict[str, Any]) -> LayerConfig:
-    """Returns the config of the layer with the shape's cell or attention."""
+    """Returns the config of a layer with the recurrent cell or attention that `shape` names."""
     from efficient_attention.config.model import ModelConfig
 
     fields = {'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'attention_dropout_rate': 0.0}
@@ -330,12 +346,12 @@ SIDES = {'ours': project_cell, 'nnx': flax_nnx_cell, 'layer': mixing_layer}
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the figures of the program that `shape['program']` names."""
+    """Takes the measurement that `shape['program']` names: time of calls, memory of a program, or time per token."""
     return PROGRAMS[shape['program']](shape)
 
 
 def measure_call(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns seconds of each forward and forward + backward call, and peak resident memory above the inputs."""
+    """Measures seconds of each forward and each forward + backward call, and peak resident memory above the inputs."""
     import jax
 
     compute, parameters = SIDES[shape['side']](shape)
@@ -349,7 +365,7 @@ def measure_call(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_program_memory(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the temporary bytes of the compiled forward + backward; nothing runs."""
+    """Returns the compiler's temporary bytes of a cell's forward + backward; the program does not run."""
     compute, parameters = project_cell(shape)
     x, cotangent = random_inputs(shape)
     compiled = compile_gradient(compute, cotangent).lower(parameters, x).compile()
@@ -357,7 +373,7 @@ def measure_program_memory(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_next_token(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns the seconds of the next token of a decoder of one layer after `length` tokens, from its cache."""
+    """Measures the seconds in which a one-layer decoder with a cache predicts the next token of a text."""
     fields = {'layers': 1, 'width': shape['width'], 'heads': shape['width'] // 64 or 1, 'vocab_size': 256}
     fields |= {'norm': 'pre', 'positions': 'none', 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}
     fields |= {'cell': shape['cell'], 'attention': 'causal'} if 'cell' in shape else {'attention': shape['attention']}
@@ -369,7 +385,7 @@ PROGRAMS = {'call': measure_call, 'memory': measure_program_memory, 'token': mea
 
 
 def random_inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
-    """Returns inputs and the gradient of the outputs, [B, L, D] each."""
+    """Returns random inputs and a random gradient of the outputs, each [B, L, D]."""
     import jax
 
     size = (shape['rows'], shape['length'], shape['width'])
@@ -377,7 +393,7 @@ def random_inputs(shape: dict[str, Any]) -> tuple[Array, Array]:
 
 
 def compile_gradient(compute: Compute, cotangent: Array) -> Any:
-    """Returns the compiled function that computes the gradients of parameters and inputs."""
+    """Returns the jitted function that computes the gradients of a cell's parameters and inputs."""
     import jax
 
     return jax.jit(jax.grad(lambda parameters, x: (compute(parameters, x) * cotangent).sum(), argnums=(0, 1)))

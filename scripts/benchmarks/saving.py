@@ -1,18 +1,19 @@
-"""Measures the cost of checkpoints: training time that a save takes, and seconds until a run is resumed.
+"""Measures the cost of checkpoints: how long a save delays training, and how long a run takes to resume.
 
     python scripts/benchmarks/saving.py --output saving.json
     python scripts/benchmarks/saving.py --layers 12 --width 768 --rows 8 --length 512 --folder /mnt/disk
 
-A save copies the state. While training goes on, it writes the copy, flushes it to disk and adds checksums. The cost of
-a save is the time of all steps until it is complete, minus the time of as many steps without a save. The share is the
-cost relative to a run with a save every `--every_steps` steps. The time to resume is from the start of train.py to the
-end of its first step, with the quickstart's config and a prepared corpus.
+A save copies the state. While training continues, the save writes the copy, flushes it to disk and adds checksums. The
+cost of a save is the time of all steps until it is complete, minus the time of as many steps without a save. The share
+is the cost relative to a run with a save every `--every_steps` steps. The time to resume is from the start of train.py
+to the end of its first step, with the quickstart's config and a prepared corpus.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals(keeps_freed_memory=True)  # Handle stop signals before the imports, which are slow.
+    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import os
@@ -40,7 +41,7 @@ POLL_SECONDS = 0.02
 
 
 def main() -> None:
-    """Reads the flags, measures saving and resuming, and prints and writes the figures."""
+    """Reads the flags, measures saving and resuming, and prints and writes the measurements."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     print(keep_freed_memory(), file=sys.stderr)
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_output('File for the figures, as JSON.', options=options)
     define_path('folder', 'Folder on the disk to save to; the temporary folder by default.', options=options)
@@ -75,7 +76,10 @@ def define_flags() -> flags.FlagValues:
 
 
 def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, every_steps: int) -> dict[str, float]:
-    """Returns medians over saves: seconds per step, training seconds per save, seconds until a save is complete."""
+    """Measures saves during training: seconds per step, seconds that a save delays training, seconds until it is done.
+
+    The results are medians over saves.
+    """
     import jax
 
     from efficient_attention.config.checkpoint import CheckpointConfig
@@ -86,7 +90,7 @@ def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, 
     batches = masked_batches(shape, 8)
     plain, taken, sealed = [], [], []
     with CheckpointWriter(folder / 'run', CheckpointConfig(keep=1)) as checkpoints:
-        for trial in range(trials + 1):  # the first trial compiles and warms up the writer
+        for trial in range(trials + 1):  # the first trial compiles and warms up the writer, so it does not count
             start = time.perf_counter()
             for number in range(block):
                 state, metrics = take_step(state, batches[number % len(batches)])
@@ -113,7 +117,7 @@ def measure_saves(folder: Path, shape: dict[str, Any], trials: int, block: int, 
 
 
 def measure_resume(folder: Path) -> dict[str, float]:
-    """Returns the seconds from the start of train.py until it reports the resumed step, and until its next step."""
+    """Measures how long train.py takes to resume a run: seconds until the state is loaded, and until its next step."""
     train(folder, 20)
     start = time.perf_counter()
     process = start_train(folder, 30)
@@ -131,7 +135,7 @@ def measure_resume(folder: Path) -> dict[str, float]:
 
 
 def train(folder: Path, steps: int) -> None:
-    """Trains to the end; raises RunError with the last line of standard error if training fails."""
+    """Runs the quickstart's training to its last step; raises RunError if training fails."""
     process = start_train(folder, steps)
     _, errors = process.communicate()
     if process.returncode:
@@ -139,7 +143,7 @@ def train(folder: Path, steps: int) -> None:
 
 
 def start_train(folder: Path, steps: int) -> 'subprocess.Popen[str]':
-    """Starts the quickstart's run, which logs each step and can be resumed."""
+    """Starts train.py with the quickstart's config, so that it logs every step and resumes an existing run."""
     fields = {'optimizer.schedule': 'constant', 'train.steps': steps, 'train.log_every_steps': 1}
     command = [sys.executable, 'train.py', '--config', 'configs/quickstart.py', '--workdir', str(folder / 'resumed')]
     command += [f'--config.{name}={value}' for name, value in fields.items()]

@@ -1,4 +1,6 @@
-"""Measures the memory of attention over sequence-parallel rows: python scripts/benchmarks/sequence.py
+"""Measures the memory per device of sequence-parallel attention, where each device holds a part of the tokens.
+
+    python scripts/benchmarks/sequence.py
 
 Compiles output and gradients of one attention call, with one row in float32, for 1, 2, 4 and 8 emulated devices. Prints
 the compiler's memory per device: arguments, results and temporary memory. With --memory, the row also attends to this
@@ -8,7 +10,7 @@ many tokens before it, with Transformer-XL's distance vectors. Nothing is run.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import dataclasses
 import functools
@@ -33,13 +35,13 @@ from efficient_attention.models.sharding import make_mesh
 from efficient_attention.planning.topology import emulated_devices
 
 HEADS, WIDTH = 2, 16
-EMULATED = 8  # devices
+EMULATED = 8  # number of emulated devices
 ATTENTION = 'causal & window(512); causal; linear; favor(64); favor(64, causal=True)'
 
 
 @dataclasses.dataclass(frozen=True)
 class AttendCall:
-    """One call of `attend`: the number of tokens, and of earlier tokens that it also attends to."""
+    """One call of `attend` to measure: mechanism, number of tokens, and number of earlier tokens that they read."""
 
     mechanism: Mechanism
     length: int
@@ -47,7 +49,7 @@ class AttendCall:
 
 
 def main() -> None:
-    """Prints a line per number of devices, for each mechanism."""
+    """Reads the flags, and prints the memory of each mechanism, one line per number of devices."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
     sizes = options.length, options.memory
@@ -69,7 +71,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     flags.DEFINE_string(
         'attention', ATTENTION, 'Text forms of mechanisms, separated by semicolons.', flag_values=options
@@ -83,7 +85,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def checked_mechanism(text: str, memory: int) -> Mechanism:
-    """Returns the mechanism of a text; raises InputError if it is not sequence parallel or cannot use memory."""
+    """Parses a mechanism; raises InputError if it does not support sequence parallelism or the requested memory."""
     mechanism = parse_mechanism(text)
     if not mechanism.capabilities.splits_tokens:
         raise InputError(f'--attention has {text!r}, which needs whole rows')
@@ -93,7 +95,7 @@ def checked_mechanism(text: str, memory: int) -> Mechanism:
 
 
 def compiled_memory_sizes(call: AttendCall, devices: list[jax.Device]) -> tuple[float, float, float]:
-    """Returns MiB of arguments, results and temporary memory per device."""
+    """Returns the compiler's MiB per device for arguments, results and temporary memory of one attention call."""
     mesh = make_mesh(MeshConfig(data=1, sequence=len(devices)), devices)
     tokens = NamedSharding(mesh, PartitionSpec(None, 'sequence' if len(devices) > 1 else None))
     query, key = (
@@ -115,7 +117,10 @@ def compiled_memory_sizes(call: AttendCall, devices: list[jax.Device]) -> tuple[
 def relative_position_terms(
     call: AttendCall, query: jax.ShapeDtypeStruct, mesh: Mesh
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Returns the shapes of distance queries and of vectors of distances 0 to the memory length; () without memory."""
+    """Returns the shapes of Transformer-XL's relative position inputs: distance queries and distance vectors.
+
+    The vectors are for distances from 0 to the memory length. Without memory, returns ().
+    """
     if not call.memory:
         return ()
     shape = call.memory + 1, HEADS, WIDTH
@@ -123,7 +128,7 @@ def relative_position_terms(
 
 
 def attend_call(call: AttendCall, drawn: jax.Array, *inputs: jax.Array) -> jax.Array:
-    """Returns the output of the call for query, key, value and, with memory, distance query and table."""
+    """Computes the measured attention call on query, key and value; with memory, also on relative position inputs."""
     options: dict[str, Any] = {'rng': drawn} if call.mechanism.randomness.always else {}
     if call.memory:
         places = np.arange(call.memory + call.length, dtype=np.int32)[None]

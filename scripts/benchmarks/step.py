@@ -1,8 +1,9 @@
-"""`scripts/benchmark.py step`: training tokens/s and peak memory of a masked-LM BERT, this project and PyTorch.
+"""Measures training of a masked-LM BERT in this project and in PyTorch (`scripts/benchmark.py step`).
 
-Both sides get batches of random ids with the same number of tokens. Our side is measured twice: with unrolled layers
-(`ours`), and with a scan over the layers (`scan`), which is slower on CPUs but compiles faster. Each measurement is a
-separate process, and sides take turns. Ratios above 1 mean that ours is faster.
+The measurements are tokens/s and peak memory. This project and PyTorch get batches of random ids with the same number
+of tokens. Our side is measured twice: with unrolled layers (`ours`), and with a scan over the layers (`scan`), which is
+slower on CPUs but compiles faster. Each measurement is a separate process, and sides take turns. Ratios above 1 mean
+that ours is faster.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from scripts.benchmarks.process_measurements import peak_bytes
 
-if TYPE_CHECKING:  # only the child process needs them
+if TYPE_CHECKING:  # at run time, only the child process imports these modules
     from efficient_attention.training.state import TrainState
     from efficient_attention.training.step import StepFn
 
@@ -34,14 +35,14 @@ SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rat
 OUR_CHOICES = {'scan_unroll': 4}
 PEER = str(Path(__file__).with_name('peers') / 'step.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 class JsonParser(flags.ArgumentParser):
     """Parser of a flag whose value is a JSON object."""
 
     def parse(self, argument: str | dict[str, Any]) -> dict[str, Any]:
-        """Returns the object of a JSON text; returns a default, which is an object already, unchanged."""
+        """Parses the JSON text of a flag's value; a default value, already a dict, is returned unchanged."""
         found = json.loads(argument) if isinstance(argument, str) else argument
         if not isinstance(found, dict):
             raise ValueError('it must be a JSON object')
@@ -49,37 +50,37 @@ class JsonParser(flags.ArgumentParser):
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_integers('lengths', (128, 512), f'Tokens per row; divisors of {TOKENS_A_STEP}', options)
     flags.DEFINE_integer('rounds', 3, 'Processes per side and length.', flag_values=options)
     define_steps(options)
 
 
 def define_steps(options: flags.FlagValues) -> None:
-    """Defines the flags of a measurement of our training step."""
+    """Defines the flags of benchmarks that measure this project's training step: --steps and --choices."""
     flags.DEFINE_integer('steps', 10, 'Timed steps per process.', flag_values=options)
     fields = 'JSON object with fields of our ModelConfig.'
     flags.DEFINE(JsonParser(), 'choices', OUR_CHOICES, fields, options, flags.ArgumentSerializer())
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if rows of a length do not fill a step."""
+    """Raises InputError if a row length does not divide the number of tokens in a training step."""
     for length in options.lengths:
         check_length(length)
 
 
 def check_length(length: int) -> None:
-    """Raises InputError if rows of this length do not fill a step."""
+    """Raises InputError if the row length does not divide the number of tokens in a training step."""
     if length < 8 or TOKENS_A_STEP % length:
         raise InputError(f'length {length}: it must be at least 8 and divide {TOKENS_A_STEP}')
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures so far after each length; all sides take turns.
+    """Yields the benchmark report so far, after each row length; all implementations take turns.
 
     Args:
         options: the command-line flags.
-        run: runs a program on a shape and returns its figures.
+        run: starts a child process that takes one measurement, and returns the measured values.
     """
     commands = {'ours': CHILD, 'scan': CHILD, 'peer': [str(options.peers_python), PEER]}
     choices = {'ours': options.choices, 'scan': options.choices | {'scan_unroll': 1}, 'peer': {}}
@@ -97,18 +98,21 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def benchmark_shape(length: int, steps: int, choices: dict[str, Any]) -> dict[str, Any]:
-    """Returns the shape that a program measures: row length, timed steps, and fields of our model."""
+    """Returns the settings of one measurement, as input of a child process: batch, model, and number of steps."""
     shape = SHAPE | {'length': length, 'rows': TOKENS_A_STEP // length, 'masked': round(0.15 * length)}
     return shape | {'warmup_steps': 3, 'steps': steps, 'model': choices}
 
 
 def with_tokens_per_second(figures: dict[str, Any]) -> dict[str, Any]:
-    """Returns a program's figures with the tokens/s of its median step."""
+    """Returns the measurements of a child process, extended by the tokens/s of its median step."""
     return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
 
 
 def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
-    """Returns median and range of each side, and the ratio of ours to the peer's: median and range over rounds."""
+    """Combines the measurements of all processes: tokens/s and memory of each implementation, and the ratio to PyTorch.
+
+    The results are medians, with ranges over the rounds.
+    """
     sides = {}
     for side, children in runs.items():
         rates = [child['tokens_per_second'] for child in children]
@@ -130,7 +134,7 @@ def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
 
 
 def print_comparison(length: int, result: dict[str, Any]) -> None:
-    """Prints a line per side, and the ratios."""
+    """Prints a line for each implementation, and the ratios between them."""
     for side in ('ours', 'scan', 'peer'):
         row = result[side]
         low, high = row['range']
@@ -144,11 +148,11 @@ def print_comparison(length: int, result: dict[str, Any]) -> None:
     print(f'{length:>6} {scan:.2f} of the tokens/s that a scan over the layers has (side scan, scan_unroll 1)')
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
 def make_project_training_step(shape: dict[str, Any]) -> tuple[StepFn, TrainState]:
-    """Returns the training step of a BERT of this shape, compiled at its first call, and the first state."""
+    """Returns this project's training step of a masked-LM BERT, compiled at its first call, and the initial state."""
     import jax
     from flax import nnx
 
@@ -160,7 +164,8 @@ def make_project_training_step(shape: dict[str, Any]) -> tuple[StepFn, TrainStat
     from efficient_attention.training.step import make_train_step
 
     sizes = {name: shape[name] for name in ('vocab_size', 'layers', 'width', 'heads', 'dropout_rate')}
-    choices = {'attention_dropout_rate': shape['dropout_rate'], 'activation': 'gelu_erf'}  # the peer's default
+    # These are the defaults of PyTorch's BERT.
+    choices = {'attention_dropout_rate': shape['dropout_rate'], 'activation': 'gelu_erf'}
     config = ModelConfig(**(sizes | choices | shape.get('model', {})))
     graph, params = nnx.split(jax.jit(lambda: PretrainingModel(config, has_pairs=False, rngs=nnx.Rngs(0)))())
     optimizer_config = OptimizerConfig(schedule='constant', warmup_steps=0, bias_correction=True, clip_norm=0.0)
@@ -170,7 +175,7 @@ def make_project_training_step(shape: dict[str, Any]) -> tuple[StepFn, TrainStat
 
 
 def masked_batches(shape: dict[str, Any], count: int) -> list[dict[str, np.ndarray]]:
-    """Returns `count` batches of random ids without padding, with the given number of masked positions per row."""
+    """Returns masked-LM batches of random token ids without padding, with a fixed number of masked tokens per row."""
     rng = np.random.default_rng(0)
     size = (shape['rows'], shape['length'])
     batches = []
@@ -193,11 +198,12 @@ def masked_batches(shape: dict[str, Any], count: int) -> list[dict[str, np.ndarr
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Returns seconds of the first step and of steps after the warm-up, and peak resident memory of this process."""
+    """Measures training: seconds of the first step and of steps after the warm-up, and peak resident memory."""
     import jax
 
     for name in ('models.pretraining', 'objectives.pretraining', 'training.step'):
-        importlib.import_module(f'efficient_attention.{name}')  # so that the baseline includes the loaded program
+        # Modules are imported before the baseline of memory is measured, so that the baseline includes them.
+        importlib.import_module(f'efficient_attention.{name}')
     jax.devices()
     baseline = peak_bytes()
     step, state = make_project_training_step(shape)
@@ -215,7 +221,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
         'name': f'efficient_attention, jax {jax.__version__}',
         'threads': len(os.sched_getaffinity(0)),
         'parameters': parameters,
-        'first_seconds': seconds[0],  # includes compilation
+        'first_seconds': seconds[0],  # seconds of the first step, which include compilation
         'seconds': seconds[shape['warmup_steps'] :],
         'baseline_bytes': baseline,
         'peak_bytes': peak_bytes(),

@@ -1,4 +1,4 @@
-"""`scripts/benchmark.py text_to_text`: training and generation of an encoder-decoder, this project and PyTorch.
+"""Measures training and generation of encoder-decoders, here and in PyTorch (`scripts/benchmark.py text_to_text`).
 
 `train`: a step of T5-small with dropout and AdamW, on 16 pairs of 64 and 32 tokens. `greedy`: a text of 64 tokens from
 one source of 64 tokens. `beam`: with 4 beams from 16 sources. Both parts use a T5-small of random parameters, which
@@ -33,7 +33,7 @@ from efficient_attention.models.text_to_text_sizes import t5_fields
 from scripts.benchmarks.process_measurements import peak_bytes
 
 T5_SMALL = t5_fields('small')
-# With standard deviation 1, a decoder of random layers repeats its input word.
+# With an initial standard deviation of 1, an untrained decoder would only repeat its input word.
 WRITER = T5_SMALL | {'init_std': 0.1}
 PARTS: dict[str, dict[str, Any]] = {
     'train': {'program': 'train', 'model': T5_SMALL, 'rows': 16, 'source': 64, 'target': 32},
@@ -43,16 +43,16 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 UNITS = {'train': 'tokens', 'greedy': 'tokens', 'beam': 'tokens', 'translate': 'texts'}
 SIDES = ('ours', 'peer')
-STOPS = ('exact', 'early')  # values of `SearchSettings.stop`
+STOPS = ('exact', 'early')  # rules that end a beam search: values of `SearchSettings.stop`
 PEER = str(Path(__file__).with_name('peers') / 'text_to_text.py')
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
-CHILD = [sys.executable, __file__]  # command that measures one shape in a separate process
+CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
 
 
 def define_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the command."""
+    """Defines the command-line flags of this benchmark."""
     define_choices('parts', tuple(PARTS), 'Parts to measure', options)
-    define_model(options)  # for the part translate
+    define_model(options)  # only the part `translate` uses this flag
     define_path('input', 'Texts to translate, one per line, plain or .gz.', None, options)
     flags.DEFINE_integer('beams', 5, 'Beams of the part translate.', flag_values=options)
     flags.DEFINE_float('alpha', 1.0, 'Exponent of the length penalty, in the part translate.', flag_values=options)
@@ -64,7 +64,7 @@ def define_flags(options: flags.FlagValues) -> None:
 
 
 def check_flags(options: flags.FlagValues) -> None:
-    """Raises InputError if a number is below 1, or the part translate lacks its model or its texts."""
+    """Raises InputError if a numeric flag is below 1, or if the part `translate` has no model or no texts."""
     for name in ('beams', 'rows', 'rounds', 'calls'):
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
@@ -78,11 +78,11 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the figures so far after each part; both sides take turns.
+    """Yields the benchmark report so far, after each part; this project and PyTorch take turns.
 
     Args:
         options: the command-line flags.
-        run: runs a program on a shape and returns its figures.
+        run: starts a child process that takes one measurement, and returns the measured values.
     """
     commands = {'ours': CHILD, 'peer': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'parts': {}}
@@ -100,7 +100,10 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def benchmark_shape(part: str, options: flags.FlagValues, folder: Path) -> dict[str, Any]:
-    """Returns the shape for the programs; `folder` is where the model of a generating part will be written."""
+    """Returns the settings of one part, as input of the child processes.
+
+    `folder` is the folder into which the model of a generating part will be written.
+    """
     shape = PARTS[part] | {'calls': options.calls}
     if part == 'translate':
         given = {name: options[name].value for name in ('beams', 'alpha', 'stop', 'rows', 'extra')}
@@ -109,7 +112,7 @@ def benchmark_shape(part: str, options: flags.FlagValues, folder: Path) -> dict[
 
 
 def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run) -> dict[str, Any]:
-    """Returns the figures of each side, the ratios of times per round and of memory, and the share of equal texts."""
+    """Measures one part here and in PyTorch; returns speeds, memory, ratios, and the share of equal generated texts."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in commands if number % 2 == 0 else reversed(commands):
@@ -130,7 +133,7 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns units/s of the median call per process, their median, and medians of the other figures."""
+    """Combines the measurements of several processes: tokens/s or texts/s of median calls, and medians of the rest."""
     rates = [one['units'] / statistics.median(one['seconds']) for one in runs]
     figures = {
         name: statistics.median(one[name] for one in runs) for name in ('first_seconds', 'baseline_bytes', 'peak_bytes')
@@ -139,7 +142,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table_line(part: str, row: dict[str, Any]) -> str:
-    """Returns a line of the table."""
+    """Returns the line of the printed table with the speeds and ratios of one part."""
     cells = []
     for side in SIDES:
         own = row[side]
@@ -151,20 +154,21 @@ def table_line(part: str, row: dict[str, Any]) -> str:
     return f'{part:>9} {cells[0]:>26} {cells[1]:>26} {ratios}  {equal} {UNITS[part]}'
 
 
-# ---- one measurement, in a separate process ----
+# ---- The functions below take one measurement, in a separate process. ----
 
 
 START = 0  # id of the start symbol
 NO_END = -1
-FIRST_WORD = 5  # lower ids are symbols
+FIRST_WORD = 5  # ids below this id are special symbols
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
-    """Runs the measurement that `shape['program']` names in `PROGRAMS`, and returns its figures."""
+    """Takes the measurement that `shape['program']` names, such as 'train'; returns the measured values."""
     import jax
 
     for name in ('inference.translator', 'interop.huggingface_export', 'objectives.text_to_text', 'training.step'):
-        importlib.import_module(f'efficient_attention.{name}')  # so that the baseline includes the loaded program
+        # Modules are imported before the baseline of memory is measured, so that the baseline includes them.
+        importlib.import_module(f'efficient_attention.{name}')
     jax.devices()
     baseline = peak_bytes()
     figures = PROGRAMS[shape['program']](shape)
@@ -173,7 +177,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_training(shape: dict[str, Any]) -> dict[str, Any]:
-    """Measures training steps on random ids with this project's training step, with unrolled layers."""
+    """Measures training steps of T5 on random token ids with this project's training step, with unrolled layers."""
     import jax
     from flax import nnx
 
@@ -205,7 +209,7 @@ def measure_training(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def training_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
-    """Returns batches of random ids without padding; decoder inputs are the targets shifted by the start symbol."""
+    """Returns training batches of random token ids; decoder inputs are the targets, shifted by a start symbol."""
     batches = []
     for source_BM, target_BL in random_pairs(shape):
         tokens_BL = np.pad(target_BL[:, :-1], ((0, 0), (1, 0)), constant_values=START)
@@ -217,14 +221,14 @@ def training_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
 
 
 def random_pairs(shape: dict[str, Any], count: int = 4) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns random ids of sources and targets, int32, the same on both sides of the benchmark."""
+    """Returns batches of random source and target ids, int32; this project and PyTorch get the same ids."""
     rng, words = np.random.default_rng(0), shape['model']['vocab_size']
     sizes = [(shape['rows'], shape[side]) for side in ('source', 'target')]
     return [tuple(rng.integers(FIRST_WORD, words, size, np.int32) for size in sizes) for _ in range(count)]
 
 
 def measure_generation(shape: dict[str, Any]) -> dict[str, Any]:
-    """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
+    """Measures how fast a model from a Hugging Face folder generates texts of a fixed length from random sources."""
     from flax import nnx
 
     from efficient_attention.inference.pretrained_models import pretrained_module
@@ -251,7 +255,7 @@ def measure_generation(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_translation(shape: dict[str, Any]) -> dict[str, Any]:
-    """Measures the translation of all texts of a file with the model of a Hugging Face folder."""
+    """Measures how fast a model from a Hugging Face folder translates all texts of a file."""
     from efficient_attention.inference.translator import DecodingOptions, open_translator
 
     texts = [line for _, line in read_lines(Path(shape['input']))]
@@ -267,7 +271,10 @@ def measure_translation(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_calls(call: Callable[[int], None], calls: int) -> dict[str, Any]:
-    """Returns seconds and CPU seconds of each call after the first, and the seconds of the first, which compiles."""
+    """Calls a function repeatedly; returns seconds and CPU seconds of each call, with the first call separately.
+
+    The first call includes compilation.
+    """
     start = time.perf_counter()
     call(0)
     first, seconds, cpu_seconds = time.perf_counter() - start, [], []
@@ -280,7 +287,10 @@ def time_calls(call: Callable[[int], None], calls: int) -> dict[str, Any]:
 
 
 def write_model(shape: dict[str, Any]) -> dict[str, Any]:
-    """Writes a Hugging Face folder: the model in `run`, or a random model with the config `model`."""
+    """Writes the model to measure into a Hugging Face folder: a trained model, or a random model.
+
+    `shape` has `run`, the folder of the trained model, or `model`, the config of the random model.
+    """
     import jax
     from flax import nnx
 

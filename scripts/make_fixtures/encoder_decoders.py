@@ -1,4 +1,4 @@
-"""Makes small random Hugging Face encoder-decoders, the references of the tests in tests/interop.
+"""Writes small random Hugging Face encoder-decoders and their outputs, which the tests in tests/interop compare with.
 
 Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/encoder_decoders.py.
 Each folder gets the output of `save_pretrained` for a random model, and `inputs_and_outputs.safetensors`. For a padded
@@ -10,7 +10,7 @@ A plain random model repeats one token, whatever the source. So these models are
 (`is_sensitive_to_settings`).
 """
 
-import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
+import argparse  # this script does not use absl, because absl is not installed in .venv-peers
 import copy
 import shutil
 from pathlib import Path
@@ -22,9 +22,8 @@ from safetensors.torch import save_file
 
 FIXTURES = Path(__file__).resolve().parents[2] / 'tests' / 'interop' / 'text_to_text'
 SOURCE_LENGTH, TARGET_LENGTH, NEW_TOKENS = 13, 9, 12
-GENERATED, DRAWS = 4, 1000  # sources for `generate`; most models to sample
-# No decoder has more layers than its encoder: in transformers 5.23, the cache of `generate` has the encoder's number of
-# layers.
+GENERATED, DRAWS = 4, 1000  # number of sources for `generate`; maximum number of random models to try
+# No decoder has more layers than its encoder, because in transformers 5.23 the cache has the encoder's layer count.
 T5 = {'vocab_size': 61, 'd_model': 16, 'd_kv': 6, 'd_ff': 28, 'num_heads': 3, 'num_layers': 3, 'dropout_rate': 0.0}
 T5 |= {'num_decoder_layers': 2, 'relative_attention_num_buckets': 8, 'relative_attention_max_distance': 10}
 T5 |= {'decoder_start_token_id': 0}
@@ -32,16 +31,16 @@ GATED = T5 | {'feed_forward_proj': 'gated-gelu', 'num_layers': 2, 'd_kv': 8, 'ti
 BART = {'vocab_size': 61, 'd_model': 16, 'encoder_layers': 3, 'decoder_layers': 2, 'encoder_attention_heads': 2}
 BART |= {'decoder_attention_heads': 2, 'encoder_ffn_dim': 28, 'decoder_ffn_dim': 28, 'max_position_embeddings': 24}
 BART |= {'dropout': 0.0}
-T5_SENTINELS = 2  # the highest ids
+T5_SENTINELS = 2  # the highest two ids of T5 are sentinels
 PROJECTIONS = 'v_proj', 'out_proj'
-FREE = 58  # ids from 4 to FREE - 1 are words
-FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # as in released BART models
+FREE = 58  # token ids from 4 to FREE - 1 are words
+FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # released BART models have the same forced tokens
 SCALED = BART | {'scale_embedding': True, 'activation_function': 'relu', 'd_model': 12, 'encoder_layers': 2}
 MARIAN = SCALED | {'pad_token_id': 60, 'eos_token_id': 1, 'decoder_start_token_id': 60, 'bos_token_id': None}
-MARIAN |= {'activation_function': 'swish'}  # as in released Marian models
+MARIAN |= {'activation_function': 'swish'}  # released Marian models have the same activation
 SINUSOIDAL = ('marian', 'pegasus')
 
-# Folder -> class, config.
+# This maps the name of a folder to the Hugging Face class and the config of its model.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     't5_1': ('T5ForConditionalGeneration', T5),
     't5_2': ('T5ForConditionalGeneration', GATED),
@@ -53,7 +52,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Writes all folders, or the folders named on the command line."""
+    """Writes the models of all folders, or of the folders named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(MODELS))
     torch.set_num_threads(1)
@@ -63,14 +62,14 @@ def main() -> None:
 
 
 def write_fixture(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
-    """Writes one folder; returns its size in bytes."""
+    """Writes one folder with a random model, its inputs and its outputs; returns the size of the folder in bytes."""
     name = 'Marian' if kind == 'MarianMTModel' else kind.removesuffix('ForConditionalGeneration')
     config = getattr(transformers, f'{name}Config')(**fields)
     for draw in range(DRAWS):
         torch.manual_seed(DRAWS * seed + draw)
-        # Other attention kernels do not return weights.
+        # The eager implementation is used, because other attention kernels do not return attention weights.
         model = randomise_parameters(getattr(transformers, kind)._from_config(config, attn_implementation='eager'))
-        for key, value in FORCED.items():  # only generation_config.json counts, not config.json
+        for key, value in FORCED.items():  # `generate` reads forced tokens from generation_config.json, not config.json
             setattr(model.generation_config, key, value if folder.name == 'bart_1' else None)
         inputs, sources = make_inputs(config), make_sources(config)
         if float32_logit_error(model, inputs) > 4e-5:
@@ -83,7 +82,7 @@ def write_fixture(folder: Path, kind: str, fields: dict[str, Any], *, seed: int)
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     arrays = {f'input/{name}': value for name, value in inputs.items()}
-    arrays |= model_outputs(copy.deepcopy(model).double(), inputs)  # the references are exact in float64
+    arrays |= model_outputs(copy.deepcopy(model).double(), inputs)  # expected outputs are computed in float64
     arrays |= {f'source/{name}': value for name, value in sources.items()}
     arrays |= {f'output/{name}': value for name, value in generated.items() if name in ('greedy', 'beam')}
     kept = {name: value.float() if value.is_floating_point() else value.int() for name, value in arrays.items()}
@@ -93,7 +92,7 @@ def write_fixture(folder: Path, kind: str, fields: dict[str, Any], *, seed: int)
 
 
 def randomise_parameters(model: Any) -> Any:
-    """Sets every parameter to random values, so that no parameter is without effect; returns the model.
+    """Sets every parameter of a model to random values, so that every parameter has an effect; returns the model.
 
     If T5's outputs are not scaled, they get a head that differs from the token table, because transformers ties an
     equal head. Marian and Pegasus get an output bias.
@@ -101,9 +100,8 @@ def randomise_parameters(model: Any) -> Any:
     kind, table = model.config.model_type, model.get_input_embeddings().weight
     for name, parameter in model.named_parameters():
         scale = 0.4 if kind == 't5' else 0.1 if parameter.ndim == 1 else 0.15 if parameter is table else 0.3
-        scale *= (
-            2.5 if kind != 't5' and name.endswith(('q_proj.weight', 'k_proj.weight')) else 1.0
-        )  # T5 does not divide by sqrt(K)
+        # T5 needs no larger queries and keys, because it does not divide scores by sqrt(K).
+        scale *= 2.5 if kind != 't5' and name.endswith(('q_proj.weight', 'k_proj.weight')) else 1.0
         noise = torch.randn_like(parameter) * scale
         parameter.data = (1.0 + noise) if parameter.ndim == 1 and name.endswith('weight') else noise
     if not getattr(model.config, 'scale_decoder_outputs', True):
@@ -119,12 +117,14 @@ def randomise_parameters(model: Any) -> Any:
 
 
 def amplify_cross_attention(model: Any) -> None:
-    """Makes each decoder layer add the content of the source and remove earlier output tokens, approximately.
+    """Changes a random model so that its decoder roughly copies the source instead of repeating one token.
 
-    Cross-attention then returns approximately the vectors that it attends to, and self-attention their negatives.
+    Each decoder layer adds the content of the source and removes earlier output tokens, approximately: cross-attention
+    returns approximately the vectors that it attends to, and self-attention their negatives.
     """
     decoder = model.get_decoder()
-    if model.config.model_type != 't5':  # T5's table is large; here the input word counts little and outputs are sharp
+    # Except in T5, the token table is small, so the input word counts little; a larger final norm sharpens the outputs.
+    if model.config.model_type != 't5':
         getattr(decoder, 'layer_norm', decoder.layers[-1].final_layer_norm).weight.data *= 4.0
     for name, module in decoder.named_modules():
         values, out = (getattr(module, own, None) for own in (('v', 'o') if hasattr(module, 'o') else PROJECTIONS))
@@ -136,7 +136,7 @@ def amplify_cross_attention(model: Any) -> None:
 
 
 def make_sources(config: Any) -> dict[str, torch.Tensor]:
-    """Returns sources for `generate` in a tokenizer's form: end token, for BART also a start token, then padding."""
+    """Returns random sources for `generate` with the special tokens of a tokenizer: end, padding, and BART's start."""
     tokens = torch.randint(4, FREE, (GENERATED, SOURCE_LENGTH))
     mask = torch.zeros_like(tokens)
     for row, length in enumerate((SOURCE_LENGTH, 9, 11, 6)):
@@ -149,7 +149,7 @@ def make_sources(config: Any) -> dict[str, torch.Tensor]:
 
 
 def generate_tokens(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the tokens of `generate`: greedy, with four beams, and with four beams without length penalty."""
+    """Returns the tokens that transformers' `generate` writes: greedy, with four beams, and without length penalty."""
     beams = {'num_beams': 4, 'early_stopping': 'never'}
     searches = {'greedy': {'num_beams': 1}, 'beam': beams | {'length_penalty': 1.0}}
     searches['no_penalty'] = beams | {'length_penalty': 0.0}
@@ -159,7 +159,7 @@ def generate_tokens(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, t
 
 
 def is_sensitive_to_settings(generated: dict[str, torch.Tensor], config: Any) -> bool:
-    """Returns whether the texts would change if a search ignored its source, beams, end token or length penalty.
+    """Returns whether generated texts would reveal a search that ignores its source, beams, end or length penalty.
 
     Every text has several tokens. None of them is special, except the end token and a forced first token. Some T5 text
     has a sentinel.
@@ -185,20 +185,20 @@ def is_sensitive_to_settings(generated: dict[str, torch.Tensor], config: Any) ->
 
 
 def float32_logit_error(model: Any, inputs: dict[str, torch.Tensor]) -> float:
-    """Returns the largest relative difference |float32 - float64| / (1 + |float64|) of the logits."""
+    """Returns the largest rounding error of a model's float32 logits: |float32 - float64| / (1 + |float64|)."""
     with torch.no_grad():
         rough, exact = model(**inputs).logits, copy.deepcopy(model).double()(**inputs).logits
     return float(((rough - exact) / (1.0 + exact.abs()))[inputs['decoder_attention_mask'] == 1].abs().max())
 
 
 def strip_special_tokens(row: list[int], end: int) -> list[int]:
-    """Returns the tokens between the start token and the end token."""
+    """Returns the tokens of a generated text, without the start token, the end token and later tokens."""
     made = row[1:]
     return made[: made.index(end)] if end in made else made
 
 
 def make_inputs(config: Any) -> dict[str, torch.Tensor]:
-    """Returns two rows of sources and targets, the second row with padding."""
+    """Returns a batch of two random sources and targets; the second source and the second target have padding."""
     source, target = (torch.randint(4, config.vocab_size - 1, (2, length)) for length in (SOURCE_LENGTH, TARGET_LENGTH))
     mask, target_mask = torch.ones_like(source), torch.ones_like(target)
     mask[1, SOURCE_LENGTH * 2 // 3 :] = 0
@@ -211,7 +211,7 @@ def make_inputs(config: Any) -> dict[str, torch.Tensor]:
 
 
 def model_outputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the encoder's vectors, the logits and the cross-attention weights of the batch."""
+    """Returns a model's outputs for a batch: encoder hidden states, logits, and cross-attention weights."""
     with torch.no_grad():
         found = model(**inputs, output_attentions=True, return_dict=True)
     weights = {f'output/cross/{layer}': own for layer, own in enumerate(found.cross_attentions)}

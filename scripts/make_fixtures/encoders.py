@@ -1,4 +1,4 @@
-"""Makes small random Hugging Face encoders, the references of the tests in tests/interop.
+"""Writes small random Hugging Face encoders and their outputs, which the tests in tests/interop compare with.
 
 Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/encoders.py. Each
 family has two random models or more. For each model the folder gets the output of `save_pretrained` for the bare model
@@ -6,7 +6,7 @@ and `inputs_and_outputs.safetensors`. It also gets `heads.safetensors` (the tens
 <class>/<name>) and `classes.json` (the config.json of each class).
 """
 
-import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
+import argparse  # this script does not use absl, because absl is not installed in .venv-peers
 import json
 import shutil
 import tempfile
@@ -30,15 +30,15 @@ NO_DROPOUT = {'hidden_dropout_prob': 0.0, 'attention_probs_dropout_prob': 0.0}
 DISTIL_NAMES = {'hidden_size': 'dim', 'num_hidden_layers': 'n_layers', 'num_attention_heads': 'n_heads'}
 DISTIL_NAMES |= {'intermediate_size': 'hidden_dim'}
 LABELS = {'id2label': {0: 'no', 1: 'maybe', 2: 'yes'}, 'label2id': {'no': 0, 'maybe': 1, 'yes': 2}}
-PLACES = 6  # positions per row whose logits over the vocabulary are kept
-SEP = 3  # marks the end of BigBird's question
+PLACES = 6  # number of positions per row whose vocabulary logits are stored
+SEP = 3  # id of the separator token, which ends the question of BigBird
 
 
 def rename_distilbert_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {DISTIL_NAMES.get(name, name): value for name, value in fields.items()}
 
 
-# Folder -> prefix of the class names, config, row length, classes with heads.
+# MODELS maps a folder's name to the prefix of class names, the config, the row length, and the classes with heads.
 SHIFTED = {'pad_token_id': 1, 'layer_norm_eps': 1e-5}
 LONG = SMALL | {'max_position_embeddings': 48, 'sep_token_id': SEP}
 MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
@@ -88,7 +88,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Writes all folders, or the folders named on the command line."""
+    """Writes the models of all folders, or of the folders named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(MODELS))
     for name in parser.parse_args().names:
@@ -99,7 +99,7 @@ def main() -> None:
 def write_fixture(
     folder: Path, stem: str, fields: dict[str, Any], length: int, classes: tuple[str, ...], *, seed: int
 ) -> int:
-    """Writes one folder; returns its size in bytes."""
+    """Writes one folder with a random model, its inputs and its outputs; returns the size of the folder in bytes."""
     torch.manual_seed(seed)
     is_half = folder.name.endswith('_2')
     dropout = {'dropout': 0.0, 'attention_dropout': 0.0} if stem == 'DistilBert' else NO_DROPOUT
@@ -128,7 +128,10 @@ def write_fixture(
 
 
 def randomise_parameters(model: Any, is_half: bool) -> Any:
-    """Sets every parameter to random values, rounded to float16 if asked, so that each one has an effect."""
+    """Sets every parameter of a model to random values, rounded to float16 if `is_half`; returns the model.
+
+    With random values, every parameter has an effect on the outputs.
+    """
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter) * 0.3
         is_scale = parameter.ndim == 1 and name.endswith('weight')
@@ -139,7 +142,10 @@ def randomise_parameters(model: Any, is_half: bool) -> Any:
 
 
 def make_inputs(config: Any, length: int, *, has_global: bool) -> dict[str, torch.Tensor]:
-    """Returns two rows, the second with padding; with token types and global tokens if the family has them."""
+    """Returns a batch of two random rows, the second with padding.
+
+    The batch has token types and global tokens if the model uses them.
+    """
     tokens = torch.randint(5, config.vocab_size, (2, length))
     tokens[:, 5] = SEP
     mask = torch.ones_like(tokens)
@@ -158,7 +164,7 @@ def make_inputs(config: Any, length: int, *, has_global: bool) -> dict[str, torc
 def model_outputs(
     model: Any, inputs: dict[str, torch.Tensor], plan: list[np.ndarray] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Returns the model's outputs.
+    """Returns the outputs of a model for a batch; appends BigBird's random blocks to `plan`.
 
     BigBird runs in training mode without dropout, because the library uses its random blocks only in training mode.
     """
@@ -183,9 +189,9 @@ def model_outputs(
 def head_fixture(
     stem: str, ending: str, config: Any, base: Any, inputs: dict[str, torch.Tensor], is_half: bool
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Returns config.json of a class with a head, the tensors it adds to `base`, and its outputs.
+    """Returns the config.json of a class with a head, the tensors that the head adds to the encoder, and its outputs.
 
-    For multiple choice, the rows are the choices.
+    For multiple choice, the rows of the batch are the choices.
     """
     count = 2 if ending in ('ForQuestionAnswering', 'ForPreTraining') else 3
     own = type(config).from_dict(config.to_dict() | (LABELS if count == 3 else {'id2label': None, 'label2id': None}))

@@ -1,10 +1,10 @@
-"""Writes tests/attention/distributions/entmax_rows.json: reference outputs of the entmax package.
+"""Writes tests/attention/distributions/entmax_rows.json: outputs of the entmax package, which tests compare with.
 
     make peers
     .venv-peers/bin/python scripts/make_fixtures/entmax_rows.py
 
-For rows of logits, it has the weights of sparsemax and of entmax with alpha 1.5 in float64. It also has the gradients
-of sum(weights * cos(0, 1, ...)) with respect to the logits.
+For rows of logits, the file has the weights of sparsemax and of entmax with alpha 1.5 in float64. It also has the
+gradients of sum(weights * cos(0, 1, ...)) with respect to the logits.
 """
 
 import importlib.metadata
@@ -16,12 +16,12 @@ import torch
 
 PATH = Path(__file__).resolve().parents[2] / 'tests' / 'attention' / 'distributions' / 'entmax_rows.json'
 FUNCTIONS = {'sparsemax': entmax.sparsemax, 'entmax': entmax.entmax15}
-SCALES = (0.1, 1.0, 5.0)  # the support ranges from all keys to one key
+SCALES = (0.1, 1.0, 5.0)  # with these scales of logits, from all keys down to one key have nonzero weight
 LENGTHS = (1, 2, 7, 40)
 
 
 def main() -> None:
-    """Writes the file."""
+    """Computes the weights and gradients for random logits, and writes the JSON file."""
     torch.manual_seed(0)
     cases = []
     for scale in SCALES:

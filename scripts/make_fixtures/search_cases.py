@@ -1,4 +1,4 @@
-"""Records the tokens of transformers' `generate` under settings that restrict the next tokens.
+"""Records what transformers' `generate` writes under settings such as `bad_words_ids`, for tests to compare with.
 
 Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/search_cases.py. The
 models come from encoder_decoders.py. For each search, `tests/interop/searches.json` has the model, the sources, the
@@ -6,7 +6,7 @@ settings by transformers' names, and the tokens between the start token and the 
 that the model writes without settings. Settings are sampled again until each setting of a search changes the tokens.
 """
 
-import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
+import argparse  # this script does not use absl, because absl is not installed in .venv-peers
 import json
 import random
 from pathlib import Path
@@ -19,14 +19,14 @@ TESTS = Path(__file__).resolve().parents[2] / 'tests' / 'interop'
 FOLDERS = TESTS / 'text_to_text'
 KINDS = {'t5': 'T5ForConditionalGeneration', 'bart': 'BartForConditionalGeneration', 'marian': 'MarianMTModel'}
 KINDS |= {'pegasus': 'PegasusForConditionalGeneration'}
-LENGTHS = (13, 7, 10, 4)  # lengths of the sources
-MOST = 16  # most tokens, including the start token
-DRAWS = 200  # most tries per search
+LENGTHS = (13, 7, 10, 4)  # lengths of the sources in tokens
+MOST = 16  # maximum tokens of a generated text, including the start token
+DRAWS = 200  # maximum number of random settings that are tried per search
 Settings = dict[str, Any]
 
 
 def main() -> None:
-    """Writes searches of each model."""
+    """Makes searches for each model, and writes them with their tokens into a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--output', type=Path, default=TESTS / 'search_cases.json')
     parser.add_argument('--each', type=int, default=2, help='searches per model, each for 1 and for 4 beams')
@@ -46,7 +46,10 @@ def main() -> None:
 
 
 def make_search_case(model: Any, name: str, beams: int, draw: random.Random) -> dict[str, Any]:
-    """Returns a search in which each setting changes the tokens; after DRAWS tries, returns the last search."""
+    """Returns a random search of a model in which each setting changes the generated tokens.
+
+    After DRAWS tries without success, returns the last search.
+    """
     for _ in range(DRAWS):
         sources = random_sources(model.config, draw)
         base = {'num_beams': beams, 'max_length': MOST, 'length_penalty': 1.0, 'early_stopping': False}
@@ -60,7 +63,7 @@ def make_search_case(model: Any, name: str, beams: int, draw: random.Random) -> 
 
 
 def random_sources(config: Any, draw: random.Random) -> list[list[int]]:
-    """Returns sources in a tokenizer's form, with only five different words, so that texts repeat words."""
+    """Returns random sources with special tokens, and with only five different words, so that texts repeat words."""
     words = draw.sample(range(4, 58), 5)
     begin = [config.bos_token_id] if config.model_type == 'bart' else []
     rows = [begin + draw.choices(words, k=length - len(begin) - 1) for length in LENGTHS]
@@ -68,7 +71,7 @@ def random_sources(config: Any, draw: random.Random) -> list[list[int]]:
 
 
 def random_search_settings(plain: list[list[int]], model: Any, beams: int, draw: random.Random) -> Settings:
-    """Returns two to four random settings; their tokens come from texts generated without settings."""
+    """Returns two to four random settings of `generate`; their token ids come from texts generated without settings."""
     text = draw.choice([row for row in plain if len(row) > 3] or [[5, 6, 7, 8]])
     place = draw.randrange(len(text) - 2)
     words = [[text[place]], text[place : place + 2], text[place : place + 3]]
@@ -90,7 +93,7 @@ def random_search_settings(plain: list[list[int]], model: Any, beams: int, draw:
 
 
 def generated_tokens(model: Any, sources: list[list[int]], settings: Settings) -> list[list[int]]:
-    """Returns the generated tokens of each source, between the start token and the first end token."""
+    """Returns the tokens that `generate` writes for each source, between the start token and the first end token."""
     length, pad = max(map(len, sources)), model.config.pad_token_id
     ids = torch.tensor([row + [pad] * (length - len(row)) for row in sources])
     mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in sources])

@@ -1,9 +1,9 @@
-"""Writes tests/recurrence/torch_cells.json: reference outputs of torch's recurrent layers, for test_torch.py.
+"""Writes tests/recurrence/torch_cells.json: outputs of PyTorch's recurrent layers, which test_torch.py compares with.
 
     make peers
     .venv-peers/bin/python scripts/make_fixtures/torch_cells.py
 
-For each cell it has weights, inputs, outputs, and the gradients of sum(outputs * cos(0, 1, ...)) with respect to
+For each cell, the file has weights, inputs, outputs, and the gradients of sum(outputs * cos(0, 1, ...)) with respect to
 weights and inputs.
 """
 
@@ -18,14 +18,14 @@ ROWS, LENGTH, INPUTS, UNITS = 2, 5, 3, 4
 
 
 def tensor_to_lists(tensor: torch.Tensor) -> list | float:
-    """Returns the tensor as nested lists of numbers with nine digits, enough for float32."""
+    """Returns a tensor as nested lists of numbers with nine digits, which are enough for float32."""
     if tensor.ndim:
         return [tensor_to_lists(one) for one in tensor]
     return float(f'{tensor.item():.9g}')
 
 
 def main() -> None:
-    """Writes the file."""
+    """Computes the outputs and gradients of random recurrent layers, and writes the JSON file."""
     torch.manual_seed(0)
     found = {'torch': torch.__version__.split('+')[0]}
     for name, kind in CELLS.items():

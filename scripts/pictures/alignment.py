@@ -1,4 +1,4 @@
-"""Draws alignments: the cross-attention weights between pieces of the source and pieces of the generated text."""
+"""Draws alignments: the cross-attention weights between the tokens of a source and of its generated translation."""
 
 import numpy as np
 from absl import flags
@@ -10,14 +10,14 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import log_truncations
 from efficient_attention.inference.translator import Translation, open_translator
 
-TITLE_INCHES = 6.0  # least width, for the title
-COLUMNS = 3  # pictures side by side
+TITLE_INCHES = 6.0  # minimum width of the figure, so that its title fits
+COLUMNS = 3  # maximum number of pictures side by side
 MOST_TEXTS = 12
 INCHES_A_PIECE = 0.24
 
 
 def define_alignment_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the model and its search."""
+    """Defines the flags that choose the model and its beam search."""
     define_model(options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
     flags.DEFINE_string(
@@ -27,7 +27,7 @@ def define_alignment_flags(options: flags.FlagValues) -> None:
 
 
 def draw_translation_alignments(texts: list[str], options: flags.FlagValues) -> Figure:
-    """Returns a picture of each text and the best target that the model generates for it; prints the targets.
+    """Translates texts, prints the translations, and returns a figure with the alignment of each translation.
 
     Raises:
         InputError: a text is empty, there are too many texts, or the model cannot be used.
@@ -48,7 +48,9 @@ def draw_translation_alignments(texts: list[str], options: flags.FlagValues) -> 
 
 
 def draw_alignments(found: list[Translation]) -> Figure:
-    """Returns a picture per translation: source pieces to the right, target pieces downwards; darker = more weight.
+    """Returns a figure with a picture per translation: source tokens to the right, target tokens downwards.
+
+    Darker squares mean more weight.
 
     Raises:
         InputError: there is no translation.
@@ -72,12 +74,12 @@ def draw_alignments(found: list[Translation]) -> Figure:
 
 
 def source_and_target_pieces(one: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the pieces of the source and of the target."""
+    """Returns the tokens of a translation's source and the tokens of its target."""
     return one.source_pieces, one.pieces
 
 
 def draw_alignment(axes: Axes, one: Translation) -> None:
-    """Draws one alignment; each row of weights sums to 1."""
+    """Draws the alignment of one translation; each row of weights sums to 1."""
     if one.alignment is None:
         raise ValueError('the translation has no alignment; ask the translator for alignments')
     weights = np.asarray(one.alignment)[: len(one.pieces), : len(one.source_pieces)]

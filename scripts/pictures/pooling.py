@@ -1,4 +1,4 @@
-"""Writes pages that show the weight of each sentence and word of a text in a classifier's decision."""
+"""Writes HTML pages that show the weight of each sentence and word of a text in a classifier's decision."""
 
 from html import escape
 from pathlib import Path
@@ -16,7 +16,7 @@ from efficient_attention.inference.pooling_weights import (
     WordWeight,
 )
 
-LEAST = 0.0005  # smallest weight of special tokens that is shown
+LEAST = 0.0005  # weights of special tokens up to this value are not shown
 
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --text: #1e293b; --faint: #64748b; --line: #e2e8f0;
@@ -58,13 +58,13 @@ LEGEND = (
 
 
 def define_pooling_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the model."""
+    """Defines the flags that choose the classifier."""
     define_model(options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
 
 
 def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
-    """Returns a page with each text and its weights from the model of `--model`; prints the predictions."""
+    """Classifies texts, prints the predictions, and returns an HTML page with the weights of sentences and words."""
     weigher = PoolingWeightsPipeline(Path(options.model), chosen_checkpoint(options))
     found = [weigher(text) for text in texts]
     for one in found:
@@ -73,13 +73,13 @@ def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
 
 
 def html_page(texts: list[PoolingWeightsOfText]) -> str:
-    """Returns a self-contained HTML page for light and dark mode."""
+    """Returns an HTML page with the pooling weights of texts, for light and dark mode, without external files."""
     body = '\n'.join(html_article(one) for one in texts)
     return PAGE.format(title='Weights of sentences and words', style=STYLE, body=f'{body}\n<p>{LEGEND}</p>')
 
 
 def html_article(text: PoolingWeightsOfText) -> str:
-    """Returns the HTML of a text with its weights, under the model's prediction."""
+    """Returns the HTML of one text: the model's prediction as heading, then the sentences with their weights."""
     strongest = max((word_shade(one, word) for one in text.sentences for word in one.words), default=0.0)
     heaviest = max((one.weight for one in text.sentences), default=0.0)
     rows = '\n'.join(html_sentence_row(one, heaviest, strongest) for one in text.sentences)
@@ -88,18 +88,21 @@ def html_article(text: PoolingWeightsOfText) -> str:
 
 
 def format_prediction(text: PoolingWeightsOfText) -> str:
-    """Returns the label with its probability, or the number of a regression."""
+    """Returns a prediction as text: the label with its probability or, for a regression, the predicted number."""
     label, score = text.answer.get('label'), text.answer['score']
     return f'{score:.3f}' if label is None else f'{label} ({score:.1%})'
 
 
 def word_shade(sentence: SentenceWeight, word: WordWeight) -> float:
-    """Returns how dark a word is, before scaling the darkest word to 1."""
+    """Returns how dark a word is drawn: its weight times the root of its sentence's weight; 0 for special tokens.
+
+    The caller scales the darkest word to 1.
+    """
     return 0.0 if word.kind == SPECIAL else sentence.weight**0.5 * word.weight
 
 
 def html_sentence_row(sentence: SentenceWeight, heaviest: float, strongest: float) -> str:
-    """Returns the HTML of a sentence with a bar for its weight; the longest bar fills its column."""
+    """Returns the HTML of one sentence with a bar for its weight; the longest bar fills its column."""
     width = 100 * sentence.weight / heaviest if heaviest else 0.0
     words = ''.join(
         html_word_span(word, word_shade(sentence, word) / strongest if strongest else 0.0) for word in sentence.words
@@ -109,7 +112,7 @@ def html_sentence_row(sentence: SentenceWeight, heaviest: float, strongest: floa
 
 
 def html_word_span(word: WordWeight, share: float) -> str:
-    """Returns the HTML of a word on its colour, or of the text between words."""
+    """Returns the HTML of one word, coloured by its weight, or of the text between words."""
     if word.kind == SPECIAL:
         return f' <span class="special">special {word.weight:.1%}</span>' if word.weight > LEAST else ''
     if word.kind == UNREAD:

@@ -1,4 +1,4 @@
-"""Draws attention weights: mechanisms compared on the same random queries and keys."""
+"""Draws the attention weights of several mechanisms on the same random queries and keys, for comparison."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.commands.flags import define_length
 from efficient_attention.errors import InputError, require
 
-COLUMNS = 3  # pictures side by side
+COLUMNS = 3  # maximum number of pictures side by side
 MOST_TEXTS, LONGEST = 12, 512
-WIDTH = 16  # head width
-SCALE = 1.5  # spread of queries and keys, so that distributions differ visibly
+WIDTH = 16  # width of the attention head
+SCALE = 1.5  # standard deviation of queries and keys, so large that distributions differ visibly
 
 
 def define_weight_flags(options: flags.FlagValues) -> None:
-    """Defines the flags of the queries and keys."""
+    """Defines the flags of the random queries and keys: their number, score and seed."""
     define_length(32, 'Number of queries and of keys.', options)
     what = 'Score of a query and a key. The score general is left out: with random queries it looks like dot.'
     flags.DEFINE_enum('score', 'dot', ('dot', 'additive'), what, flag_values=options)
@@ -29,7 +29,7 @@ def define_weight_flags(options: flags.FlagValues) -> None:
 
 
 def draw_attention_weights(texts: list[str], options: flags.FlagValues) -> Figure:
-    """Returns a picture of the weights of each mechanism, queries downwards; darker = more weight.
+    """Returns a figure with a picture of each mechanism's attention weights, queries downwards; darker = more weight.
 
     Raises:
         InputError: there are too many mechanisms, one cannot be parsed, or the length is out of range.
@@ -44,7 +44,7 @@ def draw_attention_weights(texts: list[str], options: flags.FlagValues) -> Figur
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, text, mechanism in zip(grid, texts, mechanisms, strict=False):
         weights_LM = mechanism_weights(mechanism, text, options)
-        has_negative = bool((weights_LM < 0.0).any())  # Linformer and Nystrom
+        has_negative = bool((weights_LM < 0.0).any())  # weights of Linformer and Nystrom can be negative
         colours, least = ('RdBu', -1.0) if has_negative else ('Blues', 0.0)
         axes.imshow(weights_LM, cmap=colours, vmin=least, vmax=1.0, interpolation='nearest')
         axes.set_title(text, family='monospace', size=8)
@@ -58,7 +58,11 @@ def draw_attention_weights(texts: list[str], options: flags.FlagValues) -> Figur
 
 
 def mechanism_weights(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np.ndarray:
-    """Returns the attention weights, float32 [L, M]; raises InputError if the mechanism cannot compute them."""
+    """Returns the attention weights of a mechanism for random queries and keys, float32 [L, M].
+
+    Raises:
+        InputError: the mechanism cannot compute its weights.
+    """
     shape = 1, options.length, 1, WIDTH
 
     @jax.jit

@@ -1,11 +1,11 @@
-"""Valid sample files of every kind for scripts/stress/fuzz_readers.py, and words from which it builds inputs."""
+"""Holds valid sample files of every kind for scripts/stress/fuzz_readers.py, and words from which it builds inputs."""
 
 import json
 from typing import Any
 
 
 def json_bytes(value: Any) -> bytes:
-    """Returns a value as JSON in UTF-8."""
+    """Returns a value as JSON text, encoded in UTF-8."""
     return json.dumps(value, ensure_ascii=False).encode('utf-8', 'surrogatepass')
 
 

@@ -1,4 +1,4 @@
-"""Mutation test: breaks one line at a time and checks which tests fail.
+"""Runs a mutation test: breaks the code at one place at a time, and checks whether any test fails.
 
 python scripts/stress/kill_mutants.py [--tree CHECKOUT]
 """
@@ -6,7 +6,7 @@ python scripts/stress/kill_mutants.py [--tree CHECKOUT]
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import dataclasses
 import json
@@ -43,14 +43,14 @@ COPIED = (
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A text that occurs once in the package's file `path`, and the broken text that replaces it."""
+    """One deliberate error in the code: a text that occurs once in a file, and the broken text that replaces it."""
 
     path: str
     text: str
     broken: str
 
     def find_file(self, package: Path) -> str:
-        """Returns the path of the file with the text below a package: `path`, or the file that the text has moved to.
+        """Returns the path of the file that contains the text: `path`, or the file to which the text has moved.
 
         The result is '' if no file, or no single file, has the text.
 
@@ -66,7 +66,7 @@ class Mutant:
 
 
 def nearest_tests(path: str, tree: Path) -> str:
-    """Returns the tests nearest to a source file: the test file of its name, or the test folder of its package."""
+    """Returns the path of the tests of a source file: the test file of its name, or the test folder of its package."""
     folder, name = Path('tests') / Path(path).parent, f'test_{Path(path).name}'
     return str(folder / name if (tree / folder / name).is_file() else folder)
 
@@ -150,7 +150,10 @@ MUTANTS = (
 
 
 def main() -> None:
-    """Prints a line per mutant and one JSON object; the exit code is 0 if tests noticed every mutant."""
+    """Reads the flags, tests each mutant, and prints a line per mutant and one JSON object.
+
+    The exit code is 0 if tests noticed every mutant.
+    """
     options = define_flags()
     parse_flags(sys.argv, options=options)
     numbers = options.only or range(1, len(MUTANTS) + 1)
@@ -166,7 +169,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_path('tree', 'Checkout with the code and the tests.', ROOT, options)
     define_integers('only', None, 'Numbers of the mutants to test, from 1; all by default', options)
@@ -175,20 +178,20 @@ def define_flags() -> flags.FlagValues:
 
 
 def summary(found: dict[int, str]) -> dict[str, int]:
-    """Returns how many mutants were noticed, by which tests."""
+    """Returns how many mutants were noticed by the nearest tests, by other tests of the package, and by no test."""
     kinds = ('file', 'package', 'nobody', 'absent')
     return {'mutants': len(found)} | {who: list(found.values()).count(who) for who in kinds}
 
 
 def copy_tree(tree: Path, folder: Path) -> None:
-    """Copies code and tests, so that the checkout itself is never broken."""
+    """Copies code and tests into a folder, so that the checkout itself is never broken."""
     for name in COPIED:
         copy = shutil.copytree if (tree / name).is_dir() else shutil.copyfile
         copy(tree / name, folder / name)
 
 
 def run_tests_on_mutant(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> tuple[str, str]:
-    """Returns which tests notice the mutant, and the first failing test.
+    """Breaks the code as a mutant says, runs the tests, and returns which tests notice it, and the first failing test.
 
     'file' = the nearest tests, 'package' = another test of its package, 'nobody' = no test, 'absent' = the tree does
     not have the line.
@@ -215,7 +218,7 @@ def run_tests_on_mutant(mutant: Mutant, folder: Path, *, is_own_alone: bool = Fa
 
 
 def first_failing_test(folder: Path, tests: str) -> str:
-    """Returns the first test that fails; '' if all pass.
+    """Runs tests with pytest; returns the name of the first test that fails, '' if all pass.
 
     Raises:
         RuntimeError: the tests could not be run.

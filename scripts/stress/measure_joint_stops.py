@@ -1,4 +1,4 @@
-"""Stops small multi-process runs at random moments of every phase and checks how all processes end.
+"""Sends stop signals to small runs of several processes at random moments, and checks how all processes end.
 
     python scripts/stress/measure_joint_stops.py --folder cache/joint_stops [--stops 50] [--seed 0] [--phases save]
 
@@ -11,7 +11,7 @@ last line of output is one JSON object; the exit code is 1 if a stop was not cle
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import collections
 import json
@@ -49,11 +49,12 @@ from scripts.stress.phase_moments import (
 from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved
 
 ROOT = Path(__file__).resolve().parents[2]
-HANGING_SECONDS = 90.0  # most seconds after the signal until all processes end
+HANGING_SECONDS = 90.0  # seconds after the signal within which all processes must end
 LAST_STEP = 30
-PHASES = NAMED[1:9]  # without imports, because until then the processes share nothing
+PHASES = NAMED[1:9]  # phases after the imports, during which the processes are not yet connected
 JOIN_SECONDS = 20.0
-OF_ANOTHER = re.compile(  # lines about another process that got a signal before there was anything to save
+# This pattern matches error lines about another process, which got a signal before there was anything to save.
+OF_ANOTHER = re.compile(
     r'error: (process \d+ \(host .*\) (failed: stopped by |has died; )|process 0 (at|did not answer at) |\d+ of \d+ )'
 )
 CONFIG = 'configs/lm/transformer_xl.py'
@@ -78,18 +79,18 @@ FIELDS = {
 
 
 class StopResult(NamedTuple):
-    """The end of a run's processes, after some of them got a signal."""
+    """How the processes of a run ended after some of them got a stop signal."""
 
-    name: str  # name of the signal
-    victims: list[int]  # processes that got the signal
-    phase: str  # phase of the first victim when the signal came
-    seconds: float  # from the signal to the end of the last process
-    codes: list[int | None]  # None: the process did not end and was killed
+    name: str  # name of the signal, such as SIGTERM
+    victims: list[int]  # numbers of the processes that got the signal
+    phase: str  # phase of the first such process when the signal came
+    seconds: float  # seconds from the signal to the end of the last process
+    codes: list[int | None]  # exit code of each process; None if the process did not end and was killed
     faults: list[str]
 
 
 def main() -> None:
-    """Reads the flags, measures, and prints a line per stop and the summary."""
+    """Reads the flags, stops many runs, and prints a line per stop and a summary as one JSON object."""
     options = flags.FlagValues()
     define_path('folder', 'Folder of the runs; its content is deleted.', Path('cache/joint_stops'), options)
     flags.DEFINE_integer('stops', 50, 'Number of runs to stop.', flag_values=options)
@@ -103,7 +104,7 @@ def main() -> None:
         raise InputError(f'--phases: there is no {min(unknown)!r}; known: {", ".join(NAMED)}')
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a copy, so that the text does not change meanwhile
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # runs train on a copy, which nobody changes meanwhile
     stops = all_stops(folder, options)
     result = summary(stops)
     print(json.dumps(result))
@@ -112,7 +113,10 @@ def main() -> None:
 
 
 def all_stops(folder: Path, options: Any) -> list[StopResult]:
-    """Stops as many runs as asked and prints a line per stop; a run that ends before its moment does not count."""
+    """Stops as many runs as --stops says, prints a line per stop, and returns how the runs ended.
+
+    A run that ends before its moment does not count.
+    """
     rng, count = random.Random(options.seed), options.processes
     start = time.monotonic()
     unbroken = launch(folder, 'unbroken', count)
@@ -134,7 +138,7 @@ def all_stops(folder: Path, options: Any) -> list[StopResult]:
 
 
 def launch(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
-    """Starts the processes of a new run in `folder`/`name`; each writes its phases and errors into separate files."""
+    """Starts all processes of a new run; each process writes its phases, output and errors into separate files."""
     shutil.rmtree(folder / name, ignore_errors=True)
     fields = FIELDS | {'data.source': f'text:{folder}/docs/*.md#paragraphs', 'data.cache': folder / name / 'cache'}
     words = [f'--config.{field}={value}' for field, value in fields.items()]
@@ -156,7 +160,10 @@ def launch(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
 def stop_once(
     folder: Path, number: signal.Signals, victims: list[int], moment: SignalMoment, count: int
 ) -> StopResult | None:
-    """Starts a run in `folder`/stopped and stops it at the moment; returns None if it ended before."""
+    """Starts a run and sends a stop signal at a given moment; returns how the run ended.
+
+    Returns None if the run ended before the moment.
+    """
     start = time.monotonic()
     processes = launch(folder, 'stopped', count)
     first = processes[victims[0]]
@@ -174,7 +181,7 @@ def stop_once(
 
 
 def wait_or_kill_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int | None]:
-    """Returns the exit codes of all processes; a process that does not end in time is killed and has None."""
+    """Waits for all processes, kills those that do not end in time, and returns the exit codes; None if killed."""
     latest = time.monotonic() + seconds
     codes: list[int | None] = []
     for process in processes:
@@ -189,14 +196,14 @@ def wait_or_kill_all(processes: Sequence[subprocess.Popen], seconds: float) -> l
 
 
 def stderr_lines(folder: Path, number: int) -> list[str]:
-    """Returns the lines of a process's standard error."""
+    """Returns the lines that a process of the run has written to standard error."""
     return (folder / f'stderr-{number}').read_text(encoding='utf-8', errors='replace').splitlines()
 
 
 def stop_faults(
     folder: Path, number: signal.Signals, victims: Sequence[int], phase: str, codes: Sequence[int | None]
 ) -> list[str]:
-    """Returns deviations from the documented behaviour, in a few words each; [] for a clean stop."""
+    """Returns how the end of a stopped run deviates from the documented behaviour; [] for a clean stop."""
     found = [f'process {place} did not end' for place, code in enumerate(codes) if code is None]
     nothing = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
     alone = [(nothing, ExitCode.WATCHDOG) if place in victims else (ExitCode.WATCHDOG,) for place in range(len(codes))]
@@ -218,20 +225,20 @@ def stop_faults(
 
 
 def save_faults(folder: Path) -> list[str]:
-    """Returns a fault if the last step that process 0 reports is not the newest saved step."""
+    """Returns a fault if the step that process 0 reports as saved is not the newest saved step; otherwise []."""
     last = (stderr_lines(folder, 0) or [''])[-1]
     match, saved = SAVED.fullmatch(last), newest_saved(folder / 'stopped' / 'run')
     return [] if match and int(match[1]) == saved else [f'step {saved} is saved, and the last line is: {last[:200]}']
 
 
 def line_of_stop(stop: StopResult) -> str:
-    """Returns the printed line of a stop."""
+    """Returns the line that this script prints about one stopped run."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} to {stop.victims} in {stop.phase:<11} codes {stop.codes}, {stop.seconds:5.2f} s: {verdict}'
 
 
 def summary(stops: Sequence[StopResult]) -> dict[str, Any]:
-    """Returns the figures of all stops, by the phase in which they came."""
+    """Returns a summary of all stops: counts, exit codes and longest seconds per phase, and the stops with faults."""
     phases = {}
     for phase in dict.fromkeys(stop.phase for stop in stops):
         of_phase = [stop for stop in stops if stop.phase == phase]

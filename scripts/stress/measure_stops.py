@@ -1,4 +1,4 @@
-"""Stops small training runs at random moments of every phase and checks how they end.
+"""Sends stop signals to small training runs at random moments of every phase, and checks how the runs end.
 
     python scripts/stress/measure_stops.py --folder cache/stops [--stops 50] [--seed 0]
 
@@ -12,7 +12,7 @@ a run is not equal to the first, or no stop hit some phase.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import collections
 import json
@@ -48,9 +48,9 @@ from scripts.stress.soak_compare import folder_differences
 from scripts.stress.stop_judge import StoppedProcess, newest_saved, stop_faults
 
 ROOT = Path(__file__).resolve().parents[2]
-STOPS_EACH = (3, 7)  # fewest and most stops per run
-ENOUGH = 20  # number of stops from which every phase must be hit
-HANGING_SECONDS = 900.0  # a process is killed after this time
+STOPS_EACH = (3, 7)  # minimum and maximum number of stops per run
+ENOUGH = 20  # from this number of stops on, every phase must be hit
+HANGING_SECONDS = 900.0  # a process that has not ended this many seconds after the signal is killed
 FIELDS = {
     'data.vocab_size': 300,
     'data.length': 64,
@@ -65,24 +65,24 @@ FIELDS = {
     'eval.every_steps': 20,
     'eval.batch_size': 8,
     'checkpoint.every_steps': 10,
-    'checkpoint.keep': 1,  # a stop saves steps that the unbroken run does not save
+    'checkpoint.keep': 1,  # only the last checkpoint can be compared, because a stop saves additional steps
 }
 
 
 class StopResult(NamedTuple):
-    """The end of a process that got a signal."""
+    """How a training process ended after it got a stop signal."""
 
-    name: str  # name of the signal
-    phase: str  # phase in which the signal came
-    seconds: float  # from the signal to the end
-    beyond: float  # part of `seconds` after the step, evaluation batch or save that was under way
+    name: str  # name of the signal, such as SIGTERM
+    phase: str  # phase of the process when the signal came
+    seconds: float  # seconds from the signal to the end of the process
+    beyond: float  # the part of `seconds` after the step, evaluation batch or save that the signal interrupted
     code: int
     faults: list[str]
     said: str  # last line of standard error
 
 
 def main() -> None:
-    """Reads the flags, measures, and prints a line per stop and the summary."""
+    """Reads the flags, stops many runs, and prints a line per stop and a summary as one JSON object."""
     options = flags.FlagValues()
     define_path('folder', 'Folder of the runs; its content is deleted.', Path('cache/stops'), options)
     flags.DEFINE_integer('stops', 50, 'Number of signals to send.', flag_values=options)
@@ -91,7 +91,7 @@ def main() -> None:
     require_at_least(1, '--stops', options.stops)
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / 'docs', folder / 'docs')  # a copy, so that the text does not change meanwhile
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # runs train on a copy, which nobody changes meanwhile
     unbroken = measure_uninterrupted_run(folder)
     seconds = options.stops * (0.8 + 1 / statistics.mean(STOPS_EACH)) * (unbroken[-1].end - unbroken[0].start)
     print(f'{options.stops} stops take about {seconds / 60:.1f} minutes', flush=True)
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def training_command(folder: Path) -> list[str]:
-    """Returns the command that trains in a folder, with a corpus prepared there."""
+    """Returns the command of a small training run whose workdir and corpus cache are in the given folder."""
     fields = FIELDS | {'data.source': f'text:{folder.parent}/docs/*.md#paragraphs', 'data.cache': folder / 'cache'}
     words = [f'--config.{name}={value}' for name, value in fields.items()]
     return command_tied_to_parent(
@@ -116,19 +116,19 @@ def training_command(folder: Path) -> list[str]:
 
 
 def run_environment(noted: Path) -> dict[str, str]:
-    """Returns the environment of the runs: CPU only, phases written into a file."""
+    """Returns the environment variables of the runs: they use only the CPU, and log their phases into a file."""
     return phase_logging_environment(noted) | {'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
 
 
 def measure_uninterrupted_run(folder: Path) -> list[PhaseSpan]:
-    """Returns the phases of a run without stops, in `folder`/unbroken."""
+    """Runs the training without a stop, in `folder`/unbroken; returns its phases and how long each takes."""
     start = time.monotonic()
     run_to_end(folder, 'unbroken')
     return phase_spans(read_phase_events(folder / 'phases'), start, time.monotonic())
 
 
 def run_to_end(folder: Path, name: str) -> None:
-    """Runs the run in a folder to its end; raises RunError if it fails."""
+    """Starts or resumes a training run, and waits until it is finished; raises RunError if it fails."""
     words, noted = training_command(folder / name), run_environment(folder / 'phases')
     done = subprocess.run(words, cwd=ROOT, env=noted, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -138,7 +138,11 @@ def run_to_end(folder: Path, name: str) -> None:
 def stopped_runs(
     folder: Path, count: int, seed: int, unbroken: Sequence[PhaseSpan]
 ) -> tuple[list[StopResult], list[list[str]]]:
-    """Returns all stops, and for each finished run its differences from the run in `folder`/unbroken."""
+    """Stops and resumes runs until `count` stops are measured.
+
+    Returns:
+        All stops, and for each finished run its differences from the run without stops.
+    """
     rng, numbers = random.Random(seed), random.Random(f'signals {seed}')
     plan = MomentPlan(random_moments(rng, unbroken), unbroken)
     stops: list[StopResult] = []
@@ -160,7 +164,10 @@ def stopped_runs(
 
 
 def stop_once(folder: Path, number: signal.Signals, moment: SignalMoment) -> StopResult | None:
-    """Resumes the run in `folder`/stopped and stops it at the moment; returns None if it ended before."""
+    """Starts or resumes a run, sends a stop signal at a given moment, and returns how the run ended.
+
+    Returns None if the run ended before the moment.
+    """
     run, said = folder / 'stopped' / 'run', folder / 'stderr'
     before = newest_saved(run)
     with said.open('wb') as stream:
@@ -184,7 +191,7 @@ def stop_once(folder: Path, number: signal.Signals, moment: SignalMoment) -> Sto
 
 
 def line_of_stop(stop: StopResult) -> str:
-    """Returns the printed line of a stop."""
+    """Returns the line that this script prints about one stop."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} in {stop.phase:<11} code {stop.code:>4}, {stop.seconds:5.2f} s: {verdict}; {stop.said[:60]}'
 
@@ -192,7 +199,7 @@ def line_of_stop(stop: StopResult) -> str:
 def summary(
     stops: Sequence[StopResult], found: Sequence[Sequence[str]], unbroken: Sequence[PhaseSpan]
 ) -> dict[str, Any]:
-    """Returns the figures of all stops by phase, and of the comparisons of finished runs."""
+    """Returns a summary: stops per phase, phases without stops, faults, and differences of finished runs."""
     hit = {phase: [stop for stop in stops if stop.phase == phase] for phase in (span.phase for span in unbroken)}
     return {
         'stops': len(stops),
@@ -207,7 +214,7 @@ def summary(
 
 
 def count_exit_codes(stops: Sequence[StopResult]) -> dict[str, Any]:
-    """Returns the number of stops per exit code, and their seconds."""
+    """Returns the number of stops per exit code, and the median and longest seconds until the process ended."""
     return {
         'stops': len(stops),
         'codes': dict(sorted(collections.Counter(stop.code for stop in stops).items())),

@@ -1,4 +1,4 @@
-"""Random moments in the phases of a process, at which it is killed or stopped, and the phase of a process at a moment.
+"""Chooses random moments at which a process is killed or stopped, and finds the phase of a process at a moment.
 
 A process writes its phases into a file (`efficient_attention/processes/phases.py`). A run without interruption shows
 which phases there are and how long each takes. A moment is a time within one phase.
@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from efficient_attention.processes import phases
 
-START = 'start'  # Python's start, up to the first line of the command
-NAMED = (  # phases that a process writes and in which moments may lie
+START = 'start'  # the phase in which Python starts, up to the first line of the command
+# A process logs these phases, and random moments are chosen within them.
+NAMED = (
     phases.IMPORTS,
     phases.PREPARATION,
     phases.RESTORING,
@@ -31,19 +32,22 @@ NAMED = (  # phases that a process writes and in which moments may lie
 OF_A_STEP = (phases.INPUT, phases.STEP)
 BESIDE = (phases.SEALING, phases.SEALED)  # phases of a thread that runs in parallel with training
 LOOK_SECONDS = 0.005
-OCCURRENCES = 2  # moments lie in the first occurrences of a phase; most phases have more
+OCCURRENCES = 2  # moments are chosen only within the first occurrences of a phase, although most phases have more
 
 
 class PhaseEvent(NamedTuple):
-    """The start of a phase."""
+    """One line of a process's phase log: the time at which a phase began, and the training step."""
 
-    time: float  # seconds of the machine's clock
+    time: float  # seconds on the machine's monotonic clock
     phase: str
     step: int
 
 
 class PhaseSpan(NamedTuple):
-    """The time that a process spends in one phase; a save lasts until its checksums, whatever runs in parallel."""
+    """The time that a process spends in one phase, such as a save.
+
+    A save lasts until its checksums are written, even if training continues in parallel.
+    """
 
     phase: str
     start: float
@@ -51,7 +55,7 @@ class PhaseSpan(NamedTuple):
 
 
 class SignalMoment(NamedTuple):
-    """The moment of a signal: `seconds` after the start of the phase's `occurrence`-th occurrence in a process."""
+    """A moment at which a process gets a signal: some seconds after a phase has begun for the n-th time."""
 
     phase: str
     occurrence: int
@@ -59,13 +63,13 @@ class SignalMoment(NamedTuple):
 
 
 def phase_logging_environment(path: Path) -> dict[str, str]:
-    """Returns the environment of a process that writes its phases into a new file."""
+    """Returns environment variables with which a process logs its phases into a new file."""
     path.unlink(missing_ok=True)
     return {**os.environ, phases.VARIABLE: str(path)}
 
 
 def read_phase_events(path: Path) -> list[PhaseEvent]:
-    """Returns the phases that a process has written so far."""
+    """Reads the phase log of a process: the phases that have begun so far."""
     try:
         lines = path.read_text(encoding='utf-8').splitlines()
     except FileNotFoundError:
@@ -75,7 +79,7 @@ def read_phase_events(path: Path) -> list[PhaseEvent]:
 
 
 def phase_spans(events: Sequence[PhaseEvent], start: float, end: float) -> list[PhaseSpan]:
-    """Returns the phases of a process from its start to its end, in order."""
+    """Returns the phases of a process from its start to its end, in order, with their start and end times."""
     begun = [(start, START)]
     main, beside = START, ''
     for event in events:
@@ -90,20 +94,20 @@ def phase_spans(events: Sequence[PhaseEvent], start: float, end: float) -> list[
 
 
 def phase_at(events: Sequence[PhaseEvent], moment: float) -> str:
-    """Returns the phase of a process at a moment."""
+    """Returns the phase in which a process was at a given time."""
     return phase_spans([event for event in events if event.time <= moment], 0.0, moment)[-1].phase
 
 
 def random_moments(
     rng: random.Random, unbroken: Sequence[PhaseSpan], only: Sequence[str] = NAMED
 ) -> Iterator[SignalMoment]:
-    """Yields moments without end: each phase once in random order, then each once more, and so on.
+    """Yields random moments without end: one in each phase, in random order, then again one in each phase, and so on.
 
-    Every second pass uses only the first tenth of each phase. A resumed run may pass through a phase faster than the
+    Every second round uses only the first tenth of each phase. A resumed run may pass through a phase faster than the
     unbroken run, so most later moments would come too late.
 
     Args:
-        unbroken: the phases of a whole run.
+        unbroken: the phases of a whole run without interruption.
         only: phases to use; at least one must occur.
     """
     found: dict[str, list[PhaseSpan]] = {}
@@ -118,32 +122,33 @@ def random_moments(
 
 
 class MomentPlan:
-    """Hands out moments run by run; the moments of one run are in the order of its phases."""
+    """A queue of random moments for several runs; the moments of one run are in the order of its phases."""
 
     def __init__(self, drawn: Iterator[SignalMoment], unbroken: Sequence[PhaseSpan]) -> None:
         self._drawn = drawn
         self._order = list(dict.fromkeys(span.phase for span in unbroken))
 
     def take_moments(self, count: int) -> list[SignalMoment]:
-        """Returns the next `count` moments, for a new run."""
+        """Removes the next `count` moments from the queue, and returns them for a new run."""
         return sorted(itertools.islice(self._drawn, count), key=lambda moment: self._order.index(moment.phase))
 
     def return_moments(self, unused: Sequence[SignalMoment]) -> None:
-        """Takes back moments that a run did not reach before its end, for the next run."""
+        """Puts moments that a run did not reach back into the queue, for the next run."""
         self._drawn = itertools.chain([moment._replace(occurrence=1) for moment in unused], self._drawn)
 
 
 def wait_for_moment(moment: SignalMoment, path: Path, start: float, is_running: Callable[[], bool]) -> bool:
-    """Waits until a process that writes its phases into `path` reaches the moment; returns False if it ends before.
+    """Waits until a process reaches a given moment; returns False if the process ends before.
 
-    If the phase ends sooner than in the unbroken run, the end of the phase counts as the moment.
+    The process logs its phases into the file `path`. If the phase ends sooner than in the unbroken run, the end of the
+    phase counts as the moment.
     """
     events: list[PhaseEvent] = []
     size = 0
     while is_running():
         now, before = time.monotonic(), size
         size = path.stat().st_size if path.exists() else 0
-        if size != before:  # reading takes time, and the process may have only this core
+        if size != before:  # the log is read only if it has grown, because reading takes time from the process
             events = read_phase_events(path)
         spans = phase_spans(events, start, now)
         places = [place for place, span in enumerate(spans) if span.phase == moment.phase]

@@ -1,4 +1,4 @@
-"""Simulates power cuts and checks that the newest checkpoint reported as saved survives.
+"""Simulates power cuts, and checks that a checkpoint survives them as soon as a run has reported it as saved.
 
     python scripts/stress/power_cuts.py                       # five cuts at each of six ages; needs root and Linux
     python scripts/stress/power_cuts.py --control --trials 1  # without flushing: shows what cuts destroy
@@ -13,7 +13,7 @@ metrics.jsonl up to it. Losses inside a disk, of data that it has confirmed, are
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import contextlib
 import dataclasses
@@ -34,7 +34,8 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.errors import InputError, RunError
 
 STEPS = (10, 20, 30)
-AGES = ('0.1', '3', '8', '15', '25', '40')  # seconds; ext4 writes its journal every 5, Linux old content after 30
+# The ages are seconds; ext4 writes its journal every 5 seconds, and Linux writes old file content after 30 seconds.
+AGES = ('0.1', '3', '8', '15', '25', '40')
 IMAGE_BYTES = 96 * 2**20
 STATE_FLOATS = 2**20
 POLL_SECONDS = 0.01
@@ -42,27 +43,27 @@ POLL_SECONDS = 0.01
 
 @dataclasses.dataclass
 class PowerCutTrial:
-    """A file system, and the time at which its newest checkpoint was reported saved."""
+    """One simulated power cut: its file system, and the time from the last save to the cut."""
 
     folder: Path
-    age: float  # seconds from the report to the power cut
+    age: float  # seconds from the moment when the checkpoint is reported saved to the power cut
     seed: int
-    reported: float = 0.0  # `time.monotonic` of the report
+    reported: float = 0.0  # time (`time.monotonic`) at which the checkpoint was reported saved
     cut_at: float = 0.0
 
     @property
     def disk_image(self) -> Path:
-        """The file of the file system."""
+        """The path of the file that contains the file system."""
         return self.folder / 'image'
 
     @property
     def disk_image_after_cut(self) -> Path:
-        """The copy of the file at the power cut."""
+        """The path of the copy of the file system, made at the power cut."""
         return self.folder / 'after'
 
 
 def main() -> None:
-    """Reads the flags, runs the trials in rounds of one per age, and prints what survived."""
+    """Reads the flags, simulates the power cuts, and prints how many checkpoints survived."""
     options = flags.FlagValues()
     flags.DEFINE_list('ages', list(AGES), 'Seconds from the report of the save to the cut.', flag_values=options)
     flags.DEFINE_integer('trials', 5, 'Cuts per age.', lower_bound=1, flag_values=options)
@@ -83,7 +84,7 @@ def main() -> None:
 
 
 def parse_ages(words: Sequence[str]) -> list[float]:
-    """Returns the ages of --ages; raises InputError if one is not a number of seconds."""
+    """Parses --ages, the seconds from a save to a cut; raises InputError if one is not a number of seconds."""
     try:
         ages = [float(word) for word in words]
     except ValueError:
@@ -94,7 +95,7 @@ def parse_ages(words: Sequence[str]) -> list[float]:
 
 
 def check_can_mount() -> None:
-    """Raises InputError if loop devices cannot be mounted."""
+    """Raises InputError if this process cannot mount file systems through loop devices."""
     if sys.platform != 'linux' or os.geteuid() != 0:
         raise InputError('simulated power cuts mount file systems: they need Linux and root')
     missing = [name for name in ('mkfs.ext4', 'mount', 'umount') if not shutil.which(name)]
@@ -103,12 +104,11 @@ def check_can_mount() -> None:
 
 
 def run_trials(ages: Sequence[float], number: int) -> list[tuple[PowerCutTrial, str]]:
-    """Runs one trial per age at the same time; returns each with its fault after the cut ('' = none)."""
+    """Simulates one power cut per age, all at the same time; returns each trial with its fault, '' if none."""
     with tempfile.TemporaryDirectory(prefix='power-cuts-') as name, contextlib.ExitStack() as mounts:
         trials = [PowerCutTrial(Path(name) / f'{age:g}', age, 1000 * number + place) for place, age in enumerate(ages)]
-        for trial in sorted(
-            trials, key=lambda trial: -trial.age
-        ):  # Saves the trial with the longest wait first, because it is cut last.
+        # The trial with the longest wait saves first, because its power cut comes last.
+        for trial in sorted(trials, key=lambda trial: -trial.age):
             save_checkpoints(trial, mounts)
         for trial in sorted(trials, key=lambda trial: trial.reported + trial.age):
             simulate_power_cut(trial)
@@ -120,7 +120,7 @@ def run_trials(ages: Sequence[float], number: int) -> list[tuple[PowerCutTrial, 
 
 
 def save_checkpoints(trial: PowerCutTrial, mounts: contextlib.ExitStack) -> None:
-    """Creates and mounts the file system, and saves checkpoints on it; waits for each save, as a report does."""
+    """Creates and mounts the file system of a trial, saves checkpoints on it, and waits until each one is saved."""
     from efficient_attention.config.checkpoint import CheckpointConfig
     from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
     from efficient_attention.workdir.metrics import MetricsLog
@@ -139,7 +139,10 @@ def save_checkpoints(trial: PowerCutTrial, mounts: contextlib.ExitStack) -> None
 
 
 def simulate_power_cut(trial: PowerCutTrial) -> None:
-    """Copies the file system's file at the trial's age; copies again if the file changed meanwhile."""
+    """Simulates the power cut of a trial: copies its file system, without data that Linux has only in memory.
+
+    If the file system changes during the copy, it is copied again.
+    """
     while time.monotonic() < trial.reported + trial.age:
         time.sleep(POLL_SECONDS)
     is_torn = True
@@ -150,7 +153,7 @@ def simulate_power_cut(trial: PowerCutTrial) -> None:
 
 
 def find_checkpoint_fault(trial: PowerCutTrial) -> str:
-    """Returns what is missing on the file system after the cut; '' if nothing is."""
+    """Returns what is missing or damaged on the file system after the power cut; '' if everything has survived."""
     import jax
     import numpy as np
 
@@ -175,7 +178,7 @@ def find_checkpoint_fault(trial: PowerCutTrial) -> str:
 
 
 def make_trial_state(trial: PowerCutTrial, step: int) -> dict[str, Any]:
-    """Returns the state that a trial saves at a step."""
+    """Returns the random training state that a trial saves at a step."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -185,7 +188,7 @@ def make_trial_state(trial: PowerCutTrial, step: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def mount_image(image: Path, folder: Path) -> Iterator[Path]:
-    """Yields the folder in which the file system of a file is mounted during the block."""
+    """Context in which a file that contains a file system is mounted; yields the mounted folder."""
     folder.mkdir()
     run_program('mount', '-o', 'loop', str(image), str(folder))
     try:

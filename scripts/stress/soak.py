@@ -1,4 +1,4 @@
-"""Kills small runs at random moments and compares their results with an unbroken run.
+"""Kills and resumes small runs at random moments, and compares their results with a run that was never killed.
 
 python scripts/stress/soak.py --workdir runs/soak [--kills 100] [--runs pretraining,memory] [--seed 0]
 
@@ -13,7 +13,7 @@ time is printed.
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
-    catch_stop_signals()  # Handle stop signals before the imports, which are slow.
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import collections
 import json
@@ -51,34 +51,34 @@ from scripts.stress.phase_moments import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS_EACH = (3, 7)  # fewest and most kills per run
-ENOUGH = 20  # number of kills of one kind of run from which every phase must be hit
-HANGING_SECONDS = 900.0  # a process that runs longer counts as hanging
+KILLS_EACH = (3, 7)  # minimum and maximum number of kills per run
+ENOUGH = 20  # from this number of kills of one kind of run on, every phase must be hit
+HANGING_SECONDS = 900.0  # a process that runs longer than this counts as hanging
 KILLED = -9
 
 
 class ProcessResult(NamedTuple):
-    """A process that ended or was killed."""
+    """How a process ended, by itself or by a kill: exit code, error lines, times and phases."""
 
     code: int
-    lines: list[str]  # lines of standard error
+    lines: list[str]  # lines that the process wrote to standard error
     start: float
     end: float
     events: list[PhaseEvent]
 
     @property
     def seconds_to_first_step(self) -> float:
-        """Seconds from the start to the end of the first step; without a step, to the end of the process."""
+        """Seconds from the start of the process to the end of its first step; without a step, to its own end."""
         begun = [place for place, event in enumerate(self.events) if event.phase == COMPILATION]
         after = [event.time for event in self.events[begun[-1] + 1 :]] if begun else []
         return (after[0] if after else self.end) - self.start
 
 
 def main() -> None:
-    """Reads the flags, kills and compares each kind of run, and prints one JSON object."""
+    """Reads the flags, kills and compares runs of each kind, and prints one JSON object."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir',), options=options)
-    from scripts.stress.soak_runs import RUNS  # late, so that --help is fast
+    from scripts.stress.soak_runs import RUNS  # imported late, so that --help is fast
 
     for name in options.runs:
         require(name in RUNS, '--runs', name, f'some of {", ".join(RUNS)}')
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Returns the flags of this command."""
+    """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_workdir('Folder of the runs; its content is replaced.', options)
     flags.DEFINE_integer('kills', 100, 'Total number of kills.', flag_values=options)
@@ -112,10 +112,10 @@ def define_flags() -> flags.FlagValues:
 def soak(
     name: str, folder: Path, kills: int, rng: random.Random, *fields: str, only: Sequence[str] = NAMED
 ) -> dict[str, Any]:
-    """Kills one kind of run `kills` times; returns the phases hit, the time until a step, and the final differences.
+    """Kills and resumes runs of one kind; returns the phases of the kills, the seconds to resume, and differences.
 
-    `fields` are added to the command line, such as --config.train.steps=20. `only` are the phases in which kills come,
-    by default all.
+    Differences are between finished runs and a run that was never killed. `fields` are added to the command line, such
+    as --config.train.steps=20. `only` are the phases in which kills come, by default all.
     """
     from scripts.stress.soak_compare import folder_differences
     from scripts.stress.soak_runs import RUNS
@@ -134,7 +134,7 @@ def soak(
     while hits.total() < kills:
         planned = plan.take_moments(min(rng.randint(*KILLS_EACH), kills - hits.total()))
         hit = kill_at_moments(command, broken, planned, RUNS[name].goes_on)
-        plan.return_moments(planned[len(hit) + 1 :])  # one more was used, but the run ended before it
+        plan.return_moments(planned[len(hit) + 1 :])  # the run ended before the next moment, which counts as used
         hits.update(hit)
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():
@@ -153,13 +153,16 @@ def soak(
 
 
 def say_estimate(name: str, kills: int, expected: ProcessResult) -> None:
-    """Prints the approximate time of all kills: most come after compilation, and some runs go to their end."""
+    """Prints the approximate minutes of all kills of one kind of run."""
     seconds = kills * (0.8 + 1 / statistics.mean(KILLS_EACH)) * (expected.end - expected.start)
     print(f'{name}: {kills} kills take about {seconds / 60:.1f} minutes', file=sys.stderr, flush=True)
 
 
 def kill_at_moments(command: list[str], workdir: Path, planned: Sequence[SignalMoment], goes_on: bool) -> list[str]:
-    """Starts a command once per moment and kills it then; returns the phases hit. Stops early if a process ends."""
+    """Starts a command once per given moment, kills it at that moment, and returns the phases in which it was killed.
+
+    Stops early if a process ends before its moment.
+    """
     hit: list[str] = []
     for moment in planned:
         if workdir.exists() and not goes_on:
@@ -173,12 +176,12 @@ def kill_at_moments(command: list[str], workdir: Path, planned: Sequence[SignalM
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Returns a line per unfinished file or folder left below a folder."""
+    """Returns a line for each unfinished file or folder that a killed run has left behind."""
     return [f'{path} was left behind' for pattern in (PARTIAL, UNFINISHED) for path in folder.rglob(pattern)]
 
 
 def run_to_end(command: list[str], noted: Path) -> ProcessResult:
-    """Runs a command to its end; raises RunError if it fails."""
+    """Runs a command until it ends; raises RunError if it fails."""
     ended = run_or_kill(command, noted, None)
     check_exit_code(command, ended)
     return ended
@@ -191,12 +194,12 @@ def check_exit_code(command: list[str], ended: ProcessResult) -> None:
 
 
 def run_or_kill(command: list[str], noted: Path, kill_at: SignalMoment | None) -> ProcessResult:
-    """Runs a command to its end, or kills it at a moment; raises RunError if it hangs.
+    """Runs a command until it ends, or kills it at a given moment; raises RunError if it hangs.
 
     Args:
         command: program and arguments.
-        noted: the file into which it writes its phases.
-        kill_at: None = never.
+        noted: the file into which the process logs its phases.
+        kill_at: the moment of the kill; None = never.
     """
     environment, start = phase_logging_environment(noted), time.monotonic()
     with subprocess.Popen(
@@ -221,7 +224,7 @@ def run_or_kill(command: list[str], noted: Path, kill_at: SignalMoment | None) -
 
 
 def kill_at_moment(process: subprocess.Popen, noted: Path, moment: SignalMoment, start: float) -> None:
-    """Kills a process at the moment, unless it ends before."""
+    """Waits for a given moment and then kills a process, unless the process ends before."""
     if wait_for_moment(moment, noted, start, lambda: process.poll() is None):
         process.kill()
 

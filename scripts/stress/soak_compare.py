@@ -1,4 +1,4 @@
-"""Compares a killed and resumed run with an unbroken run: metrics, checkpoints, exported files."""
+"""Compares a killed and resumed run with a run that was never killed: metrics, checkpoints, exported files."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader
 from efficient_attention.workdir.metrics import SPEEDS, read_log, read_metrics
 
-METRICS = 'metrics'  # key in the record of a checkpoint
-SUMMARY = 'seeds.json'  # file of runs with several seeds
+METRICS = 'metrics'  # key of the metrics in the JSON record of a checkpoint
+SUMMARY = 'seeds.json'  # file with the results of runs with several seeds
 
 
 def folder_differences(found: Path, expected: Path, *, was_stopped: bool = False) -> list[str]:
-    """Returns the differences between two folders of runs or exports, one line each; [] if there are none.
+    """Compares two folders of runs or exports; returns one line per difference, [] if there is none.
 
     Runs are compared by their metrics without speeds, and by every array of every checkpoint, bit by bit. Exports are
     compared file by file, byte by byte.
@@ -38,7 +38,7 @@ def folder_differences(found: Path, expected: Path, *, was_stopped: bool = False
 
 
 def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]:
-    """Returns the differences between two workdirs."""
+    """Compares two workdirs, by metrics, checkpoints and arrays; returns one line per difference."""
     lines = metrics_differences(found, expected)
     steps, expected_steps = CheckpointReader(found).complete_steps(), CheckpointReader(expected).complete_steps()
     if steps != expected_steps:
@@ -50,31 +50,32 @@ def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]
 
 
 def metrics_differences(found: Path, expected: Path) -> list[str]:
-    """Returns missing, duplicate and different lines of metrics.jsonl; speeds are not compared."""
+    """Compares the metrics.jsonl of two runs, without speeds; returns missing, duplicate and unexpected lines."""
     ours, theirs = metrics_without_speeds(found), metrics_without_speeds(expected)
     lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
     lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
-    lines += [f'{found}: metrics {dropped}' for dropped in read_log(found).dropped]  # such as a duplicate line
+    # The reader drops lines such as duplicates, which are differences too.
+    lines += [f'{found}: metrics {dropped}' for dropped in read_log(found).dropped]
     if not lines and ours != theirs:
         lines = [f'{found}: {len(ours)} metrics lines, expected {len(theirs)} in another order']
     return lines
 
 
 def metrics_without_speeds(workdir: Path) -> list[str]:
-    """Returns the lines of a run's metrics without speeds, as text; NaN equals NaN."""
+    """Returns the lines of a run's metrics without speeds, as JSON text, so that NaN equals NaN."""
     lines = read_metrics(workdir)
     return [json.dumps({name: value for name, value in line.items() if name not in SPEEDS}) for line in lines]
 
 
 def array_differences(found: Path, expected: Path, step: int) -> list[str]:
-    """Returns the names of arrays of a checkpoint, and of fields of its record, that differ."""
+    """Compares a checkpoint of two runs; returns the names of differing arrays, and 'metrics' if its metrics differ."""
     ours, theirs = read_checkpoint_arrays(found, step), read_checkpoint_arrays(expected, step)
     names = sorted(set(ours) ^ set(theirs))
     return names + [name for name in ours if name in theirs and not is_same(ours[name], theirs[name])]
 
 
 def read_checkpoint_arrays(workdir: Path, step: int) -> dict[str, Any]:
-    """Returns {name: array} of a checkpoint's state, and the metrics of its record as text."""
+    """Reads a checkpoint; returns {name: array} of its training state, and its metrics as text."""
     folder = CheckpointReader(workdir).folder / str(step)
     handler = ocp.PyTreeCheckpointHandler()
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(folder / STATE).tree)
@@ -86,14 +87,14 @@ def read_checkpoint_arrays(workdir: Path, step: int) -> dict[str, Any]:
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Returns whether two arrays have the same shape, dtype and bits, or two texts are equal."""
+    """Returns whether two arrays have the same shape, dtype and bits, or whether two texts are equal."""
     if not isinstance(ours, np.ndarray):
         return ours == theirs
     return (ours.shape, ours.dtype, ours.tobytes()) == (theirs.shape, theirs.dtype, theirs.tobytes())
 
 
 def file_differences(found: Path, expected: Path) -> list[str]:
-    """Returns missing, additional and different files, compared byte by byte; names are relative to the folders."""
+    """Compares two folders byte by byte; returns one line per missing, additional or different file."""
     ours, theirs = files_of(found), files_of(expected)
     lines = [f'{found}: {name} is not expected' for name in sorted(set(ours) - set(theirs))]
     lines += [f'{found}: {name} is missing' for name in sorted(set(theirs) - set(ours))]
@@ -101,6 +102,6 @@ def file_differences(found: Path, expected: Path) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Returns {path below the folder: content}."""
+    """Reads all files of a folder and its subfolders; returns {path relative to the folder: content}."""
     files = (path for path in folder.rglob('*') if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}

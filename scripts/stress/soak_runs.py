@@ -1,7 +1,7 @@
-"""The small runs that `scripts/stress/soak.py` kills: their input files, and commands that train for a few seconds.
+"""Defines the small training runs that `scripts/stress/soak.py` kills: their input files and their commands.
 
-Each is a small version of a config of `configs/` on artificial text. It uses random numbers wherever the project can:
-dropout, masks, order of rows, FAVOR+ features, LSH hashes.
+Each run takes a few seconds. It is a small version of a config of `configs/` on artificial text. It uses random numbers
+wherever the project can: dropout, masks, order of rows, FAVOR+ features, LSH hashes.
 """
 
 import subprocess
@@ -24,15 +24,15 @@ ROWS = ['train.batch_size=8', 'eval.batch_size=8', 'optimizer.warmup_steps=5']
 
 
 class SoakRun(NamedTuple):
-    """A small run: a function that writes its input files, and the command that trains it in `workdir`."""
+    """A small training run: a function that writes its input files, and a function that returns its command."""
 
     write_files: Callable[[Path], None]  # writes the input files to the given folder
-    command: Callable[[Path, Path], list[str]]  # returns the command, from the input folder and the workdir
-    goes_on: bool = True  # whether the command resumes an existing workdir; else existing output must be complete
+    command: Callable[[Path, Path], list[str]]  # returns the command for an input folder and a workdir
+    goes_on: bool = True  # whether the command resumes an existing workdir; if not, existing output must be complete
 
 
 def write_text_corpus(folder: Path) -> None:
-    """Writes text.txt: 200 paragraphs of artificial sentences."""
+    """Writes the text corpus of a small run, text.txt, with 200 paragraphs of artificial sentences."""
     rng = np.random.default_rng(0)
     sentences = [' '.join(rng.choice(WORDS, rng.integers(4, 9))).capitalize() + '.' for _ in range(1600)]
     paragraphs = [' '.join(sentences[first : first + 8]) for first in range(0, len(sentences), 8)]
@@ -40,7 +40,10 @@ def write_text_corpus(folder: Path) -> None:
 
 
 def write_labelled_table(folder: Path) -> None:
-    """Writes vocab.txt, train.tsv and dev.tsv: the label of a text is one of two words in it."""
+    """Writes the vocabulary and labelled texts of a small classifier; the label is one of the words of its text.
+
+    The files are vocab.txt, train.tsv and dev.tsv.
+    """
     rng = np.random.default_rng(0)
     (folder / 'vocab.txt').write_text('\n'.join([*SPECIALS, *WORDS, GOOD, BAD]) + '\n', encoding='utf-8')
     for split, count in {'train': 160, 'dev': 24}.items():
@@ -52,7 +55,10 @@ def write_labelled_table(folder: Path) -> None:
 
 
 def pretraining_command(folder: Path, workdir: Path) -> list[str]:
-    """Returns the command of masked-LM and NSP with FAVOR+ attention, whose features are resampled every 7 steps."""
+    """Returns the command of a small pretraining run with FAVOR+ attention, masked LM and next-sentence prediction.
+
+    The random features of FAVOR+ are resampled every 7 steps.
+    """
     fields = [f'data.source=text:{folder}/text.txt#paragraphs', f'data.cache={workdir}/cache', 'data.held_out=0.2']
     fields += ['data.tokenizer=train:wordpiece', 'data.vocab_size=80', 'data.length=32', 'data.pairs=nsp']
     fields += ['data.max_masked=5', 'model.attention=favor(16)', 'model.attention_redraw_steps=7', 'train.steps=40']
@@ -60,18 +66,18 @@ def pretraining_command(folder: Path, workdir: Path) -> list[str]:
 
 
 def memory_model_command(folder: Path, workdir: Path) -> list[str]:
-    """Returns the command of a byte language model with Transformer-XL memory, which checkpoints must include."""
+    """Returns the command of a small byte language model with segment memory, which checkpoints must include."""
     return language_model_command(folder, workdir, ['model.memory_length=16', 'data.length=16'], 'transformer_xl')
 
 
 def lsh_command(folder: Path, workdir: Path) -> list[str]:
-    """Returns the command of a byte language model with LSH attention, whose hashes are resampled in each step."""
+    """Returns the command of a small byte language model with LSH attention, which draws new hashes in each step."""
     fields = ['model.attention=lsh(8, 2, causal=True)', 'data.length=32', 'eval.context=16']
     return language_model_command(folder, workdir, fields, 'lsh')
 
 
 def language_model_command(folder: Path, workdir: Path, fields: list[str], mechanism: str) -> list[str]:
-    """Returns the command of a byte language model on the text in the folder."""
+    """Returns the command of a small byte language model on the artificial text, with the given mechanism."""
     fields = [f'data.source=text:{folder}/text.txt#paragraphs', f'data.cache={workdir}/cache', *fields]
     fields += ['data.held_out=0.1', 'data.test=0', 'train.steps=40', 'checkpoint.keep_best=1']
     config = f'configs/lm/enwik8_small.py:{mechanism}'
@@ -79,7 +85,7 @@ def language_model_command(folder: Path, workdir: Path, fields: list[str], mecha
 
 
 def fine_tuning_command(folder: Path, workdir: Path) -> list[str]:
-    """Returns the command of a classifier with two seeds.
+    """Returns the command that fine-tunes a small classifier with two seeds.
 
     Each run stops early after two evaluations without improvement, and keeps the best checkpoint.
     """
@@ -89,7 +95,7 @@ def fine_tuning_command(folder: Path, workdir: Path) -> list[str]:
 
 
 def classifier_fields(folder: Path) -> list[str]:
-    """Returns the config fields of a small classifier of the texts in the folder."""
+    """Returns the config fields of a small classifier of the labelled artificial texts."""
     fields = [f'examples.train={folder}/train.tsv', f'examples.dev={folder}/dev.tsv', 'examples.epochs=2']
     fields += [f'data.tokenizer={folder}/vocab.txt', 'data.length=16', 'model.vocab_size=27', 'model.max_length=16']
     fields += ['optimizer.learning_rate=5e-3', 'examples.buckets=(8, 16)']
@@ -97,7 +103,7 @@ def classifier_fields(folder: Path) -> list[str]:
 
 
 def train_small_model(folder: Path) -> None:
-    """Trains one of the classifiers for one step, into the folder `model`."""
+    """Trains a small classifier for one step, so that the subfolder `model` has a checkpoint to export."""
     write_labelled_table(folder)
     command = training_command(
         'configs/finetune/table.py', folder / 'model', [*classifier_fields(folder), 'train.steps=1']
@@ -106,12 +112,12 @@ def train_small_model(folder: Path) -> None:
 
 
 def export_command(folder: Path, output: Path) -> list[str]:
-    """Returns the command that exports this run to a Hugging Face folder."""
+    """Returns the command that exports the small classifier to a Hugging Face folder."""
     return [sys.executable, 'scripts/convert.py', f'--model={folder}/model', f'--output={output}']
 
 
 def training_command(config: str, workdir: Path, fields: list[str]) -> list[str]:
-    """Returns the command that trains a config with these fields."""
+    """Returns the command that trains a config with the given config fields in a workdir."""
     return [
         sys.executable,
         'train.py',

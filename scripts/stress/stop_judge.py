@@ -1,4 +1,4 @@
-"""Judges how a stopped run ended: output, exit code, duration and saved steps, against docs/reliability.md."""
+"""Checks whether a stopped run ended as docs/reliability.md says: output, exit code, duration and saved steps."""
 
 import re
 import signal
@@ -13,42 +13,46 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader, chec
 from efficient_attention.workdir.checksums import find_checksum_mismatch
 from scripts.stress.phase_moments import BESIDE, START, PhaseEvent, phase_at
 
-MOST_SECONDS = 5.0  # after the step, evaluation batch or save that was under way
-STEPS_BEHIND = 2  # steps that may already be dispatched to the device at the signal
+MOST_SECONDS = 5.0  # the process must end within these seconds after the interrupted step, evaluation batch or save
+STEPS_BEHIND = 2  # number of further steps that may already be dispatched to the device when the signal comes
 SAVED = re.compile(r'stopped after step (\d+), which is saved; the same command goes on from there')
 BEGUN = re.compile(r'[\d,]+ parameters on .*; (?:new run in |resumed at step (\d+) in )')
-PROGRESS = re.compile(  # lines that a run prints without a stop
+# This pattern matches the lines that a run also prints if it is not stopped.
+PROGRESS = re.compile(
     r'allocator: |preparing |attention: |step \d+/\d+  loss |step \d+ held out: \w|[\d,]+ parameters on '
 )
 BEFORE_THE_FIRST_STEP = (phases.IMPORTS, phases.PREPARATION, phases.RESTORING, phases.COMPILATION)
 
 
 class StoppedProcess(NamedTuple):
-    """A process that got a signal, with its state before and after."""
+    """A training process that got a stop signal: times, exit code, error lines, phases, and saved steps."""
 
     number: signal.Signals
-    start: float  # seconds of the machine's clock, as all times here
+    start: float  # time of the start in seconds on the machine's clock, like all times here
     sent: float
     end: float
-    code: int  # negative: killed by the signal of this number
-    lines: list[str]  # lines of standard error
+    code: int  # exit code; a negative number means that the signal of this number killed the process
+    lines: list[str]  # lines that the process wrote to standard error
     events: list[PhaseEvent]
-    before: int | None  # newest saved step at the start
-    after: int | None  # newest saved step at the end
+    before: int | None  # newest saved step when the process started
+    after: int | None  # newest saved step when the process had ended
 
     @property
     def phase(self) -> str:
-        """The phase at the moment of the signal."""
+        """The phase in which the process was when the signal came."""
         return phase_at(self.events, self.sent)
 
     @property
     def overtime_seconds(self) -> float:
-        """Seconds from the end of the work that was under way at the signal to the end of the process."""
+        """Seconds from the end of the interrupted step, evaluation batch or save to the end of the process."""
         return self.end - min(max(self.sent, work_end_time(self.events, self.sent)), self.end)
 
 
 def work_end_time(events: Sequence[PhaseEvent], sent: float) -> float:
-    """Returns the end of the step, evaluation batch or save that was under way; `sent` if there was none."""
+    """Returns the time at which the step, evaluation batch or save ended that was under way at the signal.
+
+    Returns the time of the signal if nothing of this kind was under way.
+    """
     phase = phase_at(events, sent)
     later = [event for event in events if event.time > sent]
     if phase in (phases.SAVE, phases.SEALING):
@@ -61,15 +65,15 @@ def work_end_time(events: Sequence[PhaseEvent], sent: float) -> float:
 
 
 def newest_saved(workdir: Path) -> int | None:
-    """Returns the newest saved step of a run; None if there is none."""
+    """Returns the newest saved step of a run; None if no step is saved."""
     return CheckpointReader(workdir).latest_step() if (workdir / 'checkpoints').is_dir() else None
 
 
 def stop_faults(ending: StoppedProcess, workdir: Path, last_step: int) -> list[str]:
-    """Returns deviations from the documented behaviour, in a few words each; [] for a clean stop.
+    """Returns how the end of a stopped run deviates from the documented behaviour; [] for a clean stop.
 
     Args:
-        ending: a stop of the run in `workdir`, which is unchanged since.
+        ending: the stopped process; `workdir` has not changed since its end.
         workdir: the workdir of the run.
         last_step: the last step of the whole run.
     """
@@ -85,7 +89,10 @@ def stop_faults(ending: StoppedProcess, workdir: Path, last_step: int) -> list[s
 
 
 def allowed_exit_codes(ending: StoppedProcess, last_step: int) -> tuple[int, ...]:
-    """Returns the exit codes that the phase allows; a run that was at its last steps may also end normally."""
+    """Returns the exit codes that a process may have after a stop signal in its phase.
+
+    A run that was at its last steps may also end normally.
+    """
     nothing = ExitCode.INTERRUPTED if ending.number == signal.SIGINT else ExitCode.TERMINATED
     is_last = ending.phase == phases.END or step_at_signal(ending) + STEPS_BEHIND >= last_step
     done = (ExitCode.DONE,) if is_last and ending.after == last_step else ()
@@ -96,7 +103,7 @@ def allowed_exit_codes(ending: StoppedProcess, last_step: int) -> tuple[int, ...
 
 
 def output_faults(ending: StoppedProcess) -> list[str]:
-    """Returns faults of the output: only the last line may report the stop, and no line may be unexpected."""
+    """Returns faults in the output of a stopped run: unexpected lines, or a stop not reported in the last line."""
     stops = [line for line in ending.lines if line == stop_message(ending.number) or SAVED.fullmatch(line)]
     others = [line for line in ending.lines if line not in stops and not PROGRESS.match(line)]
     found = [f'said: {line[:200]}' for line in others]
@@ -110,9 +117,10 @@ def output_faults(ending: StoppedProcess) -> list[str]:
 
 
 def saved_step_faults(ending: StoppedProcess, workdir: Path) -> list[str]:
-    """Returns faults of the saved steps.
+    """Returns faults in the checkpoints of a stopped run: lost, damaged or wrong steps.
 
-    The step of the stop must be saved, undamaged and the step at the signal. No step saved before may be lost.
+    The step that the run reports must be saved, be undamaged, and be the step at the signal. No step saved before may
+    be lost.
     """
     found = [begun for line in ending.lines if (begun := BEGUN.match(line))]
     begun = [
@@ -134,11 +142,11 @@ def saved_step_faults(ending: StoppedProcess, workdir: Path) -> list[str]:
 
 
 def step_at_signal(ending: StoppedProcess) -> int:
-    """Returns the step that was under way at the signal; 0 before the first step."""
+    """Returns the training step that was under way when the signal came; 0 before the first step."""
     begun = [event for event in ending.events if event.time <= ending.sent and event.phase not in BESIDE]
     return begun[-1].step if begun else 0
 
 
 def is_resumed_from_newest(begun: re.Match[str], ending: StoppedProcess) -> bool:
-    """Returns whether a run reports that it resumes from the newest step saved before."""
+    """Returns whether a run's first message says that it resumed from the newest step saved before its start."""
     return (int(begun[1]) if begun[1] else None) == ending.before

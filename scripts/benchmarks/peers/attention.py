@@ -1,9 +1,9 @@
-"""Measures attention of a PyTorch library at one length, forward and forward + backward, in one process.
+"""Measures the attention of a PyTorch library at one sequence length, forward and forward + backward.
 
-It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
-prints one JSON object. Only attention is measured: the projections of a module are replaced by stand-ins, so both sides
-start from queries, keys and values. Other learned parts, such as Linformer's matrices, stay and get gradients, as on
-our side.
+This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON
+object. It prints one JSON object. Only attention is measured: the projections of a module are replaced by stand-ins, so
+the library and this project start from queries, keys and values. Other learned parts, such as Linformer's matrices,
+stay and get gradients, as in this project.
 """
 
 import json
@@ -15,11 +15,12 @@ from collections.abc import Callable
 import torch
 import transformers
 
-Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # [1, L, H, K] each, any result
+# Such a function maps query, key and value, each [1, L, H, K], to an output whose shape depends on the library.
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def sdpa(shape: dict) -> Call:
-    """Returns PyTorch's fused full attention."""
+    """Returns a function that runs PyTorch's fused full attention."""
     del shape
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -27,7 +28,7 @@ def sdpa(shape: dict) -> Call:
 
 
 def sdpa_causal(shape: dict) -> Call:
-    """Returns PyTorch's fused causal attention."""
+    """Returns a function that runs PyTorch's fused causal attention."""
     del shape
     return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
@@ -35,17 +36,25 @@ def sdpa_causal(shape: dict) -> Call:
 
 
 class FixedProjection(torch.nn.Module):
-    """A stand-in for a projection; ignores its input and returns an array that the caller has set."""
+    """A replacement of a linear projection; it ignores its input and returns an array that the caller has set."""
 
     x: torch.Tensor
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns [1, L, H x K], or positions first if the hidden states have positions first."""
+        """Returns the array that the caller has set, [1, L, H x K], or [L, 1, H x K] if the input has this layout."""
         return self.x if hidden.shape[0] == 1 else self.x.transpose(0, 1)
 
 
 def replace_projections(module: torch.nn.Module, **arrays: torch.Tensor) -> torch.Tensor:
-    """Replaces the named projections by arrays [1, L, H, K]; returns hidden states of the expected shape."""
+    """Makes a module use given queries, keys and values instead of its projections.
+
+    Args:
+        module: the module with the projections.
+        arrays: arrays [1, L, H, K] by the names of the projections that they replace.
+
+    Returns:
+        Hidden states of the shape that the module expects; their values have no effect.
+    """
     for name, x in arrays.items():
         if not isinstance(getattr(module, name), FixedProjection):
             setattr(module, name, FixedProjection())
@@ -54,30 +63,30 @@ def replace_projections(module: torch.nn.Module, **arrays: torch.Tensor) -> torc
 
 
 class FixedFusedProjection(torch.nn.Module):
-    """A stand-in for a joint projection to queries, keys and values, which the module splits with `chunk`."""
+    """A replacement of a joint projection to queries, keys and values, which a module splits with `chunk`."""
 
     parts: tuple[torch.Tensor, ...]
 
     def forward(self, hidden: torch.Tensor) -> 'FixedFusedProjection':
-        """Returns the stand-in itself in place of an array [1, L, 3 x H x K], so that nothing is copied."""
+        """Returns this object instead of an array [1, L, 3 x H x K], so that no array is copied."""
         del hidden
         return self
 
     def chunk(self, count: int, dim: int) -> tuple[torch.Tensor, ...]:
-        """Returns the arrays [1, L, H x K] that the caller has set."""
+        """Returns the queries, keys and values that the caller has set, each [1, L, H x K]."""
         assert (count, dim) == (len(self.parts), -1)
         return self.parts
 
 
 def drop_parameter_gradients(module: torch.nn.Module) -> torch.nn.Module:
-    """Returns the module with parameter gradients dropped as soon as they are computed, as for q, k and v."""
+    """Makes a module free each parameter's gradient as soon as it is computed, and returns the module."""
     for parameter in module.parameters():
         parameter.register_post_accumulate_grad_hook(lambda one: setattr(one, 'grad', None))
     return module
 
 
 def hf_longformer(shape: dict) -> Call:
-    """Returns Longformer's sliding window of 2 x 64 + 1 keys."""
+    """Returns a function that runs Hugging Face's Longformer attention with a sliding window of 2 x 64 + 1 keys."""
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
     config = transformers.LongformerConfig(
@@ -91,7 +100,8 @@ def hf_longformer(shape: dict) -> Call:
     mask, off = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.bool)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        hidden = replace_projections(module, query=q.clone(), key=k, value=v)  # the module divides queries in place
+        # The query is cloned, because the module divides it in place.
+        hidden = replace_projections(module, query=q.clone(), key=k, value=v)
         return module(hidden, attention_mask=mask, is_index_masked=off, is_index_global_attn=off, is_global_attn=False)[
             0
         ]
@@ -100,7 +110,7 @@ def hf_longformer(shape: dict) -> Call:
 
 
 def hf_bigbird(shape: dict) -> Call:
-    """Returns BigBird's block-sparse attention, blocks of 64, 3 random blocks per row."""
+    """Returns a function that runs Hugging Face's BigBird attention: blocks of 64, 3 random blocks per query block."""
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 
     config = transformers.BigBirdConfig(
@@ -125,7 +135,7 @@ def hf_bigbird(shape: dict) -> Call:
 
 
 def hf_reformer(shape: dict) -> Call:
-    """Returns Reformer's LSH attention, chunks of 64, 4 rounds."""
+    """Returns a function that runs Hugging Face's Reformer LSH attention, with chunks of 64 and 4 hash rounds."""
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
     config = transformers.ReformerConfig(
@@ -142,14 +152,14 @@ def hf_reformer(shape: dict) -> Call:
     module = LSHSelfAttention(config)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        del k  # keys are computed from queries
+        del k  # this module computes its keys from the queries
         return module(replace_projections(module, query_key=q, value=v), num_hashes=4).hidden_states
 
     return call
 
 
 def reformer_pytorch(shape: dict) -> Call:
-    """Returns reformer-pytorch's LSH attention, buckets of 64, 4 rounds."""
+    """Returns a function that runs reformer-pytorch: LSH attention with buckets of 64 and 4 hash rounds."""
     del shape
     from reformer_pytorch import LSHAttention
 
@@ -163,7 +173,7 @@ def reformer_pytorch(shape: dict) -> Call:
 
 
 def performer_pytorch(shape: dict) -> Call:
-    """Returns performer-pytorch's FAVOR+ with 256 features."""
+    """Returns a function that runs performer-pytorch: FAVOR+ attention with 256 features."""
     from performer_pytorch import FastAttention
 
     module = FastAttention(dim_heads=shape['head_width'], nb_features=256, causal=False)
@@ -171,7 +181,7 @@ def performer_pytorch(shape: dict) -> Call:
 
 
 def performer_pytorch_causal(shape: dict) -> Call:
-    """Returns performer-pytorch's causal FAVOR+, with its fallback scan in PyTorch instead of its CUDA kernel."""
+    """Returns a function that runs performer-pytorch: causal FAVOR+, computed in PyTorch instead of a CUDA kernel."""
     from performer_pytorch import FastAttention
     from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda
 
@@ -181,7 +191,7 @@ def performer_pytorch_causal(shape: dict) -> Call:
 
 
 def local_attention(shape: dict) -> Call:
-    """Returns local-attention's window: a query's own block of 64 and both neighbouring blocks."""
+    """Returns a function that runs local-attention: a query reads its own block of 64 and both neighbouring blocks."""
     from local_attention import LocalAttention
 
     module = LocalAttention(
@@ -191,30 +201,33 @@ def local_attention(shape: dict) -> Call:
 
 
 def linformer_call(shape: dict, *, tied: bool) -> Call:
-    """Returns linformer's attention with 256 compressed keys; `tied`: keys and values share one matrix."""
+    """Returns a function that runs linformer: attention with 256 compressed keys.
+
+    If `tied`, keys and values are compressed by one matrix.
+    """
     from linformer import LinformerSelfAttention
 
     width = shape['heads'] * shape['head_width']
     module = LinformerSelfAttention(width, shape['length'], k=256, heads=shape['heads'])
     module.to_out = torch.nn.Identity()
-    if tied:  # its `share_kv` would make keys and values one array
+    if tied:  # the library's option `share_kv` would also use the keys as the values
         module.proj_v = module.proj_k
     drop_parameter_gradients(module)
     return lambda q, k, v: module(replace_projections(module, to_q=q, to_k=k, to_v=v))
 
 
 def linformer_package(shape: dict) -> Call:
-    """Returns linformer's default: one matrix for keys and one for values, shared by all heads."""
+    """Returns a function that runs linformer with separate matrices for keys and values, shared by all heads."""
     return linformer_call(shape, tied=False)
 
 
 def linformer_package_tied(shape: dict) -> Call:
-    """Returns linformer with one matrix for keys and values."""
+    """Returns a function that runs linformer in which one matrix compresses keys and values."""
     return linformer_call(shape, tied=True)
 
 
 def nystrom_call(shape: dict, **choices: bool | int) -> Call:
-    """Returns nystrom-attention with 64 landmarks and 6 iterations."""
+    """Returns a function that runs nystrom-attention, with 64 landmarks and 6 iterations for the pseudo-inverse."""
     from nystrom_attention import NystromAttention
 
     heads, width = shape['heads'], shape['head_width']
@@ -230,19 +243,20 @@ def nystrom_call(shape: dict, **choices: bool | int) -> Call:
 
 
 def nystrom_attention(shape: dict) -> Call:
-    """Returns nystrom-attention without its convolution of values."""
+    """Returns a function that runs nystrom-attention without its convolution of values."""
     return nystrom_call(shape, residual=False)
 
 
 def nystrom_attention_convolution(shape: dict) -> Call:
-    """Returns nystrom-attention's default, with a convolution of values over 33 positions."""
+    """Returns a function that runs nystrom-attention with its default convolution of values over 33 positions."""
     return nystrom_call(shape, residual=True)
 
 
 def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
-    """Returns one of sinkhorn-transformer's two attentions, which start from q, k and v, in blocks of 64.
+    """Returns a function that runs sinkhorn-transformer: its causal or its bidirectional attention in blocks of 64.
 
-    Its learned matrix sorts by sums of queries and keys, ours only by sums of keys. It samples noise in every call.
+    The library's learned matrix sorts by sums of queries and keys, ours only by sums of keys. The library samples noise
+    in every call.
     """
     from sinkhorn_transformer import sinkhorn_transformer as package
 
@@ -254,15 +268,15 @@ def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
 
 
 def sinkhorn_transformer(shape: dict) -> Call:
-    """Returns sinkhorn-transformer's attention to a query's own block and a sorted block.
+    """Returns a function that runs sinkhorn-transformer: a query reads its own block and a sorted block.
 
-    Its code also uses the sorted keys as the sorted values.
+    The library's code also uses the sorted keys as the sorted values.
     """
     return sinkhorn_call(shape, 'SinkhornAttention', non_permutative=False, sinkhorn_iter=8)
 
 
 def sinkhorn_transformer_cut(shape: dict) -> Call:
-    """Returns sinkhorn-transformer's attention of all queries to the first two sorted blocks.
+    """Returns a function that runs sinkhorn-transformer in which all queries read the first two sorted blocks.
 
     Query blocks are larger than key blocks, because with equal sizes the library would add a query's own block.
     """
@@ -271,18 +285,19 @@ def sinkhorn_transformer_cut(shape: dict) -> Call:
 
 
 def sinkhorn_transformer_causal(shape: dict) -> Call:
-    """Returns sinkhorn-transformer's causal form: the own block and the earlier block of the largest weight.
+    """Returns a function that runs sinkhorn-transformer: a query reads its own block and one earlier block.
 
-    The earlier block is multiplied by its weight.
+    The earlier block is the block with the largest weight, and is multiplied by this weight.
     """
     return sinkhorn_call(shape, 'SinkhornCausalAttention', n_top_buckets=1)
 
 
 def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> Call:
-    """Returns routing-transformer's 64 clusters of 64; `local_heads` heads use local-attention's window instead.
+    """Returns a function that runs routing-transformer: attention within 64 clusters of 64 tokens.
 
-    With gradients, it updates its centroids as ours does. It always computes its auxiliary loss, but no gradient is
-    taken of it. Unlike ours, it does not normalise queries and keys inside a cluster.
+    The first `local_heads` heads use the window of `local_attention` instead. With gradients, the library updates its
+    centroids as this project does. The library always computes its auxiliary loss, but no gradient is taken of that
+    loss. Unlike this project, the library does not normalise queries and keys inside a cluster.
     """
     from routing_transformer import KmeansAttention
 
@@ -301,17 +316,17 @@ def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> 
 
 
 def routing_transformer(shape: dict) -> Call:
-    """Returns routing-transformer with all heads in clusters."""
+    """Returns a function that runs routing-transformer in which all heads attend within clusters."""
     return routing_call(shape)
 
 
 def routing_transformer_causal(shape: dict) -> Call:
-    """Returns routing-transformer's causal form, in which each cluster also has one learned key."""
+    """Returns a function that runs routing-transformer in causal form; each cluster also has one learned key."""
     return routing_call(shape, causal=True)
 
 
 def routing_transformer_half(shape: dict) -> Call:
-    """Returns routing-transformer with four local heads and the other heads in clusters."""
+    """Returns a function that runs routing-transformer with four window heads; other heads attend within clusters."""
     return routing_call(shape, local_heads=4)
 
 
@@ -342,7 +357,7 @@ PEERS = {
 
 
 def measure(shape: dict) -> dict:
-    """Returns seconds of each call after a warm-up, and the peak resident memory above the inputs."""
+    """Measures one library's attention: seconds per call after a warm-up, and peak resident memory above the inputs."""
     torch.manual_seed(0)
     call = PEERS[shape['peer']](shape)
     size = (1, shape['length'], shape['heads'], shape['head_width'])
@@ -368,7 +383,7 @@ def measure(shape: dict) -> dict:
 
 
 def time_calls(call: Callable[[], None], steps: int) -> list[float]:
-    """Returns the seconds of each of `steps` calls after an untimed one."""
+    """Calls a function repeatedly; returns the seconds of each call, except a first untimed call."""
     call()
     taken = []
     for _ in range(steps):

@@ -1,6 +1,6 @@
-"""Measures fine-tuning steps or inference of Hugging Face's PyTorch BERT classifier, in one process.
+"""Measures fine-tuning or inference of Hugging Face's BERT classifier in PyTorch.
 
-It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as JSON. It
 prints one JSON object. The peer gets its fastest settings: PyTorch's attention kernel, fused AdamW, no clipping,
 inference mode, rows padded to the longest of their batch.
 """
@@ -15,7 +15,7 @@ import transformers
 
 
 def padded_batches(shape: dict) -> list[dict[str, torch.Tensor]]:
-    """Returns batches of random ids of the given lengths."""
+    """Returns batches of random token ids, whose rows have given lengths and are padded to the longest row."""
     rng = np.random.default_rng(0)
     batches = []
     for lengths in shape['batches']:
@@ -27,7 +27,7 @@ def padded_batches(shape: dict) -> list[dict[str, torch.Tensor]]:
 
 
 def make_model(shape: dict) -> torch.nn.Module:
-    """Returns the classifier."""
+    """Returns Hugging Face's BERT classifier with random weights."""
     model = shape['model']
     config = transformers.BertConfig(
         vocab_size=model['vocab_size'],
@@ -43,7 +43,7 @@ def make_model(shape: dict) -> torch.nn.Module:
 
 
 def measure(shape: dict) -> dict:
-    """Returns examples/s over all batches, after an untimed batch."""
+    """Measures the examples/s of training or inference over all batches, after one untimed batch."""
     torch.manual_seed(0)
     is_training = shape['way'] == 'train'
     model = make_model(shape).train(is_training)

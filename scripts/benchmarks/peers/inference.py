@@ -1,6 +1,6 @@
-"""Measures inference of Hugging Face's PyTorch BERT encoder, in one process.
+"""Measures inference of Hugging Face's BERT encoder in PyTorch: milliseconds per call and memory.
 
-It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as JSON. It
 prints one JSON object. The peer gets its fastest settings: PyTorch's attention kernel and inference mode.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 import transformers
 
-LEAST_SECONDS = 1.0  # least total time of the timed calls
+LEAST_SECONDS = 1.0  # calls are timed until their total time reaches this many seconds
 
 
 def measure(shape: dict) -> dict:
-    """Returns median milliseconds of a call after two untimed calls, and memory of parameters and calls."""
+    """Measures an encoder: median milliseconds per call after two untimed calls, parameter bytes, memory of calls."""
     torch.manual_seed(0)
     model, rows, length = shape['model'], shape['rows'], shape['length']
     config = transformers.BertConfig(
@@ -36,7 +36,7 @@ def measure(shape: dict) -> dict:
     tokens = torch.from_numpy(np.random.default_rng(0).integers(5, model['vocab_size'], (rows, length)))
     mask = torch.ones_like(tokens)
     times: list[float] = []
-    Path('/proc/self/clear_refs').write_text('5')  # resets the peak
+    Path('/proc/self/clear_refs').write_text('5')  # this resets the peak of resident memory
     before = resident_bytes('VmRSS')
     with torch.inference_mode():
         for _ in range(2):
@@ -55,7 +55,7 @@ def measure(shape: dict) -> dict:
 
 
 def resident_bytes(name: str) -> int:
-    """Returns memory of this process in bytes: VmRSS = now, VmHWM = peak since the reset."""
+    """Returns the resident memory of this process in bytes: 'VmRSS' for now, 'VmHWM' for the peak since the reset."""
     lines = Path('/proc/self/status').read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f'{name}:'))
 

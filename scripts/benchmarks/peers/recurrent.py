@@ -1,6 +1,6 @@
-"""Measures a recurrent layer of PyTorch, forward and forward + backward, in one process.
+"""Measures the time and memory of a recurrent layer in PyTorch, forward and forward + backward.
 
-It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as JSON. It
 prints one JSON object.
 """
 
@@ -17,7 +17,7 @@ CELLS = {'tanh': torch.nn.RNN, 'gru': torch.nn.GRU, 'lstm': torch.nn.LSTM}
 
 
 def measure(shape: dict) -> dict:
-    """Returns seconds of each call after a warm-up, and the peak resident memory above the inputs."""
+    """Measures a recurrent layer: seconds per call after a warm-up, and peak resident memory above the inputs."""
     torch.manual_seed(0)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     module = CELLS[shape['cell']](shape['width'], shape['width'], batch_first=True)
@@ -41,7 +41,7 @@ def measure(shape: dict) -> dict:
 
 
 def time_calls(call: Callable[[], None], steps: int) -> list[float]:
-    """Returns the seconds of each of `steps` calls after an untimed one."""
+    """Calls a function repeatedly; returns the seconds of each call, except a first untimed call."""
     call()
     taken = []
     for _ in range(steps):

@@ -1,6 +1,6 @@
-"""Measures training steps of Hugging Face's PyTorch `BertForMaskedLM` with AdamW on the CPU, in one process.
+"""Measures training steps of Hugging Face's `BertForMaskedLM` with AdamW in PyTorch on the CPU.
 
-It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as JSON. It
 prints one JSON object. The peer gets its fastest settings: PyTorch's attention kernel, its default GELU, fused AdamW,
 no attention mask, no clipping.
 """
@@ -16,7 +16,7 @@ import transformers
 
 
 def masked_batches(shape: dict, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Returns `count` batches (tokens, labels) of random ids; labels are -100 except at each row's masked positions."""
+    """Returns masked-LM batches (tokens, labels) of random ids; the labels are -100 except at masked positions."""
     rng = np.random.default_rng(0)
     batches = []
     for _ in range(count):
@@ -30,7 +30,7 @@ def masked_batches(shape: dict, count: int) -> list[tuple[torch.Tensor, torch.Te
 
 
 def make_model(shape: dict) -> torch.nn.Module:
-    """Returns the model in training mode, with dropout."""
+    """Returns Hugging Face's BERT with a masked-LM head, in training mode with dropout."""
     config = transformers.BertConfig(
         vocab_size=shape['vocab_size'],
         num_hidden_layers=shape['layers'],
@@ -45,7 +45,7 @@ def make_model(shape: dict) -> torch.nn.Module:
 
 
 def measure(shape: dict) -> dict:
-    """Returns seconds of each step after the warm-up, and the peak resident memory of this process in bytes."""
+    """Measures training: seconds of each step after the warm-up, and peak resident bytes of this process."""
     torch.manual_seed(0)
     baseline = peak_bytes()
     model = make_model(shape)

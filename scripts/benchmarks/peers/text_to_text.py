@@ -1,6 +1,6 @@
-"""Measures training or generation of a Hugging Face encoder-decoder in PyTorch on the CPU, in one process.
+"""Measures training or generation of a Hugging Face encoder-decoder in PyTorch on the CPU.
 
-It runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as one JSON object. It
+This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as JSON. It
 prints one JSON object. The peer gets its fastest settings: its default attention kernel, fused AdamW, no masks without
 padding, inference mode, sources of similar length together.
 """
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 import transformers
 
-FIRST_WORD = 5  # lower ids are symbols
+FIRST_WORD = 5  # ids below this id are special symbols
 
 
 def measure(shape: dict) -> dict:
-    """Runs the measurement that `shape['program']` names in `PROGRAMS`, and returns its figures."""
+    """Takes the measurement that `shape['program']` names, such as 'train'; returns the measured values."""
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
     baseline = peak_bytes()
@@ -31,7 +31,7 @@ def measure(shape: dict) -> dict:
 
 
 def measure_training(shape: dict) -> dict:
-    """Measures training steps of T5 on random ids."""
+    """Measures training steps of Hugging Face's T5 on random token ids."""
     model, own = shape['model'], {}
     own['num_layers'], own['num_decoder_layers'] = model['layers'], model['decoder_layers']
     own |= {'d_model': model['width'], 'd_kv': model['head_width'], 'd_ff': model['feed_forward_width']}
@@ -56,7 +56,7 @@ def measure_training(shape: dict) -> dict:
 
 
 def random_pairs(shape: dict, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
-    """Returns random ids of sources and targets, the same on both sides of the benchmark."""
+    """Returns batches of random source and target ids; this project and PyTorch get the same ids."""
     rng, words = np.random.default_rng(0), shape['model']['vocab_size']
     sizes = [(shape['rows'], shape[side]) for side in ('source', 'target')]
     pairs = [tuple(rng.integers(FIRST_WORD, words, size, np.int32) for size in sizes) for _ in range(count)]
@@ -64,10 +64,10 @@ def random_pairs(shape: dict, count: int = 4) -> list[tuple[torch.Tensor, ...]]:
 
 
 def measure_generation(shape: dict) -> dict:
-    """Measures the generation of texts of a fixed length from random sources, with a model from a folder."""
+    """Measures how fast a model from a folder generates texts of a fixed length from random sources."""
     module = transformers.AutoModelForSeq2SeqLM.from_pretrained(shape['folder'], dtype=torch.float32).eval()
     search = {'num_beams': shape['beams'], 'do_sample': False, 'max_new_tokens': shape['target']}
-    # Without an end symbol, every text has all its tokens.
+    # The model has no end symbol, so that every generated text has the full length.
     module.generation_config = transformers.GenerationConfig(decoder_start_token_id=0, pad_token_id=0, **search)
     sources = [source for source, _ in random_pairs(shape)]
     made: dict[int, list] = {}
@@ -82,7 +82,7 @@ def measure_generation(shape: dict) -> dict:
 
 
 def measure_translation(shape: dict) -> dict:
-    """Measures the translation of all texts of a file, in batches of sources of similar length."""
+    """Measures how fast a model from a folder translates all texts of a file, in batches of similar source length."""
     path = Path(shape['input'])
     with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8') as file:
         texts = file.read().splitlines()
@@ -109,7 +109,7 @@ def measure_translation(shape: dict) -> dict:
 
 
 def time_calls(call: Callable[[int], None], calls: int) -> dict:
-    """Returns seconds and CPU seconds of each call after the first."""
+    """Calls a function repeatedly; returns the seconds and CPU seconds of each call after the first."""
     start = time.perf_counter()
     call(0)
     first, seconds, cpu_seconds = time.perf_counter() - start, [], []
