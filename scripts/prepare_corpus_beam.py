@@ -128,7 +128,7 @@ def build_corpus(
     from scripts.beam_corpus import CorpusOutput, write_corpus
 
     started = time.monotonic()
-    survey = compute_or_load_statistics(config, folder.parent, sources, beams)
+    survey = compute_statistics(config, folder.parent, sources, beams)
     with new_cache_folder(folder) as partial:
         partial.chmod(0o755)  # workers may run as other users, and must be able to open the folder
         tokenizer.save(str(partial / TOKENIZER))
@@ -145,7 +145,7 @@ def build_corpus(
     print(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s')
 
 
-def compute_or_load_statistics(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> FirstPass:
+def compute_statistics(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> FirstPass:
     """Runs the first Beam pass: counts and hashes all documents, and computes the threshold of held-out documents.
 
     Raises:

@@ -40,7 +40,6 @@ OF_PEERS = ('tanh', 'gru', 'lstm')  # cells that Flax NNX and PyTorch also have
 ONE = {'rows': 32, 'length': 128, 'width': 256}
 WINDOW = 64  # positions that a query reads on each side; in a decoder, only earlier positions
 CHUNK = 32  # positions per chunk of recomputation
-LONG = 8192  # longest length in positions; lengths double up to this value
 # LAYERS and DECODERS map the name of a recurrent cell or attention to config fields of a layer and of a decoder.
 LAYERS: dict[str, dict[str, Any]] = {cell: {'cell': cell} for cell in CELLS}
 LAYERS |= {'full': {'attention': 'full'}, 'window': {'attention': f'window({WINDOW})'}}

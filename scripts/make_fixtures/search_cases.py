@@ -28,7 +28,7 @@ Settings = dict[str, Any]
 def main() -> None:
     """Makes searches for each model, and writes them with their tokens into a JSON file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--output', type=Path, default=TESTS / 'search_cases.json')
+    parser.add_argument('--output', type=Path, default=TESTS / 'searches.json')
     parser.add_argument('--each', type=int, default=2, help='searches per model, each for 1 and for 4 beams')
     parser.add_argument('--seed', type=int, default=0)
     options = parser.parse_args()

@@ -65,7 +65,7 @@ class GlobalTokens(Pattern):
         if there are none, a position beyond all others.
         """
         if self.last and not self.keys:
-            raise InputError(f'{self}: final global tokens need the number of keys; call for_keys first')
+            raise InputError(f'{self}: final global tokens need the number of keys; call for_key_count first')
         return self.keys - self.last if self.last else np.iinfo(np.int32).max
 
     def for_key_count(self, length: int) -> 'GlobalTokens':

@@ -65,7 +65,7 @@ class RandomTiles(Pattern):
     def chosen_key_tiles(self) -> np.ndarray:
         """Returns which key tiles each query tile reads, as booleans [query tiles, key tiles]."""
         if not self.keys:
-            raise InputError(f'{self}: random tiles need the number of keys; call for_keys first')
+            raise InputError(f'{self}: random tiles need the number of keys; call for_key_count first')
         return _draw_tiles(self)
 
     def for_key_count(self, length: int) -> 'RandomTiles':
