@@ -17,7 +17,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
-    chosen_checkpoint,
+    checkpoint_from_flags,
     define_batch_size,
     define_checkpoint,
     define_split,
@@ -55,14 +55,14 @@ def main() -> None:
     parse_flags(sys.argv, required=('workdir',))
     # These imports are late, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-    from efficient_attention.workdir.verify import verify_checkpoints
+    from efficient_attention.workdir.checkpoint_verification import verify_checkpoints
 
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
     print(keep_freed_memory(), file=sys.stderr)
     protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
-    options = {'checkpoint': chosen_checkpoint(), 'batch_size': BATCH_SIZE.value, **protocol}
+    options = {'checkpoint': checkpoint_from_flags(), 'batch_size': BATCH_SIZE.value, **protocol}
     with multi_host_run_from_flags({'options': options}):
         show(evaluate_workdir(WORKDIR.value, **options, before_search=show))
 

@@ -15,7 +15,7 @@ from efficient_attention.commands.flags import define_verify, define_workdir
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
 from efficient_attention.errors import InputError
 from efficient_attention.processes.allocator import keep_freed_memory
-from efficient_attention.processes.phases import PREPARATION, note_phase
+from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; set fields with --config.<group>.<field>=value.'
@@ -32,8 +32,8 @@ def main() -> None:
     # These imports are late, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.training.fill_config import fill_config
     from efficient_attention.training.loop import train
+    from efficient_attention.workdir.checkpoint_verification import verify_checkpoints
     from efficient_attention.workdir.folder_kind import RUN, check_folder_kind_and_parents
-    from efficient_attention.workdir.verify import verify_checkpoints
 
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)

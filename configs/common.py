@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from efficient_attention.config.nested_dicts import default_fields
+from efficient_attention.config.dict_conversion import default_fields
 from efficient_attention.config.run import RunConfig
 
 

@@ -45,7 +45,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Raises:
         RunError, InputError: as `write_atomically`.
     """
-    partial = partial_path(path)
+    partial = temporary_path(path)
     with _one_line_os_errors(path, partial):
         try:
             _make_parent(path)
@@ -69,20 +69,20 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     Raises:
         RunError, InputError: the folder cannot be written, or has content; the message names it.
     """
-    partial = partial_path(folder)
+    partial = temporary_path(folder)
     with _one_line_os_errors(folder, partial):
         try:
             _make_parent(folder)
             partial.mkdir()
             yield partial
-            flush_all(partial)
+            flush_folder_to_disk(partial)
             partial.rename(folder)
             flush(folder.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def partial_path(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Returns an unused temporary path in the same folder; its name contains the process id."""
     return path.with_name(f'{PREFIX}{os.getpid()}-{secrets.token_hex(4)}')
 
@@ -106,7 +106,7 @@ def _make_parent(path: Path) -> None:
     remove_stale_temporaries(path.parent)
 
 
-def flush_all(folder: Path) -> None:
+def flush_folder_to_disk(folder: Path) -> None:
     """Waits until all files in a folder, and their names, are flushed to disk (fsync)."""
     for path in [*folder.rglob('*'), folder]:
         flush(path)

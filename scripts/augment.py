@@ -25,7 +25,7 @@ from pathlib import Path
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model, define_output
+from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_model, define_output
 from scripts.predict import parse_field
 
 
@@ -42,7 +42,7 @@ def main() -> None:
 
     config = dataclasses.replace(ExamplesConfig(), **dict(parse_field(text) for text in options.set))
     vectors = open_vectors(Path(options.vectors)) if options.vectors else None
-    filler = MaskFiller(options.model, checkpoint=chosen_checkpoint(options))
+    filler = MaskFiller(options.model, checkpoint=checkpoint_from_flags(options))
     replacer = WordReplacer(filler, vectors, candidates=options.candidates)
     draws = {'copies': options.copies, 'share': options.share, 'seed': options.seed}
     print(json.dumps(augment_file(Path(options.input), options.output, replacer, config, **draws)))

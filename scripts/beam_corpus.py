@@ -24,7 +24,7 @@ from efficient_attention.data.corpus.distributed_split_writer import (
 )
 from efficient_attention.data.corpus.prepared_corpus import SPLITS
 from efficient_attention.data.preparation.held_out_documents import document_hash
-from efficient_attention.data.sources.source import open_source
+from efficient_attention.data.sources.text_source import open_source
 
 TRAIN, HELD_OUT = SPLITS
 
@@ -100,7 +100,7 @@ def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, s
         yield split, (*place, number), record
 
 
-def plan_split(split: tuple[str, Iterable[DocumentSizes]], shard_bytes: int) -> tuple[str, list[RecordPlace]]:
+def plan_shards_of_split(split: tuple[str, Iterable[DocumentSizes]], shard_bytes: int) -> tuple[str, list[RecordPlace]]:
     """Divides the records of one split into shards; returns the split's name and the first record of each shard."""
     name, documents = split
     ordered = sorted(documents, key=lambda document: document.place)
@@ -132,7 +132,7 @@ def write_index(
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusOutput:
+class CorpusWriteSettings:
     """Settings of the second pass over a corpus: output folder, tokenizer, held-out threshold and shard size.
 
     Attributes:
@@ -152,7 +152,7 @@ class CorpusOutput:
     shard_bytes: int
 
 
-def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: CorpusOutput) -> None:
+def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: CorpusWriteSettings) -> None:
     """Runs the second pass over a corpus: tokenises all documents, and writes shards and index files of both splits.
 
     The file COUNTS in the output folder gets one line of counts per split.
@@ -162,7 +162,7 @@ def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: CorpusOutp
         tokenise, target.threshold, str(target.tokenizer_file), target.vocabulary_size
     ).with_outputs('sizes', main='records')
     sizes = tokenised.sizes | 'sizes of a split' >> beam.GroupByKey()
-    plan = beam.pvalue.AsDict(sizes | 'plan' >> beam.Map(plan_split, target.shard_bytes))
+    plan = beam.pvalue.AsDict(sizes | 'plan' >> beam.Map(plan_shards_of_split, target.shard_bytes))
     (
         tokenised.records
         | 'find shard' >> beam.Map(assign_to_shard, plan)

@@ -166,11 +166,11 @@ def check_flags(command: str, benchmark: ModuleType, options: flags.FlagValues) 
     for path in (options[name].value for name in ('output', 'plot') if name in options):
         if path and not path.parent.is_dir():
             raise InputError(f'{path}: there is no folder {path.parent}')
-    if needs_peers(command, benchmark, options) and not options.peers_python.exists():
+    if needs_peer_environment(command, benchmark, options) and not options.peers_python.exists():
         raise InputError(f'{options.peers_python} does not exist: run `make peers` first, or give --peers_python')
 
 
-def needs_peers(command: str, benchmark: ModuleType, options: flags.FlagValues) -> bool:
+def needs_peer_environment(command: str, benchmark: ModuleType, options: flags.FlagValues) -> bool:
     """Returns whether a benchmark also measures other libraries, which need a separate Python environment."""
     if command == 'attention':
         return not options.from_json and any(benchmark.SIDES[name].peer for name in options.sides)

@@ -26,14 +26,14 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
-    chosen_checkpoint,
+    checkpoint_from_flags,
     define_checkpoint,
     define_length,
     define_model,
     define_output,
 )
 from efficient_attention.errors import InputError
-from efficient_attention.processes.phases import READING, note_phase
+from efficient_attention.processes.phase_log import READING, note_phase
 
 if TYPE_CHECKING:
     from efficient_attention.interop.pretrained import Pretrained
@@ -47,8 +47,8 @@ def main() -> None:
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options)
     # This import is late, so that --help and flag errors are fast.
-    from efficient_attention.interop.adapt import extend_positions
     from efficient_attention.interop.compact_export import save_compact
+    from efficient_attention.interop.encoder_adaptation import extend_positions
     from efficient_attention.interop.huggingface_export import save_pretrained
     from efficient_attention.interop.pretrained import open_pretrained
 
@@ -57,7 +57,7 @@ def main() -> None:
     output = options.output
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f'--output {output}: there is something already')
-    pretrained = open_pretrained(options.model, chosen_checkpoint(options))
+    pretrained = open_pretrained(options.model, checkpoint_from_flags(options))
     pretrained = extend_positions(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )

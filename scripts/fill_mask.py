@@ -10,7 +10,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
+from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_model
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     from efficient_attention.interop.config_import import read_config_json
 
     is_run = 'task' in read_config_json(options.model)
-    fill = MaskFiller(options.model, checkpoint=chosen_checkpoint(options) or ('last' if is_run else ''))
+    fill = MaskFiller(options.model, checkpoint=checkpoint_from_flags(options) or ('last' if is_run else ''))
     for text in texts:
         masks = fill(text, options.top)
         print(text)

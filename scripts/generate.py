@@ -13,7 +13,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_trained_workdir
+from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_trained_workdir
 from efficient_attention.errors import InputError, require_at_least
 
 DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
@@ -29,7 +29,7 @@ def main() -> None:
     from efficient_attention.inference.sampling import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
-    generate = TextGenerator(options.workdir, checkpoint=chosen_checkpoint(options))
+    generate = TextGenerator(options.workdir, checkpoint=checkpoint_from_flags(options))
     if options.beams:
         search = {name: options[name].value for name in ('max_tokens', 'beams', 'best')}
         for found in generate.beam_search(options.prompt, **search):

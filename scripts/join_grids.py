@@ -23,7 +23,7 @@ from absl import flags
 
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError, one_line
 from efficient_attention.experiments.grid_configs import OVERRIDES, ROWS, describe_field
 from efficient_attention.experiments.grid_report import grid_picture, grid_table

@@ -5,7 +5,7 @@
     python scripts/make_arena_data.py --output data/lra --train pathfinder:rows=200000:size=32
 
 Datasets are named as in configs, see efficient_attention/data/arena/dataset_registry.py. The layouts are described in
-efficient_attention/data/arena/original_format_writer.py. The last line of output is one JSON object with the files.
+efficient_attention/data/arena/benchmark_format_writer.py. The last line of output is one JSON object with the files.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -31,10 +31,10 @@ SETS = {
 def main() -> None:
     """Reads the flags, and writes the chosen datasets in the original layout."""
     parse_flags(sys.argv, ('output',))
+    from efficient_attention.data.arena.benchmark_format_writer import write_original_format
     from efficient_attention.data.arena.dataset_registry import (
         open_arena_dataset,
     )  # imported late, so that --help and flag errors are fast
-    from efficient_attention.data.arena.original_format_writer import write_original_format
 
     sets = {split: open_arena_dataset(flag.value, f'--{split}') for split, flag in SETS.items() if flag.value}
     if not sets:

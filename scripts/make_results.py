@@ -27,7 +27,7 @@ from typing import Any
 
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.experiments.grid_report import grid_table
 
@@ -41,11 +41,11 @@ def main() -> None:
     parse_flags(sys.argv)
     for source in sorted(RESULTS.glob('*.json')):
         page = source.with_suffix('.md')
-        write_atomically(page, page_text(source))
+        write_atomically(page, format_page(source))
         print(page.relative_to(RESULTS.parents[1]))
 
 
-def page_text(source: Path) -> str:
+def format_page(source: Path) -> str:
     """Returns the Markdown text of a result page, made from the subject's JSON file.
 
     Raises:
@@ -60,11 +60,11 @@ def page_text(source: Path) -> str:
         f'{page["about"]} The guide to this subject is [{page["guide"]}](../{page["guide"]}).',
     ]
     for section in page['sections']:
-        parts += section_parts(f'{source.name}: section {section.get("title", "without title")!r}', section)
+        parts += section_markdown(f'{source.name}: section {section.get("title", "without title")!r}', section)
     return '\n\n'.join(parts) + '\n'
 
 
-def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
+def section_markdown(where: str, section: Mapping[str, Any]) -> Iterator[str]:
     """Yields the Markdown paragraphs, tables and code blocks of one section of a result page."""
     check_fields(where, section, SECTION_FIELDS, {'title'})
     if ('runs' in section) == ('source' in section):
@@ -75,7 +75,7 @@ def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
     for table in section.get('tables', []):
         if 'caption' in table:
             yield table['caption']
-        yield table_text(where, table)
+        yield format_table(where, table)
     for picture in section.get('pictures', []):
         yield f'![{picture["shows"]}](../{picture["file"].removeprefix("docs/")})'
     if 'source' in section:
@@ -84,7 +84,7 @@ def section_parts(where: str, section: Mapping[str, Any]) -> Iterator[str]:
         yield '\n'.join(['```bash', f'# {run["when"]}', *run['commands'], '```'])
 
 
-def table_text(where: str, table: Mapping[str, Any]) -> str:
+def format_table(where: str, table: Mapping[str, Any]) -> str:
     """Returns a Markdown table of a result page, from the given rows or from runs of `train_grid.py`."""
     if 'grid' in table:
         grid = read_json_file(RESULTS / 'data' / table['grid'])

@@ -42,7 +42,7 @@ def score_ngrams(options: flags.FlagValues) -> dict[str, object]:
     Every token except the first is predicted once.
     """
     from efficient_attention.data.text.prepare import prepare_text  # imported late, so that flag errors are fast
-    from efficient_attention.inference.ngram import count_ngrams, token_bits
+    from efficient_attention.inference.ngram_language_model import count_ngrams, token_bits
     from efficient_attention.workdir.config_file import read_config
 
     config = read_config(options.workdir)

@@ -41,9 +41,9 @@ def main() -> None:
     topology = parse_topology(TOPOLOGY.value)
     from efficient_attention.planning.plan import as_dict, make_plan
     from efficient_attention.planning.report import format_plan
-    from efficient_attention.training.fill_config import config_without_data
+    from efficient_attention.training.fill_config import fill_config_for_plan
 
-    plan = make_plan(config_without_data(CONFIG.value.to_dict()), topology, is_searched=LARGEST.value)
+    plan = make_plan(fill_config_for_plan(CONFIG.value.to_dict()), topology, is_searched=LARGEST.value)
     print(format_plan(plan))
     if OUTPUT.value:
         write_atomically(OUTPUT.value, json.dumps(as_dict(plan), indent=2) + '\n')

@@ -13,7 +13,7 @@ from absl import flags
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.metrics import read_log, unreadable_lines_note
+from efficient_attention.workdir.metrics import parse_metrics_log, unreadable_lines_note
 from efficient_attention.workdir.report import metric_series, unigram_baselines
 from efficient_attention.workdir.report_charts import Series, line_chart
 
@@ -45,7 +45,7 @@ def read_metric_series(workdir: Path, metric: str, only: str | None = None) -> t
 
     If `only` is given, other splits are left out. The baseline is None if it was not measured.
     """
-    rows, dropped = read_log(workdir)
+    rows, dropped = parse_metrics_log(workdir)
     notes = unreadable_lines_note(workdir, dropped)
     if not rows:
         raise InputError(next(iter(notes), f'{workdir}: no metrics there (metrics.jsonl is missing or empty)'))

@@ -23,7 +23,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
-    chosen_checkpoint,
+    checkpoint_from_flags,
     define_batch_size,
     define_checkpoint,
     define_length,
@@ -44,7 +44,7 @@ def main() -> None:
     if options.files:
         fields[options.split] = options.files
     size = {'batch_size': options.batch_size, 'length': options.length}
-    where = {'split': options.split, 'checkpoint': chosen_checkpoint(options)}
+    where = {'split': options.split, 'checkpoint': checkpoint_from_flags(options)}
     print(json.dumps(predict_files(options.model, options.output, **where, **size, **fields)))
 
 

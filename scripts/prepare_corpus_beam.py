@@ -32,6 +32,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.corpus_split_writer import SHARD_BYTES
 from efficient_attention.data.corpus.distributed_split_writer import COUNTS, digest_split, write_split_index
 from efficient_attention.data.corpus.prepare import (
     CorpusStatistics,
@@ -41,11 +42,10 @@ from efficient_attention.data.corpus.prepare import (
     write_vocabulary_and_manifest,
 )
 from efficient_attention.data.corpus.prepared_corpus import SPLITS
-from efficient_attention.data.corpus.writer import SHARD_BYTES
 from efficient_attention.data.preparation.cache_folder import MANIFEST, TOKENIZER, json_sha256, new_cache_folder
 from efficient_attention.data.preparation.held_out_documents import held_out_threshold
-from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.text_files import find_files
+from efficient_attention.data.sources.text_source import open_source
 from efficient_attention.errors import InputError, RunError, require
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +56,7 @@ LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')
 FIELDS = ('source', 'held_out', 'cache', 'tokenizer', 'vocab_size', 'lowercase')
 
 
-class FirstPass(NamedTuple):
+class FirstPassStatistics(NamedTuple):
     """The result of the first pass over a corpus: held-out threshold, characters, and document numbers."""
 
     threshold: int  # documents with a hash below this number are held out
@@ -125,7 +125,7 @@ def build_corpus(
     folder: Path, config: DataConfig, tokenizer: Tokenizer, sources: list[str], beams: list[str], shard_bytes: int
 ) -> None:
     """Runs both Beam passes and writes the corpus; its folder appears only when the corpus is complete."""
-    from scripts.beam_corpus import CorpusOutput, write_corpus
+    from scripts.beam_corpus import CorpusWriteSettings, write_corpus
 
     started = time.monotonic()
     survey = compute_statistics(config, folder.parent, sources, beams)
@@ -135,7 +135,7 @@ def build_corpus(
         for split in SPLITS:
             (partial / split).mkdir()
         size = tokenizer.get_vocab_size()
-        target = CorpusOutput(partial, partial / TOKENIZER, size, survey.threshold, survey.firsts, shard_bytes)
+        target = CorpusWriteSettings(partial, partial / TOKENIZER, size, survey.threshold, survey.firsts, shard_bytes)
         with run_beam_pipeline(beams) as pipeline:
             write_corpus(pipeline, sources, target)
         counts, unigram_counts, content = summarize_splits(partial, size)
@@ -145,7 +145,7 @@ def build_corpus(
     print(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s')
 
 
-def compute_statistics(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> FirstPass:
+def compute_statistics(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> FirstPassStatistics:
     """Runs the first Beam pass: counts and hashes all documents, and computes the threshold of held-out documents.
 
     Raises:
@@ -165,7 +165,7 @@ def compute_statistics(config: DataConfig, cache: Path, sources: list[str], beam
         raise InputError(f'data.source {config.source!r}: no text in it')
     counts = [found.get(str(file), [0])[0] for file in range(len(sources))]
     firsts = {file: sum(counts[:file]) for file in range(len(sources))}
-    return FirstPass(held_out_threshold([lowest, highest], config.held_out), characters, firsts)
+    return FirstPassStatistics(held_out_threshold([lowest, highest], config.held_out), characters, firsts)
 
 
 @contextlib.contextmanager

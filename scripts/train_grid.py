@@ -37,7 +37,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.processes.allocator import keep_freed_memory
-from efficient_attention.processes.phases import PREPARATION, note_phase
+from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'Config file whose argument is <row>,<column>.')
 WORKDIR = define_workdir('Folder that gets the workdirs of all cells.')
@@ -70,9 +70,9 @@ def main() -> None:
         make_cells,
         parse_learning_rates,
     )
-    from efficient_attention.experiments.grid_configs import read_row_values
+    from efficient_attention.experiments.grid_configs import read_started_cell_configs
     from efficient_attention.experiments.grid_report import grid_table, read_known_baselines, write_grid
-    from efficient_attention.experiments.seeds import check_no_seed_override
+    from efficient_attention.experiments.multi_seed_runs import check_no_seed_override
     from efficient_attention.workdir.folder_kind import GRID, check_folder_kind_and_parents
 
     note_phase(PREPARATION)
@@ -93,7 +93,7 @@ def main() -> None:
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
     known = read_cells(WORKDIR.value)
     yardsticks = read_known_baselines(WORKDIR.value)
-    of_others = read_row_values(WORKDIR.value, known.keys() - {row for row, _ in cells} - yardsticks.keys())
+    of_others = read_started_cell_configs(WORKDIR.value, known.keys() - {row for row, _ in cells} - yardsticks.keys())
     computed, unread = compute_all_baselines(of_others | cells)
     yardsticks |= computed
     write_grid(known, yardsticks, WORKDIR.value)

@@ -21,7 +21,7 @@ from ml_collections import config_flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
 from efficient_attention.processes.allocator import keep_freed_memory
-from efficient_attention.processes.phases import PREPARATION, note_phase
+from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'Config file, as for train.py.')
 WORKDIR = define_workdir('Folder that gets the workdirs of all seeds.')
@@ -31,7 +31,7 @@ SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, separated 
 def main() -> None:
     """Reads the flags, trains the config with each seed, and prints the table of metrics."""
     parse_flags(sys.argv, required=('config', 'workdir'))
-    from efficient_attention.experiments.seeds import (
+    from efficient_attention.experiments.multi_seed_runs import (
         check_no_seed_override,
         seeds_table,
         train_seeds,

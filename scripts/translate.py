@@ -29,7 +29,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import (
-    chosen_checkpoint,
+    checkpoint_from_flags,
     define_batch_size,
     define_checkpoint,
     define_integers,
@@ -37,7 +37,7 @@ from efficient_attention.commands.flags import (
     define_output,
     define_path,
 )
-from efficient_attention.config.json_text import parse_json
+from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.errors import InputError
 from efficient_attention.processes.allocator import keep_freed_memory
 
@@ -67,8 +67,8 @@ def main() -> None:
     from efficient_attention.inference.translator import make_pretrained_translator
     from efficient_attention.interop.pretrained import open_pretrained
 
-    named = given_search_options(options)
-    pretrained = open_pretrained(options.model, chosen_checkpoint(options))
+    named = search_options_from_flags(options)
+    pretrained = open_pretrained(options.model, checkpoint_from_flags(options))
     decoding = pretrained_decoding_options(pretrained, options.model, named, {'beams': BEAMS})
     translator = make_pretrained_translator(pretrained, options.model, decoding, options.prefix, length=options.length)
     if options.output is None and options.input is not None:
@@ -84,7 +84,7 @@ def main() -> None:
         print_scores(options, translator.decoding.reported_options())
 
 
-def given_search_options(options: flags.FlagValues) -> dict[str, Any]:
+def search_options_from_flags(options: flags.FlagValues) -> dict[str, Any]:
     """Returns the search flags that the command line sets; raises InputError if a value cannot be parsed."""
     named = {name: options[name].value for name in SEARCH if options[name].present}
     if 'bad_words_ids' in named:
@@ -108,9 +108,9 @@ def score_existing_output(options: flags.FlagValues) -> None:
 
 def print_scores(options: flags.FlagValues, search: dict[str, Any] | None = None) -> None:
     """Prints the scores of the generated texts against the references, and the search settings if known."""
-    from efficient_attention.inference.translate_file import file_scores
+    from efficient_attention.inference.translate_file import score_translated_file
 
-    print(json.dumps(file_scores(options.output, options.references, form=options.format) | (search or {})))
+    print(json.dumps(score_translated_file(options.output, options.references, form=options.format) | (search or {})))
 
 
 def define_flags() -> flags.FlagValues:
@@ -140,12 +140,12 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         'prefix', None, "Text put before each source; by default the run's prefix.", flag_values=options
     )
-    define_search(options)
+    define_search_flags(options)
     define_batch_size(32, '', options)
     return options
 
 
-def define_search(options: flags.FlagValues) -> None:
+def define_search_flags(options: flags.FlagValues) -> None:
     """Defines the flags of beam search, such as beams, length penalty and maximum tokens.
 
     If a flag is not given, the files of a Hugging Face folder may set the option. So the defaults here are only for

@@ -30,7 +30,7 @@ from efficient_attention.atomic_files import atomic_file, write_atomically
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import picture as shades
 from efficient_attention.attention.patterns.pattern import Pattern, head_patterns
-from efficient_attention.attention.patterns.tile_table import disjoint_passes, tile_table
+from efficient_attention.attention.patterns.tile_table import split_into_disjoint_patterns, tile_table
 from efficient_attention.commands.command_line import parse_flags, run_command, split_subcommand
 from efficient_attention.commands.flags import define_length, define_output
 from efficient_attention.errors import InputError, require
@@ -140,7 +140,7 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
     for pattern, name in names.items():
         print(f'{name}{text}')
         print(shades.ascii_picture(pattern, length))
-        print('\n'.join(shades.describe(pattern, length, tile)))
+        print('\n'.join(shades.describe_pattern_cost(pattern, length, tile)))
     drawn = list(names.items())[:MOST_HEADS]
     if len(drawn) < len(names):
         print(f'the picture shows {len(drawn)} of {len(names)} different heads')
@@ -162,7 +162,7 @@ def pad_panel_rows(rows: list[list[Panel]], columns: int) -> list[Panel | None]:
 
 def pattern_panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
     """Returns the pictures of one head's pattern: one in natural order, and one per pass with reordered positions."""
-    parts = disjoint_passes(pattern)
+    parts = split_into_disjoint_patterns(pattern)
     result = [(shades_in_natural_order(pattern, length, tile), f'{name}natural order')]
     for number, (part, order) in enumerate(parts, 1):
         if order > 1:
@@ -183,7 +183,7 @@ def shades_in_natural_order(pattern: Pattern, length: int, tile: int) -> np.ndar
     positions = np.arange(length)
     by_pair = length <= MOST_PAIRS
     picture = np.zeros((length if by_pair else -(-length // tile),) * 2, np.uint8)
-    for part, order in disjoint_passes(pattern):
+    for part, order in split_into_disjoint_patterns(pattern):
         if by_pair:
             found = shades.pair_shades(part, positions, tile)
         else:

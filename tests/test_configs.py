@@ -11,9 +11,9 @@ import pytest
 from flax import nnx
 
 from configs.lm.common import SMALL_DECODERS, small_decoder_config
+from efficient_attention.config.dict_conversion import default_fields, from_dict
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.nested_dicts import default_fields, from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder

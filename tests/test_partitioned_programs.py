@@ -29,9 +29,9 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.models.encoder_sizes import bert_fields
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import abstract_arrays, batch_sharding, make_mesh, state_shardings
-from efficient_attention.models.sizes import bert_fields
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.objectives.objective import Objective, total_loss
 from efficient_attention.objectives.pretraining import Pretraining
@@ -39,7 +39,7 @@ from efficient_attention.objectives.text_to_text import TextToText
 from efficient_attention.planning.cost import cost_of
 from efficient_attention.planning.hlo_program import parse_program
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import KeyedRows, row_keys
+from efficient_attention.training.step import RowsWithRandomKeys, row_keys
 from tests.collectives import INVOLUNTARY, Sizes, compiling_anew, forbidden, named, sent
 from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch
@@ -163,11 +163,11 @@ def step_of(name: str) -> Step:
     params = jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(state))
 
     def function(params: Any, batch: dict, carry: Any) -> Any:
-        def loss_of(params: Any, rows: KeyedRows) -> Any:
+        def loss_of(params: Any, rows: RowsWithRandomKeys) -> Any:
             sums, handed_on = objective.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B)
             return total_loss(sums, objective.weights(batch)), (sums, handed_on)
 
-        whole = KeyedRows(batch, row_keys(jax.random.key(3), batch), carry)
+        whole = RowsWithRandomKeys(batch, row_keys(jax.random.key(3), batch), carry)
         (loss, (sums, handed_on)), gradients = jax.value_and_grad(loss_of, has_aux=True)(params, whole)
         return (loss, sums), gradients, handed_on
 

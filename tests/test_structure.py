@@ -112,7 +112,7 @@ def arrow_points_back(source: str, target: str) -> bool:
 
 
 def part_of(module: str) -> str | None:
-    """'data' for 'efficient_attention.data.sources.source'; None outside the package and for the package itself."""
+    """'data' for 'efficient_attention.data.sources.x'; None outside the package and for the package itself."""
     parts = module.split('.')
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
 

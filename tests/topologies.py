@@ -74,7 +74,7 @@ def run_jobs(entry: Any) -> None:
     """`train.py` in which all jobs of the environment take the place of the one training."""
     from efficient_attention.commands.command_line import run_command
     from efficient_attention.errors import RunStopped
-    from efficient_attention.processes.stop_signal import StopSignal
+    from efficient_attention.processes.graceful_stop import GracefulStop
     from efficient_attention.training import guarded_run, loop
     from efficient_attention.training.fill_config import fill_config
 
@@ -102,7 +102,7 @@ def run_jobs(entry: Any) -> None:
             guarded_run.build_run = lambda _config, run=run, **_opened: run
             loop.jit_train_step = lambda _run, text=text: jitted(text)
             loop.Trainer.next_batch = read
-            StopSignal.is_stop_due = lambda *_, stop_at=job.stop_at, log=log: bool(log) and log[-1][0] == stop_at
+            GracefulStop.is_stop_due = lambda *_, stop_at=job.stop_at, log=log: bool(log) and log[-1][0] == stop_at
             with contextlib.suppress(RunStopped):
                 train(run.config, Path(job.workdir))
             with (Path(job.workdir) / ROWS.format(jax.process_index())).open('a', encoding='utf-8') as file:

@@ -16,7 +16,7 @@ them to masked positions, as here. It also has more masks on rare words and batc
 from ml_collections import ConfigDict
 
 from configs.common import default_config, set_fields
-from efficient_attention.models.sizes import distilbert_fields
+from efficient_attention.models.encoder_sizes import distilbert_fields
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 ALONE = '-alone'

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from configs.common import default_config, set_fields
 from configs.finetune.common import GLUE_TASKS, glue_config
-from efficient_attention.models.sizes import tinybert_fields
+from efficient_attention.models.encoder_sizes import tinybert_fields
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 STAGES = ('general', 'intermediate', 'prediction')

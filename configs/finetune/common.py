@@ -3,7 +3,7 @@
 from ml_collections import ConfigDict, config_dict
 
 from configs.common import default_config
-from efficient_attention.config.nested_dicts import default_fields
+from efficient_attention.config.dict_conversion import default_fields
 from efficient_attention.config.run import RunConfig
 
 

@@ -3,7 +3,7 @@
 python train.py --config configs/pretrain/albert.py:base --workdir runs/albert_base
 
 The size follows the colon: base, large, xlarge, xxlarge. Parameter counts of encoder and pooler: 11,683,584,
-17,683,968, 58,724,864 and 222,595,584 (tests/models/test_sizes.py). The recipe is from Lan et al. 2019 (arXiv
+17,683,968, 58,724,864 and 222,595,584 (tests/models/test_encoder_sizes.py). The recipe is from Lan et al. 2019 (arXiv
 1909.11942, section 4.1) and its released code, except max_masked: the code's 20 predictions at length 512 would be 4 %
 of the tokens, and 15 % are 77. Not run here: the paper used 64 to 512 TPU v3.
 """
@@ -11,7 +11,7 @@ of the tokens, and 15 % are 77. Not run here: the paper used 64 to 512 TPU v3.
 from ml_collections import ConfigDict
 
 from configs.common import default_config, set_fields
-from efficient_attention.models.sizes import albert_fields
+from efficient_attention.models.encoder_sizes import albert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:

@@ -3,15 +3,16 @@
 python train.py --config configs/pretrain/bert.py:base --workdir runs/bert_base
 
 The size follows the colon: base, large, tiny, mini, small, medium, or any of the 24 miniatures as <layers>x<width>,
-such as 4x256. Parameter counts of encoder and pooler: base 109,482,240, large 335,141,888 (tests/models/test_sizes.py
-has all). The recipe is from Devlin et al. 2018 (arXiv 1810.04805, A.2) and its released code. 90 % of the paper's steps
-run at length 128, the rest at 512. Not run here: a million steps take days on a TPU pod.
+such as 4x256. Parameter counts of encoder and pooler: base 109,482,240, large 335,141,888
+(tests/models/test_encoder_sizes.py has all). The recipe is from Devlin et al. 2018 (arXiv 1810.04805, A.2) and its
+released code. 90 % of the paper's steps run at length 128, the rest at 512. Not run here: a million steps take days on
+a TPU pod.
 """
 
 from ml_collections import ConfigDict
 
 from configs.common import default_config, set_fields
-from efficient_attention.models.sizes import bert_fields
+from efficient_attention.models.encoder_sizes import bert_fields
 
 
 def get_config(size: str = 'base') -> ConfigDict:

@@ -2,7 +2,7 @@
 
 python train.py --config configs/pretrain/bigbird.py --workdir runs/bigbird
 
-127,468,800 parameters with pooler (tests/models/test_sizes.py). The recipe follows Zaheer et al. 2020 (arXiv
+127,468,800 parameters with pooler (tests/models/test_encoder_sizes.py). The recipe follows Zaheer et al. 2020 (arXiv
 2007.14062, appendix E) as far as it is published: 256 rows, rate 1e-4, 10,000 steps of warm-up. The number of steps is
 our choice. Unlike in the paper's code, attention dropout also acts on the sparse path, and random blocks are sampled
 from all blocks at every length. Not run here at this size; configs/pretrain/books_long.py has a small one.
@@ -11,7 +11,7 @@ from all blocks at every length. Not run here at this size; configs/pretrain/boo
 from ml_collections import ConfigDict
 
 from configs.common import default_config, set_fields
-from efficient_attention.models.sizes import bigbird_fields
+from efficient_attention.models.encoder_sizes import bigbird_fields
 
 
 def get_config() -> ConfigDict:

@@ -2,17 +2,17 @@
 
 python train.py --config configs/pretrain/longformer.py --workdir runs/longformer
 
-148,659,456 parameters with pooler and projections of global tokens (tests/models/test_sizes.py). This config leaves out
-these projections, because tasks mark tokens as global, but pretraining does not. Sizes, batch (64 rows), steps, rate
-and warm-up are from Beltagy et al. 2020 (arXiv 2004.05150, section 5). The paper continues from RoBERTa with a
-polynomial decay; this config starts from scratch with a linear decay. Not run here at this size;
+148,659,456 parameters with pooler and projections of global tokens (tests/models/test_encoder_sizes.py). This config
+leaves out these projections, because tasks mark tokens as global, but pretraining does not. Sizes, batch (64 rows),
+steps, rate and warm-up are from Beltagy et al. 2020 (arXiv 2004.05150, section 5). The paper continues from RoBERTa
+with a polynomial decay; this config starts from scratch with a linear decay. Not run here at this size;
 configs/pretrain/books_long.py has a small one.
 """
 
 from ml_collections import ConfigDict
 
 from configs.common import default_config, set_fields
-from efficient_attention.models.sizes import longformer_fields
+from efficient_attention.models.encoder_sizes import longformer_fields
 
 
 def get_config() -> ConfigDict:

@@ -2,10 +2,10 @@
 
     python train.py --config configs/text_to_text/bart.py:base --workdir runs/bart_base
 
-139,420,416 and 406,291,456 parameters (tests/models/test_text_to_text_sizes.py). The recipe is section 5.1's for large:
-one mask per span over 30 % of the words, sentences in random order, 500,000 steps of 8,000 texts. The paper removes
-dropout in the last tenth of the steps; this config does not. The paper names no rate, warm-up, betas or length. They
-are RoBERTa's (Liu et al. 2019, arXiv 1907.11692, table 9), with 512 tokens per text. The byte-pair vocabulary is
+139,420,416 and 406,291,456 parameters (tests/models/test_encoder_decoder_sizes.py). The recipe is section 5.1's for
+large: one mask per span over 30 % of the words, sentences in random order, 500,000 steps of 8,000 texts. The paper
+removes dropout in the last tenth of the steps; this config does not. The paper names no rate, warm-up, betas or length.
+They are RoBERTa's (Liu et al. 2019, arXiv 1907.11692, table 9), with 512 tokens per text. The byte-pair vocabulary is
 trained here. Not run here at these sizes; books.py has a small one.
 """
 
@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from configs.common import set_fields
 from configs.text_to_text.common import text_to_text_config
-from efficient_attention.models.text_to_text_sizes import bart_fields
+from efficient_attention.models.encoder_decoder_sizes import bart_fields
 
 SIZES = {'base': 6e-4, 'large': 4e-4}  # {name of the size: learning rate}
 

@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 
 from configs.common import set_fields
 from configs.text_to_text.common import text_to_text_config
-from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields
+from efficient_attention.models.encoder_decoder_sizes import bart_fields, t5_fields
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 NOISES = {'t5': 'span_corruption', 'bart': 'bart'}

@@ -3,10 +3,10 @@
     python train.py --config configs/text_to_text/t5.py:small --workdir runs/t5_small
     python train.py --config configs/text_to_text/t5.py:v1_1-base --workdir runs/t5_v1_1_base
 
-`small` has 60,506,624 parameters, `v1_1-small` 76,961,152; tests/models/test_text_to_text_sizes.py has all. The recipe
-is from sections 3.1.2 and 3.1.4 and the released code: 2^19 steps of 128 rows of 512 tokens, Adafactor with the rate
-0.01 * (10,000 / step)^0.5, and a loss of 1e-4 on the square of log z. Here the rate rises over the first 10,000 steps;
-in the paper it is 0.01 there. Version 1.1 has gates, a separate output matrix and no dropout.
+`small` has 60,506,624 parameters, `v1_1-small` 76,961,152; tests/models/test_encoder_decoder_sizes.py has all. The
+recipe is from sections 3.1.2 and 3.1.4 and the released code: 2^19 steps of 128 rows of 512 tokens, Adafactor with the
+rate 0.01 * (10,000 / step)^0.5, and a loss of 1e-4 on the square of log z. Here the rate rises over the first 10,000
+steps; in the paper it is 0.01 there. Version 1.1 has gates, a separate output matrix and no dropout.
 
 Data: files of JSON lines with a field `text`, the published form of C4's English part. The 32,000 pieces are a
 SentencePiece model in the paper, and a unigram model trained here (`--config.data.tokenizer=spiece.model` uses the
@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from configs.common import set_fields
 from configs.text_to_text.common import text_to_text_config
-from efficient_attention.models.text_to_text_sizes import T5_SIZES, T5_V1_1_SIZES, t5_fields, t5_v1_1_fields
+from efficient_attention.models.encoder_decoder_sizes import T5_SIZES, T5_V1_1_SIZES, t5_fields, t5_v1_1_fields
 
 SIZES = (*T5_SIZES, *(f'v1_1-{size}' for size in T5_V1_1_SIZES))
 RATES = ('dropout_rate', 'attention_dropout_rate', 'feed_forward_dropout_rate')

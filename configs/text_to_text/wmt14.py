@@ -10,8 +10,8 @@ The recipe is from sections 5.3 and 5.4 and table 3: Adam with betas 0.9 and 0.9
 4,000 steps to width^-0.5 * 4000^-0.5 and then falls with the square root of the step. Dropout is 0.1 and 0.3, label
 smoothing 0.1. Training takes 100,000 and 300,000 steps of some 25,000 tokens per side. The paper averages the last 5
 (big: 20) checkpoints and searches with 4 beams, alpha 0.6 and at most 50 tokens more than the source. Paper: BLEU 27.3
-and 28.4, with 65 and 213 million parameters (here 63,082,496 and 214,245,376; tests/models/test_text_to_text_sizes.py).
-Not run here.
+and 28.4, with 65 and 213 million parameters (here 63,082,496 and 214,245,376;
+tests/models/test_encoder_decoder_sizes.py). Not run here.
 
 `eval.py --average 5` averages the 5 checkpoints that are kept, 5,000 steps apart; the paper's are 10 minutes apart.
 """
@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from configs.common import set_fields
 from configs.text_to_text.common import text_to_text_config
-from efficient_attention.models.text_to_text_sizes import vaswani_fields
+from efficient_attention.models.encoder_decoder_sizes import vaswani_fields
 
 SIZES = {'base': 100_000, 'big': 300_000}  # {name of the size: training steps}
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention import reference
+from efficient_attention.attention import reference_backend
 from efficient_attention.attention.checks import (
     check_additive,
     check_bias,
@@ -179,7 +179,7 @@ def attend_with_options(
     request, mesh = keep_out(request), device_mesh()
     try:
         if backend == 'reference':
-            out, lse = reference.compute_attention(request)
+            out, lse = reference_backend.compute_attention(request)
         elif mesh is not None and has_sequence_axis(mesh):
             out, lse = attend_sharded(request, mesh, get_implementation(mechanism))
         else:
@@ -302,4 +302,4 @@ def weights_with_options(
     query: Array, key: Array, mechanism: Mechanism, options: CallOptions
 ) -> Float[Array, 'B H L M']:
     """Computes `attention_weights` with its keyword arguments in one object."""
-    return reference.weights(with_padding_zeroed(make_request(query, key, key, mechanism, options)))[0]
+    return reference_backend.weights(with_padding_zeroed(make_request(query, key, key, mechanism, options)))[0]

@@ -28,8 +28,8 @@ from efficient_attention.attention.request import (
     with_query_padding_zeroed,
     without_padding,
 )
+from efficient_attention.attention.single_text_rows import check_single_text_rows, is_single_segment_row
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.whole_rows import check_whole_rows, is_single_segment_row
 
 NO_OPTIONS = CallOptions()
 
@@ -120,7 +120,7 @@ def compress_keys(
     if make is None:
         return None
     request = Request(keys.key, keys.key, keys.value, mechanism, both, unknown, None, learned=learned)
-    check_whole_rows(request)
+    check_single_text_rows(request)
     return CompressedKeys(*make(request), keys.segments.max(axis=1), is_single_segment_row(keys.segments))
 
 

@@ -32,7 +32,7 @@ def row_seeds(rng: Array, batch: int) -> UInt32[Array, 'B']:
     return jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(rng)
 
 
-def keep_mask(rng: Array, rate: float, batch: int, *indices: Integer[Array, '...']) -> Bool[Array, 'B ...']:
+def dropout_keep_mask(rng: Array, rate: float, batch: int, *indices: Integer[Array, '...']) -> Bool[Array, 'B ...']:
     """Returns the dropout mask [B, n1, n2, ...]: booleans that are True with probability 1 - rate.
 
     Args:
@@ -41,19 +41,19 @@ def keep_mask(rng: Array, rate: float, batch: int, *indices: Integer[Array, '...
         batch: B.
         *indices: integers [n1], [n2], ...: the elements' indices along each axis after the batch.
     """
-    return is_kept(fold_indices(row_seeds(rng, batch), *indices), rate)
+    return is_kept(hash_in_indices(row_seeds(rng, batch), *indices), rate)
 
 
-def fold_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...']) -> UInt32[Array, '...']:
+def hash_in_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...']) -> UInt32[Array, '...']:
     """Returns random bits [..., n1, n2, ...] for dropout, hashed from given bits [...]
     and the elements' indices [n1], [n2], ... on further axes.
     """
     for index in indices:
-        bits = fold_index(bits[..., None], jnp.expand_dims(index, range(bits.ndim)))
+        bits = hash_in_index(bits[..., None], jnp.expand_dims(index, range(bits.ndim)))
     return bits
 
 
-def fold_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
+def hash_in_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
     """Returns a hash of random bits and an element's index along one further axis; the two arguments broadcast."""
     # Multiples of the golden ratio keep neighbouring indices far apart before they are hashed.
     return hash_bits(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
@@ -72,5 +72,5 @@ def dropout(x: Float[Array, 'B ...'], rate: float, rng: Array | None) -> Float[A
     """
     if rng is None or rate == 0.0:
         return x
-    keep = keep_mask(rng, rate, x.shape[0], *(jnp.arange(size) for size in x.shape[1:]))
+    keep = dropout_keep_mask(rng, rate, x.shape[0], *(jnp.arange(size) for size in x.shape[1:]))
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))

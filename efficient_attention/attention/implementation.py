@@ -13,7 +13,7 @@ from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewT
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import Mechanism, unsupported_error
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.sequence_parallel.split import SequenceSplit
+from efficient_attention.attention.sequence_parallel.sequence_split import SequenceSplit
 
 Result = tuple[Array, Array | None]
 

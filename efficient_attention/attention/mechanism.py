@@ -198,7 +198,7 @@ class Mechanism:
         """
         return self
 
-    def causal_text(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
+    def causal_alternative_text(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
         """Returns advice for error messages: what to write in place of the mechanism's config text to make the
         mechanism causal.
         """

@@ -65,7 +65,7 @@ _KINDS = {
 }
 
 
-def model_needs(mechanism: Mechanism) -> str:
+def required_model_settings(mechanism: Mechanism) -> str:
     """Returns as text which settings of a model's config a mechanism requires,
     such as 'model.shared_qk=True'; '' if none.
     """
@@ -201,7 +201,7 @@ def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
         advice = (
             f'write {name}(...) around the whole pattern' if issubclass(make, PatternAttention) else 'write it alone'
         )
-        needs = model_needs(make())
+        needs = required_model_settings(make())
         raise InputError(
             f'attention {text!r}: {name} is a mechanism, not a pattern or part of one; {advice}'
             f'{", with " if needs else ""}{needs}'
@@ -236,7 +236,7 @@ def _call_maker(name: str, make: Callable[..., Any], arguments: list, options: d
         asked = name in MECHANISMS and 'causal' in options and 'causal' not in inspect.signature(make).parameters
         if asked:  # errors in the other arguments are reported first
             rest = {option: value for option, value in options.items() if option != 'causal'}
-            advice = _call_maker(name, make, arguments, rest, text).causal_text(text)
+            advice = _call_maker(name, make, arguments, rest, text).causal_alternative_text(text)
             raise InputError(f'attention {text!r}: {name} has no option causal; write {advice}') from None
         raise InputError(f'attention {text!r}: {name} takes ({_parameters(make)})') from None
     try:

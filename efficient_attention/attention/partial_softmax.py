@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.dense_attention import MASKED
 
 Partial = tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]
 

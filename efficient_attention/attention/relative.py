@@ -55,7 +55,7 @@ def relative_logits(
     key. For other positions each pair looks up its entry by distance.
     """
     q_BLHK = relative.query * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), relative.query.dtype)
-    starts = first_position(query_positions), first_position(key_positions)
+    starts = consecutive_start(query_positions), consecutive_start(key_positions)
     if starts[0] is None or starts[1] is None:
         products_BHLP = table_products(q_BLHK, relative.table, precision)
         rows_b1LM = table_row_by_distance(relative, jnp.asarray(query_positions), jnp.asarray(key_positions))[:, None]
@@ -72,7 +72,7 @@ def table_products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision
     return float32_einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision)
 
 
-def first_position(positions_bL: Array | np.ndarray) -> int | None:
+def consecutive_start(positions_bL: Array | np.ndarray) -> int | None:
     """Returns the first position if all rows have the same positions,
     which rise by 1 and are known at trace time; else None.
     """

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.weights import MASKED
 
 
 class PairMasks(NamedTuple):
@@ -60,7 +60,7 @@ def attend_slots(
     return _attend_slots(dropout_rate, query_GsK, key_GmK, value_GmX, pairs)
 
 
-def attend_slots_by_tokens(
+def attend_tokens_to_slots(
     query_BLHK: Float[Array, 'B L H K'],
     key_BHRK: Float[Array, 'B H R K'],
     value_BHRK: Float[Array, 'B H R K'],

@@ -167,7 +167,7 @@ def unknown_field_message(said: str, arguments: Collection[str]) -> str:
     paths = [argument.partition('=')[0].removeprefix('--config.') for argument in arguments]
     path = next((path for path in paths if path.split('.')[-1] == name), name)
     # These imports are late, because the config dataclasses load slowly.
-    from efficient_attention.config.nested_dicts import default_fields
+    from efficient_attention.config.dict_conversion import default_fields
     from efficient_attention.config.run import RunConfig
 
     groups = [

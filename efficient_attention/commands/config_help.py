@@ -30,7 +30,7 @@ def list_configs(folder: Path = CONFIGS) -> str:
 
     Files are parsed, not run, except to find the values of an argument. A file that fails is listed with what is known.
     """
-    entries = [_config_entry(path, folder) for path in sorted(folder.rglob('*.py')) if path.is_file()]
+    entries = [_describe_config(path, folder) for path in sorted(folder.rglob('*.py')) if path.is_file()]
     return '\n'.join(['configs (--help --config <file> lists its fields):', *filter(None, entries)])
 
 
@@ -44,11 +44,11 @@ def list_fields(values: Mapping[str, Any]) -> str:
     for name, comment in field_comments(RunConfig).items():
         group, kind = values[name], typing.get_type_hints(RunConfig)[name]
         if not isinstance(group, Mapping):
-            lines += _field_lines(f'--config.{name}={_format_value(group)}', comment)
+            lines += _format_field_lines(f'--config.{name}={_format_value(group)}', comment)
             continue
         lines += ['', *_wrapped(f'{name}: {_first_line(inspect.getdoc(kind))}')]
         for field, beside in field_comments(kind).items():
-            lines += _field_lines(f'--config.{name}.{field}={_format_value(group[field])}', beside)
+            lines += _format_field_lines(f'--config.{name}.{field}={_format_value(group[field])}', beside)
     return '\n'.join(lines)
 
 
@@ -96,24 +96,24 @@ def _comment_above(line: int, comments: Mapping[int, str], alone: set[int]) -> l
     return [comments[number] for number in range(first, line)]
 
 
-def _config_entry(path: Path, folder: Path) -> str:
+def _describe_config(path: Path, folder: Path) -> str:
     """Returns the help text about one config file; '' if the file is not a config, and a notice if it is damaged."""
     name = f'{INDENT}{path.relative_to(folder.parent)}'
     try:
         tree = ast.parse(path.read_bytes(), path.name)
     except (OSError, SyntaxError, ValueError) as error:
         return '\n'.join([name, *_wrapped(f'cannot be read: {one_line(error)}', 3 * INDENT)])
-    if not _binds_get_config(tree):
+    if not _has_get_config(tree):
         return ''
     lines = [name, *_wrapped(_first_line(ast.get_docstring(tree)), 3 * INDENT)]
     argument = _get_config_argument(tree)
     if argument:
-        known = _known_values(path)
+        known = _accepted_argument_values(path)
         lines += _wrapped(f':{argument}; known: {known}' if known else f':{argument}', 3 * INDENT)
     return '\n'.join(lines)
 
 
-def _binds_get_config(tree: ast.Module) -> bool:
+def _has_get_config(tree: ast.Module) -> bool:
     """Whether a Python file defines, imports or assigns `get_config`, so that it is a config."""
     nodes = list(ast.walk(tree))
     bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
@@ -143,7 +143,7 @@ def _default_text(default: ast.expr) -> str:
     return ast.unparse(default)
 
 
-def _known_values(path: Path) -> str:
+def _accepted_argument_values(path: Path) -> str:
     """Returns the allowed values of a config's argument, taken from the config's own error message; '' if not known.
 
     The config raises this error for the argument '?'.
@@ -161,7 +161,7 @@ def _known_values(path: Path) -> str:
     return ''
 
 
-def _field_lines(field: str, comment: str) -> Iterator[str]:
+def _format_field_lines(field: str, comment: str) -> Iterator[str]:
     """Yields the help lines of one config field: the field on the left, its wrapped comment in a right column."""
     start = f'{INDENT}{field}'
     if not comment:

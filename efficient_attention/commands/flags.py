@@ -83,17 +83,19 @@ def define_workdir(
 
 def define_model(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[Path | None]:
     """Defines --model, the folder of a trained model; --workdir is an alias of this flag."""
-    return _define_folder('model', 'workdir', 'Folder of a run, or a Hugging Face folder.', options)
+    return _define_folder_flag('model', 'workdir', 'Folder of a run, or a Hugging Face folder.', options)
 
 
 def define_trained_workdir(
     meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[Path | None]:
     """Defines --workdir, the folder of a run to read; --model is an alias of this flag."""
-    return _define_folder('workdir', 'model', meaning, options)
+    return _define_folder_flag('workdir', 'model', meaning, options)
 
 
-def _define_folder(name: str, other: str, meaning: str, options: flags.FlagValues) -> flags.FlagHolder[Path | None]:
+def _define_folder_flag(
+    name: str, other: str, meaning: str, options: flags.FlagValues
+) -> flags.FlagHolder[Path | None]:
     """Defines a folder flag with two names; a command line may use only one of the names."""
     holder = flags.DEFINE(
         PathParser(),
@@ -128,7 +130,7 @@ def define_checkpoint(
     return flags.DEFINE_string('checkpoint', default, meaning, flag_values=options)
 
 
-def chosen_checkpoint(options: flags.FlagValues = flags.FLAGS) -> str:
+def checkpoint_from_flags(options: flags.FlagValues = flags.FLAGS) -> str:
     """Returns the checkpoint that the flags select: the value of --checkpoint, or 'average-N' for --average=N.
 
     Raises:

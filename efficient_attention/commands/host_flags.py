@@ -7,7 +7,7 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.errors import InputError
-from efficient_attention.processes.hosts import connect_cluster_hosts, connect_hosts, multi_host_run
+from efficient_attention.processes.join_hosts import connect_cluster_hosts, connect_hosts, multi_host_run
 from efficient_attention.processes.rendezvous import Facts, RendezvousAddress
 
 flags.disclaim_key_flags()  # --help lists these flags under the command that uses them, not under this module

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 
@@ -25,9 +25,9 @@ class CheckpointConfig:
     save_best: bool = False
 
     def __post_init__(self) -> None:
-        check_within('checkpoint.every_steps', self.every_steps, 1)
-        check_within('checkpoint.keep', self.keep, 1)
-        check_within('checkpoint.keep_best', self.keep_best, 0)
+        check_in_interval('checkpoint.every_steps', self.every_steps, 1)
+        check_in_interval('checkpoint.keep', self.keep, 1)
+        check_in_interval('checkpoint.keep_best', self.keep_best, 0)
         check_one_of('checkpoint.best_mode', self.best_mode, ('min', 'max'))
         check_one_of('checkpoint.when_save_fails', self.when_save_fails, ('continue', 'stop'))
         if self.save_best and not self.keep_best:

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, field_read_by_tasks
+from efficient_attention.config.field_metadata import CHANGEABLE, field_read_by_tasks
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError, require
 
 MOST_AT_ONCE = 2**12  # limit on processes and on prefetched batches; more would not fit into the memory of any machine
@@ -100,16 +100,16 @@ class DataConfig:
             'mask_token_share',
             'random_token_share',
         ):
-            check_within(f'data.{name}', getattr(self, name), 0, 1)
-        check_within('data.vocab_size', self.vocab_size, 1, LARGEST_VOCABULARY)
+            check_in_interval(f'data.{name}', getattr(self, name), 0, 1)
+        check_in_interval('data.vocab_size', self.vocab_size, 1, LARGEST_VOCABULARY)
         for name in ('min_count', 'max_masked', 'max_ngram', 'prefetch'):
-            check_within(f'data.{name}', getattr(self, name), 1)
+            check_in_interval(f'data.{name}', getattr(self, name), 1)
         for name in ('processes', 'static_copies', 'workers'):
-            check_within(f'data.{name}', getattr(self, name), 0)
+            check_in_interval(f'data.{name}', getattr(self, name), 0)
         for name in ('processes', 'workers', 'prefetch'):
-            check_within(f'data.{name}', getattr(self, name), 0, MOST_AT_ONCE)
+            check_in_interval(f'data.{name}', getattr(self, name), 0, MOST_AT_ONCE)
         require(bool(self.cache), 'data.cache', self.cache, 'a folder')
-        check_within('data.length', self.length, 8)
+        check_in_interval('data.length', self.length, 8)
         if self.mask_token_share + self.random_token_share > 1:
             raise InputError('data.mask_token_share + data.random_token_share is above 1')
         if self.test and self.splitting != 'end':

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, field_with_marks
+from efficient_attention.config.field_metadata import CHANGEABLE, field_with_marks
 from efficient_attention.config.layer_numbers import is_layer_list
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 MAPS = ('uniform', 'last')
@@ -54,9 +54,9 @@ class DistillConfig:
     cache: str = field_with_marks(CHANGEABLE, default='cache')  # folder of the stored teacher logits
 
     def __post_init__(self) -> None:
-        check_within('distill.temperature', self.temperature, 0, low_is_open=True)
+        check_in_interval('distill.temperature', self.temperature, 0, low_is_open=True)
         for name in ('labels', 'soft', *INSIDE):
-            check_within(f'distill.{name}', getattr(self, name), 0)
+            check_in_interval(f'distill.{name}', getattr(self, name), 0)
         check_one_of('distill.projection', self.projection, PROJECTIONS)
         if not is_layer_list(self.layers):
             check_one_of('distill.layers', self.layers, (*MAPS, "a list such as '2,3,5,6'"))
@@ -69,7 +69,7 @@ class DistillConfig:
             allowed = f'one model with distill.{self.intermediate_loss_terms[0]}; an ensemble has no layers in common'
             raise InputError(f'distill.teacher is {self.teacher!r}; it must be {allowed}')
 
-    def check_has_teacher(self) -> None:
+    def check_no_fields_without_teacher(self) -> None:
         """Raises InputError where the run has no teacher but another field of `distill` differs from its default."""
         known = [] if self.is_enabled else dataclasses.fields(DistillConfig)
         unread = [f'distill.{one.name}={one.default!r}' for one in known if getattr(self, one.name) != one.default]
@@ -97,7 +97,7 @@ class DistillConfig:
         return tuple(name for name in INSIDE if getattr(self, name))
 
     @property
-    def maps_layers(self) -> bool:
+    def has_layer_mapping(self) -> bool:
         """Whether a loss compares pairs of one student layer and one teacher layer."""
         return any(getattr(self, name) for name in MAPPED)
 

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import field_read_by_tasks
+from efficient_attention.config.field_metadata import field_read_by_tasks
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 PENALTIES = ('gnmt', 'length')
@@ -49,20 +49,20 @@ class EvalConfig:
     no_repeat_ngram_size: int = field_read_by_tasks('text_to_text', default=0)
 
     def __post_init__(self) -> None:
-        check_within('eval.every_steps', self.every_steps, 1)
-        check_within('eval.batch_size', self.batch_size, 1)
+        check_in_interval('eval.every_steps', self.every_steps, 1)
+        check_in_interval('eval.batch_size', self.batch_size, 1)
         check_one_of('eval.split', self.split, SPLITS)
-        check_within('eval.beams', self.beams, 1)
+        check_in_interval('eval.beams', self.beams, 1)
         check_one_of('eval.penalty', self.penalty, PENALTIES)
-        check_within('eval.alpha', self.alpha, -10, 10)
+        check_in_interval('eval.alpha', self.alpha, -10, 10)
         check_one_of('eval.stop', self.stop, STOPS)
-        check_within('eval.repetition_penalty', self.repetition_penalty, 0, low_is_open=True)
-        check_within('eval.no_repeat_ngram_size', self.no_repeat_ngram_size, 0)
-        check_within('eval.context', self.context, 0)
-        check_within('eval.stride', self.stride, 0)
-        check_within('eval.memory_length', self.memory_length, -1)
-        check_within('eval.compressed_length', self.compressed_length, -1)
-        check_within('eval.clamp_length', self.clamp_length, -1)
+        check_in_interval('eval.repetition_penalty', self.repetition_penalty, 0, low_is_open=True)
+        check_in_interval('eval.no_repeat_ngram_size', self.no_repeat_ngram_size, 0)
+        check_in_interval('eval.context', self.context, 0)
+        check_in_interval('eval.stride', self.stride, 0)
+        check_in_interval('eval.memory_length', self.memory_length, -1)
+        check_in_interval('eval.compressed_length', self.compressed_length, -1)
+        check_in_interval('eval.clamp_length', self.clamp_length, -1)
         if self.context and self.stride > self.context:
             raise InputError(
                 f'eval.stride is {self.stride}, above eval.context {self.context}: tokens would be left out'

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, EXPORTED, field_with_marks
+from efficient_attention.config.field_metadata import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, EXPORTED, field_with_marks
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError, require
 
 PROBLEMS = (
@@ -77,10 +77,10 @@ class ExamplesConfig:
         is_read = self.format == 'arena' or self.cache == 'cache'
         require(is_read, 'examples.cache', self.cache, "'cache' without examples.format 'arena'")
         for name in ('stride', 'question_length', 'answer_length', 'best_count'):
-            check_within(f'examples.{name}', getattr(self, name), 1)
-        check_within('examples.sentences', self.sentences, 0, MOST_SENTENCES)
-        check_within('examples.epochs', self.epochs, 0, low_is_open=True)
-        check_within('examples.warmup_share', self.warmup_share, 0, 1)
+            check_in_interval(f'examples.{name}', getattr(self, name), 1)
+        check_in_interval('examples.sentences', self.sentences, 0, MOST_SENTENCES)
+        check_in_interval('examples.epochs', self.epochs, 0, low_is_open=True)
+        check_in_interval('examples.warmup_share', self.warmup_share, 0, 1)
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:
             raise InputError(f'examples.buckets is {self.buckets}; it must be rising lengths of at least 1')
         if len(set(self.labels)) < len(self.labels):

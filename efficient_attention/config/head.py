@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.layer import ACTIVATIONS
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError, require
 
 KINDS = ('none', 'sequence', 'towers', 'token', 'span', 'choice', 'multi_hop')
@@ -52,11 +52,11 @@ class HeadConfig:
         check_one_of('head.transform', self.transform, TRANSFORMS)
         check_one_of('head.features', self.features, FEATURES)
         check_one_of('head.pooling', self.pooling, POOLINGS)
-        check_within('head.sentence_layers', self.sentence_layers, 0, MOST_SENTENCE_LAYERS)
-        check_within('head.outputs', self.outputs, 1)
+        check_in_interval('head.sentence_layers', self.sentence_layers, 0, MOST_SENTENCE_LAYERS)
+        check_in_interval('head.outputs', self.outputs, 1)
         is_joined = self.kind != 'towers' or self.transform != 'none'
         require(is_joined, 'head.transform', self.transform, "an activation with head.kind 'towers'")
-        check_within('head.dropout_rate', self.dropout_rate, 0, 1, high_is_open=True)
+        check_in_interval('head.dropout_rate', self.dropout_rate, 0, 1, high_is_open=True)
 
 
 def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig, mesh: MeshConfig) -> None:
@@ -84,7 +84,7 @@ def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig
     require(head.sentence_layers > 0, 'head.sentence_layers', 0, 'above 0 with examples.sentences')
     allowed = "'mean' or 'attention' with head.sentence_layers: the first sentence does not stand for all"
     require(head.pooling != 'first', 'head.pooling', head.pooling, allowed)
-    for field, limit in model.position_tables.items():
+    for field, limit in model.position_limits_by_field.items():
         if field == 'model.location_length' or field.startswith('model.attention'):
             allowed = f'at most {field} {limit}, the size of a table that sentence layers also read'
             require(examples.sentences <= limit, 'examples.sentences', examples.sentences, allowed)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from efficient_attention.attention.attend import BACKENDS
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.parsing import model_needs, parse_mechanism
-from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE, EXPORTED, field_read_by_tasks, field_with_marks
+from efficient_attention.attention.parsing import parse_mechanism, required_model_settings
+from efficient_attention.config.field_metadata import CHANGEABLE, EXPORTED, field_read_by_tasks, field_with_marks
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError, require
 from efficient_attention.recurrence.cells import CELLS
 
@@ -195,7 +195,7 @@ class LayerConfig:
 
     def __post_init__(self) -> None:
         self._check_attention()
-        self._check_relative()
+        self._check_relative_positions()
         self._check_score()
         self._check_feed_forward()
         self._check_recurrent()
@@ -304,7 +304,7 @@ class LayerConfig:
         has_dropout = mechanism.capabilities.has_dropout or self.attention_dropout_rate == 0.0
         if not (has_keys and has_dropout):
             name = type(mechanism).__name__
-            raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
+            raise InputError(f'model.attention {self.attention!r}: {name} needs {required_model_settings(mechanism)}')
         if not self.scaled_logits and mechanism.requirements.shared_qk:
             raise InputError(
                 f'model.scaled_logits is False; it must be True with model.attention {self.attention!r}, which makes '
@@ -343,7 +343,7 @@ class LayerConfig:
         if not mechanism.capabilities.has_dropout and self.attention_dropout_rate:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
-    def _check_relative(self) -> None:
+    def _check_relative_positions(self) -> None:
         kind = self.relative
         check_one_of('model.relative', kind, RELATIVE)
         if kind != 'none' and not all(mechanism.capabilities.has_logits for mechanism in self.mechanisms):
@@ -366,7 +366,7 @@ class LayerConfig:
 
     def _check_score(self) -> None:
         check_one_of('model.score', self.score, SCORES)
-        check_within('model.reinforce_weight', self.reinforce_weight, 0)
+        check_in_interval('model.reinforce_weight', self.reinforce_weight, 0)
         is_read = self.cross_mechanism.randomness.in_training or self.reinforce_weight == 1.0
         allowed = '1.0 without a model.cross_attention that draws, such as hard(full, sampled=True)'
         require(is_read, 'model.reinforce_weight', self.reinforce_weight, allowed)
@@ -403,7 +403,7 @@ class LayerConfig:
                 require(getattr(self, name) == needed, f'model.{name}', getattr(self, name), allowed)
         require(self.feed_forward_width >= 1, 'model.feed_forward_width', self.feed_forward_width, 'at least 1')
         require(self.feed_forward_chunk >= 0, 'model.feed_forward_chunk', self.feed_forward_chunk, '0 or more')
-        check_within('model.feed_forward_dropout_rate', self.feed_forward_dropout_rate, 0, 1, high_is_open=True)
+        check_in_interval('model.feed_forward_dropout_rate', self.feed_forward_dropout_rate, 0, 1, high_is_open=True)
         has_chunks = self.feed_forward_chunk > 0 and self.feed_forward_dropout_rate > 0
         allowed = '0 with model.feed_forward_dropout_rate'
         require(not has_chunks, 'model.feed_forward_chunk', self.feed_forward_chunk, allowed)
@@ -411,7 +411,7 @@ class LayerConfig:
 
     def _check_recurrent(self) -> None:
         check_one_of('model.cell', self.cell, ('none', *CELLS))
-        check_within('model.state_dropout_rate', self.state_dropout_rate, 0, 1, high_is_open=True)
+        check_in_interval('model.state_dropout_rate', self.state_dropout_rate, 0, 1, high_is_open=True)
         require(self.recurrent_chunk >= 0, 'model.recurrent_chunk', self.recurrent_chunk, '0 or more')
         require(self.state_width >= 0, 'model.state_width', self.state_width, '0 or more')
         if self.cell == 'none':
@@ -439,9 +439,9 @@ class LayerConfig:
 
     def _check_compression(self) -> None:
         check_one_of('model.compression', self.compression, COMPRESSIONS)
-        check_within('model.compressed_length', self.compressed_length, 0)
-        check_within('model.compression_rate', self.compression_rate, 1)
-        check_within('model.reconstruction_weight', self.reconstruction_weight, 0)
+        check_in_interval('model.compressed_length', self.compressed_length, 0)
+        check_in_interval('model.compression_rate', self.compression_rate, 1)
+        check_in_interval('model.reconstruction_weight', self.reconstruction_weight, 0)
         if self.compression == 'none':
             self._check_fields_at_default(OF_COMPRESSIONS, 'model.compression')
         is_learned, weight = self.compression == 'convolution', self.reconstruction_weight
@@ -452,8 +452,8 @@ class LayerConfig:
 
     def _check_residual(self) -> None:
         require(0.0 <= self.dropout_rate < 1.0, 'model.dropout_rate', self.dropout_rate, 'in [0, 1)')
-        check_within('model.init_std', self.init_std, 0, low_is_open=True)
-        check_within('model.norm_epsilon', self.norm_epsilon, 0)
+        check_in_interval('model.init_std', self.init_std, 0, low_is_open=True)
+        check_in_interval('model.norm_epsilon', self.norm_epsilon, 0)
         check_one_of('model.norm', self.norm, NORMS)
         require(self.norm == 'pre' or not self.final_dropout, 'model.final_dropout', True, "False without norm 'pre'")
         check_one_of('model.norm_kind', self.norm_kind, NORM_KINDS)

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_within
 from efficient_attention.config.layer import UNTIED
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.errors import InputError
 
 # These attention backends return no log-sum-exp, so results over parts of the keys cannot be merged.
@@ -22,7 +22,7 @@ class MeshConfig:
 
     def __post_init__(self) -> None:
         for axis in dataclasses.fields(self):
-            check_within(f'mesh.{axis.name}', getattr(self, axis.name), 0 if axis.name == 'data' else 1)
+            check_in_interval(f'mesh.{axis.name}', getattr(self, axis.name), 0 if axis.name == 'data' else 1)
 
 
 def check_sequence_parallel(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns.pattern import Pattern
-from efficient_attention.config.checks import check_one_of
-from efficient_attention.config.fields import CHANGEABLE, EXPORTED, field_read_by_tasks, field_with_marks
+from efficient_attention.config.field_metadata import CHANGEABLE, EXPORTED, field_read_by_tasks, field_with_marks
 from efficient_attention.config.layer import UNTIED, LayerConfig
+from efficient_attention.config.value_checks import check_one_of
 from efficient_attention.errors import InputError, require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
@@ -150,10 +150,10 @@ class ModelConfig(LayerConfig):
     @property
     def position_limit(self) -> int | None:
         """Returns the number of positions that the model supports; None if there is no limit."""
-        return min(self.position_tables.values(), default=None)
+        return min(self.position_limits_by_field.values(), default=None)
 
     @property
-    def position_tables(self) -> dict[str, int]:
+    def position_limits_by_field(self) -> dict[str, int]:
         """Returns the number of positions of each table or mechanism that limits positions, by its config field."""
         tables: dict[str, int] = {}
         if self.positions == 'axial':
@@ -461,7 +461,7 @@ def check_decoder(config: ModelConfig) -> None:
         ) from None
     for text, mechanism in zip(texts, mechanisms, strict=True):
         if not mechanism.is_causal:
-            advice = mechanism.causal_text(text.strip())
+            advice = mechanism.causal_alternative_text(text.strip())
             raise InputError(f'model.decoder_attention {text.strip()!r} is not causal; write {advice}')
 
 
@@ -504,7 +504,7 @@ def check_memory(config: ModelConfig) -> None:
             'causal & window(w)'
         )
     if config.memory_length:
-        check_keeps_memory(config)
+        check_can_attend_to_memory(config)
     if config.compression != 'none':
         allowed = f"'none' with model.cell {config.cell!r}, whose state already summarises all earlier tokens"
         require(config.cell == 'none', 'model.compression', config.compression, allowed)
@@ -532,7 +532,7 @@ def check_compression_rate(config: ModelConfig, lengths: Mapping[str, int]) -> N
         require(length % config.compression_rate == 0, name, length, allowed)
 
 
-def check_keeps_memory(config: ModelConfig) -> None:
+def check_can_attend_to_memory(config: ModelConfig) -> None:
     """Raises InputError unless the layers can attend to memory of earlier tokens in the same way as to the segment."""
     asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
     if config.cell != 'none':

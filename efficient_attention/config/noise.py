@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 NOISES = ('none', 'span_corruption', 'bart')
@@ -39,10 +39,10 @@ class NoiseConfig:
 
     def __post_init__(self) -> None:
         check_one_of('noise.name', self.name, NOISES)
-        check_within('noise.density', self.density, 0, 1, low_is_open=True, high_is_open=True)
-        check_within('noise.mean_span', self.mean_span, 1)
+        check_in_interval('noise.density', self.density, 0, 1, low_is_open=True, high_is_open=True)
+        check_in_interval('noise.mean_span', self.mean_span, 1)
         for name in ('permutation', 'infilling', 'masking', 'deletion', 'rotation'):
-            check_within(f'noise.{name}', getattr(self, name), 0, 1)
+            check_in_interval(f'noise.{name}', getattr(self, name), 0, 1)
 
     def check_no_unread_fields(self) -> None:
         """Raises InputError where a field is set that the chosen kind of noise does not read."""

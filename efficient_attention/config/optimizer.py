@@ -3,8 +3,8 @@
 import dataclasses
 import re
 
-from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, field_with_marks
+from efficient_attention.config.field_metadata import CHANGEABLE_WITH_MORE_STEPS, field_with_marks
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 NAMES = ('adamw', 'lamb', 'adafactor', 'adadelta')
@@ -48,11 +48,13 @@ class OptimizerConfig:
         check_one_of('optimizer.name', self.name, NAMES)
         check_one_of('optimizer.schedule', self.schedule, SCHEDULES)
         for name in ('learning_rate', 'warmup_steps', 'weight_decay', 'clip_norm'):
-            check_within(f'optimizer.{name}', getattr(self, name), 0)
+            check_in_interval(f'optimizer.{name}', getattr(self, name), 0)
         for name in ('beta1', 'beta2'):
-            check_within(f'optimizer.{name}', getattr(self, name), 0, 1, high_is_open=True)
-        check_within('optimizer.eps', self.eps, 0, low_is_open=True)  # eps 0 gives 0 / 0 where a gradient is always 0
-        check_within('optimizer.end_learning_rate_ratio', self.end_learning_rate_ratio, 0, 1)
+            check_in_interval(f'optimizer.{name}', getattr(self, name), 0, 1, high_is_open=True)
+        check_in_interval(
+            'optimizer.eps', self.eps, 0, low_is_open=True
+        )  # eps 0 gives 0 / 0 where a gradient is always 0
+        check_in_interval('optimizer.end_learning_rate_ratio', self.end_learning_rate_ratio, 0, 1)
         if self.end_learning_rate_ratio and self.schedule not in SCHEDULES_WITH_AN_END:
             raise InputError(
                 f'optimizer.end_learning_rate_ratio is {self.end_learning_rate_ratio}, '
@@ -62,8 +64,8 @@ class OptimizerConfig:
             _check_fields_at_default(self, ('beta1', 'beta2', 'eps', 'bias_correction'))
         if self.name == 'adadelta':
             _check_fields_at_default(self, ('beta1', 'bias_correction'))
-        check_within('optimizer.layer_decay', self.layer_decay, 0, 1, low_is_open=True)
-        check_within('optimizer.frozen_layers', self.frozen_layers, 0)
+        check_in_interval('optimizer.layer_decay', self.layer_decay, 0, 1, low_is_open=True)
+        check_in_interval('optimizer.frozen_layers', self.frozen_layers, 0)
         _check_patterns('optimizer.no_decay', self.no_decay)
         _check_patterns('optimizer.frozen', self.frozen)
 

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.data import LARGEST_VOCABULARY
 from efficient_attention.config.examples import BUCKETS
-from efficient_attention.config.fields import EXPORTED, field_with_marks
+from efficient_attention.config.field_metadata import EXPORTED, field_with_marks
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 OVERLONG = ('truncate', 'skip', 'error')
@@ -55,11 +55,11 @@ class PairsConfig:
     reverse_source: bool = False
 
     def __post_init__(self) -> None:
-        check_within('pairs.mixing_limit', self.mixing_limit, 0)
-        check_within('pairs.mixing_temperature', self.mixing_temperature, 1, 1e6)
+        check_in_interval('pairs.mixing_limit', self.mixing_limit, 0)
+        check_in_interval('pairs.mixing_temperature', self.mixing_temperature, 1, 1e6)
         check_one_of('pairs.overlong', self.overlong, OVERLONG)
-        check_within('pairs.target_length', self.target_length, 2)
-        check_within('pairs.target_vocab_size', self.target_vocab_size, 0, LARGEST_VOCABULARY)
+        check_in_interval('pairs.target_length', self.target_length, 2)
+        check_in_interval('pairs.target_vocab_size', self.target_vocab_size, 0, LARGEST_VOCABULARY)
         if self.target_vocab_size and not self.target_tokenizer:
             raise InputError(
                 f'pairs.target_vocab_size is {self.target_vocab_size}; without pairs.target_tokenizer it must be 0'

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 NONE = 'none'
@@ -78,14 +78,14 @@ class PruneConfig:
         check_one_of('prune.attention', self.attention, OF_ATTENTION)
         check_one_of('prune.feed_forward', self.feed_forward, OF_FEED_FORWARD)
         check_one_of('prune.scope', self.scope, SCOPES)
-        check_within('prune.block', self.block, 1)
-        check_within('prune.keep', self.keep, 0, 1, low_is_open=True)
-        check_within('prune.keep_attention', self.keep_attention, 0, 1)
-        check_within('prune.begin', self.begin, 0, 1)
-        check_within('prune.end', self.end, 0, 1)
-        check_within('prune.threshold', self.threshold, 0, 1, low_is_open=True, high_is_open=True)
-        check_within('prune.penalty', self.penalty, 0)
-        check_within('prune.learning_rate', self.learning_rate, 0, low_is_open=True)
+        check_in_interval('prune.block', self.block, 1)
+        check_in_interval('prune.keep', self.keep, 0, 1, low_is_open=True)
+        check_in_interval('prune.keep_attention', self.keep_attention, 0, 1)
+        check_in_interval('prune.begin', self.begin, 0, 1)
+        check_in_interval('prune.end', self.end, 0, 1)
+        check_in_interval('prune.threshold', self.threshold, 0, 1, low_is_open=True, high_is_open=True)
+        check_in_interval('prune.penalty', self.penalty, 0)
+        check_in_interval('prune.learning_rate', self.learning_rate, 0, low_is_open=True)
         if self.end < self.begin:
             raise InputError(f'prune.end is {self.end}; it must not be below prune.begin {self.begin}')
 

@@ -3,12 +3,11 @@
 import dataclasses
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.data import ARENA_SOURCE, DataConfig
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.fields import (
+from efficient_attention.config.field_metadata import (
     CHANGEABLE,
     TASKS,
     TRAINING_ONLY,
@@ -34,6 +33,7 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.prune import PENALISED, PruneConfig
 from efficient_attention.config.train import TrainConfig
+from efficient_attention.config.value_checks import check_one_of
 from efficient_attention.errors import InputError, require
 
 # With noise, text_to_text reads only the fields OF_NOISE of the group `pairs`.
@@ -72,7 +72,7 @@ class RunConfig:
                 raise InputError(
                     f'{name} is {value!r}; the task {self.task} does not read it, so it must be {unread!r}'
                 )
-        self.distill.check_has_teacher()
+        self.distill.check_no_fields_without_teacher()
         self.train.check_start_checkpoint()
         self.check_prune()
         self.check_positions()
@@ -131,7 +131,7 @@ class RunConfig:
             )
 
     @property
-    def has_held_out(self) -> bool:
+    def has_evaluation_data(self) -> bool:
         """Whether the run has data for its evaluations."""
         if self.task == 'text_to_text' and not self.has_noise:
             return bool(self.pairs.test if self.eval.split == 'test' else self.pairs.held_out)
@@ -200,7 +200,7 @@ class RunConfig:
         """Raises InputError where targets are longer than the decoder's positions, or sources than the
         cross-attention's keys.
         """
-        for table, limit in self.model.decoder.position_tables.items():
+        for table, limit in self.model.decoder.position_limits_by_field.items():
             if (length := self.pairs.target_length) > limit:
                 field = table.replace('model.attention', 'model.decoder_attention')
                 raise too_long_error('pairs.target_length', length, field, limit)
@@ -242,7 +242,7 @@ class RunConfig:
         """Raises InputError where rows are longer than the model's position tables, or do not fill the axial position
         grid.
         """
-        model, tables = self.model, self.model.position_tables
+        model, tables = self.model, self.model.position_limits_by_field
         if model.positions == 'axial' and self.data.length != tables['model.axial_shape']:
             raise InputError(
                 f'model.axial_shape {model.axial_shape} has {tables["model.axial_shape"]} positions; their number must '
@@ -256,7 +256,7 @@ class RunConfig:
 
         The row has `length` tokens, the value of the config field `name`.
         """
-        for table, limit in self.model.position_tables.items():
+        for table, limit in self.model.position_limits_by_field.items():
             if length > limit:
                 raise too_long_error(name, length, table, limit)
 

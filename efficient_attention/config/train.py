@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_within
-from efficient_attention.config.fields import (
+from efficient_attention.config.field_metadata import (
     CHANGEABLE,
     CHANGEABLE_WITH_MORE_STEPS,
     field_read_by_tasks,
     field_with_marks,
 )
+from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.errors import InputError
 
 MOST_SEED = 2**31
@@ -42,12 +42,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):
-            check_within(f'train.{name}', getattr(self, name), 1)
-        check_within('train.seed', self.seed, 0, MOST_SEED)
-        check_within('train.early_stop', self.early_stop, 0)
-        check_within('train.label_smoothing', self.label_smoothing, 0, 1, high_is_open=True)
-        check_within('train.z_loss', self.z_loss, 0)
-        check_within('train.stall_seconds', self.stall_seconds, 0)
+            check_in_interval(f'train.{name}', getattr(self, name), 1)
+        check_in_interval('train.seed', self.seed, 0, MOST_SEED)
+        check_in_interval('train.early_stop', self.early_stop, 0)
+        check_in_interval('train.label_smoothing', self.label_smoothing, 0, 1, high_is_open=True)
+        check_in_interval('train.z_loss', self.z_loss, 0)
+        check_in_interval('train.stall_seconds', self.stall_seconds, 0)
 
     def check_start_checkpoint(self) -> None:
         """Raises InputError where a field selects parts of a checkpoint but `train.start_from` is empty."""

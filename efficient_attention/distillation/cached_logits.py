@@ -21,7 +21,7 @@ from efficient_attention.data.examples.batches import Feature
 from efficient_attention.distillation.teacher import LOGITS, Teacher
 from efficient_attention.errors import InputError
 from efficient_attention.host_memory import host_memory
-from efficient_attention.inference.evaluate import Evaluation, run_ahead, to_host_arrays
+from efficient_attention.inference.evaluate import Evaluation, keep_results_in_flight, to_host_arrays
 from efficient_attention.models.device_memory import format_bytes
 from efficient_attention.models.fine_tuning import NOWHERE
 from efficient_attention.tasks.fine_tuning import FineTuningTask
@@ -136,7 +136,7 @@ def compute_logits(
             yield teacher.teacher_outputs(rows)[LOGITS], rows['index']
 
     kept: np.ndarray | None = None
-    for logits, index in map(to_host_arrays, run_ahead(results())):
+    for logits, index in map(to_host_arrays, keep_results_in_flight(results())):
         if kept is None:
             kept = allocate_logits(teacher.config, len(features), logits.shape)
         places = np.flatnonzero(index >= 0)

@@ -24,12 +24,12 @@ from jax import Array
 from jax.sharding import Mesh
 
 from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.distill import HEADS, MAPPED
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.layer_numbers import teacher_layers_of_student
 from efficient_attention.config.mesh import check_sequence_parallel
 from efficient_attention.config.model import ModelConfig, check_packed_documents
-from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import match_tree_structure
@@ -94,7 +94,7 @@ class Teacher:
         """SHA-256 of the parameters, configs and labels of all models in the teacher ensemble."""
         return hashlib.sha256(''.join(member.digest for member in self.members).encode()).hexdigest()
 
-    def bytes_on_a_device(self) -> int:
+    def parameter_bytes_per_device(self) -> int:
         """Returns how many bytes the teacher's parameters take on one device."""
         leaves = jax.tree.leaves([member.params for member in self.members])
         return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
@@ -166,15 +166,15 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
         return None
     opened, layers = checked_teachers(config)
     for where, pretrained in opened:
-        warn_of_another_task(config, where, pretrained)
-        warn_of_unknown_pieces(task, where, pretrained)
+        warn_if_teacher_task_differs(config, where, pretrained)
+        warn_of_missing_tokenizer(task, where, pretrained)
         check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
         check_teacher_vocabulary_size(where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
     members = tuple(make_ensemble_member(config, where, pretrained, mesh) for where, pretrained in opened)
     return Teacher(config, members, layers, opened[0][1].model.width, mesh)
 
 
-def warn_of_unknown_pieces(task: Task, where: Path, pretrained: Pretrained) -> None:
+def warn_of_missing_tokenizer(task: Task, where: Path, pretrained: Pretrained) -> None:
     """Logs a warning if the teacher has no tokenizer file, because its vocabulary then cannot be compared with the
     run's.
     """
@@ -182,7 +182,7 @@ def warn_of_unknown_pieces(task: Task, where: Path, pretrained: Pretrained) -> N
         LOG.warning('the teacher %s has no tokenizer file: assuming that its token ids equal those of this run', where)
 
 
-def warn_of_another_task(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+def warn_if_teacher_task_differs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
     """Logs a warning if the teacher was fine-tuned for another task than the student, because labels are then matched
     only by name.
     """
@@ -205,7 +205,7 @@ def checked_teachers(config: RunConfig) -> CheckedTeachers:
         InputError: a folder has no such model, or its model does not fit the student; names the folder.
     """
     distill = config.distill
-    check_student(config)
+    check_loss_terms_fit_student(config)
     check_vocabularies(config)
     opened = [
         (Path(folder), with_compute_dtype(open_teacher_model(folder), config.model.dtype))
@@ -214,13 +214,13 @@ def checked_teachers(config: RunConfig) -> CheckedTeachers:
     for where, pretrained in opened:
         check_teacher_inputs(config, where, pretrained)
         if distill.soft:
-            check_outputs(config, where, pretrained)
+            check_teacher_outputs(config, where, pretrained)
     layers: dict[int, int] = {}
     if distill.intermediate_loss_terms:
         (where, pretrained) = opened[0]
-        if distill.maps_layers:
+        if distill.has_layer_mapping:
             layers = teacher_layers_of_student(distill.layers, config.model.layers, pretrained.model.layers)
-        check_hidden_states(config, where, pretrained.model)
+        check_hidden_states_comparable(config, where, pretrained.model)
     return CheckedTeachers(opened, layers)
 
 
@@ -265,7 +265,7 @@ def make_ensemble_member(config: RunConfig, where: Path, pretrained: Pretrained,
         'head': non_default_fields(pretrained.head),
         'labels': pretrained.labels,
     }
-    digest = digest_of(params['encoder'] if not config.distill.soft else params, described)
+    digest = params_and_config_sha256(params['encoder'] if not config.distill.soft else params, described)
     graph, params = lay_out_for_inference(graph, params)
     placed = abstract_arrays(params, mesh)
     params = jax.tree.map(lambda leaf, place: jax.device_put(leaf, place.sharding), params, placed)
@@ -292,7 +292,7 @@ def non_default_fields(config: Any) -> dict[str, Any]:
     return {name: value for name, value in to_dict(config).items() if getattr(config, name) != defaults[name]}
 
 
-def digest_of(params: Any, described: Mapping[str, Any]) -> str:
+def params_and_config_sha256(params: Any, described: Mapping[str, Any]) -> str:
     """Returns one SHA-256 of a model's arrays, their names, and a description of its config."""
     total = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -310,7 +310,7 @@ def teacher_label_indices(config: RunConfig, pretrained: Pretrained) -> tuple[in
     return tuple(pretrained.labels.index(label) for label in config.examples.labels)
 
 
-def check_student(config: RunConfig) -> None:
+def check_loss_terms_fit_student(config: RunConfig) -> None:
     """Raises InputError if the student cannot use a distillation loss term of its config, whatever the teacher is."""
     distill, model = config.distill, config.model
     for field, terms in READERS.items():
@@ -385,7 +385,7 @@ def check_teacher_inputs(config: RunConfig, where: Path, pretrained: Pretrained)
         raise InputError(f'{FIELD} {where}: {error}') from None
 
 
-def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+def check_teacher_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
     """Raises InputError if the teacher's outputs do not match the student's: another problem, head, vocabulary size or
     set of labels.
     """
@@ -424,7 +424,7 @@ def describe_head(pretrained: Pretrained) -> str:
     return 'no head' if pretrained.problem == 'none' else f'a head for {pretrained.problem!r}'
 
 
-def check_hidden_states(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
+def check_hidden_states_comparable(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
     """Raises InputError if a loss term cannot compare the teacher's hidden states or heads with the student's, because
     their sizes differ.
     """

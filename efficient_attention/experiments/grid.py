@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 
 from efficient_attention.atomic_files import write_atomically
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import RunError, RunStopped, one_line, show_error
 from efficient_attention.experiments.grid_configs import (
@@ -28,18 +28,18 @@ from efficient_attention.experiments.grid_configs import (
     PILOT_SECONDS,
     Values,
     add_cell_metadata,
+    check_cells_unchanged,
     check_has_test_split,
     check_row_cells_comparable,
     check_sweep_unchanged,
-    check_workdir,
-    read_object,
-    read_row_values,
+    read_cell_json,
+    read_started_cell_configs,
     read_sweep_choice,
     shared_fields,
     step_fields,
-    write_cell_values,
+    write_cell_configs,
 )
-from efficient_attention.experiments.seeds import check_seeds, enable_compilation_cache, mean_and_deviation
+from efficient_attention.experiments.multi_seed_runs import check_seeds, enable_compilation_cache, mean_and_deviation
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.objectives.fine_tuning import TERM
 from efficient_attention.training.fill_config import FilledConfig, fill_config
@@ -47,7 +47,7 @@ from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import NonFiniteTrainingError
 from efficient_attention.training.step import jit_train_step
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader, best_evaluation
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, read_best_evaluation
 from efficient_attention.workdir.environment import describe_machine
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import read_metrics
@@ -112,12 +112,12 @@ def train_grid(grid: Grid) -> dict[str, Any]:
     check_seeds(grid.seeds)
     check_has_test_split(grid.cells)
     cells = add_cell_metadata(grid.cells, grid.size, grid.overrides)
-    check_workdir(grid.workdir, cells)
+    check_cells_unchanged(grid.workdir, cells)
     check_sweep_unchanged(grid.workdir, cells, grid.pilots.rates, grid.pilots.steps)
     check_row_cells_comparable(
-        read_row_values(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes
+        read_started_cell_configs(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes
     )
-    write_cell_values(grid.workdir, cells)
+    write_cell_configs(grid.workdir, cells)
     enable_compilation_cache()
     found: dict[str, Any] = {}
     for row, column in grid.cells:
@@ -168,7 +168,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         keep_sweep_run_as_seed(folder, choice['learning_rate'], grid.seeds[0])
     optimizer = {'learning_rate': choice['learning_rate']}
     filled = filled._replace(config=with_fields(filled.config, optimizer=optimizer))
-    chosen = all_seeds(folder, grid.seeds)
+    chosen = requested_and_tested_seeds(folder, grid.seeds)
     seeds = {seed: train_and_test_seed(filled, folder / f'seed_{seed}', seed) for seed in chosen}
     speeds = [training_speed(folder / f'seed_{seed}') for seed in chosen]
     result = {
@@ -180,8 +180,8 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         'steps': filled.config.train.steps,
         'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
-        'curves': curves_of(folder),
-        **model_size(filled, folder),
+        'curves': evaluation_curves(folder),
+        **parameters_and_step_memory(filled, folder),
         'machine': describe_machine(folder / f'seed_{seed}' for seed in chosen),
         'shared_fields': shared_fields(values, has_own_sizes=grid.has_own_sizes),
         'step_fields': step_fields(grid.cells[row, column]),
@@ -208,7 +208,7 @@ def read_finished_cell(folder: Path, grid: Grid) -> dict[str, Any]:
 
     The runs of a finished cell are thus not opened again.
     """
-    known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
+    known = read_cell_json(folder / CELL) if (folder / CELL).is_file() else {}
     return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
 
 
@@ -237,7 +237,7 @@ def choose_learning_rate(filled: FilledConfig, folder: Path, grid: Grid) -> tupl
         except NonFiniteTrainingError as error:
             show_error(RunError(f'{workdir}: {one_line(error)}; this rate is not used'))
             continue
-        number = best_evaluation(workdir, checkpoint)[name]
+        number = read_best_evaluation(workdir, checkpoint)[name]
         if not math.isnan(number):
             found[f'{rate:g}'] = number
     good = {rate: known for rate in pilots.rates if (known := found[f'{rate:g}']) is not None}
@@ -272,7 +272,7 @@ def keep_sweep_run_as_seed(folder: Path, rate: float, seed: str) -> None:
         pilot.rename(workdir)
 
 
-def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
+def evaluation_curves(folder: Path) -> dict[str, dict[str, list[float]]]:
     """Returns the evaluation metrics over training of each run of a cell, including trial runs, as {'seed_0': {'step':
     [...], ...}}.
     """
@@ -284,7 +284,7 @@ def curves_of(folder: Path) -> dict[str, dict[str, list[float]]]:
     return curves
 
 
-def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
+def requested_and_tested_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
     """Returns the requested seeds, and the seeds that earlier commands have tested in this grid cell, in ascending
     order.
     """
@@ -298,7 +298,7 @@ def train_and_test_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[
     """
     config = with_fields(filled.config, train={'seed': int(seed)})
     train(config, workdir, examples=filled.examples, pretrained=filled.pretrained)
-    dev = best_evaluation(workdir, config.checkpoint)
+    dev = read_best_evaluation(workdir, config.checkpoint)
     path = workdir / TEST
     if not path.is_file():
         metrics = evaluate_workdir(workdir, checkpoint='best', split='test')
@@ -321,7 +321,7 @@ def training_speed(workdir: Path) -> tuple[float, float]:
     return statistics.median(line['steps_per_second'] for line in lines), seconds
 
 
-def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
+def parameters_and_step_memory(filled: FilledConfig, folder: Path) -> dict[str, int]:
     """Returns two sizes of a grid cell's model: its number of 'parameters', and the 'temporary_bytes' of a training
     step with rows of full length.
 
@@ -329,18 +329,18 @@ def model_size(filled: FilledConfig, folder: Path) -> dict[str, int]:
     """
     path = folder / CELL
     if path.is_file():
-        known = read_object(path)
+        known = read_cell_json(path)
         return {name: known[name] for name in ('parameters', 'temporary_bytes')}
     run = build_run(filled.config, examples=filled.examples)
     batch = next(run.task.training_batches(0, 1, jax.process_index(), jax.process_count()))
     length, rows = filled.config.data.length, run.put_batch_on_devices(batch)
 
-    def at_full_length(name: str, array: jax.Array) -> jax.ShapeDtypeStruct:
+    def full_length_spec(name: str, array: jax.Array) -> jax.ShapeDtypeStruct:
         is_of_tokens = array.shape[1:] == rows['tokens'].shape[1:]
         shape = (*array.shape[:-1], length) if is_of_tokens and name != 'weights' else array.shape
         return jax.ShapeDtypeStruct(shape, array.dtype, sharding=array.sharding)
 
-    shapes = {name: at_full_length(name, array) for name, array in rows.items()}
+    shapes = {name: full_length_spec(name, array) for name, array in rows.items()}
     step: Any = jit_train_step(run)
     memory = step.lower(run.abstract_state, shapes).compile().memory_analysis()
     return {'parameters': run.parameter_count(), 'temporary_bytes': int(memory.temp_size_in_bytes)}
@@ -362,14 +362,14 @@ def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
     folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}
     for folder in sorted(folders):
         has_result = (folder / CELL).is_file()
-        result = read_object(folder / CELL) if has_result else {}
+        result = read_cell_json(folder / CELL) if has_result else {}
         if (folder / ERROR).is_file():
-            result['failed_seed' if has_result else 'error'] = last_error(folder)
+            result['failed_seed' if has_result else 'error'] = read_cell_error(folder)
         found.setdefault(folder.parent.name, {})[folder.name] = result
     return found
 
 
-def last_error(folder: Path) -> str:
+def read_cell_error(folder: Path) -> str:
     """Returns the type and message of the error that ended a cell, from the cell's error file.
 
     If the file holds only a traceback, type and message are in its last line.

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.atomic_files import write_atomically
+from efficient_attention.config.dict_conversion import flatten, from_dict
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.nested_dicts import flatten, from_dict
-from efficient_attention.data.arena.arena_row import ArenaRow
+from efficient_attention.data.arena.dataset_interface import ArenaRow
 from efficient_attention.data.arena.row_cache import cached_rows, labelled_dataset_hash
 from efficient_attention.data.arena.shallow_baselines import baseline_accuracies, baseline_names
 from efficient_attention.data.examples.labelled_text import ARENA, arena_dataset
 from efficient_attention.errors import InputError
-from efficient_attention.experiments.grid_configs import read_object
+from efficient_attention.experiments.grid_configs import read_cell_json
 from efficient_attention.workdir.folder_kind import YARDSTICKS
 
 # Baselines learn from at most this many words: all words of each task, except Path-X (12,208 rows) and retrieval.
@@ -55,7 +55,7 @@ def make_cells(
             try:
                 config = module.get_config(','.join([row, column, *([size] if size else [])]))
                 own[row, column] = config.to_dict()
-                config.update_from_flattened_dict(fill_cell_overrides(overrides, row, column))
+                config.update_from_flattened_dict(substitute_cell_names(overrides, row, column))
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f'{row},{column}: {error}') from None
             cells[row, column] = config.to_dict()
@@ -86,7 +86,7 @@ def _check_overrides_keep_names(name: str, own: Mapping[tuple[str, str], Any], c
                 )
 
 
-def fill_cell_overrides(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:
+def substitute_cell_names(overrides: Mapping[str, Any], row: str, column: str) -> dict[str, Any]:
     """Returns the overrides of one grid cell, with the placeholders `{row}` and `{column}` replaced by the cell's
     names.
     """
@@ -188,4 +188,4 @@ def _truncated_rows(examples: ExamplesConfig, split: str, length: int) -> list[A
 
 
 def _read_object_if_exists(path: Path) -> dict[str, dict[str, float]]:
-    return read_object(path) if path.is_file() else {}
+    return read_cell_json(path) if path.is_file() else {}

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 
 from efficient_attention.atomic_files import write_atomically
+from efficient_attention.config.dict_conversion import flatten, from_dict, to_dict
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.json_text import read_json_file
-from efficient_attention.config.nested_dicts import flatten, from_dict, to_dict
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.arena.arena_row import SPLITS
+from efficient_attention.data.arena.dataset_interface import SPLITS
 from efficient_attention.data.examples.labelled_text import ARENA, arena_dataset
 from efficient_attention.data.preparation.cache_folder import json_sha256
 from efficient_attention.errors import InputError, one_line
@@ -75,7 +75,7 @@ def add_cell_metadata(
     return found
 
 
-def write_cell_values(workdir: Path, cells: Cells) -> None:
+def write_cell_configs(workdir: Path, cells: Cells) -> None:
     """Writes the config values of each cell into the cell's folder, unless the cell has already been started."""
     for (row, column), values in cells.items() if jax.process_index() == 0 else ():
         folder = workdir / row / column
@@ -88,17 +88,17 @@ def has_result_or_run(folder: Path) -> bool:
     return (folder / VALUES).is_file() and ((folder / CELL).is_file() or any(folder.glob('*/config.json')))
 
 
-def read_row_values(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
+def read_started_cell_configs(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
     """Returns the saved config values of all started cells in these rows of the grid, by (row, column).
 
     Cells that earlier commands started in the same folder are included.
     """
     paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
     begun = [path for path in paths if has_result_or_run(path.parent)]
-    return {(path.parent.parent.name, path.parent.name): read_object(path) for path in begun}
+    return {(path.parent.parent.name, path.parent.name): read_cell_json(path) for path in begun}
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_cell_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file of a cell's folder; raises InputError if the file holds no JSON object."""
     try:
         return dict(read_json_file(path))
@@ -106,13 +106,13 @@ def read_object(path: Path) -> dict[str, Any]:
         raise InputError(f'{path}: not a JSON object that can be read ({one_line(error)})') from None
 
 
-def check_workdir(workdir: Path, cells: Cells) -> None:
+def check_cells_unchanged(workdir: Path, cells: Cells) -> None:
     """Raises InputError if the workdir is not a grid's folder, or a started cell in it has another config than now."""
     check_folder_kind(workdir, GRID)
     for (row, column), values in cells.items():
         folder = workdir / row / column
         for name, (before, now) in (
-            config_differences(read_object(folder / VALUES), values) if has_result_or_run(folder) else ()
+            config_differences(read_cell_json(folder / VALUES), values) if has_result_or_run(folder) else ()
         ):
             if name.startswith(f'{ROWS}.'):
                 fault = f'{folder} was made before {describe_field(name)} changed'
@@ -128,7 +128,7 @@ def read_sweep_choice(folder: Path) -> dict[str, Any]:
     not complete.
     """
     path = next((folder / name for name in (CELL, CHOICE) if (folder / name).is_file()), None)
-    known = {} if path is None else read_object(path)
+    known = {} if path is None else read_cell_json(path)
     if not known.get('pilots'):
         return {}
     try:
@@ -146,11 +146,11 @@ def check_sweep_unchanged(workdir: Path, cells: Cells, rates: Sequence[float], s
     runs.
     """
     for (row, column), values in cells.items() if rates else ():
-        folder, whole = workdir / row / column, with_default_values(values)['train.steps']
+        folder, whole = workdir / row / column, flatten_with_defaults(values)['train.steps']
         asked = steps or whole
         wanted = f'{", ".join(f"{rate:g}" for rate in sorted(rates))} in {asked} steps'
         choice = read_sweep_choice(folder)
-        made = {read_object(path).get('train', {}).get('steps', 0) for path in folder.glob('pilot_*/config.json')}
+        made = {read_cell_json(path).get('train', {}).get('steps', 0) for path in folder.glob('pilot_*/config.json')}
         if choice:
             tried = ', '.join(f'{rate:g}' for rate in sorted(map(float, choice['pilots'])))
             before = f'{tried} in {choice["pilot_steps"]} steps'
@@ -234,7 +234,7 @@ def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, A
 
 def step_fields(values: Values) -> dict[str, Any]:
     """Returns {dotted name: value} of the config fields that change only the time and memory of a training step."""
-    given = with_default_values(values)
+    given = flatten_with_defaults(values)
     return {name: given[name] for name in STEP}
 
 
@@ -256,7 +256,7 @@ def config_differences(first: Values, second: Values) -> Iterator[tuple[str, tup
     A missing field counts as its default, so that folders from before the field existed stay comparable. Row digests
     are compared only if both are known.
     """
-    before, now = with_default_values(first), with_default_values(second)
+    before, now = flatten_with_defaults(first), flatten_with_defaults(second)
     for name in sorted(before.keys() | now.keys()):
         pair = before.get(name), now.get(name)
         is_known = not (name.startswith(f'{ROWS}.') and None in pair) and name.partition('.')[0] != OVERRIDES
@@ -264,7 +264,7 @@ def config_differences(first: Values, second: Values) -> Iterator[tuple[str, tup
             yield name, pair
 
 
-def with_default_values(values: Values) -> dict[str, Any]:
+def flatten_with_defaults(values: Values) -> dict[str, Any]:
     """Returns {dotted name: value} of a config, where missing fields and fields that are None get their defaults.
 
     If the run starts from a checkpoint, fields that are None stay None, because the checkpoint gives their values.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.atomic_files import write_atomically
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.experiments.grid import FULL
 from efficient_attention.workdir.folder_kind import GRID_SUMMARY
 
@@ -138,12 +138,14 @@ def _cell_line(
     memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_ratio_to_full_attention(cell, of_same_step, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
     has_other_rates = full is not None and not _has_same_sweep(cell, full)
-    minutes = ' + '.join(_minutes(seconds) for seconds in (cell['seconds'], cell.get('pilot_seconds')) if seconds)
+    minutes = ' + '.join(
+        _format_minutes(seconds) for seconds in (cell['seconds'], cell.get('pilot_seconds')) if seconds
+    )
     rate = f'{cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
     return [name, shown, _format_score(cell, dev), speed, memory, parameters, minutes, rate]
 
 
-def _minutes(seconds: float) -> str:
+def _format_minutes(seconds: float) -> str:
     return f'{seconds / 60:.{0 if seconds >= 600 else 1}f}'
 
 
@@ -198,13 +200,13 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
         panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={'height_ratios': heights})[:, 0]
         for axes, (row, columns) in zip(panels, rows.items(), strict=False):
             _draw_row(axes, row, columns, yardsticks.get(row, {}))
-        _freeze_layout(figure, panels)
+        _round_panel_positions(figure, panels)
         text = io.StringIO()
         figure.savefig(text, format='svg', metadata={'Date': None})
     return text.getvalue()
 
 
-def _freeze_layout(figure: Any, panels: Any) -> None:
+def _round_panel_positions(figure: Any, panels: Any) -> None:
     """Fixes the positions of the panels at rounded numbers, so that every process writes the same SVG file.
 
     Ids in the SVG file depend on the positions, and the last bits of the computed positions differ between processes.

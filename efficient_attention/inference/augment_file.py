@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.atomic_files import atomic_file
-from efficient_attention.config.checks import check_within
 from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.data.examples.text_table import TextTable, format_table_lines
 from efficient_attention.data.sources.tables import TableRow
 from efficient_attention.errors import InputError
@@ -44,9 +44,9 @@ def augment_file(
         InputError: a number is out of range, the source is bad or has no rows, or the output exists.
         RunError: the disk is full.
     """
-    check_within('copies', copies, 1)
-    check_within('share', share, 0, 1, low_is_open=True)
-    check_within('seed', seed, 0, 2**31)
+    check_in_interval('copies', copies, 1)
+    check_in_interval('share', share, 0, 1, low_is_open=True)
+    check_in_interval('seed', seed, 0, 2**31)
     table = TextTable(source, config)
     if next(table.rows([]), None) is None:
         raise InputError(f'{source}: it has no rows')

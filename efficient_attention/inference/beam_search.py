@@ -19,13 +19,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.errors import InputError
+from efficient_attention.inference.next_token_scores import (
+    choose_next_tokens,
+    is_not_masked,
+    next_log_probs,
+    token_history,
+)
 from efficient_attention.inference.search_settings import SearchSettings, TokenLimits
-from efficient_attention.inference.token_scores import choose_next_tokens, is_not_masked, next_log_probs, token_history
 from efficient_attention.models.cached_decoding import PIECE, CachedDecoder, DecodeState, read_prompt_but_last
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.modules.context import EncodedSource
+from efficient_attention.modules.layer_context import EncodedSource
 
 # Smallest and largest number of scores per block in `blockwise_top_k`.
 # `blockwise_top_k` uses the largest block size in this range that divides the length of a row.
@@ -71,7 +76,7 @@ class Beams(NamedTuple):
     made: Array
 
 
-class Candidates(NamedTuple):
+class BeamExtensions(NamedTuple):
     """Extensions of open beams by one token, best first: summed log-probability, parent beam, new token and all tokens
     of each extension.
     """
@@ -203,7 +208,7 @@ def extend_beams(
     found = best_candidates(beams, token_log_probs_bV, search)
     is_last_B = beams.made + 1 >= limits.most_B
     is_end_Bc = is_end(found.newest_Bc, search) | is_last_B[:, None]
-    finished = with_finished(beams, found, is_end_Bc, search)
+    finished = merge_finished_texts(beams, found, is_end_Bc, search)
     log_probs_BK, places_BK = jax.lax.top_k(jnp.where(is_end_Bc, MASKED, found.log_probs_Bc), search.beams)
     newest_BK, parents_BK = (jnp.take_along_axis(x, places_BK, axis=1) for x in (found.newest_Bc, found.parents_Bc))
     tokens_BKT = jnp.take_along_axis(found.tokens_BcT, places_BK[..., None], axis=1)
@@ -220,7 +225,7 @@ def is_end(tokens_Bc: Array, search: SearchSettings) -> Array:
     return (tokens_Bc[..., None] == jnp.asarray(search.end_token_ids, jnp.int32)[None, None]).any(axis=2)
 
 
-def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSettings) -> Candidates:
+def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSettings) -> BeamExtensions:
     """Returns the 2 K best one-token extensions of the K open beams per batch row; at most K of them end a text, so at
     least K continue.
 
@@ -237,7 +242,7 @@ def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSetti
     parents_Bc, newest_Bc = places_Bc // size, places_Bc % size
     tokens_BcT = jnp.take_along_axis(beams.tokens_BKT, parents_Bc[..., None], axis=1)
     tokens_BcT = tokens_BcT.at[:, :, beams.made].set(newest_Bc)
-    return Candidates(log_probs_Bc, parents_Bc, newest_Bc, tokens_BcT)
+    return BeamExtensions(log_probs_Bc, parents_Bc, newest_Bc, tokens_BcT)
 
 
 def blockwise_top_k(sums_Bs: Array, count: int) -> tuple[Array, Array]:
@@ -271,7 +276,7 @@ def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
     return best_Bc, places_Bc
 
 
-def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: SearchSettings) -> Hypotheses:
+def merge_finished_texts(beams: Beams, found: BeamExtensions, is_end_Bc: Array, search: SearchSettings) -> Hypotheses:
     """Returns the best finished texts of each batch row: from the earlier ones, and from the first K candidates if they
     end now.
     """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.config.checks import check_within
+from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.errors import InputError, require
 from efficient_attention.inference.sampling import Sampling
 from efficient_attention.inference.search_settings import SearchSettings, TokenRules, parse_id_list
@@ -64,8 +64,8 @@ class DecodingOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_option_type(field.name, getattr(self, field.name), type(field.default))
-        check_within('batch_size', self.batch_size, 1)
-        check_within('seed', self.seed, 0, 2**31 - 1)
+        check_in_interval('batch_size', self.batch_size, 1)
+        check_in_interval('seed', self.seed, 0, 2**31 - 1)
         if unread := [name for name in (*SAMPLING, 'seed') if not self.do_sample and self.is_non_default(name)]:
             raise InputError(f'{unread[0]} is {getattr(self, unread[0])}; it is read only if do_sample is True')
         rules = self.token_rules()

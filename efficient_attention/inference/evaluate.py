@@ -26,7 +26,7 @@ EvalStep = Callable[..., tuple]  # maps parameters and a batch to sums and weigh
 ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # batch arrays with token ids
 
 
-class ExtendedObjective(NamedTuple):
+class ObjectiveWithExtraArrays(NamedTuple):
     """An objective that needs more arrays than a task's batches have, and a function that adds these arrays to a batch
     on the devices.
     """
@@ -43,7 +43,7 @@ class Evaluation:
     mesh: Mesh
     batch_size: int  # rows per batch, over all devices
     model: ModelConfig
-    joined: ExtendedObjective | None = None  # the distillation objective; None = the task's objective
+    joined: ObjectiveWithExtraArrays | None = None  # the distillation objective; None = the task's objective
 
     @property
     def objective(self) -> Objective:
@@ -123,7 +123,9 @@ class Evaluation:
         return to_devices(batch, self.mesh)
 
 
-def make_evaluation(config: RunConfig, task: Task, mesh: Mesh, joined: ExtendedObjective | None = None) -> Evaluation:
+def make_evaluation(
+    config: RunConfig, task: Task, mesh: Mesh, joined: ObjectiveWithExtraArrays | None = None
+) -> Evaluation:
     """Returns the evaluation of a task; raises InputError if the evaluation batch does not fit the mesh or its device
     memory.
     """
@@ -187,7 +189,7 @@ def evaluate_outputs(
             rows = to_devices(batch)
             yield *eval_step(params, rows), rows['index'], rows['segments']
 
-    for sums, weights, outputs, index, segments in map(to_host_arrays, run_ahead(results())):
+    for sums, weights, outputs, index, segments in map(to_host_arrays, keep_results_in_flight(results())):
         totals.add_batch(sums, weights)
         lengths = (segments > 0).reshape(len(index), -1).sum(axis=1)
         for place in np.flatnonzero(index >= 0):
@@ -252,10 +254,10 @@ def with_batch_callback(batches: Iterator[HostBatch], on_batch: Callable[[], Non
 
 def results_to_host(results: Iterable[Any]) -> Iterator[Any]:
     """Returns an iterator over the results of the batches in order, copied from the devices to the host."""
-    return map(jax.device_get, run_ahead(results))
+    return map(jax.device_get, keep_results_in_flight(results))
 
 
-def run_ahead(results: Iterable[Any]) -> Iterator[Any]:
+def keep_results_in_flight(results: Iterable[Any]) -> Iterator[Any]:
     """Yields the results of batches in order, while the devices already compute up to `RUN_AHEAD` later batches."""
     running: deque[Any] = deque()
     for result in results:

@@ -9,17 +9,17 @@ from typing import Unpack
 
 import jax
 
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.mesh import MeshConfig
-from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.options import EvalOptions
+from efficient_attention.inference.keyword_option_types import EvalOptions
 from efficient_attention.inference.restore import restore
 from efficient_attention.inference.seq2seq_generator import unsearchable_reason
-from efficient_attention.inference.translator import generation_scores
-from efficient_attention.interop.from_workdir import checkpoint_thresholds, wanted_checkpoint
+from efficient_attention.inference.translator import score_generated_targets
+from efficient_attention.interop.workdir_import import checkpoint_thresholds, parse_requested_checkpoint
 from efficient_attention.models.inference_layout import lay_out_for_inference
-from efficient_attention.processes.peers import compare_with_peers
+from efficient_attention.processes.peer_monitor import check_facts_agree_with_peers
 from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.text_to_text import TextToTextTask
@@ -55,20 +55,20 @@ def evaluate_workdir(
             batch does not divide over the devices.
     """
     config = read_config(workdir)
-    wanted = wanted_checkpoint(CheckpointReader(workdir), config, checkpoint)
+    wanted = parse_requested_checkpoint(CheckpointReader(workdir), config, checkpoint)
     batch_size = config.eval.batch_size if batch_size is None else batch_size
     config = dataclasses.replace(
         config,
-        mesh=mesh_for(config.mesh, jax.device_count()),
+        mesh=mesh_config_for_devices(config.mesh, jax.device_count()),
         eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
     )
-    if not config.has_held_out:
+    if not config.has_evaluation_data:
         raise InputError(f'{workdir}: {no_validation_set_message(config)}')
-    compare_with_peers({'config': to_dict(config)})
+    check_facts_agree_with_peers({'config': to_dict(config)})
     evaluation, params, step, averaged = restore(workdir, wanted=wanted, config=config)
-    compare_with_peers({'checkpoint': averaged or step})
+    check_facts_agree_with_peers({'checkpoint': averaged or step})
     if isinstance(evaluation.task, FineTuningTask) and config.eval.split == 'test':
-        evaluation.task.use_thresholds(checkpoint_thresholds(workdir, config, checkpoint if averaged else str(step)))
+        evaluation.task.set_thresholds(checkpoint_thresholds(workdir, config, checkpoint if averaged else str(step)))
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
     graph, params = lay_out_for_inference(evaluation.graph(), params)
@@ -85,7 +85,7 @@ def evaluate_workdir(
             logging.getLogger(__name__).warning('no text is generated: %s', reason)
             return found
         before_search(found)
-        return found | generation_scores(task, graph, params, on_batch)
+        return found | score_generated_targets(task, graph, params, on_batch)
 
 
 def no_validation_set_message(config: RunConfig) -> str:
@@ -98,7 +98,7 @@ def no_validation_set_message(config: RunConfig) -> str:
     return f'no text is held out (data.held_out=0), so nothing can be evaluated; {way}'
 
 
-def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:
+def mesh_config_for_devices(config: MeshConfig, devices: int) -> MeshConfig:
     """Returns a mesh config with the run's fsdp, sequence and tensor axes if their product divides the device count,
     else only a data axis.
     """

@@ -15,7 +15,7 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import readable_token, vocabulary_of
 from efficient_attention.errors import InputError
-from efficient_attention.inference.input_items import check_text, map_items
+from efficient_attention.inference.per_item_errors import check_text, map_items
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
@@ -23,7 +23,7 @@ from efficient_attention.models.pretraining import PretrainingModel
 Row = tuple[list[int], list[int]]  # (token ids including special tokens, positions of the masks)
 
 
-class Candidate(NamedTuple):
+class MaskTokenCandidate(NamedTuple):
     """A token proposed for a masked position, with its probability."""
 
     token: str
@@ -58,7 +58,7 @@ class MaskFiller:
         graph, self.params = nnx.split(self.model)
         self.masked_logits = jax.jit(functools.partial(masked_logits, graph))
 
-    def __call__(self, text: str, top: int = 5) -> list[list[Candidate]]:
+    def __call__(self, text: str, top: int = 5) -> list[list[MaskTokenCandidate]]:
         """Returns the `top` most probable tokens for each [MASK] in `text`, best first; special tokens are excluded.
 
         Raises:
@@ -66,7 +66,9 @@ class MaskFiller:
         """
         return self.fill_masks([text], top)[0]
 
-    def fill_masks(self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32) -> list[list[list[Candidate]]]:
+    def fill_masks(
+        self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32
+    ) -> list[list[list[MaskTokenCandidate]]]:
         """Returns the most probable tokens for each [MASK] of several texts; the model processes `batch_size` rows at a
         time.
         """
@@ -105,14 +107,14 @@ class MaskFiller:
             for start, inside in windows
         ]
 
-    def candidates(self, logits_V: np.ndarray, top: int) -> list[Candidate]:
+    def candidates(self, logits_V: np.ndarray, top: int) -> list[MaskTokenCandidate]:
         """Returns the `top` most probable tokens for one mask from its logits [V]."""
         logits_V = logits_V.copy()
         logits_V[list(self.vocabulary.special)] = -np.inf
         logits_V[self.vocabulary.size :] = -np.inf  # ids without a token, which only pad the embedding table
         probabilities_V = np.asarray(jax.nn.softmax(logits_V))
         best = np.argsort(-probabilities_V, kind='stable')[:top]
-        return [Candidate(self.readable_token(int(id)), float(probabilities_V[id])) for id in best]
+        return [MaskTokenCandidate(self.readable_token(int(id)), float(probabilities_V[id])) for id in best]
 
     def token_text(self, id: int) -> str:
         """Returns the text of a token id as the tokenizer stores it, with its markers."""

@@ -11,17 +11,17 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.weights import MASKED
-from efficient_attention.config.checks import check_within
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.text.units import TextUnits, load_units
+from efficient_attention.config.value_checks import check_in_interval
+from efficient_attention.data.text.text_units import TextUnits, load_units
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Hypotheses, find_best_texts, make_cached_decoder
 from efficient_attention.inference.beam_search import read_prompts as begin_search
 from efficient_attention.inference.restore import restore_for_inference
 from efficient_attention.inference.sampling import Sampling, SamplingInputs, sample
 from efficient_attention.inference.search_settings import SearchSettings, TokenLimits
-from efficient_attention.inference.text_stream import open_stream
+from efficient_attention.inference.streaming_detokenizer import make_detokenizer
 from efficient_attention.models.cached_decoding import (
     PIECE,
     CachedDecoder,
@@ -123,8 +123,8 @@ class TextGenerator:
             InputError: a number is out of range; the prompt is empty or has something that the vocabulary lacks; or the
                 prompt and `max_tokens` need more positions than the model has.
         """
-        check_within('max_tokens', max_tokens, 1)
-        check_within('seed', seed, 0, 2**31 - 1)
+        check_in_interval('max_tokens', max_tokens, 1)
+        check_in_interval('seed', seed, 0, 2**31 - 1)
         ids = prompt_ids(prompt, self.units)
         self.check_max_length(len(ids), max_tokens)
         return self.stream(ids, max_tokens, sampling or Sampling(), seed)
@@ -138,7 +138,7 @@ class TextGenerator:
         Raises:
             InputError: in the same cases as `__call__`.
         """
-        check_within('max_tokens', max_tokens, 1)
+        check_in_interval('max_tokens', max_tokens, 1)
         search = SearchSettings(beams=beams, best=best, alpha=0.0, max_tokens=max_tokens, end=-1)
         ids = prompt_ids(prompt, self.units)
         self.check_max_length(len(ids), max_tokens)
@@ -149,7 +149,7 @@ class TextGenerator:
 
     def text_of(self, *parts: np.ndarray) -> str:
         """Returns the text of several arrays of token ids, joined."""
-        stream = open_stream(self.units)
+        stream = make_detokenizer(self.units)
         return ''.join([*(stream.feed_ids(ids) for ids in parts), stream.flush_text()])
 
     def check_max_length(self, prompt: int, more: int) -> None:
@@ -169,7 +169,7 @@ class TextGenerator:
 
         `at_once` is at most `STREAMED`: the number of tokens generated per transfer to the host.
         """
-        stream = open_stream(self.units)
+        stream = make_detokenizer(self.units)
         yield stream.feed_ids(ids)
         tokens_1L = jnp.asarray(ids[None], jnp.int32)
         max_length, draw = len(ids) + max_tokens, SamplingInputs(jnp.int32(seed), self.may_follow_V)

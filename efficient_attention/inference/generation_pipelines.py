@@ -9,7 +9,7 @@ from typing import Any
 from efficient_attention.errors import InputError, is_number, require, require_at_least
 from efficient_attention.inference.decoding_options import DecodingOptions, pretrained_decoding_options
 from efficient_attention.inference.generate import TextGenerator
-from efficient_attention.inference.input_items import check_text, map_items
+from efficient_attention.inference.per_item_errors import check_text, map_items
 from efficient_attention.inference.sampling import Sampling
 from efficient_attention.inference.translator import Translation, make_pretrained_translator
 from efficient_attention.interop.config_import import read_config_json

@@ -33,11 +33,11 @@ from efficient_attention.inference.generation_pipelines import (
     decoding_options,
     generation_options,
 )
-from efficient_attention.inference.input_items import check_text, map_items
-from efficient_attention.inference.options import PipelineOptions
+from efficient_attention.inference.keyword_option_types import PipelineOptions
+from efficient_attention.inference.per_item_errors import check_text, map_items
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
-from efficient_attention.interop.config_fields import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.config_import import default_labels
+from efficient_attention.interop.config_json_keys import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.generation_config import task_prefixes, task_settings
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.encoder import Encoder

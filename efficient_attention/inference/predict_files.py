@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from efficient_attention.atomic_files import atomic_folder
 from efficient_attention.data.examples.text_encoder import unknown_words_note
 from efficient_attention.errors import InputError
-from efficient_attention.inference.options import ExampleOptions
+from efficient_attention.inference.keyword_option_types import ExampleOptions
 from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.problems.problem import Problem

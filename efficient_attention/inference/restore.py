@@ -11,11 +11,11 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from efficient_attention.config.fields import CHANGEABLE, TRAINING_ONLY
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
+from efficient_attention.config.field_metadata import CHANGEABLE, TRAINING_ONLY
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
-from efficient_attention.interop.from_workdir import wanted_checkpoint
+from efficient_attention.interop.workdir_import import parse_requested_checkpoint
 from efficient_attention.models.device_memory import check_fits, state_bytes
 from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
@@ -87,7 +87,7 @@ def restore_for_inference(
         make_model: returns the model; only its shapes are used, no parameters are initialised.
     """
     reader = CheckpointReader(workdir)
-    wanted = wanted_checkpoint(reader, config, checkpoint)
+    wanted = parse_requested_checkpoint(reader, config, checkpoint)
     graph, state = nnx.split(nnx.eval_shape(make_model))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.weights import MASKED
-from efficient_attention.config.checks import check_within
+from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.config.value_checks import check_in_interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        check_within('temperature', self.temperature, 0)
-        check_within('top_k', self.top_k, 0)
-        check_within('top_p', self.top_p, 0, 1, low_is_open=True)
+        check_in_interval('temperature', self.temperature, 0)
+        check_in_interval('top_k', self.top_k, 0)
+        check_in_interval('top_p', self.top_p, 0, 1, low_is_open=True)
 
 
 class SamplingInputs(NamedTuple):

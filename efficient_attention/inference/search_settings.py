@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.evaluation import PENALTIES, STOPS
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError, require
 from efficient_attention.inference.sampling import Sampling
 
@@ -41,8 +41,8 @@ class TokenRules:
     begin_suppress_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_within('repetition_penalty', self.repetition_penalty, 0, low_is_open=True)
-        check_within('no_repeat_ngram_size', self.no_repeat_ngram_size, 0)
+        check_in_interval('repetition_penalty', self.repetition_penalty, 0, low_is_open=True)
+        check_in_interval('no_repeat_ngram_size', self.no_repeat_ngram_size, 0)
         words = self.bad_words_ids
         if not isinstance(words, Sequence) or isinstance(words, str):
             raise InputError(f'bad_words_ids is {words!r}; it must be a list of lists of ids, such as [[5, 6], [7]]')
@@ -119,12 +119,12 @@ class SearchSettings:
     sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
-        check_within('beams', self.beams, 1)
+        check_in_interval('beams', self.beams, 1)
         require(1 <= self.best <= self.beams, 'best', self.best, f'1 to {self.beams}, the beams')
         check_one_of('penalty', self.penalty, PENALTIES)
         check_one_of('stop', self.stop, STOPS)
-        check_within('alpha', self.alpha, -10, 10)
-        check_within('max_tokens', self.max_tokens, 1)
+        check_in_interval('alpha', self.alpha, -10, 10)
+        check_in_interval('max_tokens', self.max_tokens, 1)
         allowed = f'0 or more and below max_tokens {self.max_tokens}'
         require(0 <= self.min_tokens < self.max_tokens, 'min_tokens', self.min_tokens, allowed)
         for name in ('end', 'first'):

@@ -19,8 +19,8 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.devices import device_kind
-from efficient_attention.config.checks import check_within
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.errors import InputError, require
 from efficient_attention.inference.beam_search import Hypotheses, find_best_texts, make_cached_decoder, read_prompts
 from efficient_attention.inference.search_settings import SamplingSeeds, SearchSettings, TokenLimits
@@ -76,11 +76,11 @@ class SourceBatching:
     extra: int = 50
 
     def __post_init__(self) -> None:
-        check_within('rows', self.rows, 1)
+        check_in_interval('rows', self.rows, 1)
         is_rising = all(low < high for low, high in zip((0, *self.lengths), self.lengths, strict=False))
         require(is_rising, 'lengths', self.lengths, 'rising and above 0')
-        check_within('ratio', self.ratio, 0)
-        check_within('extra', self.extra, 0)
+        check_in_interval('ratio', self.ratio, 0)
+        check_in_interval('extra', self.extra, 0)
 
     def padded_length(self, length: int) -> int:
         """Returns the row length to which a source of `length` tokens is padded."""

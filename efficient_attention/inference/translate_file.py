@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from efficient_attention.atomic_files import flush, write_atomically
-from efficient_attention.config.json_text import parse_json
+from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.data.sources.text_files import decode_utf8, digest_files, read_lines
 from efficient_attention.errors import InputError, write_stderr_unlocked
 from efficient_attention.inference.translator import Translation, Translator
@@ -92,7 +92,7 @@ def report_progress_when_stopped(partial: Path) -> Iterator[None]:
         done = partial.read_bytes().count(b'\n')
         line = f'stopped; {partial} has {done:,} lines, and the same command continues after them'
         watch = current_signal_thread()
-        (watch.print_once if watch else write_stderr_unlocked)(line)
+        (watch.print_stop_message_once if watch else write_stderr_unlocked)(line)
         raise
 
 
@@ -180,7 +180,7 @@ def format_output_line(found: list[Translation], form: str) -> str:
     return json.dumps({'best': best}, ensure_ascii=False) + '\n'
 
 
-def file_scores(output: Path, references: Path, *, form: str = 'text') -> dict[str, float | str]:
+def score_translated_file(output: Path, references: Path, *, form: str = 'text') -> dict[str, float | str]:
     """Returns the scores of a translated file against a file of references with one reference per line.
 
     Raises InputError if the files do not match.

@@ -12,12 +12,12 @@ import numpy as np
 from flax import nnx
 from tokenizers import Tokenizer
 
-from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, special_ids_of_tokenizer
+from efficient_attention.config.value_checks import check_in_interval
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SourceOrTargetEncoder, special_ids_of_tokenizer
 from efficient_attention.data.tokenizers.marian import TARGET, MarianTokenizer, is_marian
-from efficient_attention.data.tokenizers.special_tokens import role_names, structural_tokens
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.special_tokens import structural_tokens, tokens_by_role
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
 from efficient_attention.inference.decoding_options import DecodingOptions, pretrained_decoding_options
@@ -25,10 +25,10 @@ from efficient_attention.inference.evaluate import to_host_arrays
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.search_settings import SamplingSeeds
 from efficient_attention.inference.seq2seq_generator import GeneratedTarget, Seq2SeqGenerator
-from efficient_attention.interop.config_fields import TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
 from efficient_attention.interop.generation_config import ForcedTokens, task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.interop.target_ids import target_forced_tokens, target_start_piece, trained_token_ids
+from efficient_attention.interop.target_token_ids import target_forced_tokens, target_start_piece, trained_token_ids
 from efficient_attention.interop.tokenizer_files import load_piece_tokenizer
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.dataset_parsing import score_generated_texts
@@ -83,7 +83,7 @@ class Translator:
         self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
         self.decoding = decoding or DecodingOptions()
         self.cut_sources = 0  # number of sources so far that were too long and were cut
-        self.unknown = UnknownTokens(encoder.source.pieces_with_text, encoder.source.tokenizer)
+        self.unknown = UnknownTokenCounter(encoder.source.pieces_with_text, encoder.source.tokenizer)
         self.unended = 0  # number of texts so far whose best target reached the token limit
         # Target texts leave out these ids. Sentinels are kept, because each sentinel names the span after it.
         self.unwritten = structural_ids(encoder.target.tokenizer)
@@ -231,7 +231,7 @@ def make_pretrained_translator(
     run, rows = pretrained.run, row_length(pretrained)
     lengths = (run.data.length, run.pairs.target_length) if run else (rows, rows)
     limit = pretrained.model.source_limit
-    check_within('length', length, 0, math.inf if limit is None else limit)
+    check_in_interval('length', length, 0, math.inf if limit is None else limit)
     source = make_side_encoder(pretrained, pretrained.tokenizer, length or lengths[0])
     target = dataclasses.replace(source, length=lengths[1])
     if source.marian is not None:
@@ -255,13 +255,13 @@ def make_pretrained_translator(
     return translator
 
 
-def make_side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
+def make_side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SourceOrTargetEncoder:
     """Returns the text encoder for the sources or for the targets of a checkpoint, from a tokenizer file."""
     ids = trained_token_ids(pretrained, tokenizer)
     loaded = load_piece_tokenizer(tokenizer, lowercase=pretrained.lowercase)
     begin = special_ids_of_tokenizer(loaded, begin=target_start_piece(pretrained, loaded)).begin
     symbols = SequenceSpecialIds(ids.pad, ids.end, ids.start, begin)
-    return SideEncoder(
+    return SourceOrTargetEncoder(
         loaded, symbols, length, marian=MarianTokenizer(tokenizer, loaded) if is_marian(tokenizer) else None
     )
 
@@ -275,7 +275,7 @@ def single_task_prefix(config: RunConfig, workdir: Path) -> str:
     return prefixes[0]
 
 
-def generation_scores(
+def score_generated_targets(
     task: TextToTextTask, graph: nnx.GraphDef, params: Any, on_text: Callable[[], None] = lambda: None
 ) -> dict[str, float | str]:
     """Returns the scores of the generated texts for the evaluated split, such as BLEU, and the search options.
@@ -315,7 +315,7 @@ def generation_scores(
     return {**scores, 'unended': unended, **decoding.reported_options()}
 
 
-class UnknownTokens:
+class UnknownTokenCounter:
     """Counts the unknown tokens of source texts; the count is always 0 if the tokenizer has no unknown token.
 
     Args:
@@ -325,7 +325,7 @@ class UnknownTokens:
 
     def __init__(self, parts: Callable[[str], list[tuple[str, str]]], vocabulary: Tokenizer) -> None:
         self.parts, self.vocabulary = parts, vocabulary
-        name = role_names(vocabulary).get('unknown')
+        name = tokens_by_role(vocabulary).get('unknown')
         self.id = None if name is None else vocabulary.token_to_id(name)
         self.count = self.total = 0
         self.words: dict[str, None] = {}  # the first unknown words, without repetitions

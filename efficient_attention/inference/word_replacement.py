@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efficient_attention.config.checks import check_within
+from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.inference.fill_mask import MaskFiller
@@ -55,7 +55,7 @@ class WordReplacer:
     """
 
     def __init__(self, filler: MaskFiller, vectors: WordVectors | None = None, *, candidates: int = 15) -> None:
-        check_within('candidates', candidates, 1)
+        check_in_interval('candidates', candidates, 1)
         self.filler, self.count, self.reader = filler, candidates, make_plain_text_tokenizer(filler.tokenizer)
         self.tokens, self.is_word = words_among_tokens(filler.tokenizer, filler.vocabulary)
         self.vectors = vectors or TokenTableVectors(filler.tokenizer, filler.vocabulary, filler.model.encoder)

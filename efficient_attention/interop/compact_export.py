@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 
 from efficient_attention.atomic_files import atomic_folder
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.interop.compact_import import MODEL_TYPE, SHAPES, VERSION
-from efficient_attention.interop.config_fields import TEXT_TO_TEXT
 from efficient_attention.interop.config_import import CONFIG
+from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
 from efficient_attention.interop.export_checksums import write_export_checksums
 from efficient_attention.interop.huggingface_export import quantized_params, write_json
 from efficient_attention.interop.int8_codes import packed, quantized_paths
@@ -16,7 +16,7 @@ from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.tokenizer_files import copy_tokenizer
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded
-from efficient_attention.processes.phases import WRITING, note_phase
+from efficient_attention.processes.phase_log import WRITING, note_phase
 
 
 def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = ()) -> Pretrained:

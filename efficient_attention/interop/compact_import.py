@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.errors import KINDS_IN_WORDS, InputError
 from efficient_attention.interop.int8_codes import (
     SCALE,
@@ -23,8 +23,8 @@ from efficient_attention.interop.int8_codes import (
     unflatten_paths,
     unpacked,
 )
-from efficient_attention.interop.parameters import CheckpointHeads, format_name_list, parameter_shapes
-from efficient_attention.interop.safetensors_files import TensorFolder
+from efficient_attention.interop.safetensors_files import SafetensorsFolder
+from efficient_attention.interop.tensor_conversion import CheckpointHeads, format_name_list, parameter_shapes
 from efficient_attention.interop.tokenizer_files import tokenizer_file
 from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.models.sharding import path_name
@@ -91,7 +91,7 @@ def read_stored_params(path: Path, shapes: Mapping[str, list[int]], model: Model
     """Returns the parameters in a compact export by path, with int8 codes as stored; raises InputError if they do not
     fit the configs.
     """
-    folder = TensorFolder(path)
+    folder = SafetensorsFolder(path)
     try:
         found = unpacked(
             PackedSparseArrays({name: folder.read_raw_tensor(name) for name in folder.shapes}, dict(shapes))

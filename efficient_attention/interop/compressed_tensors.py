@@ -14,15 +14,15 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_export import QUANTIZED
-from efficient_attention.interop.families import Family
+from efficient_attention.interop.huggingface_tensor_names import HuggingFaceFamily
 from efficient_attention.interop.int8_codes import SCALE, Flat, flatten_by_path, quantized_paths, unflatten_paths
-from efficient_attention.interop.parameters import (
+from efficient_attention.interop.safetensors_files import SafetensorsFolder
+from efficient_attention.interop.tensor_conversion import (
     ParameterTensors,
+    exported_tensor_name,
     tensor_names_by_plain_name,
     tied_copy_names,
-    written_name,
 )
-from efficient_attention.interop.safetensors_files import TensorFolder
 
 METHOD = 'compressed-tensors'
 CODES = {'num_bits': 8, 'type': 'int', 'symmetric': True}
@@ -72,25 +72,27 @@ def compressed_params(params: Mapping[Any, Any], codes: Flat) -> dict[Any, Any]:
     return unflatten_paths(found)
 
 
-def weight_scales(codes: Flat, family: Family, tensors: Iterable[ParameterTensors], *, is_bare: bool) -> Flat:
+def weight_scales(
+    codes: Flat, family: HuggingFaceFamily, tensors: Iterable[ParameterTensors], *, is_bare: bool
+) -> Flat:
     """Returns the tensor `weight_scale` [out, 1] of each quantized layer, by the tensor's name in the file."""
     found: Flat = {}
     for tensor in tensors:
         if tensor.path.endswith('/kernel') and tensor.path + SCALE in codes:
             scale = codes[tensor.path + SCALE]
             for name, row in zip(tensor.names, scale if tensor.is_stacked else [scale], strict=True):
-                found[f'{written_name(family, name, is_bare=is_bare)}_scale'] = row.T.astype(np.float32)
+                found[f'{exported_tensor_name(family, name, is_bare=is_bare)}_scale'] = row.T.astype(np.float32)
     return found
 
 
 def quantization_config(
-    codes: Flat, family: Family, tensors: Iterable[ParameterTensors], *, is_bare: bool
+    codes: Flat, family: HuggingFaceFamily, tensors: Iterable[ParameterTensors], *, is_bare: bool
 ) -> dict[str, Any]:
     """Returns the entry `quantization_config` of config.json, which says how layers are quantized and which linear
     layers are not.
     """
     floats = [one for one in tensors if one.path.endswith('/kernel') and one.path + SCALE not in codes]
-    names = [written_name(family, name, is_bare=is_bare) for tensor in floats for name in tensor.names]
+    names = [exported_tensor_name(family, name, is_bare=is_bare) for tensor in floats for name in tensor.names]
     names += [name for name in tied_copy_names(family) if name.endswith('.weight')]
     group = {
         'targets': ['Linear'],
@@ -124,7 +126,11 @@ def check_readable(values: Mapping[str, Any], model: ModelConfig) -> None:
 
 
 def read_int8_codes(
-    flat: Flat, kernels: set[str], tensors: Iterable[ParameterTensors], folder: TensorFolder, family: Family
+    flat: Flat,
+    kernels: set[str],
+    tensors: Iterable[ParameterTensors],
+    folder: SafetensorsFolder,
+    family: HuggingFaceFamily,
 ) -> Flat:
     """Returns a compressed-tensors folder's parameters by path, where quantized kernels are the stored int8 codes and
     their scales.

@@ -12,7 +12,14 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_fields import (
+from efficient_attention.interop.config_import import (
+    ARCHITECTURES,
+    DROPOUTS,
+    HEAD_DROPOUTS,
+    default_labels,
+    parse_model_config,
+)
+from efficient_attention.interop.config_json_keys import (
     ACTIVATIONS,
     FIELDS,
     MULTI_LABEL,
@@ -21,15 +28,8 @@ from efficient_attention.interop.config_fields import (
     SHIFTED,
     custom_key_fields,
 )
-from efficient_attention.interop.config_import import (
-    ARCHITECTURES,
-    DROPOUTS,
-    HEAD_DROPOUTS,
-    default_labels,
-    parse_model_config,
-)
-from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.interop.text_to_text_config import text_to_text_values
+from efficient_attention.interop.encoder_decoder_config_keys import encoder_decoder_config_json
+from efficient_attention.interop.huggingface_tensor_names import FAMILIES, HuggingFaceFamily
 
 # A model of unknown family is tried in each Hugging Face family, in this order.
 # An export uses the family whose config.json lacks keys for the fewest fields; among equal families, the first.
@@ -63,7 +63,7 @@ class FamilyConfigValues:
         return not self.is_possible, len(self.refused), len(self.unsaid)
 
 
-def config_values(
+def make_config_json(
     model: ModelConfig,
     head: HeadConfig,
     parts: frozenset[str],
@@ -100,7 +100,7 @@ def config_values(
     left_out = LABEL_KEYS if head.kind != 'none' else ()
     values = {key: value for key, value in extra.items() if key not in (OUR_KEY, QUANTIZED, *left_out)}
     values |= said.values | {'model_type': name, 'architectures': [architecture(chosen, head, parts)]}
-    values |= head_values(chosen, model, head, labels)
+    values |= head_config_json(chosen, model, head, labels)
     if head.kind == 'sequence' and extra.get('problem_type') in (MULTI_LABEL, NUMBERS):
         values['problem_type'] = extra['problem_type']
     kept_here: Values = {name: dict(group) for name, group in {'model': said.unsaid, **(kept or {})}.items() if group}
@@ -110,16 +110,16 @@ def config_values(
 
 
 def fit_to_family(
-    family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]
+    family: HuggingFaceFamily, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]
 ) -> FamilyConfigValues:
     """Returns the model and its head expressed in the config.json keys of one Hugging Face family, and the fields
     without a key.
     """
     said = model_in_family_keys(family, model, extra)
-    return dataclasses.replace(said, refused=(*said.refused, *head_misfits(family, model, head, parts)))
+    return dataclasses.replace(said, refused=(*said.refused, *head_incompatibilities(family, model, head, parts)))
 
 
-def model_in_family_keys(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> FamilyConfigValues:
+def model_in_family_keys(family: HuggingFaceFamily, model: ModelConfig, extra: Mapping[str, Any]) -> FamilyConfigValues:
     """Returns the model, without its head, expressed in the config.json keys of one Hugging Face family.
 
     The keys are read back as a model; fields that differ from the original are fields without a key.
@@ -133,7 +133,7 @@ def model_in_family_keys(family: Family, model: ModelConfig, extra: Mapping[str,
         values['num_hidden_layers'] = model.layers // model.inner_layers
     if kind in SHIFTED:
         values['pad_token_id'] = max(model.position_offset - 1, 0)
-    values |= text_to_text_values(kind, model) if family.decoder else attention_values(kind, model, extra)
+    values |= encoder_decoder_config_json(kind, model) if family.decoder else attention_config_json(kind, model, extra)
     try:
         read = parse_model_config(values, family)
     except InputError as error:
@@ -153,7 +153,7 @@ def model_in_family_keys(family: Family, model: ModelConfig, extra: Mapping[str,
     return FamilyConfigValues(values, unsaid, tuple(f'model.{name} {getattr(model, name)!r}' for name in lost))
 
 
-def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:
+def attention_config_json(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:
     """Returns the config.json keys about attention, for the families Longformer and BigBird; {} for other families."""
     patterns = [one.pattern if isinstance(one, Softmax) else None for one in model.mechanisms]
     if kind == 'longformer':
@@ -174,7 +174,7 @@ def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) ->
     return {}
 
 
-def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str:
+def architecture(family: HuggingFaceFamily, head: HeadConfig, parts: frozenset[str]) -> str:
     """Returns the name of the transformers class for a model with this head or these pretraining heads, such as
     'BertForMaskedLM'.
     """
@@ -191,7 +191,9 @@ def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str
     return f'{family.stem}{ending}'
 
 
-def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]) -> Values:
+def head_config_json(
+    family: HuggingFaceFamily, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]
+) -> Values:
     """Returns the config.json keys about a head: its labels, dropout and activation; {} for an encoder-decoder."""
     values: Values = {}
     if family.decoder:
@@ -212,7 +214,9 @@ def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tu
     return values
 
 
-def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str]) -> list[str]:
+def head_incompatibilities(
+    family: HuggingFaceFamily, model: ModelConfig, head: HeadConfig, parts: frozenset[str]
+) -> list[str]:
     """Returns the config fields for which prediction heads in transformers compute something else than in this project,
     with their values.
     """

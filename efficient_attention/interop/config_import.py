@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.dict_conversion import check_integer_not_too_large
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.config.model import MOST_LAYERS, ModelConfig
-from efficient_attention.config.nested_dicts import check_integer_not_too_large
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.errors import KINDS_IN_WORDS, InputError, require
-from efficient_attention.interop.config_fields import (
+from efficient_attention.interop.config_json_keys import (
     ACTIVATIONS,
     FIELDS,
     FIXED,
@@ -29,15 +29,15 @@ from efficient_attention.interop.config_fields import (
     SHIFTED_PAD,
     TEXT_TO_TEXT,
     custom_key_fields,
-    mechanism_text,
+    join_layer_mechanisms,
 )
-from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.interop.text_to_text_config import (
+from efficient_attention.interop.encoder_decoder_config_keys import (
     check_supported_settings,
     feed_forward_activation,
     text_to_text_fields,
     with_default_keys,
 )
+from efficient_attention.interop.huggingface_tensor_names import FAMILIES, HuggingFaceFamily
 from efficient_attention.workdir.checkpoint_reader import FOLDER as CHECKPOINTS
 from efficient_attention.workdir.config_file import REWRITTEN
 
@@ -68,7 +68,7 @@ Values = Mapping[str, Any]
 class ModelDescription:
     """What a Hugging Face config.json describes, as this project's configs: the model, its head, labels and problem."""
 
-    family: Family
+    family: HuggingFaceFamily
     ending: str  # ending of the transformers class name, a key of ARCHITECTURES
     model: ModelConfig
     head: HeadConfig
@@ -109,7 +109,7 @@ def parse_config_json(values: Values) -> ModelDescription:
     Raises:
         InputError: an unknown family or architecture, a missing key, or an unsupported setting.
     """
-    family, ending = family_of(values)
+    family, ending = detect_family(values)
     if family.decoder:
         return parse_encoder_decoder(values, family, ending)
     for key, inert in INERT.items():
@@ -123,7 +123,7 @@ def parse_config_json(values: Values) -> ModelDescription:
         kind, problem = 'multi_hop', 'multi_hop'
     if family.detector and ending == 'ForPreTraining':
         problem = 'none'  # This ELECTRA model detects replaced tokens, so it cannot fill masks.
-    labels, count = labels_of(values)
+    labels, count = parse_labels(values)
     if kind == 'sequence':
         problem = head_problem_type(values.get('problem_type'), count)
     has_labels = kind in ('sequence', 'token') and problem != 'regression'
@@ -151,7 +151,7 @@ def head_problem_type(kind: str | None, count: int) -> str:
     return SEVERAL_NUMBERS if kind == NUMBERS else 'classification'
 
 
-def parse_encoder_decoder(values: Values, family: Family, ending: str) -> ModelDescription:
+def parse_encoder_decoder(values: Values, family: HuggingFaceFamily, ending: str) -> ModelDescription:
     """Returns the model that an encoder-decoder's config.json describes. The kind of output layer is not known yet,
     because only the tensors show it.
     """
@@ -180,7 +180,7 @@ def _is_unused_key(key: str, values: Values, ending: str) -> bool:
     return key == 'use_bias' and values.get('model_type') != 'big_bird'
 
 
-def family_of(values: Values) -> tuple[Family, str]:
+def detect_family(values: Values) -> tuple[HuggingFaceFamily, str]:
     """Returns the Hugging Face family that config.json names, and the ending of its class name, such as
     'ForMaskedLM'.
     """
@@ -202,7 +202,7 @@ def family_of(values: Values) -> tuple[Family, str]:
     return family, ending
 
 
-def parse_model_config(values: Values, family: Family) -> ModelConfig:
+def parse_model_config(values: Values, family: HuggingFaceFamily) -> ModelConfig:
     """Returns the model's config, read from the keys of a Hugging Face config.json.
 
     Raises:
@@ -212,25 +212,32 @@ def parse_model_config(values: Values, family: Family) -> ModelConfig:
     fields: dict[str, Any] = dict(FIXED[kind])
     values = with_default_keys(values, kind)
     for field, (key, default) in FIELDS[kind].items():
-        fields[field] = activation_of(values, key, default) if field == 'activation' else value_of(values, key, default)
+        fields[field] = (
+            parse_activation(values, key, default)
+            if field == 'activation'
+            else checked_config_value(values, key, default)
+        )
     fields |= text_to_text_fields(values, kind, fields)
     if kind in SHIFTED:
-        fields['position_offset'] = value_of(values, 'pad_token_id', SHIFTED_PAD) + 1
+        fields['position_offset'] = checked_config_value(values, 'pad_token_id', SHIFTED_PAD) + 1
     if kind == 'albert':
         fields['layers'] *= fields['inner_layers']
         if fields['embedding_width'] == fields['width']:
             raise InputError(f'embedding_size is {fields["width"]}, as hidden_size is; read here: another for albert')
     if kind == 'longformer':
-        fields |= {'attention': windows_of(values), 'global_tokens': GLOBAL_TOKENS}
-    if kind == 'big_bird' and value_of(values, 'attention_type', 'block_sparse') == 'block_sparse':
-        block, random = value_of(values, 'block_size', 64), value_of(values, 'num_random_blocks', 3)
+        fields |= {'attention': parse_longformer_windows(values), 'global_tokens': GLOBAL_TOKENS}
+    if kind == 'big_bird' and checked_config_value(values, 'attention_type', 'block_sparse') == 'block_sparse':
+        block, random = (
+            checked_config_value(values, 'block_size', 64),
+            checked_config_value(values, 'num_random_blocks', 3),
+        )
         fields['attention'] = f'bigbird({block}, {random})'
     return dataclasses.replace(
         ModelConfig(**fields), **custom_key_group(values, 'model', ModelConfig, custom_key_fields(kind))
     )
 
 
-def value_of(values: Values, key: str, default: Any) -> Any:
+def checked_config_value(values: Values, key: str, default: Any) -> Any:
     """Returns the value of a config.json key, which must have the type of the default; without a default, it must be a
     whole number.
     """
@@ -246,22 +253,22 @@ def value_of(values: Values, key: str, default: Any) -> Any:
     return value
 
 
-def activation_of(values: Values, key: str, default: str) -> str:
+def parse_activation(values: Values, key: str, default: str) -> str:
     """Returns this project's name of the activation that a config.json key names."""
     if key == 'feed_forward_proj':
         return feed_forward_activation(values)[0]
-    name = value_of(values, key, default)
+    name = checked_config_value(values, key, default)
     if name not in ACTIVATIONS:
         raise InputError(f'{key} is {name!r}; read here: {", ".join(ACTIVATIONS)}')
     return ACTIVATIONS[name]
 
 
-def windows_of(values: Values) -> str:
+def parse_longformer_windows(values: Values) -> str:
     """Returns a Longformer's attention windows in this project's text form, such as 'window(256)'. config.json states
     the width of both sides together.
     """
     windows = values.get('attention_window', 512)
-    layers = value_of(values, 'num_hidden_layers', None)
+    layers = checked_config_value(values, 'num_hidden_layers', None)
     require(0 < layers <= MOST_LAYERS, 'num_hidden_layers', layers, f'1 to {MOST_LAYERS}')
     windows = [windows] * layers if isinstance(windows, int) else windows
     is_list = isinstance(windows, list) and len(windows) == layers
@@ -269,7 +276,7 @@ def windows_of(values: Values) -> str:
         raise InputError(
             f'attention_window is {windows!r}; it must be an even number above 0, or one for each of {layers} layers'
         )
-    return mechanism_text([f'window({width // 2})' for width in windows])
+    return join_layer_mechanisms([f'window({width // 2})' for width in windows])
 
 
 def check_custom_key(values: Values) -> None:
@@ -310,7 +317,9 @@ def custom_key_thresholds(values: Values) -> dict[str, float]:
     return dict(thresholds)
 
 
-def parse_head_config(values: Values, family: Family, model: ModelConfig, kind: str, count: int) -> HeadConfig:
+def parse_head_config(
+    values: Values, family: HuggingFaceFamily, model: ModelConfig, kind: str, count: int
+) -> HeadConfig:
     """Returns the head's config from a config.json. A checkpoint without a head gets the form of new heads in its
     family.
     """
@@ -319,7 +328,7 @@ def parse_head_config(values: Values, family: Family, model: ModelConfig, kind: 
     if kind == 'choice' and family.model_type == 'electra':
         transform = electra_summary_activation(values)
     keys = (*DROPOUTS.get(kind, ()), *HEAD_DROPOUTS)
-    rates = [value_of(values, key, 0.0) for key in keys if values.get(key) is not None]
+    rates = [checked_config_value(values, key, 0.0) for key in keys if values.get(key) is not None]
     return HeadConfig(
         kind=kind,
         outputs=count if kind in ('sequence', 'token') else HeadConfig.outputs,
@@ -331,7 +340,7 @@ def parse_head_config(values: Values, family: Family, model: ModelConfig, kind: 
 
 def electra_summary_activation(values: Values) -> str:
     """Returns the activation of the layer that summarises an answer choice in ELECTRA's multiple-choice head."""
-    if not value_of(values, 'summary_use_proj', True):
+    if not checked_config_value(values, 'summary_use_proj', True):
         return 'none'
     name = values.get('summary_activation', 'gelu')
     known = {'tanh': 'tanh', **ACTIVATIONS}
@@ -345,13 +354,13 @@ def default_labels(count: int) -> tuple[str, ...]:
     return tuple(f'LABEL_{number}' for number in range(count))
 
 
-def labels_of(values: Values) -> tuple[tuple[str, ...], int]:
+def parse_labels(values: Values) -> tuple[tuple[str, ...], int]:
     """Returns a config.json's label names in the order of the outputs, and the number of outputs; () if the outputs
     have no names.
     """
     labels = values.get('id2label')
     if labels is None:
-        return (), value_of(values, 'num_labels', 2)
+        return (), checked_config_value(values, 'num_labels', 2)
     try:
         names = {int(number): str(name) for number, name in labels.items()}
     except (AttributeError, ValueError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from efficient_attention.data.tokenizers.added_tokens import read_json_object
-from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import TextToTextSpecialIds
 from efficient_attention.errors import InputError
 
 GENERATION = 'generation_config.json'
@@ -65,7 +65,7 @@ class ForcedTokens(NamedTuple):
     end_ids: tuple[int, ...] = ()
 
 
-def generation_values(folder: Path) -> dict[str, Any]:
+def read_generation_config(folder: Path) -> dict[str, Any]:
     """Returns the content of a folder's generation_config.json; {} if there is no such file."""
     return read_json_object(folder / GENERATION)
 
@@ -89,8 +89,8 @@ def task_settings(extra: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 
 def with_trained_token_ids(
-    ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]
-) -> TextToTextIds:
+    ids: TextToTextSpecialIds, extra: Mapping[str, Any], generation: Mapping[str, Any]
+) -> TextToTextSpecialIds:
     """Returns the tokenizer's special token ids, replaced by the ids that the checkpoint's files state.
 
     Args:
@@ -118,7 +118,7 @@ def with_trained_token_ids(
     return dataclasses.replace(ids, **found)
 
 
-def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
+def check_end_ids(ids: TextToTextSpecialIds, values: list[Any]) -> None:
     """Raises InputError if one of several end-of-text ids does not exist in the tokenizer."""
     for value in values:
         if type(value) is not int or not 0 <= value < ids.size:
@@ -127,7 +127,7 @@ def check_end_ids(ids: TextToTextIds, values: list[Any]) -> None:
             )
 
 
-def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
+def end_ids(ids: TextToTextSpecialIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns all token ids that end a target if the checkpoint's files state several; otherwise ().
 
     Arguments are as in `with_trained_token_ids`.
@@ -139,7 +139,7 @@ def end_ids(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[st
     return tuple(dict.fromkeys(value))
 
 
-def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> ForcedTokens:
+def forced_tokens(ids: TextToTextSpecialIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> ForcedTokens:
     """Returns the token ids that a checkpoint's files force at the beginning and end of generated targets.
 
     Args:
@@ -164,7 +164,7 @@ def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapp
     return ForcedTokens(-1 if first is None else first, end is not None, ends)
 
 
-def run_generation_config(ids: TextToTextIds, first: int) -> dict[str, Any]:
+def make_generation_config(ids: TextToTextSpecialIds, first: int) -> dict[str, Any]:
     """Returns the content of a generation_config.json with these token ids. Every target begins with the token id
     `first`, or with any token if `first` is -1.
     """
@@ -172,7 +172,7 @@ def run_generation_config(ids: TextToTextIds, first: int) -> dict[str, Any]:
     return values | ({FORCED_FIRST: first} if first >= 0 else {})
 
 
-def with_token_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
+def with_token_ids(values: Mapping[str, Any], ids: TextToTextSpecialIds) -> dict[str, Any]:
     """Returns the content of a config.json with its special token ids replaced by these ids.
 
     Keys of `UNSAID` without a value become null, because transformers has defaults for missing keys.

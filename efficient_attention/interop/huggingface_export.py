@@ -14,26 +14,26 @@ from efficient_attention.interop.compressed_tensors import (
     quantization_config,
     weight_scales,
 )
-from efficient_attention.interop.config_export import QUANTIZED, config_values
-from efficient_attention.interop.config_fields import SHIFTED
+from efficient_attention.interop.config_export import QUANTIZED, make_config_json
 from efficient_attention.interop.config_import import CONFIG
+from efficient_attention.interop.config_json_keys import SHIFTED
 from efficient_attention.interop.export_checksums import write_export_checksums
-from efficient_attention.interop.factors import multiply_factors
-from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.generation_config import GENERATION, with_token_ids
+from efficient_attention.interop.huggingface_tensor_names import FAMILIES, HuggingFaceFamily
 from efficient_attention.interop.int8_codes import Flat, flatten_by_path, quantize_params
+from efficient_attention.interop.low_rank_factors import multiply_factors
 from efficient_attention.interop.output_layers import with_duplicate_tensors
-from efficient_attention.interop.parameters import CheckpointHeads, tensors_of, written_tensors
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.safetensors_files import write_tensors
-from efficient_attention.interop.target_ids import (
+from efficient_attention.interop.target_token_ids import (
     pretrained_generation_config,
     trained_token_ids,
     trained_tokenizer_json,
 )
+from efficient_attention.interop.tensor_conversion import CheckpointHeads, export_tensors, list_checkpoint_tensors
 from efficient_attention.interop.tokenizer_files import copy_tokenizer, padding_id
 from efficient_attention.interop.uneven_layers import pad_layers, padded_config
-from efficient_attention.processes.phases import WRITING, note_phase
+from efficient_attention.processes.phase_log import WRITING, note_phase
 
 
 def save_pretrained(
@@ -64,7 +64,7 @@ def save_pretrained(
         check_compressible(pretrained.model, pretrained.head)
     params = pad_layers(pretrained.model, multiply_factors(pretrained.params()))
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
-    values = config_values(
+    values = make_config_json(
         pretrained.model,
         pretrained.head,
         frozenset(params),
@@ -79,11 +79,13 @@ def save_pretrained(
     if family.decoder and tokenizer is not None:
         values = with_token_ids(values, trained_token_ids(pretrained, tokenizer))
         generation = generation or pretrained_generation_config(pretrained, tokenizer)
-    listed = tensors_of(family, padded_config(pretrained.model), heads_of_pretrained(pretrained, frozenset(params)))
+    listed = list_checkpoint_tensors(
+        family, padded_config(pretrained.model), heads_of_pretrained(pretrained, frozenset(params))
+    )
     is_bare = values['architectures'][0] == f'{family.stem}Model'
     codes = quantized_params(pretrained) if compresses else {}
     params = compressed_params(params, codes) if compresses else params
-    tensors = written_tensors(family, listed, params, is_bare=is_bare)
+    tensors = export_tensors(family, listed, params, is_bare=is_bare)
     if compresses:
         tensors |= weight_scales(codes, family, listed, is_bare=is_bare)
         values[QUANTIZED] = quantization_config(codes, family, listed, is_bare=is_bare)
@@ -116,7 +118,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
-def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:
+def check_padding(family: HuggingFaceFamily, model: ModelConfig, tokenizer: Path | None) -> None:
     """Raises InputError if the tokenizer's padding id would make transformers count positions from another start than
     this model does.
     """

@@ -14,19 +14,19 @@ from efficient_attention.interop.compressed_tensors import (
     read_int8_codes,
 )
 from efficient_attention.interop.config_import import CONFIG, ModelDescription, parse_config_json
-from efficient_attention.interop.factors import factor_params
-from efficient_attention.interop.generation_config import generation_values
+from efficient_attention.interop.generation_config import read_generation_config
 from efficient_attention.interop.int8_codes import flatten_by_path, quantize_params, unflatten_paths
+from efficient_attention.interop.low_rank_factors import factor_params
 from efficient_attention.interop.output_layers import with_output_layer_fields
-from efficient_attention.interop.parameters import (
+from efficient_attention.interop.safetensors_files import SafetensorsFolder, check_tensor_files
+from efficient_attention.interop.tensor_conversion import (
     CheckpointHeads,
     has_all_weights,
+    list_checkpoint_tensors,
     parameter_shapes,
     read_tensors,
     tensor_names_by_plain_name,
-    tensors_of,
 )
-from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files
 from efficient_attention.interop.tokenizer_files import is_lowercase, tokenizer_file
 from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.interop.uneven_layers import padded_config, unpad_layers
@@ -60,7 +60,7 @@ def read_folder(path: Path, values: dict[str, Any]) -> Pretrained:
         lowercase=is_lowercase(path, known.family.model_type),
         params=lambda: _read_params(path, known),
         extra=values,
-        generation=generation_values(path) if known.family.decoder else {},
+        generation=read_generation_config(path) if known.family.decoder else {},
         examples=known.examples,
         pairs=known.pairs,
         thresholds=lambda: known.thresholds,
@@ -70,9 +70,11 @@ def read_folder(path: Path, values: dict[str, Any]) -> Pretrained:
 
 
 def _read_params(path: Path, known: ModelDescription) -> dict[str, Any]:
-    folder = TensorFolder(path)
+    folder = SafetensorsFolder(path)
     parts = find_heads_in_file(known, tensor_names_by_plain_name(known.family, folder.shapes))
-    params = read_tensors(known.family, tensors_of(known.family, padded_config(known.model), parts), folder)
+    params = read_tensors(
+        known.family, list_checkpoint_tensors(known.family, padded_config(known.model), parts), folder
+    )
     try:
         found = unpad_layers(known.model, params)
         return factor_params(found, parameter_shapes(known.model, parts)) if known.model.ranks else found
@@ -82,10 +84,10 @@ def _read_params(path: Path, known: ModelDescription) -> dict[str, Any]:
 
 def _read_compressed(path: Path, known: ModelDescription) -> dict[Any, Any]:
     """Returns a quantized folder's parameters as nested dicts, where quantized kernels keep their stored int8 codes."""
-    folder = TensorFolder(path)
+    folder = SafetensorsFolder(path)
     flat = quantize_params(flatten_by_path(_read_params(path, known)), known.model, known.head)
     parts = find_heads_in_file(known, tensor_names_by_plain_name(known.family, folder.shapes))
-    tensors = tensors_of(known.family, known.model, parts)
+    tensors = list_checkpoint_tensors(known.family, known.model, parts)
     return unflatten_paths(
         read_int8_codes(flat, quantized_kernel_paths(known.model, known.head), tensors, folder, known.family)
     )

@@ -14,9 +14,9 @@ import numpy as np
 from efficient_attention.config.model import RANK_KINDS, ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.compact_import import heads_by_parameter_names
-from efficient_attention.interop.factors import factor_params
-from efficient_attention.interop.parameters import parameter_shapes
+from efficient_attention.interop.low_rank_factors import factor_params
 from efficient_attention.interop.pretrained import Pretrained, check_not_quantized
+from efficient_attention.interop.tensor_conversion import parameter_shapes
 
 
 def low_rank(

@@ -15,10 +15,14 @@ import numpy as np
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_import import ModelDescription
-from efficient_attention.interop.families import SINUSOIDS
-from efficient_attention.interop.parameters import table_name, tensor_names_by_plain_name, tied_copy_names
-from efficient_attention.interop.safetensors_files import TensorFolder
-from efficient_attention.interop.text_to_text_config import SCALE, T5_KINDS, TIED
+from efficient_attention.interop.encoder_decoder_config_keys import SCALE, T5_KINDS, TIED
+from efficient_attention.interop.huggingface_tensor_names import SINUSOIDS
+from efficient_attention.interop.safetensors_files import SafetensorsFolder
+from efficient_attention.interop.tensor_conversion import (
+    tensor_names_by_plain_name,
+    tied_copy_names,
+    token_table_tensor_name,
+)
 from efficient_attention.modules.positions import sinusoid
 
 HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
@@ -37,9 +41,9 @@ def with_output_layer_fields(path: Path, known: ModelDescription, values: dict[s
     """
     if not known.family.output_fields:
         if values.get(TIED) is False:
-            check_own_table(path, known)
+            check_untied_table_exists(path, known)
         return known
-    folder = TensorFolder(path)
+    folder = SafetensorsFolder(path)
     found = tensor_names_by_plain_name(known.family, folder.shapes)
     if 'output_bias' in known.family.output_fields:
         has_bias = BIAS in found and bool(np.any(folder.read(found[BIAS])))
@@ -64,12 +68,12 @@ def is_output_tied(values: Mapping[str, Any]) -> bool:
     return values.get(SCALE) is not None
 
 
-def check_own_table(path: Path, known: ModelDescription) -> None:
+def check_untied_table_exists(path: Path, known: ModelDescription) -> None:
     """Raises InputError if a checkpoint of an encoder with untied outputs has an output projection but no token
     embedding table.
     """
-    table = table_name(known.family)
-    found = tensor_names_by_plain_name(known.family, TensorFolder(path).shapes).get(table)
+    table = token_table_tensor_name(known.family)
+    found = tensor_names_by_plain_name(known.family, SafetensorsFolder(path).shapes).get(table)
     if found is not None and not found.endswith(table):
         raise InputError(f'{path}: {table} is missing; {TIED} is False, so {found} cannot stand for it')
 
@@ -80,7 +84,7 @@ def with_model_fields(known: ModelDescription, **fields: bool) -> ModelDescripti
     return dataclasses.replace(known, model=dataclasses.replace(known.model, **changed))
 
 
-def is_same_tensor(folder: TensorFolder, first: str, second: str) -> bool:
+def is_same_tensor(folder: SafetensorsFolder, first: str, second: str) -> bool:
     """Returns whether two tensors in a checkpoint folder have the same shape and the same numbers."""
     is_alike = folder.shapes[first] == folder.shapes[second]
     return is_alike and np.array_equal(folder.read(first), folder.read(second))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_fields import TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
 from efficient_attention.interop.trained_model import Pretrained as Pretrained
 
 
@@ -23,9 +23,9 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
     from efficient_attention.interop.compact_import import is_compact_folder, read_compact_folder
     from efficient_attention.interop.config_import import read_config_json
     from efficient_attention.interop.export_checksums import verify_export_checksums
-    from efficient_attention.interop.from_workdir import read_workdir
     from efficient_attention.interop.huggingface_import import read_folder
     from efficient_attention.interop.safetensors_files import check_tensor_files
+    from efficient_attention.interop.workdir_import import read_workdir
 
     verify_export_checksums(path)
     values = read_config_json(path)

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError, one_line
 from efficient_attention.models.device_memory import check_host_fits
 
@@ -34,7 +34,7 @@ FLOATS = ('F64', 'F32', 'F16', 'BF16')
 HOW = "load it where it came from with transformers and save it by save_pretrained('folder', safe_serialization=True)"
 
 
-class TensorFolder:
+class SafetensorsFolder:
     """The safetensors files of a model folder: names and shapes of all tensors. `read` loads the numbers of one tensor.
 
     Raises:
@@ -46,8 +46,8 @@ class TensorFolder:
         self.files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         # transformers also prefers the single file to the shards.
-        listed = {} if (folder / SINGLE).is_file() else shards_of(folder)
-        for path in sorted({*listed.values()}) if listed else [single_file(folder)]:
+        listed = {} if (folder / SINGLE).is_file() else read_shard_index(folder)
+        for path in sorted({*listed.values()}) if listed else [find_single_safetensors(folder)]:
             with open_safetensors(path) as file:
                 for name in file.keys():  # noqa: SIM118  not a mapping
                     self.files[name], self.shapes[name] = path, tuple(file.get_slice(name).get_shape())
@@ -93,7 +93,7 @@ class TensorFolder:
         with open_safetensors(path) as file:
             kind = file.get_slice(name).get_dtype()
             codes = np.asarray(file.get_tensor(name))
-        scale = TensorFolder.read(self, name + SCALE)
+        scale = SafetensorsFolder.read(self, name + SCALE)
         if kind != 'I8' or scale.shape != (len(codes), 1):
             fault = f'{kind} with {name}{SCALE} {list(scale.shape)}'
             raise InputError(f'{path}: {name} holds {fault}; read here: I8 with [{len(codes)}, 1]')
@@ -113,7 +113,7 @@ class TensorFolder:
             return np.asarray(file.get_tensor(name))
 
 
-def shards_of(folder: Path) -> dict[str, Path]:
+def read_shard_index(folder: Path) -> dict[str, Path]:
     """Returns {tensor name: file} from the index of a folder with several shards; {} if the folder has no index."""
     path = folder / INDEX
     if not path.is_file():
@@ -138,11 +138,11 @@ def check_tensor_files(folder: Path) -> None:
     """
     if (folder / SINGLE).is_file() and (folder / INDEX).is_file():
         LOG.warning('%s: %s is read, and %s is ignored', folder, SINGLE, INDEX)
-    elif not shards_of(folder):
-        single_file(folder)
+    elif not read_shard_index(folder):
+        find_single_safetensors(folder)
 
 
-def single_file(folder: Path) -> Path:
+def find_single_safetensors(folder: Path) -> Path:
     """Returns the safetensors file of a folder without shards; if the file is missing, raises InputError with
     advice.
     """

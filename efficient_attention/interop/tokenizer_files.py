@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from efficient_attention.config.json_text import read_json_file
-from efficient_attention.data.tokenizers.added_tokens import ADDED, SETTINGS, SPECIAL_MAP, settings_of
+from efficient_attention.config.json_parsing import read_json_file
+from efficient_attention.data.tokenizers.added_tokens import ADDED, SETTINGS, SPECIAL_MAP, read_tokenizer_settings
 from efficient_attention.data.tokenizers.byte_level import PAIR
-from efficient_attention.data.tokenizers.fixed_vocabulary import fixed_name
+from efficient_attention.data.tokenizers.fixed_vocabulary import fixed_vocabulary_name
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.marian import FILES as MARIAN
 from efficient_attention.data.tokenizers.marian import is_marian, marian_vocabulary
-from efficient_attention.data.tokenizers.special_tokens import role_names
+from efficient_attention.data.tokenizers.special_tokens import tokens_by_role
 from efficient_attention.errors import InputError
 
 # The first of these files that exists is the tokenizer; if none exists, a SentencePiece model is.
@@ -48,7 +48,7 @@ def is_lowercase(folder: Path, model_type: str = '') -> bool:
     """
     file = tokenizer_file(folder)
     is_cased = model_type in CASED and file is not None and file.suffix == '.model'
-    return bool(settings_of(folder).get('do_lower_case', not is_cased))
+    return bool(read_tokenizer_settings(folder).get('do_lower_case', not is_cased))
 
 
 def check_piece_ids(family: str, tokenizer: Path) -> None:
@@ -98,7 +98,7 @@ def copy_tokenizer(
         written = written or load_tokenizer(source, lowercase=False).to_str(pretty=True)
     if written:
         (folder / MAIN[0]).write_text(written, encoding='utf-8')
-    settings = settings_of(folder)
+    settings = read_tokenizer_settings(folder)
     if not settings and (folder / MAIN[0]).is_file():
         inputs = ['input_ids', *(['token_type_ids'] if has_types else []), 'attention_mask']
         settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': inputs}
@@ -131,14 +131,14 @@ def special_names(path: Path) -> dict[str, str]:
     """Returns the special tokens of a tokenizer.json, under the keys that tokenizer_config.json uses, such as
     'pad_token'.
     """
-    found = role_names(load_tokenizer(path, lowercase=False))
+    found = tokens_by_role(load_tokenizer(path, lowercase=False))
     return {theirs: found[role] for role, theirs in THEIR_ROLES.items() if role in found}
 
 
 def padding_id(path: Path) -> int | None:
     """Returns the id of the padding token in a tokenizer.json or vocab.json; None if there is no padding token."""
     tokenizer = load_tokenizer(path, lowercase=False)
-    name = role_names(tokenizer).get('pad')
+    name = tokens_by_role(tokenizer).get('pad')
     return None if name is None else tokenizer.token_to_id(name)
 
 
@@ -172,7 +172,7 @@ def check_same_vocabulary(
     same = sum(ours.get(piece) == number for piece, number in theirs.items())
     if same < len(theirs):
         ours_field = 'pairs.target_tokenizer' if is_target else 'data.tokenizer'
-        if name := fixed_name(ours):
+        if name := fixed_vocabulary_name(ours):
             advice = f' ({name}); start from a model with that tokenizer'
         else:
             advice = f'; add --config.{ours_field}={tokenizer}'

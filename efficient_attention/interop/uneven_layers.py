@@ -127,7 +127,7 @@ def unpadded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) 
         kernels = {name: resize_dense(name, one, wide) for name, one in layer[sub.name].items()}
         whole = {name: resize_dense(name, one, full_width(config, sub.name)) for name, one in kernels.items()}
         for path, left in jax.tree_util.tree_leaves_with_path(whole):
-            before = dict(named_arrays(layer[sub.name]))[path_name(path)]
+            before = dict(arrays_by_path(layer[sub.name]))[path_name(path)]
             if not np.array_equal(left, before):
                 raise InputError(f'{sub.name}/{path_name(path)} has numbers in heads or units that are removed')
         found[sub.name] = kernels
@@ -137,6 +137,6 @@ def unpadded_layer(config: ModelConfig, stretch: EqualLayerGroup, layer: Layer) 
     return found
 
 
-def named_arrays(tree: Layer) -> list[tuple[str, np.ndarray]]:
+def arrays_by_path(tree: Layer) -> list[tuple[str, np.ndarray]]:
     """Returns (path, array) for all arrays in a tree of parameters."""
     return [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

@@ -5,7 +5,7 @@ clusters may have narrower vectors. The first cluster's softmax has one extra en
 
     log p(word) = log p(tail | first) + log p(word | tail)
 
-`objectives/adaptive_loss.py` computes the loss without the logits of unused tails.
+`objectives/adaptive_softmax_loss.py` computes the loss without the logits of unused tails.
 
 Sources: Grave et al. 2017, arXiv 1609.04309 (softmax); Baevski and Auli 2019, arXiv 1809.10853 (embeddings, widths);
 Dai et al. 2019, arXiv 1901.02860 (tails in natural order, a separate first projection in the output layer).
@@ -21,10 +21,10 @@ from jax import Array
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.embedding_table import EmbeddingTable, table_logits
-from efficient_attention.modules.parameters import embedding, linear, weight_init
+from efficient_attention.modules.layer_constructors import embedding, linear, truncated_normal_init
 
 
-class Cluster(NamedTuple):
+class VocabularyCluster(NamedTuple):
     """The parameters for the logits of one vocabulary cluster with n words: x @ projection @ table^T + bias.
 
     e is the width of the cluster's vectors, at most E.
@@ -60,7 +60,7 @@ class TokenTable(Protocol):
         ...
 
 
-class WholeTable(EmbeddingTable):
+class SingleTokenTable(EmbeddingTable):
     """One embedding table [V, E] for all words, without separate tables per cluster."""
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
@@ -132,25 +132,25 @@ class AdaptiveHead(nnx.Module):
         ]
         return jnp.concatenate([log_p_BLn[..., :words], *of_tails], axis=-1)
 
-    def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> tuple[tuple[Cluster, ...], Array]:
+    def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> tuple[tuple[VocabularyCluster, ...], Array]:
         """Returns the vocabulary clusters and the vectors [B, L, E] from which their logits are computed.
 
         The first cluster has one entry per tail after its words.
         """
         return self.clusters(table), x_BLD if self.projection is None else self.projection(x_BLD)
 
-    def clusters(self, table: TokenTable) -> tuple[Cluster, ...]:
+    def clusters(self, table: TokenTable) -> tuple[VocabularyCluster, ...]:
         """Returns the vocabulary clusters; after its words, the first cluster has one softmax entry for each other
         cluster (tail).
         """
         arrays = (table if self.own is None else self.own).clusters(self.bounds)
         first, *tails = (
-            Cluster(table_ne, projection_Ee, None if self.bias is None else self.bias[...][start:stop])
+            VocabularyCluster(table_ne, projection_Ee, None if self.bias is None else self.bias[...][start:stop])
             for (table_ne, projection_Ee), (start, stop) in zip(arrays, self.bounds, strict=True)
         )
-        return (self.with_tails(first), *tails)
+        return (self.append_tail_entries(first), *tails)
 
-    def with_tails(self, first: Cluster) -> Cluster:
+    def append_tail_entries(self, first: VocabularyCluster) -> VocabularyCluster:
         """Returns the first vocabulary cluster with one more softmax entry for each other cluster (tail), after its
         words.
         """
@@ -158,20 +158,20 @@ class AdaptiveHead(nnx.Module):
         projection_Ee = first.projection_Ee if self.first is None else self.first.float32_kernel()
         tails_bias = self.tails.bias
         if first.bias_n is None or tails_bias is None:
-            return Cluster(table_ne, projection_Ee, None)
-        return Cluster(table_ne, projection_Ee, jnp.concatenate([first.bias_n, tails_bias[...]]))
+            return VocabularyCluster(table_ne, projection_Ee, None)
+        return VocabularyCluster(table_ne, projection_Ee, jnp.concatenate([first.bias_n, tails_bias[...]]))
 
 
-def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmbedding:
+def token_table(config: ModelConfig, rngs: nnx.Rngs) -> SingleTokenTable | AdaptiveEmbedding:
     """Returns the token embedding: one table, or a table per vocabulary cluster if rare words have narrower vectors.
 
     It maps ids [B, L] to vectors [B, L, E].
     """
     if config.adaptive_divisor > 1:
         return AdaptiveEmbedding(config, rngs=rngs)
-    dtype, draw = config.compute_dtype, weight_init(config)
+    dtype, draw = config.compute_dtype, truncated_normal_init(config)
     shape = config.vocab_size, config.embedding_width
-    table = WholeTable(*shape, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
+    table = SingleTokenTable(*shape, dtype=dtype, param_dtype=jnp.float32, embedding_init=draw, rngs=rngs)
     table.axes = 'VE'
     return table
 

@@ -9,9 +9,9 @@ from efficient_attention.attention.request import CallOptions
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
-from efficient_attention.modules.context import Context, EncodedSource, fold_into_key
 from efficient_attention.modules.cross_attention import cross_options
 from efficient_attention.modules.layer import CROSS_ATTENTION
+from efficient_attention.modules.layer_context import Context, EncodedSource, fold_into_key
 
 
 def cross_weights(

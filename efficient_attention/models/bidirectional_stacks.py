@@ -12,9 +12,9 @@ from jaxtyping import Float
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.layer_activations import LayerActivations
-from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context, fold_into_key
-from efficient_attention.modules.parameters import make_norm
+from efficient_attention.models.layer_stack import Stack
+from efficient_attention.modules.layer_constructors import make_norm
+from efficient_attention.modules.layer_context import Context, fold_into_key
 
 
 def direction_config(config: ModelConfig) -> ModelConfig:

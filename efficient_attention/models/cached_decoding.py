@@ -23,21 +23,21 @@ from efficient_attention.attention.features.cross_attention_sums import CrossAtt
 from efficient_attention.attention.patterns import Window
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import require
-from efficient_attention.models import source_reader
+from efficient_attention.models import recurrent_decoder_attention
 from efficient_attention.models.decoder import Decoder, check_layer_activations
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.layer_activations import LayerActivations, LayerTap, pad_and_stack_activations
-from efficient_attention.models.stack import layer_mechanisms
-from efficient_attention.modules.context import Context, EncodedSource, fold_into_key, require_source
+from efficient_attention.models.layer_stack import layer_mechanisms
 from efficient_attention.modules.layer import FIXED, GROWING, STATE, initial_streams, merge_streams
 from efficient_attention.modules.layer import Kept as SubLayerKept
-from efficient_attention.recurrence.recur import State
+from efficient_attention.modules.layer_context import Context, EncodedSource, fold_into_key, require_source
+from efficient_attention.recurrence.run_cell import RecurrentState
 
 PIECE = 128  # prompt tokens per step; attention scores are [piece, cache + piece]
 
 
-# The cached values of a sub-layer, or of a decoder's attention outside its layers (`SourceReader`).
-Kept = SubLayerKept | source_reader.SourceReaderState
+# The cached values of a sub-layer, or of a decoder's attention outside its layers (`RecurrentDecoderAttention`).
+Kept = SubLayerKept | recurrent_decoder_attention.RecurrentDecoderCache
 
 
 class DecodeState(NamedTuple):
@@ -105,7 +105,7 @@ class CachedDecoder:
             kept = source.initial_reader_state(batch, self.config.compute_dtype, other)
             if source.attention is None:
                 return DecodeState((kept,), jnp.zeros(batch, jnp.int32))
-            fixed = source.fixed_keys(require_source(other, 'the decoder'), rng)
+            fixed = source.source_keys_for_decoding(require_source(other, 'the decoder'), rng)
             return DecodeState((kept, fixed), jnp.zeros(batch, jnp.int32))
         caches: list[Kept] = []
         for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
@@ -116,7 +116,9 @@ class CachedDecoder:
                     caches.append(first_state(other, number) or getattr(layer, sub.name).empty_state(batch))
                 elif sub.cache_kind == FIXED:
                     caches.append(
-                        getattr(layer, sub.name).fixed_keys(require_source(other, sub.name), fold_into_key(rng, number))
+                        getattr(layer, sub.name).source_keys_for_decoding(
+                            require_source(other, sub.name), fold_into_key(rng, number)
+                        )
                     )
         return DecodeState(tuple(caches), jnp.zeros(batch, jnp.int32))
 
@@ -143,7 +145,7 @@ class CachedDecoder:
         `__call__`.
 
         Raises:
-            InputError: the decoder reads its source outside its layers (`SourceReader`).
+            InputError: the decoder reads its source outside its layers (`RecurrentDecoderAttention`).
         """
         check_layer_activations(self.decoder)
         logits_BnV, state, each = self.step(state, tokens_Bn, segments_Bn)
@@ -177,7 +179,7 @@ class CachedDecoder:
         self, x_BnD: Array, caches: tuple[Any, ...], positions_Bn: Array, segments_Bn: Array
     ) -> tuple[Array, tuple[Kept, ...]]:
         """Returns the output layer's input and the new caches, for a recurrent decoder with attention outside its
-        layers (`SourceReader`).
+        layers (`RecurrentDecoderAttention`).
         """
         (kept, *fixed), decoder, source = caches, self.decoder, self.decoder.source
         assert source is not None
@@ -203,13 +205,15 @@ class CachedDecoder:
         return merge_streams(streams, x_BnD.dtype), tuple(after), each
 
 
-def first_state(other: EncodedSource | None, number: int) -> State | None:
+def first_state(other: EncodedSource | None, number: int) -> RecurrentState | None:
     """Returns the initial state of a recurrent decoder layer, from the encoded source; None if the source gives no
     initial states.
     """
     if other is None or other.first_BNU is None:
         return None
-    return State(tuple(x_BNU[:, number] for x_BNU in other.first_BNU), jnp.ones(len(other.segments_BM), jnp.int32))
+    return RecurrentState(
+        tuple(x_BNU[:, number] for x_BNU in other.first_BNU), jnp.ones(len(other.segments_BM), jnp.int32)
+    )
 
 
 def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:

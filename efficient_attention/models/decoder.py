@@ -7,21 +7,24 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
-from efficient_attention.config.model import ModelConfig, check_keeps_memory, check_memory
+from efficient_attention.config.model import ModelConfig, check_can_attend_to_memory, check_memory
 from efficient_attention.errors import InputError, require
-from efficient_attention.models.adaptive_softmax import AdaptiveHead, Cluster, TokenTable, WholeTable
+from efficient_attention.models.adaptive_softmax import AdaptiveHead, SingleTokenTable, TokenTable, VocabularyCluster
 from efficient_attention.models.embeddings import Embeddings
-from efficient_attention.models.encoder import last_norm, mechanism_rng
+from efficient_attention.models.encoder import apply_final_norm, mechanism_rng
 from efficient_attention.models.layer_activations import LayerActivations
+from efficient_attention.models.layer_stack import Stack
+from efficient_attention.models.recurrent_decoder_attention import (
+    RecurrentDecoderAttention,
+    has_recurrent_decoder_attention,
+)
 from efficient_attention.models.segment_memory import AnyMemory
-from efficient_attention.models.source_reader import SourceReader, has_reader
-from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import AttentionOperands
-from efficient_attention.modules.context import Context, EncodedSource, fold_into_key
 from efficient_attention.modules.embedding_table import table_logits
 from efficient_attention.modules.layer import SubLayer
+from efficient_attention.modules.layer_constructors import linear, make_norm
+from efficient_attention.modules.layer_context import Context, EncodedSource, fold_into_key
 from efficient_attention.modules.memory_compression import Told
-from efficient_attention.modules.parameters import linear, make_norm
 
 
 class DecoderOptions(TypedDict, total=False):
@@ -53,7 +56,7 @@ class Decoder(nnx.Module):
         self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
         # A pre-norm stack needs a final norm, because its output is an unnormalised residual sum.
         self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
-        self.source = SourceReader(config, rngs=rngs) if has_reader(config) else None
+        self.source = RecurrentDecoderAttention(config, rngs=rngs) if has_recurrent_decoder_attention(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[DecoderOptions]) -> Array:
@@ -127,7 +130,7 @@ class Decoder(nnx.Module):
 
         `rng` (a PRNG key, or one per row) enables dropout.
         """
-        return last_norm(self.config, self.norm, x_BLD, rng)
+        return apply_final_norm(self.config, self.norm, x_BLD, rng)
 
     def continue_from_memory(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
@@ -159,7 +162,7 @@ class Decoder(nnx.Module):
         Raises:
             InputError: the attention, positions or stack of the config do not support memory.
         """
-        check_keeps_memory(self.config)
+        check_can_attend_to_memory(self.config)
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
         x_BLD, memory, told = self.stack.continue_from_memory(x_BLD, segments_BL, memory, rng=fold_into_key(rng, 1))
@@ -182,7 +185,7 @@ class OutputHead(Protocol):
         """Returns float32 logits [B, L, V]; if the vocabulary is split into clusters, returns log-probabilities."""
         ...
 
-    def clusters_and_inputs(self, x_BLD: Array, table: Any) -> tuple[tuple[Cluster, ...], Array] | None:
+    def clusters_and_inputs(self, x_BLD: Array, table: Any) -> tuple[tuple[VocabularyCluster, ...], Array] | None:
         """Returns the vocabulary clusters and the vectors [B, L, E] for their logits; None if one softmax covers all
         words.
         """
@@ -207,7 +210,7 @@ class TiedHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
         self.scale = config.width**-0.5 if config.output_scale else 1.0
 
-    def __call__(self, x_BLD: Array, table: WholeTable) -> Array:
+    def __call__(self, x_BLD: Array, table: SingleTokenTable) -> Array:
         """Returns float32 logits [B, L, V] of the next token."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         x_BLE = x_BLE * self.scale if self.scale != 1.0 else x_BLE
@@ -239,7 +242,7 @@ def check_causal(config: ModelConfig) -> None:
     require(not config.bidirectional, 'model.bidirectional', True, 'False in a decoder, which reads no later token')
     for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
         if not mechanism.is_causal:
-            advice = mechanism.causal_text(text.strip())
+            advice = mechanism.causal_alternative_text(text.strip())
             raise InputError(f'model.attention {text.strip()!r} is not causal, as a decoder needs it; write {advice}')
 
 

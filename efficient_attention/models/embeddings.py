@@ -10,8 +10,8 @@ from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive_softmax import token_table
+from efficient_attention.modules.layer_constructors import embedding, linear, make_norm
 from efficient_attention.modules.low_rank import with_low_rank
-from efficient_attention.modules.parameters import embedding, linear, make_norm
 from efficient_attention.modules.positions import AxialPositions, sinusoid
 
 

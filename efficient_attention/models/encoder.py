@@ -12,13 +12,13 @@ from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
-from efficient_attention.models.layer_activations import HiddenStates, LayerActivations
+from efficient_attention.models.layer_activations import DistillationActivations, LayerActivations
+from efficient_attention.models.layer_stack import Stack
 from efficient_attention.models.quantized import set_quantization
 from efficient_attention.models.segment_memory import StateMemory
-from efficient_attention.models.stack import Stack
 from efficient_attention.models.uneven_stack import UnevenStack
-from efficient_attention.modules.context import Context, fold_into_key
-from efficient_attention.modules.parameters import make_norm
+from efficient_attention.modules.layer_constructors import make_norm
+from efficient_attention.modules.layer_context import Context, fold_into_key
 
 
 class EncoderOptions(TypedDict, total=False):
@@ -39,7 +39,7 @@ class Encoder(nnx.Module):
         self.embeddings = Embeddings(direction_config(config) if config.directions_apart else config, rngs=rngs)
         self.stack = make_stack(config, rngs=rngs)
         # A pre-norm stack needs a final norm, because its output is an unnormalised residual sum.
-        make = DirectionNorms if config.directions_apart else row_norm
+        make = DirectionNorms if config.directions_apart else make_model_width_norm
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
         set_quantization(self, config, 'encoder')
 
@@ -87,7 +87,7 @@ class Encoder(nnx.Module):
 
         `rng` (a PRNG key, or one per row) enables dropout.
         """
-        return last_norm(self.config, self.norm, x_BLD, rng)
+        return apply_final_norm(self.config, self.norm, x_BLD, rng)
 
     def with_recurrent_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
@@ -122,7 +122,7 @@ class Encoder(nnx.Module):
 
     def with_hidden_states(
         self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]
-    ) -> tuple[Array, HiddenStates]:
+    ) -> tuple[Array, DistillationActivations]:
         """Returns the final hidden states, and the activations by which distillation compares student and teacher.
 
         The activations include the embeddings and the outputs of the N layers, [N + 1, B, L, D], after the final norm.
@@ -132,7 +132,9 @@ class Encoder(nnx.Module):
         last_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
         states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
         states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
-        return self.normed(last_BLD, options.get('rng')), HiddenStates(states_NBLD, taps.attention.get('attention'))
+        return self.normed(last_BLD, options.get('rng')), DistillationActivations(
+            states_NBLD, taps.attention.get('attention')
+        )
 
 
 def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:
@@ -142,12 +144,12 @@ def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStack
     return UnevenStack(config, rngs=rngs) if config.has_layer_specific_sizes else Stack(config, rngs=rngs)
 
 
-def row_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:
+def make_model_width_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:
     """Returns a norm layer for vectors of the model's width."""
     return make_norm(config, config.width, rngs)
 
 
-def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
+def apply_final_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
     """Returns a stack's output after the final norm, if the stack has one, and after dropout if `final_dropout` is
     set.
     """

@@ -11,11 +11,11 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder, DecoderOptions
 from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.segment_memory import StateMemory
-from efficient_attention.modules.context import EncodedSource, fold_into_key
 from efficient_attention.modules.layer import CROSS_ATTENTION, sub_layers_of
-from efficient_attention.modules.parameters import kernel_init
-from efficient_attention.recurrence.cell import States
-from efficient_attention.recurrence.cells import cell_of
+from efficient_attention.modules.layer_constructors import kernel_init
+from efficient_attention.modules.layer_context import EncodedSource, fold_into_key
+from efficient_attention.recurrence.cell_interface import States
+from efficient_attention.recurrence.cells import find_cell
 
 
 class EncoderDecoder(nnx.Module):
@@ -33,7 +33,7 @@ class EncoderDecoder(nnx.Module):
         sub_layers = sub_layers_of(config.decoder, reads_other=config.source_reading == 'layers')
         self.decoder = Decoder(config.decoder, sub_layers=sub_layers, rngs=rngs)
         self.encoder = Encoder(config.encoder, rngs=rngs)
-        self.initial = InitialState(config, rngs=rngs) if config.initial_state != 'zeros' else None
+        self.initial = DecoderInitialState(config, rngs=rngs) if config.initial_state != 'zeros' else None
         if config.shared_table:
             self.encoder.embeddings.token = self.decoder.embeddings.token
 
@@ -148,7 +148,7 @@ class EncoderDecoder(nnx.Module):
         return self.decoder.logits(hidden_BLD)
 
 
-class InitialState(nnx.Module):
+class DecoderInitialState(nnx.Module):
     """The initial recurrent states of a decoder, computed from the final states of its encoder.
 
     The initial states are copies ('copy'), or tanh(W s) with a matrix W per layer and state array. Bahdanau et al. 2014
@@ -171,7 +171,7 @@ class InitialState(nnx.Module):
         encoder, decoder = config.encoder, config.decoder
         read = encoder.recurrent_state_width * (1 + (self.form == 'map' and encoder.bidirectional))
         shape = (
-            cell_of(decoder.cell, decoder.width, decoder.recurrent_state_width).states,
+            find_cell(decoder.cell, decoder.width, decoder.recurrent_state_width).states,
             config.layers,
             read,
             decoder.recurrent_state_width,

@@ -12,12 +12,12 @@ from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
-from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.models.layer_activations import DistillationActivations
 from efficient_attention.models.quantized import set_quantization
-from efficient_attention.models.sentences import SentenceLevel, flatten_sentences
-from efficient_attention.modules.context import fold_into_key
+from efficient_attention.models.sentence_level_encoder import SentenceLevelEncoder, flatten_sentences
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
-from efficient_attention.modules.parameters import linear, make_norm
+from efficient_attention.modules.layer_constructors import linear, make_norm
+from efficient_attention.modules.layer_context import fold_into_key
 from efficient_attention.modules.pooling import Pooler, Pooling
 
 OF_SEVERAL = ('towers', 'choice')  # head kinds for which one example is several encoder rows
@@ -37,7 +37,7 @@ class FineTuningModel(nnx.Module):
 
     For a pooled vector, a pooling layer and an optional pooler precede the head. The pooler is the dense layer that
     pretraining may have trained. With `sentence_layers`, a row is a list of sentences. The encoder and the pooling give
-    one vector per sentence, and a second level combines these vectors (models/sentences.py).
+    one vector per sentence, and a second level combines these vectors (models/sentence_level_encoder.py).
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
@@ -45,11 +45,11 @@ class FineTuningModel(nnx.Module):
         self.mix = LayerMix(config.layers) if head.features == 'mix' else None
         is_pooled = head.kind in POOLED
         self.pooling = Pooling(config, head.pooling if is_pooled else 'first', rngs=rngs)
-        self.sentences = SentenceLevel(config, head, rngs=rngs) if head.sentence_layers else None
+        self.sentences = SentenceLevelEncoder(config, head, rngs=rngs) if head.sentence_layers else None
         has_pooler = is_pooled and head.transform != 'none'
         joined = JOINED if head.kind == 'towers' else 1
         self.pooler = Pooler(config, activation=head.transform, vectors=joined, rngs=rngs) if has_pooler else None
-        self.head = Head(config, head, rngs=rngs)
+        self.head = FineTuningHead(config, head, rngs=rngs)
         if self.pooler is not None:
             set_quantization(self.pooler, config, 'pooler')
 
@@ -103,7 +103,7 @@ class FineTuningModel(nnx.Module):
 
     def with_hidden_states(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
-    ) -> tuple[dict[str, Array], HiddenStates]:
+    ) -> tuple[dict[str, Array], DistillationActivations]:
         """Returns the model's outputs with padding masked, and the activations by which distillation compares student
         and teacher.
 
@@ -190,7 +190,7 @@ def token_output_names(head: HeadConfig) -> frozenset[str]:
     return TOKEN_OUTPUTS.get(head.kind, frozenset())
 
 
-class Head(nnx.Module):
+class FineTuningHead(nnx.Module):
     """The output head: dropout and a dense layer on the vector of a row or of each token, with optional extra
     layers.
     """

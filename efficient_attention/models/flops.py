@@ -5,7 +5,7 @@ from efficient_attention.attention.registry import multiply_adds
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import direction_config
 from efficient_attention.models.uneven_stack import layer_sizes
-from efficient_attention.recurrence.cells import cell_of
+from efficient_attention.recurrence.cells import find_cell
 
 
 def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> float:
@@ -101,7 +101,7 @@ def recurrent_cell_multiply_adds(config: ModelConfig) -> int:
     """Returns the multiply-adds of one layer's recurrent cells per token."""
     if config.directions_apart:
         return 2 * recurrent_cell_multiply_adds(direction_config(config))
-    cell = cell_of(config.cell, config.width, config.recurrent_state_width)
+    cell = find_cell(config.cell, config.width, config.recurrent_state_width)
     states = 0 if cell.is_diagonal else cell.recurrent * config.recurrent_state_width
     wide = (1 + config.bidirectional) * config.recurrent_state_width
     return wide * (cell.gate_count * config.width + states + (wide != config.width) * config.width)
@@ -115,7 +115,7 @@ def source_reader_multiply_adds(config: ModelConfig) -> int:
         return 0
     decoder, square = config.decoder, config.width**2
     fed = (
-        cell_of(decoder.cell, decoder.width, decoder.recurrent_state_width).gate_count
+        find_cell(decoder.cell, decoder.width, decoder.recurrent_state_width).gate_count
         * decoder.recurrent_state_width
         * config.width
     )

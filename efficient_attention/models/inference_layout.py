@@ -9,7 +9,7 @@ from typing import Any
 
 from flax import nnx
 
-from efficient_attention.models.stack import Stack
+from efficient_attention.models.layer_stack import Stack
 
 
 def lay_out_for_inference(graph: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:

@@ -31,7 +31,7 @@ class LayerActivations(NamedTuple):
     attention: dict[str, AttentionOperands]
 
 
-class HiddenStates(NamedTuple):
+class DistillationActivations(NamedTuple):
     """The activations by which distillation compares a student with its teacher: hidden states and attention operands.
 
     Args:

@@ -23,8 +23,8 @@ from efficient_attention.attention.softmax.backend_choice import may_hold_all_pa
 from efficient_attention.config.layer import BUCKETED, UNTIED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.modules.context import SharedTerms
-from efficient_attention.modules.parameters import embedding, kernel_init, linear, make_norm
+from efficient_attention.modules.layer_constructors import embedding, kernel_init, linear, make_norm
+from efficient_attention.modules.layer_context import SharedTerms
 
 
 class PositionBias(nnx.Module):
@@ -94,7 +94,7 @@ class PositionBias(nnx.Module):
         """
         assert self.table is not None
         count, most = self.config.relative_buckets, self.config.relative_max_distance
-        return self.table[...][bucket_numbers(np.arange(-most, most + 1), count, most, causal=self.causal)]
+        return self.table[...][t5_bucket_numbers(np.arange(-most, most + 1), count, most, causal=self.causal)]
 
     def cls_bias(self) -> Array:
         """Returns TUPE's biases for [CLS], float32 [2, H]: from [CLS] to any key, and from any other query to [CLS].
@@ -177,7 +177,7 @@ def alibi_slopes(heads: int) -> list[float]:
     return [2.0 ** (-8.0 * h / below) for h in range(1, below + 1)] + more[: heads - below]
 
 
-def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, causal: bool) -> np.ndarray:
+def t5_bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, causal: bool) -> np.ndarray:
     """Returns the T5 bucket of each difference of key and query index: its row in the table of position biases, int
     [...].
 
@@ -225,7 +225,7 @@ def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) ->
 
     For [CLS] as query or key, a separate bias replaces both terms.
     """
-    at_queries, at_keys = (functools.partial(rows_at, places=side) for side in (query_b1L1, key_b11M))
+    at_queries, at_keys = (functools.partial(vectors_at_positions, places=side) for side in (query_b1L1, key_b11M))
     values_BHLM = float32_einsum('BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK))
     if places.by_difference_dH is not None:
         values_BHLM = values_BHLM + bias_of_differences(places.by_difference_dH, query_b1L1, key_b11M)
@@ -237,7 +237,7 @@ def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) ->
     return jnp.where(is_query_BL[:, None, :, None], from_first, values_BHLM)
 
 
-def rows_at(x: Shaped[Array, '...'], places: Int[Array, '...']) -> Shaped[Array, '...']:
+def vectors_at_positions(x: Shaped[Array, '...'], places: Int[Array, '...']) -> Shaped[Array, '...']:
     """Returns the vectors [B or b, n, ...] of `x` [B, L, ...] at the given positions [b, 1, n, 1] or [b, 1, 1, n].
 
     Indices of tile padding are clipped.

@@ -9,10 +9,10 @@ from jax import Array
 from efficient_attention.attention.device_mesh import is_axis_sharded, shard_activations, shard_count
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
-from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.models.layer_activations import DistillationActivations
 from efficient_attention.modules.embedding_table import EmbeddingTable, table_logits
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
-from efficient_attention.modules.parameters import linear, make_norm
+from efficient_attention.modules.layer_constructors import linear, make_norm
 from efficient_attention.modules.pooling import Pooler
 
 # The batch arrays [B, P], which have one entry per masked position.
@@ -67,7 +67,7 @@ class PretrainingModel(nnx.Module):
 
     def with_hidden_states(
         self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
-    ) -> tuple[dict[str, Array], HiddenStates]:
+    ) -> tuple[dict[str, Array], DistillationActivations]:
         """Returns the logits, and the activations by which distillation compares student and teacher."""
         x_BLD, inside = self.encoder.with_hidden_states(
             batch['tokens'], batch['segments'], **encoder_options(batch, rng, step)

@@ -30,7 +30,7 @@ Branch = Callable[[Any, Any, Array, Array], Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ReversibleStackSpec:
     """The static description of a reversible stack: its branches, its number of layers, and the unrolling of its scan.
 
     Args:
@@ -48,7 +48,7 @@ class Plan:
         return jnp.arange(self.layers).reshape(-1, len(self.branches))
 
 
-def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array) -> Array:
+def run_reversible_stack(plan: ReversibleStackSpec, separate: Any, shared: Any, context: Any, x_BLD: Array) -> Array:
     """Returns the output of a reversible stack: the mean of the last layer's two streams, which both start as the
     input.
 
@@ -67,7 +67,9 @@ def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Arra
     )
 
 
-def reversible_forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
+def reversible_forward(
+    plan: ReversibleStackSpec, separate: Any, shared: Any, context: Any, streams: Streams
+) -> Streams:
     """Returns the two streams after the last layer of a reversible stack.
 
     Differentiating this function directly would store every layer's activations.
@@ -85,7 +87,7 @@ def reversible_forward(plan: Plan, separate: Any, shared: Any, context: Any, str
 
 
 def reversible_backward(
-    plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams, cotangents: Streams
+    plan: ReversibleStackSpec, separate: Any, shared: Any, context: Any, streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, tuple[Any, Any]]:
     """Returns the results of the backward pass of a reversible stack: recomputed input streams, their cotangents, and
     the gradients of the parameters.
@@ -139,19 +141,23 @@ def add_trees(left: Any, right: Any) -> Any:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def run_reversible_streams(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
+def run_reversible_streams(
+    plan: ReversibleStackSpec, separate: Any, shared: Any, context: Any, streams: Streams
+) -> Streams:
     """Returns the two streams after the last layer; the custom backward pass recomputes activations instead of storing
     them.
     """
     return reversible_forward(plan, separate, shared, context, streams)
 
 
-def _run_forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> tuple[Streams, Any]:
+def _run_forward(
+    plan: ReversibleStackSpec, separate: Any, shared: Any, context: Any, streams: Streams
+) -> tuple[Streams, Any]:
     out = reversible_forward(plan, separate, shared, context, streams)
     return out, (separate, shared, context, out)
 
 
-def _run_backward(plan: Plan, residuals: Any, cotangents: Streams) -> tuple[Any, Any, None, Streams]:
+def _run_backward(plan: ReversibleStackSpec, residuals: Any, cotangents: Streams) -> tuple[Any, Any, None, Streams]:
     separate, shared, context, streams = residuals
     _, cotangents, (separate_gradient, shared_gradient) = reversible_backward(
         plan, separate, shared, context, streams, cotangents
@@ -163,7 +169,7 @@ run_reversible_streams.defvjp(_run_forward, _run_backward)
 
 
 def inverse_error(
-    plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array, *, dtype: DTypeLike = jnp.float32
+    plan: ReversibleStackSpec, separate: Any, shared: Any, context: Any, x_BLD: Array, *, dtype: DTypeLike = jnp.float32
 ) -> Array:
     """Returns the relative error of the inversion: the largest difference of the recomputed input from the true input,
     over the largest |x|.

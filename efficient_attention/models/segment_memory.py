@@ -14,10 +14,10 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.modules.context import CompressedLayerMemory, EncodedSource, LayerMemory
-from efficient_attention.recurrence.cell import States
-from efficient_attention.recurrence.cells import cell_of
-from efficient_attention.recurrence.recur import State
+from efficient_attention.modules.layer_context import CompressedLayerMemory, EncodedSource, LayerMemory
+from efficient_attention.recurrence.cell_interface import States
+from efficient_attention.recurrence.cells import find_cell
+from efficient_attention.recurrence.run_cell import RecurrentState
 
 
 @jax.tree_util.register_dataclass
@@ -110,13 +110,13 @@ class StateMemory:
         """Returns the recurrent states with the layer axis first, [N, B, U] each."""
         return jax.tree.map(lambda x_BNU: x_BNU.swapaxes(0, 1), self.vectors_BNU)
 
-    def layer_memory(self, vectors_BU: tuple[States, ...]) -> tuple[State, ...]:
+    def layer_memory(self, vectors_BU: tuple[States, ...]) -> tuple[RecurrentState, ...]:
         """Returns the states of one recurrent layer, one per direction, from this layer's slice of
         `per_layer_arrays`.
         """
-        return tuple(State(vectors, self.segments_B) for vectors in vectors_BU)
+        return tuple(RecurrentState(vectors, self.segments_B) for vectors in vectors_BU)
 
-    def next_memory(self, states: tuple[State, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  as in `SegmentMemory`
+    def next_memory(self, states: tuple[RecurrentState, ...], segments_BL: Array) -> 'StateMemory':  # noqa: ARG002  as in `SegmentMemory`
         """Returns the memory after a segment, from the layers' final states, whose first axis is the layer."""
         vectors = jax.tree.map(lambda x_NBU: x_NBU.swapaxes(0, 1), tuple(state.vectors for state in states))
         return StateMemory(vectors, states[0].segments_B[0])
@@ -136,7 +136,7 @@ def first_memory(other: EncodedSource) -> StateMemory | None:
 
 def empty_states(config: ModelConfig, rows: int) -> StateMemory:
     """Returns the states of all recurrent layers before the first token, which are zeros."""
-    count = cell_of(config.cell, config.width, config.recurrent_state_width).states
+    count = find_cell(config.cell, config.width, config.recurrent_state_width).states
     zeros = (jnp.zeros((rows, config.layers, config.recurrent_state_width)),) * count
     return StateMemory((zeros,) * (1 + config.bidirectional), jnp.zeros(rows, jnp.int32))
 
@@ -148,13 +148,13 @@ def empty_memory(config: ModelConfig, rows: int) -> AnyMemory:
     """
     if config.cell != 'none':
         return empty_states(config, rows)
-    recent = empty_slots(config, rows, config.memory_length)
+    recent = empty_memory_positions(config, rows, config.memory_length)
     if not config.compressed_length:
         return recent
-    return CompressedMemory(empty_slots(config, rows, config.compressed_length), recent)
+    return CompressedMemory(empty_memory_positions(config, rows, config.compressed_length), recent)
 
 
-def empty_slots(config: ModelConfig, rows: int, length: int) -> SegmentMemory:
+def empty_memory_positions(config: ModelConfig, rows: int, length: int) -> SegmentMemory:
     """Returns a segment memory with `length` empty positions."""
     states_BNMD = jnp.zeros((rows, config.layers, length, config.width), config.compute_dtype)
     return SegmentMemory(states_BNMD, jnp.zeros((rows, length), jnp.int32))

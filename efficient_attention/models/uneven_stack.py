@@ -10,9 +10,9 @@ from jax import Array
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.layer_activations import LayerActivations
-from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context
+from efficient_attention.models.layer_stack import Stack
 from efficient_attention.modules.layer import ATTENTION, FEED_FORWARD, SubLayer
+from efficient_attention.modules.layer_context import Context
 
 
 class EqualLayerGroup(NamedTuple):

@@ -19,13 +19,13 @@ from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, ContextOptions, LayerMemory, fold_into_key
-from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalProjections, GlobalTokens, attend_with_global
+from efficient_attention.modules.layer_constructors import embedding, kernel_init, linear
+from efficient_attention.modules.layer_context import Context, ContextOptions, LayerMemory, fold_into_key
 from efficient_attention.modules.learned_operands import LearnedOperands, make_learned
 from efficient_attention.modules.low_rank import with_low_rank
-from efficient_attention.modules.parameters import embedding, kernel_init, linear
-from efficient_attention.modules.positions import rotate
+from efficient_attention.modules.positions import apply_rotary_positions
+from efficient_attention.modules.transformer_xl_distances import DistanceTerm
 
 DRAW_STREAM = 0x64726177  # constant folded into the PRNG key of mechanisms that sample only in training
 
@@ -56,7 +56,7 @@ class AttentionOperands(NamedTuple):
         )
 
 
-class Projections(nnx.Module):
+class AttentionProjections(nnx.Module):
     """The learned projections and score parameters of an attention; the abstract base class of `Attention` and
     `CrossAttention`.
     """
@@ -84,7 +84,7 @@ class Projections(nnx.Module):
         self.additive = AdditiveScore(config, rngs=rngs) if config.score == 'additive' else None
         self.location = LocationScore(config, rngs=rngs) if config.score == 'location' else None
 
-    def query_of(self, x_BLD: Array) -> Array:
+    def project_query(self, x_BLD: Array) -> Array:
         """Returns the queries [B, L, H, K] of the layer's input; for 'general' scores, multiplied by the score
         matrix.
         """
@@ -92,7 +92,7 @@ class Projections(nnx.Module):
         q_BLHK = self.split_heads(self.query(x_BLD))
         return q_BLHK if self.general is None else self.general(q_BLHK)
 
-    def keys_of(self, read_BMD: Array, positions_BM: Array | None) -> Array | None:
+    def project_keys(self, read_BMD: Array, positions_BM: Array | None) -> Array | None:
         """Returns the keys [B, M, H, K] of the vectors that are read; for scores by location, the keys of their
         positions.
 
@@ -124,7 +124,7 @@ class Projections(nnx.Module):
         return shard_activations(self.out(jax.lax.collapse(shard_activations(out_BLHK, 'BLHK'), 2)), 'BLD')
 
 
-class Attention(Projections):
+class Attention(AttentionProjections):
     """Multi-head self-attention [B, L, D] -> [B, L, D] with any attention mechanism (Vaswani et al. 2017, section
     3.2.2).
     """
@@ -268,15 +268,15 @@ class Attention(Projections):
         v_BMHK = self.split_heads(self.value(read_BMD))
         if not mechanism.key_access.keys:  # this mechanism uses no keys, so values are placeholders
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
-        q_BLHK = self.query_of(x_BLD)
-        has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
+        q_BLHK = self.project_query(x_BLD)
+        has_keys, k_BMHK = not self.config.shared_qk, self.project_keys(read_BMD, None if places is None else places[1])
         if k_BMHK is None:
             assert self.query is not None
             k_BMHK = q_BLHK if read_BMD is x_BLD else self.split_heads(self.query(read_BMD))
         if self.config.rotary and places is not None:
             is_one = k_BMHK is q_BLHK
-            q_BLHK = rotate(q_BLHK, places[0])
-            k_BMHK = q_BLHK if is_one else rotate(k_BMHK, places[1])
+            q_BLHK = apply_rotary_positions(q_BLHK, places[0])
+            k_BMHK = q_BLHK if is_one else apply_rotary_positions(k_BMHK, places[1])
         if not has_keys and not mechanism.requirements.shared_qk:
             k_BMHK = shared_qk_keys(k_BMHK)
         q_BLHK = q_BLHK * self.query_scale if self.query_scale != 1.0 else q_BLHK

@@ -21,16 +21,22 @@ from efficient_attention.attention.features.cross_attention_sums import CrossAtt
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import DRAW_STREAM, AttentionOperands, Projections
-from efficient_attention.modules.context import Context, ContextOptions, EncodedSource, fold_into_key, require_source
+from efficient_attention.modules.attention import DRAW_STREAM, AttentionOperands, AttentionProjections
+from efficient_attention.modules.layer_constructors import kernel_init, linear
+from efficient_attention.modules.layer_context import (
+    Context,
+    ContextOptions,
+    EncodedSource,
+    fold_into_key,
+    require_source,
+)
 from efficient_attention.modules.learned_operands import make_learned
 from efficient_attention.modules.low_rank import with_low_rank
-from efficient_attention.modules.parameters import kernel_init, linear
 
 CROSS_STREAM = 0x63726F73  # constant folded into the PRNG key with which cross-attention samples
 
 
-class CrossAttention(Projections):
+class CrossAttention(AttentionProjections):
     """Multi-head attention to the encoded source, [B, L, D] -> [B, L, D], with the mechanism in the config field
     `cross_attention`.
     """
@@ -68,7 +74,7 @@ class CrossAttention(Projections):
         out_BLHK, drawn_BHL = attend_with_options(q_BLHK, keys.key, keys.value, mechanism, options)
         return self.merge_and_project_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
 
-    def fixed_keys(
+    def source_keys_for_decoding(
         self, other: EncodedSource, mechanism_rng: Array | None = None
     ) -> CrossAttentionKeys | CrossAttentionSums:
         """Returns the cross-attention keys of the encoded source for decoding; they are computed once per source.
@@ -84,7 +90,7 @@ class CrossAttention(Projections):
         self, x_BnD: Array, context: Context, fixed: CrossAttentionKeys | CrossAttentionSums
     ) -> tuple[Array, AttentionOperands | None]:
         """Returns the attention output for new tokens in incremental decoding, and the operands; `fixed` holds the
-        source's keys from `fixed_keys`.
+        source's keys from `source_keys_for_decoding`.
 
         The new tokens may have as many rows as the cached keys, or a multiple. The queries and keys are None if the
         cache holds only sums over the keys.
@@ -113,12 +119,12 @@ class CrossAttention(Projections):
 
     def scaled_query(self, x_BLD: Array) -> Array:
         """Returns the scaled queries [B, L, H, K] of the layer's input; no position encoding is applied."""
-        q_BLHK = self.query_of(x_BLD)
+        q_BLHK = self.project_query(x_BLD)
         return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
 
     def project_source(self, other: EncodedSource) -> KeySequence:
         """Returns the keys and values [B, M, H, K] of the encoded source; no position encoding is applied."""
-        key_BMHK = self.keys_of(other.states_BMD, other.positions_BM)
+        key_BMHK = self.project_keys(other.states_BMD, other.positions_BM)
         assert key_BMHK is not None
         value_BMHK = self.split_heads(self.value(other.states_BMD))
         return KeySequence(key_BMHK, value_BMHK, other.segments_BM, other.positions_BM)

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.layer_constructors import linear
 from efficient_attention.modules.low_rank import with_low_rank
-from efficient_attention.modules.parameters import linear
 
 
 class FeedForward(nnx.Module):

@@ -19,7 +19,7 @@ from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.parameters import linear
+from efficient_attention.modules.layer_constructors import linear
 
 NOBODY = 0  # segment number of padding, which no query reads
 
@@ -84,7 +84,7 @@ def attend_with_global(
     is_used_BT = jnp.take_along_axis(tokens.is_global_BL, places_BT, axis=1)
     used_segments_BT = jnp.where(is_used_BT, jnp.take_along_axis(segments_BL, places_BT, axis=1), NOBODY)
     others_BL = jnp.where(tokens.is_global_BL, NOBODY, segments_BL)
-    first, second, third = (dropout_keys(options, number) for number in range(3))
+    first, second, third = (dropout_options_of_call(options, number) for number in range(3))
 
     first = dataclasses.replace(first, query_segments=segments_BL, key_segments=others_BL, return_lse=True)
     local, local_lse = attend_with_options(q_BLHK, k_BLHK, v_BLHK, mechanism, first)
@@ -108,7 +108,7 @@ def gather_positions(x_BLHK: Array, places_BT: Array) -> Array:
     return jnp.take_along_axis(x_BLHK, places_BT[:, :, None, None], axis=1)
 
 
-def dropout_keys(options: CallOptions, number: int) -> CallOptions:
+def dropout_options_of_call(options: CallOptions, number: int) -> CallOptions:
     """Returns the options of `attend` with a different dropout key for each call `number`."""
     rng = options.dropout_rng
     if rng is None:

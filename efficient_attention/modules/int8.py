@@ -55,12 +55,12 @@ def int8_product(x: Float[Array, '... I'], codes_IO: Array, scale_1O: Array) -> 
     int32.
     """
     scale = int8_scale(x, -1)
-    sums = integer_sums(quantize_to_int8(x, scale), codes_IO)
+    sums = int8_matmul(quantize_to_int8(x, scale), codes_IO)
     wide = lax.broadcast_in_dim(scale_1O[0], sums.shape, (sums.ndim - 1,))
     return sums * jnp.broadcast_to(scale, sums.shape) * wide
 
 
-def integer_sums(codes: Int8[Array, '... I'], codes_IO: Array) -> Float[Array, '... O']:
+def int8_matmul(codes: Int8[Array, '... I'], codes_IO: Array) -> Float[Array, '... O']:
     """Returns the matrix product of int8 codes [..., I] and int8 codes [I, O], as float32.
 
     For up to 2,048 inputs, the result is the exact integer sum, rounded once to float32.

@@ -21,15 +21,16 @@ from efficient_attention.attention.features.cross_attention_sums import CrossAtt
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, AttentionOperands
-from efficient_attention.modules.context import (
+from efficient_attention.modules.cross_attention import CrossAttention
+from efficient_attention.modules.feed_forward import FeedForward
+from efficient_attention.modules.layer_constructors import make_norm
+from efficient_attention.modules.layer_context import (
     CompressedLayerMemory,
     Context,
     ContextOptions,
     LayerMemory,
     fold_into_key,
 )
-from efficient_attention.modules.cross_attention import CrossAttention
-from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.memory_compression import (
     RECONSTRUCTION,
     Told,
@@ -38,9 +39,8 @@ from efficient_attention.modules.memory_compression import (
     reconstruction_error,
     stop_gradient_to_params,
 )
-from efficient_attention.modules.parameters import make_norm
-from efficient_attention.modules.recurrent import Recurrent
-from efficient_attention.recurrence.recur import State
+from efficient_attention.modules.recurrent_sub_layer import RecurrentSubLayer
+from efficient_attention.recurrence.run_cell import RecurrentState
 
 # The sequences from which an attention takes its keys and values.
 ITSELF = 'itself'  # the input of the attention sub-layer
@@ -107,8 +107,8 @@ def sub_layers_of(config: LayerConfig, *, reads_other: bool = False) -> tuple[Su
 
 
 # The type of the values that a sub-layer caches during decoding: `Cache` for self-attention, in its mechanism's form;
-# `CrossAttentionKeys` or `CrossAttentionSums` for cross-attention; `State` for a recurrent cell.
-Kept = Cache | CrossAttentionKeys | CrossAttentionSums | State
+# `CrossAttentionKeys` or `CrossAttentionSums` for cross-attention; `RecurrentState` for a recurrent cell.
+Kept = Cache | CrossAttentionKeys | CrossAttentionSums | RecurrentState
 
 
 class Layer(nnx.Module):
@@ -166,7 +166,7 @@ class Layer(nnx.Module):
 
     def apply(
         self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None
-    ) -> tuple[Array, AttentionOperands | tuple[State, ...] | None]:
+    ) -> tuple[Array, AttentionOperands | tuple[RecurrentState, ...] | None]:
         """Returns the output of a sub-layer, and its queries and keys or its recurrent states."""
         module, rng = getattr(self, sub.name), fold_into_key(context.rng, sub.inner_dropout)
         if not sub.cache_kind:
@@ -242,7 +242,7 @@ class Layer(nnx.Module):
         memory = context.memory
         memory = memory.all_memory_slots() if isinstance(memory, CompressedLayerMemory) else memory
         assert memory is None or isinstance(memory, LayerMemory)
-        return None if memory is None else self.normed_slots(sub, memory)
+        return None if memory is None else self.normalise_memory_vectors(sub, memory)
 
     def memory_and_aux_losses(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
@@ -264,7 +264,7 @@ class Layer(nnx.Module):
             return (x_BLD, compressed.states_BMD), {}
         (sub,), layer = (sub for sub in self.sub_layers if MEMORY in sub.keys_from), stop_gradient_to_params(self)
         queries = LayerMemory(read_BLD, context.segments_BL)
-        read = (layer.normed_slots(sub, slots) for slots in (queries, leaving, compressed))
+        read = (layer.normalise_memory_vectors(sub, slots) for slots in (queries, leaving, compressed))
         error = reconstruction_error(getattr(layer, sub.name), mechanism or self.config.mechanisms[0], *read)
         return (x_BLD, compressed.states_BMD), {RECONSTRUCTION: error}
 
@@ -274,7 +274,7 @@ class Layer(nnx.Module):
         x_BLD = getattr(self, sub.norm_name)(x_BLD) if self.config.norm == 'pre' else x_BLD
         return getattr(self, sub.name).input_product(x_BLD)
 
-    def normed_slots(self, sub: SubLayer, slots: LayerMemory) -> LayerMemory:
+    def normalise_memory_vectors(self, sub: SubLayer, slots: LayerMemory) -> LayerMemory:
         """Returns a memory whose vectors are normalised like the input of the sub-layer."""
         if self.config.norm != 'pre':
             return slots
@@ -286,7 +286,7 @@ def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Modul
     if sub.is_constant:
         return ConstantSubLayer(config)
     if sub.is_recurrent:
-        return Recurrent(config, rngs=rngs)
+        return RecurrentSubLayer(config, rngs=rngs)
     if sub.keys_from:
         return CrossAttention(config, rngs=rngs) if OTHER in sub.keys_from else Attention(config, rngs=rngs)
     return FeedForward(config, rngs=rngs)

@@ -9,10 +9,10 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.embedding_table import EmbeddingTable
-from efficient_attention.modules.parameters import embedding, linear
+from efficient_attention.modules.layer_constructors import embedding, linear
 
 
-class LowRank(nnx.Module):
+class LowRankDense(nnx.Module):
     """A dense layer with a low-rank kernel, x A B + b: [..., I] -> [..., r] -> [..., O]."""
 
     def __init__(self, config: LayerConfig, like: Dense, rank: int, *, rngs: nnx.Rngs) -> None:
@@ -55,7 +55,7 @@ def with_low_rank(module: nnx.Module, config: LayerConfig, kinds: tuple[str, ...
     for kind in kinds if config.ranks else ():
         layer = getattr(module, kind)
         if isinstance(layer, Dense) and (rank := config.kernel_rank(kind, layer.in_features, layer.out_features)):
-            setattr(module, kind, LowRank(config, layer, rank, rngs=rngs))
+            setattr(module, kind, LowRankDense(config, layer, rank, rngs=rngs))
         if isinstance(layer, EmbeddingTable) and (
             rank := config.kernel_rank(kind, layer.num_embeddings, layer.features)
         ):

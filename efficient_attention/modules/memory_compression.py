@@ -15,9 +15,9 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import LayerMemory
 from efficient_attention.modules.dense_layer import Dense
-from efficient_attention.modules.parameters import linear
+from efficient_attention.modules.layer_constructors import linear
+from efficient_attention.modules.layer_context import LayerMemory
 
 Module = TypeVar('Module', bound=nnx.Module)
 # Auxiliary layer losses: named float32 sums over rows and tokens, which are added over devices and layers.

@@ -15,7 +15,7 @@ from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS, FeedForward
-from efficient_attention.modules.parameters import kernel_init, linear, make_norm
+from efficient_attention.modules.layer_constructors import kernel_init, linear, make_norm
 
 EVERYTHING = Softmax(Full())
 POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS

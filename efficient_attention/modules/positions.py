@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.parameters import embedding
+from efficient_attention.modules.layer_constructors import embedding
 
 
 class AxialPositions(nnx.Module):
@@ -43,7 +43,7 @@ class AxialPositions(nnx.Module):
         return sum(vectors[1:], vectors[0]) if self.is_sum else jnp.concatenate(vectors, axis=-1)
 
 
-def angles(positions: Array, frequencies: int, base: float = 10_000.0) -> Array:
+def position_angles(positions: Array, frequencies: int, base: float = 10_000.0) -> Array:
     """Returns the angles of position encodings: position / base^(i / frequencies) radians for i = 0, 1, ..., float32
     [..., frequencies].
     """
@@ -56,11 +56,11 @@ def sinusoid(positions: Array, width: int) -> Array:
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, which interleaves sines and cosines.
     """
-    phase = angles(positions, width // 2)
+    phase = position_angles(positions, width // 2)
     return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1)
 
 
-def rotate(x_BLHK: Array, positions_BL: Array) -> Array:
+def apply_rotary_positions(x_BLHK: Array, positions_BL: Array) -> Array:
     """Returns queries or keys with rotary positions: each pair (i, i + K/2) of a head is rotated by the angle of its
     position.
 
@@ -68,7 +68,7 @@ def rotate(x_BLHK: Array, positions_BL: Array) -> Array:
     in float32. Source: Su et al. 2021, arXiv 2104.09864, section 3.2.
     """
     half = x_BLHK.shape[-1] // 2
-    phase_BL1F = angles(positions_BL, half)[:, :, None]
+    phase_BL1F = position_angles(positions_BL, half)[:, :, None]
     first, second = x_BLHK[..., :half].astype(jnp.float32), x_BLHK[..., half:].astype(jnp.float32)
     turned = [
         first * jnp.cos(phase_BL1F) - second * jnp.sin(phase_BL1F),

@@ -39,12 +39,16 @@ def chunked_sums(
         return jax.tree.map(jnp.add, total, sums_of(*arrays)), None
 
     # Chunks split positions, not rows, so sharded rows stay on their devices. Padding of the last chunk has weight 0.
-    chunks = by_chunks(hidden_BLD, chunk), by_chunks(labels_BL, chunk), by_chunks(weights_BL, chunk)
+    chunks = (
+        split_into_position_chunks(hidden_BLD, chunk),
+        split_into_position_chunks(labels_BL, chunk),
+        split_into_position_chunks(weights_BL, chunk),
+    )
     shapes = jax.eval_shape(sums_of, *(x[0] for x in chunks))
     return jax.lax.scan(add, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), chunks)[0]
 
 
-def by_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:
+def split_into_position_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:
     """Returns an array [B, L, ...] as chunks of positions [chunks, B, chunk, ...], zero-padded at the end."""
     batch, length = x.shape[:2]
     chunks = -(-length // chunk)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.head import OF_ROWS
-from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.models.layer_activations import DistillationActivations
 from efficient_attention.models.pretraining import pad_predictions_to_devices
 from efficient_attention.objectives.fine_tuning import FineTuning, tag_weights
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
@@ -122,7 +122,7 @@ class Distillation(OutputObjective):
             sums[SOFT] = {'loss': (self.soft_losses(outputs, batch) * self.soft_weights(batch)).sum()}
         return sums
 
-    def hidden_state_loss_sums(self, inside: HiddenStates, batch: Batch) -> Sums:
+    def hidden_state_loss_sums(self, inside: DistillationActivations, batch: Batch) -> Sums:
         """Returns the sums of the loss terms that compare layer activations of student and teacher."""
         student = compared_states(inside, self.config.intermediate_loss_terms, self.layers)
         teacher = {name: teacher_state_from_batch(batch, name) for name in student}
@@ -140,9 +140,9 @@ class Distillation(OutputObjective):
         """
         is_token_BL = is_pair_BLM.any(axis=-1)
         if name == 'cosine':
-            return cosine_sum(student[name][0], teacher[name][0], is_token_BL)
+            return cosine_distance_sum(student[name][0], teacher[name][0], is_token_BL)
         if name not in OPERANDS:
-            return squared_sum(self.project_to_teacher_width(name, student[name]), teacher[name], is_token_BL)
+            return squared_error_sum(self.project_to_teacher_width(name, student[name]), teacher[name], is_token_BL)
         parts = OPERANDS[name]
         mine, theirs = ((arrays[parts[0]], arrays[parts[-1]]) for arrays in (student, teacher))
         return (attention_logits_error_sum if name == 'attention' else attention_relations_kl_sum)(
@@ -214,7 +214,7 @@ def soft_target_kl(
     return temperature**2 * optax.kl_divergence(log_predictions, jax.nn.softmax(teacher / temperature))
 
 
-def cosine_sum(student_BLD: Array, teacher_BLD: Array, is_token_BL: Array) -> Array:
+def cosine_distance_sum(student_BLD: Array, teacher_BLD: Array, is_token_BL: Array) -> Array:
     """Returns the sum over tokens of 1 - cosine between the student's and the teacher's vector."""
     student_BLD, teacher_BLD = student_BLD.astype(jnp.float32), teacher_BLD.astype(jnp.float32)
     lengths_BL = [jnp.square(x_BLD).sum(axis=-1) + SMALL for x_BLD in (student_BLD, teacher_BLD)]
@@ -222,7 +222,7 @@ def cosine_sum(student_BLD: Array, teacher_BLD: Array, is_token_BL: Array) -> Ar
     return jnp.where(is_token_BL, 1.0 - cosines_BL, 0.0).sum()
 
 
-def squared_sum(student_NBLD: Array, teacher_NBLD: Array, is_token_BL: Array) -> Array:
+def squared_error_sum(student_NBLD: Array, teacher_NBLD: Array, is_token_BL: Array) -> Array:
     """Returns the sum over tokens and layers of the mean squared difference of student and teacher vectors."""
     difference_NBLD = student_NBLD.astype(jnp.float32) - teacher_NBLD.astype(jnp.float32)
     return jnp.where(is_token_BL[None], jnp.square(difference_NBLD).mean(axis=-1), 0.0).sum()

@@ -9,7 +9,7 @@ from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.segment_memory import AnyMemory, empty_memory
 from efficient_attention.modules.memory_compression import Told, auxiliary_losses
-from efficient_attention.objectives.adaptive_loss import adaptive_sums
+from efficient_attention.objectives.adaptive_softmax_loss import adaptive_softmax_loss_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums, is_top_prediction, weighted_sums
 
@@ -96,7 +96,7 @@ def next_token_loss_sums(
     chunk = model.config.loss_chunk
     clustered = model.head.clusters_and_inputs(hidden_BLD, model.embeddings.token) if chunk else None
     if clustered is not None:
-        return adaptive_sums(*clustered, targets_BL, weights_BL, chunk=chunk)
+        return adaptive_softmax_loss_sums(*clustered, targets_BL, weights_BL, chunk=chunk)
 
     def sums_of(hidden_BcD: Array, targets_Bc: Array, weights_Bc: Array) -> dict[str, Array]:
         logits_BcV = model.logits(hidden_BcD)

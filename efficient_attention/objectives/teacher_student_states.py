@@ -6,14 +6,14 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.models.layer_activations import DistillationActivations
 from efficient_attention.objectives.objective import Batch
 
 TEACHER = 'teacher_'  # name prefix of the teacher's arrays in a batch
 OPERANDS = {'attention': ('query', 'key'), 'attention_relations': ('query', 'key'), 'value_relations': ('value',)}
 
 
-def compared_states(inside: HiddenStates, terms: Collection[str], layers: Sequence[int]) -> dict[str, Array]:
+def compared_states(inside: DistillationActivations, terms: Collection[str], layers: Sequence[int]) -> dict[str, Array]:
     """Returns the layer activations that the given distillation terms compare, each [layers, rows, ...].
 
     Args:
@@ -39,10 +39,10 @@ def teacher_states_for_batch(arrays: dict[str, Array], rows: int) -> Batch:
 
     An example with choices is several encoder rows, which stay together: [rows, choices, layers, ...].
     """
-    return {f'{TEACHER}{name}': rows_first(array, rows) for name, array in arrays.items()}
+    return {f'{TEACHER}{name}': move_rows_first(array, rows) for name, array in arrays.items()}
 
 
-def rows_first(array: Float[Array, '...'], rows: int) -> Float[Array, '...']:
+def move_rows_first(array: Float[Array, '...'], rows: int) -> Float[Array, '...']:
     """Reshapes an array [layers, encoder rows, ...] to [rows, encoder rows per row, layers, ...]."""
     array = array.swapaxes(0, 1)
     return array.reshape(rows, -1, *array.shape[1:])

@@ -21,7 +21,7 @@ SCATTER = 'all-reduce-scatter'
 
 
 @dataclasses.dataclass(frozen=True)
-class Collective:
+class CollectiveTotal:
     """The total of all collectives of one kind, such as all-reduce, over the same mesh axes in one training step."""
 
     kind: str
@@ -51,13 +51,13 @@ class CollectiveInstruction:
         return self.times * sent_bytes(self.kind, sum(shape.unpadded_bytes for shape in self.operands), self.members)
 
 
-def collectives_of(program: HloProgram, mesh_shape: Mapping[str, int]) -> list[Collective]:
+def collectives_of(program: HloProgram, mesh_shape: Mapping[str, int]) -> list[CollectiveTotal]:
     """Returns the totals of a program's collectives per kind and mesh axes, sorted by sent bytes, largest first."""
     found: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for one in find_collectives(program.executed_instructions(), mesh_shape):
         count, sent = found[one.kind, one.axes]
         found[one.kind, one.axes] = count + one.times, sent + one.sent_bytes
-    collectives = [Collective(*key, *value) for key, value in found.items()]
+    collectives = [CollectiveTotal(*key, *value) for key, value in found.items()]
     return sorted(collectives, key=lambda collective: -collective.sent_bytes)
 
 
@@ -73,7 +73,7 @@ def find_collectives(
         kind = collective_kind(run)
         if kind is None or is_duplicate_collective(run, seen):
             continue
-        groups = device_groups(run.instruction.attributes, math.prod(mesh_shape.values()))
+        groups = communication_groups(run.instruction.attributes, math.prod(mesh_shape.values()))
         if groups.shape[1] > 1:
             operands = run.operand_shapes()
             yield CollectiveInstruction(
@@ -133,7 +133,7 @@ def sent_bytes(kind: str, operand_bytes: float, members: int) -> float:
     return operand_bytes * factors.get(kind, 1)
 
 
-def device_groups(attributes: str, devices: int) -> np.ndarray:
+def communication_groups(attributes: str, devices: int) -> np.ndarray:
     """Returns the groups of devices that communicate in a collective, int [groups, members].
 
     For a permutation, each group is a pair (sender, receiver). XLA writes groups as a list, as a reshaped and

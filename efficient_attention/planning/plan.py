@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.planning.collectives import Collective, collectives_of
+from efficient_attention.planning.collectives import CollectiveTotal, collectives_of
 from efficient_attention.planning.cost import Cost, cost_of
-from efficient_attention.planning.step import PlannedStep, compile_step
-from efficient_attention.planning.topology import Topology, devices_of
+from efficient_attention.planning.step_compilation import PlannedStep, compile_step
+from efficient_attention.planning.topology import Topology, make_topology_devices
 from efficient_attention.training.throughput import peak_flops
 
 MOST_COMPILED = 3  # maximum number of batch sizes that the search for the largest batch compiles
@@ -70,7 +70,7 @@ class Plan:
     step: PlannedStep
     batch_size: int  # rows of the batch for which the step was compiled
     cost: Cost | None  # None if the compiler refused the step, because no device can hold it
-    collectives: list[Collective]
+    collectives: list[CollectiveTotal]
     uncounted_loops: int  # number of loops that count as one iteration, because their iterations are not known
     estimate: StepTimeEstimate
     largest: LargestBatch | None  # None if the largest batch was not searched for
@@ -93,7 +93,7 @@ def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True
     Raises:
         InputError: the environment cannot compile for the topology, or the config does not fit its devices.
     """
-    devices = devices_of(topology)
+    devices = make_topology_devices(topology)
     steps: dict[int, PlannedStep] = {}
 
     def needed(rows: int) -> int:
@@ -104,11 +104,11 @@ def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True
     rows, largest = config.train.batch_size, None
     first = needed(rows)
     if is_searched:
-        start = {0: steps[rows].memory.minimum_bytes, rows: first}
+        start = {0: steps[rows].memory.bytes_without_rows, rows: first}
         largest = largest_batch(needed, start, step=batch_size_multiple(steps[rows]), limit=topology.memory_per_device)
     if largest and largest.rows and steps[rows].memory.total_bytes > topology.memory_per_device:
         rows = largest.rows
-    return plan_of(topology, steps[rows], rows, largest)
+    return plan_of_compiled_step(topology, steps[rows], rows, largest)
 
 
 def batch_size_multiple(step: PlannedStep) -> int:
@@ -145,7 +145,7 @@ def largest_batch(needed: Callable[[int], int], start: dict[int, int], *, step: 
     return LargestBatch(best(), {rows: bytes_ for rows, bytes_ in points.items() if rows})
 
 
-def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: LargestBatch | None) -> Plan:
+def plan_of_compiled_step(topology: Topology, step: PlannedStep, rows: int, largest: LargestBatch | None) -> Plan:
     """Returns the plan of a compiled training step: its memory, cost, collectives and estimated time."""
     program = step.program
     cost = cost_of(program) if program else None
@@ -156,7 +156,7 @@ def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: LargestBa
 
 
 def estimate_step_time(
-    topology: Topology, step: PlannedStep, cost: Cost | None, collectives: list[Collective]
+    topology: Topology, step: PlannedStep, cost: Cost | None, collectives: list[CollectiveTotal]
 ) -> StepTimeEstimate:
     """Returns the estimated seconds of a training step; all None for a CPU, whose peak and bandwidth are not known."""
     chip, peak = topology.chip, peak_flops(step.run.mesh.devices.flat[0].device_kind)

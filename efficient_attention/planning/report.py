@@ -23,7 +23,14 @@ def format_plan(plan: Plan) -> str:
     """Returns the plan as lines of text for a terminal."""
     title = f'{plan.step.run.describe_run()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
     return '\n'.join(
-        [title, *teacher_lines(plan), *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)]
+        [
+            title,
+            *missing_teacher_lines(plan),
+            *memory_lines(plan),
+            *cost_lines(plan),
+            *time_lines(plan),
+            *largest_batch_lines(plan),
+        ]
     )
 
 
@@ -35,7 +42,7 @@ def row_length(plan: Plan) -> str:
     return f'{source.shape[1]} tokens and targets of {target.shape[1]}'
 
 
-def teacher_lines(plan: Plan) -> Iterator[str]:
+def missing_teacher_lines(plan: Plan) -> Iterator[str]:
     """Yields a notice, if the run distils from a teacher, that the plan does not include the teacher's cost.
 
     A plan opens no model folder, so the size of the teacher is not known.
@@ -100,7 +107,7 @@ def time_lines(plan: Plan) -> Iterator[str]:
             yield f'  {name:<45}{1e3 * seconds:>8.3g} ms'
 
 
-def largest_lines(plan: Plan) -> Iterator[str]:
+def largest_batch_lines(plan: Plan) -> Iterator[str]:
     """Yields the line of a plan about the largest batch that fits, if the planner searched for it."""
     if plan.largest is None:
         return

@@ -82,7 +82,7 @@ def parse_topology(text: str) -> Topology:
     return Topology(kind, shape)
 
 
-def devices_of(topology: Topology) -> list[jax.Device]:
+def make_topology_devices(topology: Topology) -> list[jax.Device]:
     """Returns JAX devices for a topology, even if this host does not have them.
 
     CPU devices are emulated and can run programs. For TPUs and GPUs, programs can only be compiled.

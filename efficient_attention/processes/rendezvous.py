@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from efficient_attention.config.nested_dicts import flatten
+from efficient_attention.config.dict_conversion import flatten
 from efficient_attention.errors import InputError, PeerError
-from efficient_attention.processes.channel import Channel, Message, listen, split_address
-from efficient_attention.processes.relay import accept_all, close_connection
+from efficient_attention.processes.coordinator_relay import accept_connections, close_connection
+from efficient_attention.processes.message_channel import Message, MessageChannel, listen, split_address
 
 Facts = Mapping[str, Any]  # {dotted name: JSON value}, such as the config; must be equal in all processes
 # These config fields may differ between hosts.
@@ -57,12 +57,14 @@ class RendezvousResult(NamedTuple):
     """The result of connecting a run's processes: their identities, and the open connections between them."""
 
     people: list[ProcessIdentity]
-    channels: dict[int, Channel]  # connections by process number: in process 0 to all others, elsewhere to process 0
+    channels: dict[
+        int, MessageChannel
+    ]  # connections by process number: in process 0 to all others, elsewhere to process 0
     token: str  # a secret known only to the processes of this run
     server: socket.socket | None = None  # socket for later connections that send the token; only in process 0
 
 
-def meet_all_processes(
+def connect_all_processes(
     place: RendezvousAddress, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]
 ) -> RendezvousResult:
     """Connects this process to the other processes of the run, and checks that their facts agree.
@@ -107,11 +109,11 @@ def register_with_process_0(
     return RendezvousResult([ProcessIdentity(**person) for person in answer['people']], {0: channel}, answer['token'])
 
 
-def connect_to_process_0(address: tuple[str, int], latest: float) -> Channel | None:
+def connect_to_process_0(address: tuple[str, int], latest: float) -> MessageChannel | None:
     """Returns a connection to process 0, trying until the time `latest`; returns None if no attempt succeeds."""
     while (left := latest - time.monotonic()) > 0:
         try:
-            return Channel(socket.create_connection(address, timeout=left))
+            return MessageChannel(socket.create_connection(address, timeout=left))
         except OSError:
             time.sleep(min(RETRY_SECONDS, left))
     return None
@@ -130,7 +132,7 @@ class RendezvousServer:
         self._place, self._serve_relay = place, serve_relay
         self._me = me
         self._people, self._facts = {0: me}, {0: facts}
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, MessageChannel] = {}
         self._refusal = ''
         self._heard = 1  # number of processes that have connected so far, including this process
         self._changed = threading.Condition()
@@ -144,7 +146,7 @@ class RendezvousServer:
             port: the port on which process 0 listens.
 
         Raises:
-            InputError, PeerError: as in `meet_all_processes`.
+            InputError, PeerError: as in `connect_all_processes`.
         """
         try:
             server = listen(host, port)
@@ -155,7 +157,7 @@ class RendezvousServer:
             reason = 'another program listens there' if is_taken else error.strerror
             line = f'process 0 cannot listen there ({reason}); --bind_address names an address of this machine'
             raise InputError(f'--coordinator={self._place.address}: {line}') from None
-        threading.Thread(target=accept_all, args=(server, self._handle_connection), daemon=True).start()
+        threading.Thread(target=accept_connections, args=(server, self._handle_connection), daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: self._refusal or self._is_complete, self._place.seconds)
             fault = self._rendezvous_error()
@@ -198,7 +200,7 @@ class RendezvousServer:
 
     def _handle_connection(self, connection: socket.socket) -> None:
         """Reads the first message of a new connection; closes a connection that is not from a process of a run."""
-        channel = Channel(connection)
+        channel = MessageChannel(connection)
         try:
             said = channel.receive(HELLO_SECONDS)
             if said.get('relay') == self._token:
@@ -215,7 +217,7 @@ class RendezvousServer:
             self._register_process(person, count, facts, channel)
             self._changed.notify_all()
 
-    def _register_process(self, person: ProcessIdentity, count: int, facts: Facts, channel: Channel) -> None:
+    def _register_process(self, person: ProcessIdentity, count: int, facts: Facts, channel: MessageChannel) -> None:
         if self._is_complete or self._refusal:
             refusal = self._refusal or f'all {self._place.count} processes of the run at this address are there already'
             reject_connection(channel, refusal)
@@ -231,12 +233,12 @@ class RendezvousServer:
             self._people[person.number], self._facts[person.number] = person, facts
             self._channels[person.number] = channel
 
-    def _reject_run(self, channel: Channel, refusal: str) -> None:
+    def _reject_run(self, channel: MessageChannel, refusal: str) -> None:
         self._refusal = refusal
         reject_connection(channel, refusal)
 
 
-def reject_connection(channel: Channel, refusal: str) -> None:
+def reject_connection(channel: MessageChannel, refusal: str) -> None:
     """Informs a process why process 0 refuses it, and closes the connection."""
     channel.send({'refused': refusal, 'is_input': True})
     channel.close()

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from efficient_attention.errors import ExitCode, show_error, write_stderr_unlocked
 from efficient_attention.processes.allocator import use_single_malloc_arena
-from efficient_attention.processes.phases import IMPORTS, note_phase
+from efficient_attention.processes.phase_log import IMPORTS, note_phase
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 2.0  # seconds after a stop signal in which the main thread must end the process
@@ -110,7 +110,7 @@ class StopSignalThread:
             with self._turn:  # while the thread saves, this waits, until the thread ends the process
                 self._rescue = None
 
-    def print_once(self, line: str) -> None:
+    def print_stop_message_once(self, line: str) -> None:
         """Writes the message about a stop to standard error, unless another thread has already written one."""
         if self._line.acquire(blocking=False):
             write_stderr_unlocked(line)
@@ -120,7 +120,7 @@ class StopSignalThread:
 
         The clean-up may take long, or crash, if the stop has interrupted a library's work.
         """
-        self.print_once(stop_message(self.number))
+        self.print_stop_message_once(stop_message(self.number))
         with contextlib.suppress(OSError, ValueError):  # standard output may be a closed pipe or a closed file
             sys.stdout.flush()
         self._leave(self.stop_exit_code)
@@ -173,7 +173,7 @@ class StopSignalThread:
             return
         if self._is_seen:
             second = f'ended by a second {signal_name(number)}; what was not saved is lost'
-            self.print_once(stop_message(number) if self.is_ending else second)
+            self.print_stop_message_once(stop_message(number) if self.is_ending else second)
             self._leave(self.stop_exit_code)
         self.number = self.number or number
         self._is_seen, self._since = True, time.monotonic()
@@ -191,7 +191,7 @@ class StopSignalThread:
                 self._save()
         elif waited > GRACE:
             if self.is_ending:
-                self.print_once(stop_message(self.number))
+                self.print_stop_message_once(stop_message(self.number))
             self._leave(self.stop_exit_code)
 
     def _save(self) -> None:

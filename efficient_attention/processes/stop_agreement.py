@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from efficient_attention.errors import PeerError
-from efficient_attention.processes.channel import Message
+from efficient_attention.processes.message_channel import Message
 
 # The agreement may take this many seconds of the process's running time; a hung process is detected earlier.
 WAIT_SECONDS = 30.0

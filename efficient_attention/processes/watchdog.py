@@ -17,7 +17,7 @@ from typing import Self
 import jax
 
 from efficient_attention.errors import ExitCode, write_stderr_unlocked
-from efficient_attention.processes import phases
+from efficient_attention.processes import phase_log
 
 LONG = 6  # factor of the time limit for compilations, evaluation batches and saves
 TICKS = 50  # number of checks of the watchdog within its time limit
@@ -29,11 +29,11 @@ DEVICE = 'waiting for the device'
 EVALUATING = 'evaluating'
 SAVING = 'saving'
 PHASES = {
-    COMPILING: phases.COMPILATION,
-    INPUT: phases.INPUT,
-    DEVICE: phases.STEP,
-    EVALUATING: phases.EVALUATION,
-    SAVING: phases.SAVE,
+    COMPILING: phase_log.COMPILATION,
+    INPUT: phase_log.INPUT,
+    DEVICE: phase_log.STEP,
+    EVALUATING: phase_log.EVALUATION,
+    SAVING: phase_log.SAVE,
 }
 
 
@@ -77,7 +77,7 @@ class Watchdog:
         if self._noted[2] == COMPILING:
             self.seconds = max(self.seconds, self._waited)
         self._noted = (self._noted[0] + 1, step, doing)
-        phases.note_phase(PHASES[doing], step)
+        phase_log.note_phase(PHASES[doing], step)
 
     def check_progress(self) -> None:
         """Adds up the time without progress; ends the process if this time exceeds the limit.

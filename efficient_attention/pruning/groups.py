@@ -60,7 +60,7 @@ class PrunedKernel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class PruningGroup:
     """A pruning group, such as all heads of an attention: its scores' path and shape, and the kernels that its entries
     mask.
 
@@ -89,7 +89,7 @@ class Group:
         return sum(math.prod(member.shape) for member in self.members) // math.prod(self.shape)
 
 
-def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[Group, ...]:
+def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[PruningGroup, ...]:
     """Returns the pruning groups of a model, from its parameters and the config of pruning.
 
     Args:
@@ -106,7 +106,7 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
         where, kind, name = match.groups() if match else ('', '', '')
         if name in PRUNED.get(kind, ()):
             found.setdefault((where, kind), {})[name] = tuple(leaf.shape)
-    groups: list[Group] = []
+    groups: list[PruningGroup] = []
     for (where, kind), kernels in found.items():
         way = getattr(config, kind)
         if way in ('weight', 'block'):
@@ -120,7 +120,7 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
     return tuple(groups)
 
 
-def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
+def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> PruningGroup:
     """Returns the pruning group of a single kernel, whose entries are square blocks with side `block`, or single
     weights if `block` is 1.
 
@@ -131,10 +131,12 @@ def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> Gr
     if rows % block or columns % block:
         raise InputError(f'prune.block is {block}, which does not divide {path} of {rows} x {columns}')
     member = PrunedKernel(path, shape, 'weight' if block == 1 else 'block', block)
-    return Group(path, kind, (*rest, rows // block, columns // block), (member,), bool(rest))
+    return PruningGroup(path, kind, (*rest, rows // block, columns // block), (member,), bool(rest))
 
 
-def heads_or_units_group(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int) -> Group:
+def heads_or_units_group(
+    where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int
+) -> PruningGroup:
     """Returns the pruning group whose entries are the heads or units of a sub-layer; it masks all kernels of the
     sub-layer.
     """
@@ -146,4 +148,4 @@ def heads_or_units_group(where: str, kind: str, kernels: Mapping[str, tuple[int,
         for name, shape in kernels.items()
     )
     name = 'heads' if kind == ATTENTION else 'units'
-    return Group(f'{where}/{name}', kind, (*rest, entries), members, bool(rest))
+    return PruningGroup(f'{where}/{name}', kind, (*rest, entries), members, bool(rest))

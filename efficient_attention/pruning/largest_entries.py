@@ -14,7 +14,7 @@ from jax import Array, lax
 SIGN = np.uint32(0x8000_0000)  # sign bit of a float32
 
 
-def are_largest(arrays: Sequence[Array], count: Array) -> tuple[Array, ...]:
+def largest_entries_mask(arrays: Sequence[Array], count: Array) -> tuple[Array, ...]:
     """Returns masks that are True at the `count` largest numbers of all arrays together, in the shapes of the arrays.
 
     Args:
@@ -94,6 +94,6 @@ def count_true(masks: Sequence[Array]) -> Array:
     return sum((jnp.float32(mask).sum(axis=-1).astype(jnp.int32).sum() for mask in masks), jnp.int32(0))
 
 
-def are_largest_of_each(x: Array, count: Array) -> Array:
+def largest_entries_mask_per_layer(x: Array, count: Array) -> Array:
     """Returns, for each slice x[i] separately, the mask of its `count` largest numbers."""
-    return jax.lax.map(lambda one: are_largest([one], count)[0], x)
+    return jax.lax.map(lambda one: largest_entries_mask([one], count)[0], x)

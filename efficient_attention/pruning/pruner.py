@@ -15,8 +15,8 @@ from jax import Array
 
 from efficient_attention.config.prune import PENALISED, PruneConfig
 from efficient_attention.models.sharding import path_name
-from efficient_attention.pruning.groups import ATTENTION, Group, PrunedKernel, find_groups
-from efficient_attention.pruning.largest_entries import are_largest, are_largest_of_each
+from efficient_attention.pruning.groups import ATTENTION, PrunedKernel, PruningGroup, find_groups
+from efficient_attention.pruning.largest_entries import largest_entries_mask, largest_entries_mask_per_layer
 
 LEAST = 0.005  # minimum kept share of a matrix in soft movement (code of Sanh et al. 2020)
 PENALTY = 'prune_penalty'  # name of the metric with the penalty
@@ -38,7 +38,7 @@ class Pruner:
     """
 
     config: PruneConfig
-    groups: tuple[Group, ...]
+    groups: tuple[PruningGroup, ...]
     steps: int
 
     @property
@@ -94,12 +94,14 @@ class Pruner:
             if rng is None:
                 return {path: hard_concrete(one, None) > 0.0 for path, one in found.items()}
             keys = jax.random.split(rng, len(self.groups))
-            return {group.path: uniform_draws(key, group.shape) for key, group in zip(keys, self.groups, strict=True)}
+            return {
+                group.path: sample_open_uniform(key, group.shape) for key, group in zip(keys, self.groups, strict=True)
+            }
         if method == 'fixed':
             return {path: one > 0.5 for path, one in flatten_by_path(scores).items()}
         found = self.magnitudes(params) if method == 'magnitude' else flatten_by_path(scores)
         found = {path: jax.lax.stop_gradient(one) for path, one in found.items()}
-        done = progress(self.config, self.steps, step)
+        done = schedule_progress(self.config, self.steps, step)
         if method == 'soft_movement':
             return {group.path: self.score_threshold_mask(group, found[group.path], done) for group in self.groups}
         if self.config.scope == 'matrix':
@@ -127,7 +129,7 @@ class Pruner:
                 )
         return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], params)
 
-    def kernel_gates(self, group: Group, member: PrunedKernel, gates: Array) -> Array:
+    def kernel_gates(self, group: PruningGroup, member: PrunedKernel, gates: Array) -> Array:
         """Returns the mask or gates by which one kernel of a pruning group is multiplied.
 
         The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other kernels get the
@@ -143,9 +145,9 @@ class Pruner:
         """Returns the pruning penalty, a float32 scalar that is added to the loss once for the full batch."""
         if not self.has_penalty:
             return jnp.float32(0.0)
-        chance = chance_of_opening if self.config.method == 'l0' else jax.nn.sigmoid
+        chance = open_gate_probability if self.config.method == 'l0' else jax.nn.sigmoid
         means = [chance(one).mean() for one in flatten_by_path(scores).values()]
-        return self.config.penalty * progress(self.config, self.steps, step) * jnp.stack(means).mean()
+        return self.config.penalty * schedule_progress(self.config, self.steps, step) * jnp.stack(means).mean()
 
     def magnitudes(self, params: Any) -> Arrays:
         """Returns the sum of the absolute weights |W| of each entry, for all pruning groups."""
@@ -161,7 +163,7 @@ class Pruner:
             for group in self.groups
         }
 
-    def share(self, group: Group) -> float:
+    def share(self, group: PruningGroup) -> float:
         """Returns the share of a pruning group's entries that is kept at the end of pruning."""
         of_attention = self.config.keep_attention or self.config.keep
         return of_attention if group.kind == ATTENTION else self.config.keep
@@ -176,10 +178,14 @@ class Pruner:
         on_the_way = jnp.minimum(jnp.round(kept * entries).astype(jnp.int32), entries)
         return jnp.maximum(jnp.where(done < 1.0, on_the_way, round(share * entries)), 1)
 
-    def largest_scores_mask(self, group: Group, scores: Array, done: Array) -> Array:
+    def largest_scores_mask(self, group: PruningGroup, scores: Array, done: Array) -> Array:
         """Returns the mask of a pruning group, which keeps the entries with the largest scores in each layer."""
         count = self.kept_entry_count(self.share(group), group.entries, done)
-        return are_largest_of_each(scores, count) if group.is_stacked else are_largest([scores], count)[0]
+        return (
+            largest_entries_mask_per_layer(scores, count)
+            if group.is_stacked
+            else largest_entries_mask([scores], count)[0]
+        )
 
     def global_largest_scores_masks(self, scores: Mapping[str, Array], done: Array) -> Arrays:
         """Returns the masks of all pruning groups, which keep the entries with the largest scores across groups.
@@ -193,10 +199,10 @@ class Pruner:
         for (_, share), paths in alike.items():
             arrays = [scores[path] for path in paths]
             count = self.kept_entry_count(share, sum(one.size for one in arrays), done)
-            masks |= dict(zip(paths, are_largest(arrays, count), strict=True))
+            masks |= dict(zip(paths, largest_entries_mask(arrays, count), strict=True))
         return masks
 
-    def score_threshold_mask(self, group: Group, scores: Array, done: Array) -> Array:
+    def score_threshold_mask(self, group: PruningGroup, scores: Array, done: Array) -> Array:
         """Returns the mask of soft movement pruning, which keeps entries whose sigmoid of the score exceeds the
         threshold.
 
@@ -204,7 +210,11 @@ class Pruner:
         """
         is_above = jax.nn.sigmoid(scores) > self.config.threshold * done
         fewest = jnp.int32(max(round(LEAST * group.entries), 1))
-        largest = are_largest_of_each(scores, fewest) if group.is_stacked else are_largest([scores], fewest)[0]
+        largest = (
+            largest_entries_mask_per_layer(scores, fewest)
+            if group.is_stacked
+            else largest_entries_mask([scores], fewest)[0]
+        )
         return is_above | largest
 
     def kept_share_per_kernel(self, params: Any, scores: Any, step: Array | int) -> dict[str, Array]:
@@ -260,12 +270,12 @@ def hard_concrete(scores: Array, uniform: Array | None) -> Array:
     return jnp.clip(open_share * (HIGH - LOW) + LOW, 0.0, 1.0)
 
 
-def chance_of_opening(scores: Array) -> Array:
+def open_gate_probability(scores: Array) -> Array:
     """Returns the probability that a gate of the hard concrete distribution is not 0."""
     return jax.nn.sigmoid(scores - TEMPERATURE * jnp.log(-LOW / HIGH))
 
 
-def uniform_draws(rng: Array, shape: tuple[int, ...]) -> Array:
+def sample_open_uniform(rng: Array, shape: tuple[int, ...]) -> Array:
     """Returns uniform random numbers between 0 and 1, excluding 0 and 1."""
     return jax.random.uniform(rng, shape, minval=NO_DRAW, maxval=1.0 - NO_DRAW)
 
@@ -273,7 +283,7 @@ def uniform_draws(rng: Array, shape: tuple[int, ...]) -> Array:
 # ---- the pruning schedule ----
 
 
-def progress(config: PruneConfig, steps: int, step: Array | int) -> Array:
+def schedule_progress(config: PruneConfig, steps: int, step: Array | int) -> Array:
     """Returns the progress of the pruning schedule, from 0 to 1, towards the final share, threshold or penalty, as
     float32.
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.recurrence.cell import Cell, CellOperand, States
+from efficient_attention.recurrence.cell_interface import Cell, CellOperand, States
 
 SRU_SCALE = math.sqrt(3.0)  # scale of SRU's highway input: sqrt(1 + 2 exp(b_r)) for b_r = 0
 
@@ -126,7 +126,7 @@ CELLS: dict[str, tuple[Cell, Cell]] = {
 }
 
 
-def cell_of(name: str, input_width: int, units: int) -> Cell:
+def find_cell(name: str, input_width: int, units: int) -> Cell:
     """Returns the recurrent cell of this name for the given widths of input and state; raises ValueError for an unknown
     name.
     """

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.device_mesh import is_axis_sharded
-from efficient_attention.recurrence.cell import Cell, States
+from efficient_attention.recurrence.cell_interface import Cell, States
 
 Blocks = tuple[Array, ...]  # one array for each block of gates
 Learned = dict[str, Blocks]
@@ -74,7 +74,7 @@ class ScanMasks(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: ScanMasks) -> States:
+def scan_states(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: ScanMasks) -> States:
     """Runs the scan of a recurrent cell; returns its states after each position, float32 [L, B, U] each.
 
     Args:
@@ -158,7 +158,7 @@ def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
     return tuple(one.astype(dtype) for one in of_products), of_learned, of_start, None
 
 
-states_of.defvjp(_forward, _backward)
+scan_states.defvjp(_forward, _backward)
 
 
 def _with_bias(products: Blocks, learned: Learned, first: int = 0) -> Blocks:
@@ -215,7 +215,7 @@ def _gradients_of_recurrent(
 ) -> Learned:
     if cell.is_diagonal:
         return {'diagonal': tuple((read_LBU * of).sum((0, 1)) for of in of_recurrent)} if of_recurrent else {}
-    products = (_sum_of_outer(read_LBU.astype(dtype), of.astype(dtype)) for of in of_recurrent)
+    products = (_sum_outer_products(read_LBU.astype(dtype), of.astype(dtype)) for of in of_recurrent)
     pairs = zip(products, learned['recurrent'], strict=True)
     found = {'recurrent': tuple(one.astype(kernel.dtype) for one, kernel in pairs)}
     if 'recurrent_bias' in learned:
@@ -223,7 +223,7 @@ def _gradients_of_recurrent(
     return found
 
 
-def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
+def _sum_outer_products(x_LBU: Array, y_LBG: Array) -> Array:
     """Returns the sum of the outer products of x and y over all positions and batch rows, float32 [U, G].
 
     The faster form joins the axes of positions and rows. Joining a sharded axis would gather it, so sharded rows use

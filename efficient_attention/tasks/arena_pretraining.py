@@ -9,10 +9,10 @@ import numpy as np
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.data import ARENA_SOURCE
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.arena.arena_row import ArenaDataset
+from efficient_attention.data.arena.dataset_interface import ArenaDataset
 from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.data.arena.row_cache import cached_rows, dataset_hash
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.corpus.batches import evaluation_batches_of_rows, training_batches_of_rows
 from efficient_attention.data.corpus.masked_texts import MaskedTexts
 from efficient_attention.data.examples.text_encoder import text_encoder
@@ -37,7 +37,7 @@ class ArenaPretrainingTask(PretrainingTask):
         Raises:
             InputError: the datasets, the tokenizer or the sizes do not fit the config; the message names which.
         """
-        self.set_up(config)
+        self.set_up_from_config(config)
         self.sets = parse_train_and_dev_datasets(self.data.source)
         self.encoder = text_encoder(Path(self.data.tokenizer))
         for arena_set in self.sets:
@@ -58,7 +58,7 @@ class ArenaPretrainingTask(PretrainingTask):
             cut > 0
         )
 
-    def split_rows(self, split: str) -> MaskedTexts:
+    def rows_of_split(self, split: str) -> MaskedTexts:
         """Returns the rows of the split 'train' or 'dev'."""
         arena_set = self.sets[SPLITS.index(split)]
         rows = cached_rows(arena_set, split, Path(self.data.cache), field='data.cache')
@@ -69,12 +69,12 @@ class ArenaPretrainingTask(PretrainingTask):
     @functools.cached_property
     def rows(self) -> MaskedTexts:  # type: ignore[override]  # another row type with the same interface
         """Returns the training rows."""
-        return self.split_rows('train')
+        return self.rows_of_split('train')
 
     @functools.cached_property
     def held_out_rows(self) -> MaskedTexts:
         """Returns the held-out rows."""
-        return self.split_rows('dev')
+        return self.rows_of_split('dev')
 
     @functools.cached_property
     def unigram_losses_V(self) -> np.ndarray:  # type: ignore[override]  # computed at first use
@@ -92,12 +92,12 @@ class ArenaPretrainingTask(PretrainingTask):
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
         """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
-        block, steps = HostBlock(self.batch_size, process_index, process_count), range(start_step, stop_step)
+        block, steps = HostBatchShard(self.batch_size, process_index, process_count), range(start_step, stop_step)
         return training_batches_of_rows(self.rows, self.data, block, steps)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """Yields this process's rows of the evaluation batches, with a unigram model's loss of each masked token."""
-        block = HostBlock(self.eval_batch_size, process_index, process_count)
+        block = HostBatchShard(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches_of_rows(self.held_out_rows, self.data, block):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
 

@@ -7,10 +7,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.corpus.bart_noise import BartNoise
 from efficient_attention.data.corpus.batches import evaluation_batches, training_batches
-from efficient_attention.data.corpus.noise import Noise
+from efficient_attention.data.corpus.noise_interface import Noise
 from efficient_attention.data.corpus.noised_rows import SHORTEST, NoisedRows
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import CorpusSplit, PreparedCorpus
@@ -23,7 +23,11 @@ from efficient_attention.data.corpus.span_corruption import (
 from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.tokenizers.config_tokenizer import load_config_tokenizer
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds, TextToTextIds, text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text_special_ids import (
+    SequenceSpecialIds,
+    TextToTextSpecialIds,
+    find_text_to_text_special_ids,
+)
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.encoder_decoder import EncoderDecoderTask
@@ -39,34 +43,37 @@ class DenoisingTask(EncoderDecoderTask):
         Raises:
             InputError: the corpus, the tokenizer or the lengths do not fit the config; the message names which.
         """
-        self.set_up(config)
+        self.set_up_from_config(config)
         loaded = load_config_tokenizer(config.data, is_text_to_text=True)
         if loaded is not None:
-            self.check_tokenizer_ids(loaded)  # raises before the corpus is prepared with an unsuitable tokenizer
+            self.checked_special_ids(loaded)  # raises before the corpus is prepared with an unsuitable tokenizer
         self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
         self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
-        ids, begin = self.check_tokenizer_ids(self.tokenizer)
+        ids, begin = self.checked_special_ids(self.tokenizer)
         self.ends = SequenceSpecialIds(ids.pad, ids.end, ids.start, begin)
-        self.noise = self.make_noise(ids)
+        self.noise = self.make_noise_function(ids)
         self.fingerprint = {'corpus': self.corpus.fingerprint}
 
-    def set_up(self, config: RunConfig) -> None:
+    def set_up_from_config(self, config: RunConfig) -> None:
         """Sets model, objective and the lengths of source and target from the config, without data."""
-        super().set_up(config)
+        super().set_up_from_config(config)
         self.data = config.data
         self.has_spans = config.noise.name == 'span_corruption'
         self.tokens, self.room = max_text_lengths(config)
-        self.lengths = self.room[0] + end_token_count(config), self.room[1] + end_token_count(config)
+        self.lengths = (
+            self.room[0] + special_token_count_per_text(config),
+            self.room[1] + special_token_count_per_text(config),
+        )
         self.spans = span_counts(self.tokens, config.noise.density, config.noise.mean_span)[1] if self.has_spans else 0
 
-    def check_tokenizer_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextIds, int]:
+    def checked_special_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextSpecialIds, int]:
         """Returns the special token ids of a tokenizer, and the id of `pairs.begin` (-1 = none).
 
         Raises:
             InputError: the tokenizer lacks an end, sentinel or mask token, or has more pieces than the model.
         """
         config, begin = self.config, self.config.pairs.begin
-        ids = text_to_text_ids(tokenizer, config.data.tokenizer, start=config.pairs.start)
+        ids = find_text_to_text_special_ids(tokenizer, config.data.tokenizer, start=config.pairs.start)
         ids.check_fits_vocab_size(config.model.vocab_size)
         ids.check_sentinels(self.spans)
         if ids.mask is None and not self.has_spans:
@@ -78,13 +85,13 @@ class DenoisingTask(EncoderDecoderTask):
             raise InputError(f'pairs.begin is {begin!r}, which the tokenizer lacks')
         return ids, found
 
-    def make_noise(self, ids: TextToTextIds) -> Noise:
+    def make_noise_function(self, ids: TextToTextSpecialIds) -> Noise:
         """Returns the noise that the config describes, which turns documents into sources and targets."""
         config = self.config.noise
         if self.has_spans:
             sentinels = np.array(ids.sentinels[: self.spans], np.int32)
             return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
-        assert ids.mask is not None  # otherwise `check_tokenizer_ids` has already raised
+        assert ids.mask is not None  # otherwise `checked_special_ids` has already raised
         return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property
@@ -95,7 +102,7 @@ class DenoisingTask(EncoderDecoderTask):
         share = self.data.held_out
         return [*spans, *held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
-    def split_rows(self, corpus: CorpusSplit, *, is_training: bool) -> NoisedRows:
+    def rows_of_split(self, corpus: CorpusSplit, *, is_training: bool) -> NoisedRows:
         """Returns the noised rows of a corpus split; raises InputError if the split has too little text."""
         return NoisedRows(corpus, self.noise, self.ends, self.config.train.seed, is_training=is_training)
 
@@ -107,12 +114,12 @@ class DenoisingTask(EncoderDecoderTask):
     @functools.cached_property
     def training_data(self) -> NoisedRows:
         """Returns the noised rows of the training split."""
-        return self.split_rows(self.corpus.train, is_training=True)
+        return self.rows_of_split(self.corpus.train, is_training=True)
 
     @functools.cached_property
     def held_out_data(self) -> NoisedRows:
         """Returns the noised rows of the held-out split."""
-        return self.split_rows(self.corpus.held_out, is_training=False)
+        return self.rows_of_split(self.corpus.held_out, is_training=False)
 
     def rows_per_epoch(self) -> int:
         """Returns the number of training rows per epoch."""
@@ -122,13 +129,13 @@ class DenoisingTask(EncoderDecoderTask):
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
         """Yields this process's rows of the training batches from `start_step` to `stop_step`."""
-        block = HostBlock(self.config.train.batch_size, process_index, process_count)
+        block = HostBatchShard(self.config.train.batch_size, process_index, process_count)
         steps, seed = range(start_step, stop_step), self.config.train.seed
         return training_batches(self.corpus, self.data, block, seed=seed, steps=steps, rows=self.training_data)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """Yields this process's rows of the evaluation batches of the held-out split."""
-        block = HostBlock(self.config.eval.batch_size, process_index, process_count)
+        block = HostBatchShard(self.config.eval.batch_size, process_index, process_count)
         return evaluation_batches(self.corpus, self.data, block, seed=self.config.train.seed, rows=self.held_out_data)
 
     def tokens_per_step(self) -> float:
@@ -140,7 +147,7 @@ class DenoisingTask(EncoderDecoderTask):
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *self.lengths)
 
 
-def end_token_count(config: RunConfig) -> int:
+def special_token_count_per_text(config: RunConfig) -> int:
     """Returns the number of special tokens that a source or a target has besides its text."""
     return 1 + bool(config.pairs.begin)
 
@@ -153,12 +160,15 @@ def max_text_lengths(config: RunConfig) -> tuple[int, tuple[int, int]]:
     Raises:
         InputError: `data.length` or `pairs.target_length` is too short for any text.
     """
-    room = config.data.length - end_token_count(config), config.pairs.target_length - end_token_count(config)
+    room = (
+        config.data.length - special_token_count_per_text(config),
+        config.pairs.target_length - special_token_count_per_text(config),
+    )
     if config.noise.name == 'span_corruption':
         spans = config.noise.density, config.noise.mean_span
         tokens = max_uncorrupted_tokens(room, *spans)
         return tokens, noised_lengths(tokens, *spans)
     if min(room) < SHORTEST:
-        least = SHORTEST + end_token_count(config)
+        least = SHORTEST + special_token_count_per_text(config)
         raise InputError(f'pairs.target_length is {config.pairs.target_length}; with noise it must be {least} or more')
     return min(room), (min(room), min(room))

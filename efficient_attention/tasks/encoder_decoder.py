@@ -22,7 +22,7 @@ class EncoderDecoderTask(Task, abc.ABC):
     tokenizer: Tokenizer  # tokenizer of sources, and of targets unless they have a separate tokenizer
     held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
 
-    def set_up(self, config: RunConfig) -> None:
+    def set_up_from_config(self, config: RunConfig) -> None:
         """Sets model and objective from the config, without data."""
         self.config, self.model = config, config.model
         smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
@@ -66,7 +66,7 @@ class EncoderDecoderTask(Task, abc.ABC):
     def prepare_training(self) -> None:
         """Makes the training data, and the held-out data if there is any, before training begins."""
         _ = self.training_data
-        if self.config.has_held_out:
+        if self.config.has_evaluation_data:
             _ = self.held_out_data
 
     def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:

@@ -24,13 +24,16 @@ from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import OF_SEVERAL, FineTuningModel, token_output_names
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.sentences import sentence_config
+from efficient_attention.models.sentence_level_encoder import sentence_config
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.encoded_examples import EncodedExamples, load_examples
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.task import HostBatch, Task
 
-SELECTED = ('squad', 'hotpotqa')  # formats whose file names may end in a selection, see data/examples/selections.py
+SELECTED = (
+    'squad',
+    'hotpotqa',
+)  # formats whose file names may end in a selection, see data/examples/example_selection.py
 
 
 class FineTuningTask(Task):
@@ -126,7 +129,7 @@ class FineTuningTask(Task):
             start += len(features)
         return scores
 
-    def use_thresholds(self, chosen: Mapping[str, float]) -> None:
+    def set_thresholds(self, chosen: Mapping[str, float]) -> None:
         """Sets decision thresholds that were chosen on the dev split, to score other splits.
 
         Thresholds that are not given stay unchanged.
@@ -224,7 +227,7 @@ def files_digest(config: ExamplesConfig) -> str:
 
 def content_digests(config: ExamplesConfig, split: str) -> list[str]:
     """Returns the SHA-256 hash of each glob's files, or the name of each TFDS dataset, for one split."""
-    names = file_names(config, split)
+    names = globs_and_names_of_split(config, split)
     return [name if name.startswith('tfds:') else digest_files(_find_split_files(name, split)) for name in names]
 
 
@@ -236,7 +239,7 @@ def _find_split_files(name: str, split: str) -> tuple[Path, ...]:
         raise InputError(f'examples.{split}: {error}') from None
 
 
-def file_names(config: ExamplesConfig, split: str) -> list[str]:
+def globs_and_names_of_split(config: ExamplesConfig, split: str) -> list[str]:
     """Returns the globs and TFDS names of a split, without selections of a part of a file.
 
     A GLUE folder is replaced by its files.

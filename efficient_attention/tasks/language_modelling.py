@@ -12,12 +12,12 @@ from flax import nnx
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.model import ModelConfig, check_compression_rate, check_memory
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
-from efficient_attention.data.text.rows import TextRows, check_rows
+from efficient_attention.data.text.rows import TextRows, check_enough_targets
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder, check_causal
@@ -40,7 +40,7 @@ class LanguageModellingTask(Task):
         Raises:
             InputError: text, tokenizer, attention or sizes do not fit the config; the message names which.
         """
-        self.set_up(config)
+        self.set_up_from_config(config)
         data, model, evaluation = self.data, self.model, self.evaluation
         self.context = evaluation.context or data.length
         self.stride = evaluation.stride or self.context
@@ -50,7 +50,7 @@ class LanguageModellingTask(Task):
             raise InputError(
                 f'the text has a vocabulary of {size} {data.units}, above model.vocab_size {model.vocab_size}'
             )
-        check_rows(self.rows('train', data.length))
+        check_enough_targets(self.rows('train', data.length))
         if data.units == 'pixels' and (model.memory_length or self.evaluation_model.memory_length):
             raise InputError("memory_length must be 0 with data.units 'pixels': memory would go from image to image")
         if data.units == 'pixels' and (self.context, self.stride) != (data.length, data.length):
@@ -65,13 +65,13 @@ class LanguageModellingTask(Task):
         self.fingerprint = {'text': self.text.fingerprint}
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
 
-    def set_up(self, config: RunConfig) -> None:
+    def set_up_from_config(self, config: RunConfig) -> None:
         """Sets model, objective and batch sizes from the config, without data."""
         if not config.model.directions_apart:
             check_causal(config.model)
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
         self.batch_size, self.evaluation = config.train.batch_size, config.eval
-        self.evaluation_model = evaluation_model(config.model, config.eval)
+        self.evaluation_model = evaluation_model_config(config.model, config.eval)
         check_memory(self.evaluation_model)
         self.objective = LanguageModelling(config.model)
 
@@ -123,7 +123,7 @@ class LanguageModellingTask(Task):
         return training_batches(
             self.rows('train', self.data.length),
             self.data.batches,
-            HostBlock(self.batch_size, process_index, process_count),
+            HostBatchShard(self.batch_size, process_index, process_count),
             seed=self.seed,
             steps=range(start_step, stop_step),
         )
@@ -134,7 +134,7 @@ class LanguageModellingTask(Task):
         They include each token's loss under a unigram model.
         """
         rows = self.rows(self.evaluation.split, self.context)
-        block = HostBlock(self.evaluation.batch_size, process_index, process_count)
+        block = HostBatchShard(self.evaluation.batch_size, process_index, process_count)
         if self.evaluation_model.memory_length:
             batches = memory_evaluation_batches(rows, block)
         else:
@@ -211,7 +211,7 @@ def make_language_model(model: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
     return TwoWayLanguageModel(model, rngs=rngs) if model.directions_apart else Decoder(model, rngs=rngs)
 
 
-def evaluation_model(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:
+def evaluation_model_config(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:
     """Returns the model's config with the memory lengths of the evaluation.
 
     Raises:

@@ -13,11 +13,11 @@ from flax import nnx
 from efficient_attention.atomic_files import atomic_file
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.corpus.batches import evaluation_batches, evaluation_row_count, training_batches
+from efficient_attention.data.corpus.masked_corpus_rows import MaskedCorpusRows, check_not_empty
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
-from efficient_attention.data.corpus.rows import CorpusRows, check_not_empty
 from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
@@ -36,7 +36,7 @@ class PretrainingTask(Task):
         Raises:
             InputError: the corpus, the tokenizer or the sizes do not fit the config; the message names which.
         """
-        self.set_up(config)
+        self.set_up_from_config(config)
         data, model, seed = self.data, self.model, self.seed
         self.corpus: PreparedCorpus = prepare_corpus(data)
         if self.corpus.vocabulary.size > model.vocab_size:
@@ -50,7 +50,7 @@ class PretrainingTask(Task):
         self.fingerprint = {'corpus': self.corpus.fingerprint}
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
 
-    def set_up(self, config: RunConfig) -> None:
+    def set_up_from_config(self, config: RunConfig) -> None:
         """Sets model, objective and batch sizes from the config, without data."""
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
         self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
@@ -80,9 +80,9 @@ class PretrainingTask(Task):
         return [*held_out_share_note(share, documents, tokens), *few_held_out_note(share, tokens)]
 
     @functools.cached_property
-    def rows(self) -> CorpusRows:
+    def rows(self) -> MaskedCorpusRows:
         """Returns the rows of the training split; raises InputError if the split is too small."""
-        return CorpusRows(self.corpus.train, self.corpus.vocabulary, self.data, self.seed)
+        return MaskedCorpusRows(self.corpus.train, self.corpus.vocabulary, self.data, self.seed)
 
     def rows_per_epoch(self) -> int:
         """Returns the number of training rows per epoch."""
@@ -103,7 +103,7 @@ class PretrainingTask(Task):
         return training_batches(
             self.corpus,
             self.data,
-            HostBlock(self.batch_size, process_index, process_count),
+            HostBatchShard(self.batch_size, process_index, process_count),
             seed=self.seed,
             steps=range(start_step, stop_step),
             rows=self.rows,
@@ -111,7 +111,7 @@ class PretrainingTask(Task):
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """Yields this process's rows of the evaluation batches, with a unigram model's loss of each masked token."""
-        block = HostBlock(self.eval_batch_size, process_index, process_count)
+        block = HostBatchShard(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches(self.corpus, self.data, block, seed=self.seed):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
 

@@ -33,7 +33,7 @@ class Task(abc.ABC):
     def __init__(self, config: RunConfig) -> None:
         """Sets up the task from the config and prepares its data; raises InputError if data or config is invalid."""
 
-    def set_up(self, config: RunConfig) -> None:  # noqa: ARG002
+    def set_up_from_config(self, config: RunConfig) -> None:  # noqa: ARG002
         """Sets the attributes that model, objective and batch shapes depend on, from the config and without data.
 
         Raises:
@@ -46,7 +46,7 @@ class Task(abc.ABC):
         """Returns a task with model, objective and batch shapes but without data, for estimates of memory and time."""
         task = cls.__new__(cls)
         task.has_data = False
-        task.set_up(config)
+        task.set_up_from_config(config)
         return task
 
     def batch_shapes(self) -> BatchShapes:

@@ -21,7 +21,7 @@ from efficient_attention.data.pairs.pair_encoder import (
     EncodedPair,
     OverlongPairs,
     PairEncoder,
-    SideEncoder,
+    SourceOrTargetEncoder,
     special_ids_of_tokenizer,
 )
 from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER
@@ -49,7 +49,7 @@ class TextToTextTask(EncoderDecoderTask):
         Raises:
             InputError: datasets, files, tokenizer or lengths do not fit the config; the message names which.
         """
-        self.set_up(config)
+        self.set_up_from_config(config)
         self.sets = {split: parse_text_datasets(getattr(config.pairs, split), f'pairs.{split}') for split in SPLITS}
         check_prefixes(config.pairs.prefix, self.sets)
         self.found: dict[AnySet, list[TextPair]] = {}
@@ -65,9 +65,9 @@ class TextToTextTask(EncoderDecoderTask):
         if config.pairs.target_tokenizer:
             self.fingerprint['target_tokenizer'] = hashlib.sha256(self.target_tokenizer.to_str().encode()).hexdigest()
 
-    def set_up(self, config: RunConfig) -> None:
+    def set_up_from_config(self, config: RunConfig) -> None:
         """Sets model, objective and the config of the pairs, without data."""
-        super().set_up(config)
+        super().set_up_from_config(config)
         self.pairs = config.pairs
 
     @property
@@ -107,16 +107,16 @@ class TextToTextTask(EncoderDecoderTask):
         texts = [(prefix + pair.source, pair.target)[side] for prefix, pair in found for side in sides]
         return train_config_tokenizer(data, lambda: iter(texts), sum(map(len, texts)))
 
-    def source_encoder(self) -> SideEncoder:
+    def source_encoder(self) -> SourceOrTargetEncoder:
         """Returns the encoder of sources; raises InputError if the tokenizer is too large or lacks a special token."""
         size, most, pairs = self.tokenizer.get_vocab_size(), self.model.vocab_size, self.pairs
         if size > most:
             raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
         start = '' if pairs.target_tokenizer else pairs.start
         symbols = special_ids_of_tokenizer(self.tokenizer, start, pairs.begin)
-        return SideEncoder(self.tokenizer, symbols, self.config.data.length, pairs.reverse_source)
+        return SourceOrTargetEncoder(self.tokenizer, symbols, self.config.data.length, pairs.reverse_source)
 
-    def target_encoder(self) -> SideEncoder:
+    def target_encoder(self) -> SourceOrTargetEncoder:
         """Returns the encoder of targets; raises InputError if the tokenizer is too large or lacks a special token."""
         pairs, model, name = self.pairs, self.model, 'data.tokenizer'
         if pairs.target_tokenizer:
@@ -129,7 +129,7 @@ class TextToTextTask(EncoderDecoderTask):
                 field = 'target_vocab_size' if model.target_vocab_size else 'vocab_size'
                 raise InputError(f'{name} has {size} pieces, more than model.{field} {most}')
         symbols = special_ids_of_tokenizer(self.target_tokenizer, pairs.start, pairs.begin, name)
-        return SideEncoder(self.target_tokenizer, symbols, pairs.target_length)
+        return SourceOrTargetEncoder(self.target_tokenizer, symbols, pairs.target_length)
 
     def source_prefixes(self, split: str) -> tuple[str, ...]:
         """Returns the text that is put before the sources of each dataset of a split."""

@@ -2,5 +2,5 @@
 initial parameters.
 
 Start with `loop.py`. `guarded_run.py` protects a run: workdir lock, comparison with other processes, watchdog, report.
-`run_notes.py` holds the notes that a run prints before its first step.
+`unusual_setting_notes.py` holds the notes that a run prints before its first step.
 """

@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from efficient_attention.config.dict_conversion import default_fields, from_dict, to_dict
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.head import OF_ROWS, POOLED
-from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.distillation.teacher import check_vocabularies, open_teacher_model
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_fields import OUR_PAIRS, TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
-from efficient_attention.interop.target_ids import target_start_piece, trained_token_ids
+from efficient_attention.interop.target_token_ids import target_start_piece, trained_token_ids
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.tasks.encoded_examples import EncodedExamples, load_examples
 from efficient_attention.training.initial_params import check_layer_count, open_start_checkpoint
@@ -52,7 +52,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files cannot be used.
     """
     if values.get('task') == 'text_to_text':
-        return fill_text_to_text(values)
+        return fill_text_to_text_config(values)
     if values.get('task') != 'fine_tuning':
         return FilledConfig(from_dict(values, RunConfig))
     filled = with_placeholder_values(values, {})
@@ -61,22 +61,22 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
             "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
         )
     # The teacher is checked first. Without a teacher, other fields stay None too, and their errors would hide this one.
-    from_dict(filled.get('distill', {}), DistillConfig, 'distill.').check_has_teacher()
+    from_dict(filled.get('distill', {}), DistillConfig, 'distill.').check_no_fields_without_teacher()
     start = filled['train'].get('start_from')
     pretrained = open_start_checkpoint(start, filled['train'].get('start_layers') or '') if start else None
     if pretrained is not None:
         check_encoder(Path(start), pretrained)
         if filled['train'].get('start_layers') and filled['model'].get('layers') is not None:
             check_layer_count(filled['model']['layers'], pretrained)
-    teacher = None if pretrained else first_teacher(filled.get('distill', {}))
+    teacher = None if pretrained else open_first_teacher(filled.get('distill', {}))
     like = pretrained or teacher
     if like is not None and (teacher or filled['train'].get('start_random')):
         fill_width_dependent_fields(filled['model'], like)
     if teacher is not None:
-        fill_open_fields(filled['model'], {name: default_fields(RunConfig)['model'][name] for name in OF_SMALL})
-    fill_open_fields(filled['model'], to_dict(like.model) if like else default_fields(RunConfig)['model'])
+        fill_none_fields(filled['model'], {name: default_fields(RunConfig)['model'][name] for name in OF_SMALL})
+    fill_none_fields(filled['model'], to_dict(like.model) if like else default_fields(RunConfig)['model'])
     fill_tokenizer(filled['data'], like)
-    fill_open_fields(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
+    fill_none_fields(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
     # All fields that are known by now are checked before files are read.
     known = from_dict(with_placeholder_values(filled, steps), RunConfig)
@@ -97,7 +97,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     return FilledConfig(from_dict(filled, RunConfig), examples, pretrained)
 
 
-def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
+def fill_text_to_text_config(values: Mapping[str, Any]) -> FilledConfig:
     """Returns the complete config of a text-to-text run, with open fields taken from the checkpoint `train.start_from`;
     raises as `fill_config`.
     """
@@ -111,13 +111,13 @@ def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
     if pretrained is None or pretrained.problem != TEXT_TO_TEXT:
         what = f'{start} holds none' if start else 'there is none'
         raise InputError(f'model is left open, to follow the encoder-decoder of train.start_from; {what}')
-    fill_open_fields(filled['model'], to_dict(pretrained.model))
-    fill_open_fields(filled['data'], {'vocab_size': pretrained.model.vocab_size})
+    fill_none_fields(filled['model'], to_dict(pretrained.model))
+    fill_none_fields(filled['data'], {'vocab_size': pretrained.model.vocab_size})
     target = pretrained.target_tokenizer
-    fill_open_fields(
+    fill_none_fields(
         filled['pairs'], {'target_tokenizer': '' if target is None else str(target), 'target_vocab_size': 0}
     )
-    fill_open_fields(filled['pairs'], start_tokens_of_checkpoint(pretrained, Path(filled['data']['tokenizer'])))
+    fill_none_fields(filled['pairs'], start_tokens_of_checkpoint(pretrained, Path(filled['data']['tokenizer'])))
     return FilledConfig(from_dict(filled, RunConfig), pretrained=pretrained)
 
 
@@ -132,20 +132,20 @@ def start_tokens_of_checkpoint(pretrained: Pretrained, tokenizer: Path) -> Value
     return {'begin': target_start_piece(pretrained, loaded), 'start': start or ''}
 
 
-def config_without_data(values: Mapping[str, Any]) -> RunConfig:
+def fill_config_for_plan(values: Mapping[str, Any]) -> RunConfig:
     """Returns the complete config of a run whose memory and time are only estimated, so that no training data are read.
 
     Raises:
         InputError: a field is bad, or the sizes depend on training files or on a checkpoint that does not exist.
     """
     if values.get('task') == 'text_to_text':
-        return fill_text_to_text(values).config
+        return fill_text_to_text_config(values).config
     if values.get('task') == 'fine_tuning':
         raise InputError("task is 'fine_tuning'; its sizes follow from a checkpoint and files, so it is not planned")
     return from_dict(values, RunConfig)
 
 
-def fill_open_fields(group: Values, values: Mapping[str, Any]) -> None:
+def fill_none_fields(group: Values, values: Mapping[str, Any]) -> None:
     """Sets those fields of a config group that are None to the given values."""
     for name, value in values.items():
         if group.get(name) is None:
@@ -156,7 +156,7 @@ def with_placeholder_values(values: Mapping[str, Any], stand_ins: Mapping[str, M
     """Returns a copy of the config values in which fields that are None have the values of `stand_ins`."""
     copy = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     for name, group in stand_ins.items():
-        fill_open_fields(copy[name], group)
+        fill_none_fields(copy[name], group)
     return copy
 
 
@@ -174,7 +174,7 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
 
 
-def first_teacher(distill: Values) -> Pretrained | None:
+def open_first_teacher(distill: Values) -> Pretrained | None:
     """Opens the first teacher that a distillation config names, from which a new student takes its sizes; returns None
     without a teacher.
     """
@@ -187,7 +187,7 @@ def fill_width_dependent_fields(model: Values, like: Pretrained) -> None:
     model `like`.
     """
     if any(model.get(name) not in (None, getattr(like.model, name)) for name in ('width', 'heads')):
-        fill_open_fields(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
+        fill_none_fields(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:
@@ -207,8 +207,8 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
             form |= {name: getattr(pretrained.head, name) for name in ('transform', 'pooling')}
         if task.config.sentences:
             form['sentence_layers'] = pretrained.head.sentence_layers
-    fill_open_fields(head, needed | form)
-    fill_open_fields(head, default_fields(RunConfig)['head'])
+    fill_none_fields(head, needed | form)
+    fill_none_fields(head, default_fields(RunConfig)['head'])
 
 
 def fill_step_counts(values: Values, examples: EncodedExamples) -> None:

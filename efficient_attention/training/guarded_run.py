@@ -14,20 +14,20 @@ from typing import Any
 
 import jax
 
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.processes.peers import compare_with_peers, report_error_to_peers
-from efficient_attention.processes.phases import END, RESTORING, note_phase
-from efficient_attention.processes.stop_signal import StopSignal
+from efficient_attention.processes.graceful_stop import GracefulStop
+from efficient_attention.processes.peer_monitor import check_facts_agree_with_peers, report_error_to_peers
+from efficient_attention.processes.phase_log import END, RESTORING, note_phase
 from efficient_attention.processes.watchdog import Watchdog
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.run import Run, build_run
-from efficient_attention.training.run_notes import run_notes
+from efficient_attention.training.startup_notes import unusual_setting_notes
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import INTERVAL, MetricsInterval
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, UnreadCheckpoint
@@ -40,7 +40,6 @@ from efficient_attention.workdir.config_file import (
     with_new_field_defaults,
 )
 from efficient_attention.workdir.environment import write_environment
-from efficient_attention.workdir.evaluations import earlier_evaluations
 from efficient_attention.workdir.fingerprint import compare_fingerprints
 from efficient_attention.workdir.folder_kind import RUN, check_folder_kind
 from efficient_attention.workdir.inference_files import FILES, FINGERPRINT, describe_changed_file, file_hashes
@@ -48,6 +47,7 @@ from efficient_attention.workdir.last_saved_step import last_logged_step, missin
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, read_metrics, unreadable_lines_note
 from efficient_attention.workdir.report import write_report
+from efficient_attention.workdir.stored_evaluations import read_evaluations_until_step
 
 LINES = 'metrics_lines'  # key in a checkpoint's JSON record: how many lines metrics.jsonl had
 LINES_HASH = 'metrics_sha256'  # key in a checkpoint's JSON record: the SHA-256 of these lines of metrics.jsonl
@@ -67,7 +67,7 @@ class GuardedRun:
     log: MetricsLog
     progress: ProgressDisplay
     watchdog: Watchdog
-    stop: StopSignal
+    stop: GracefulStop
 
     def is_complete(self, step: int) -> bool:
         """Returns whether the run ends after this step, because it is the last step or the run stops early."""
@@ -97,7 +97,7 @@ def guarded_run(
         InputError: bad config, data or workdir.
         SaveError: the newest checkpoint was not saved.
     """
-    stop = StopSignal()
+    stop = GracefulStop()
     is_begun = bool(CheckpointReader(workdir).complete_steps())
     if is_begun:
         # The config is checked before the data are prepared, which may take minutes.
@@ -122,8 +122,8 @@ def guarded_run(
         newest, evaluations = checkpoints.newest, evaluations_until_checkpoint(checkpoints)
         going_on_from = {'step': newest.step if newest else 0, 'evaluations': len(evaluations)}
         # Hosts may see different versions of the checkpoint files, so all processes compare what they found.
-        compare_with_peers({**fingerprint, 'going_on_from': going_on_from})
-        state = begin_or_restore(run, start, checkpoints, fingerprint)
+        check_facts_agree_with_peers({**fingerprint, 'going_on_from': going_on_from})
+        state = claim_and_restore_state(run, start, checkpoints, fingerprint)
         renewed = write_workdir_files(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)
@@ -135,7 +135,7 @@ def guarded_run(
             else no_checkpoint_note(workdir)
         )
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
-        checkpoints.before_seal = log.check_written
+        checkpoints.before_seal = log.check_lines_written
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.print_line(f'{run.describe_run()}; {begun}')
@@ -160,13 +160,13 @@ def guarded_run(
             *more_steps_note(saved_fingerprint(newest), config),
             *damaged_metrics_notes(newest, log),
         ]
-        for note in [*notes, *run_notes(run, is_complete=guarded.is_complete(first))]:
+        for note in [*notes, *unusual_setting_notes(run, is_complete=guarded.is_complete(first))]:
             progress.print_line(note)
         yield guarded
         note_phase(END)
 
 
-def begin_or_restore(
+def claim_and_restore_state(
     run: Run, start: InitialParams, checkpoints: CheckpointWriter, fingerprint: dict[str, Any]
 ) -> TrainState:
     """Claims the workdir and returns the training state at the start: from the newest checkpoint, or of a new run.
@@ -199,7 +199,7 @@ def saved_fingerprint(newest: UnreadCheckpoint | None) -> dict[str, Any]:
 def evaluations_until_checkpoint(checkpoints: CheckpointWriter) -> list[dict[str, Any]]:
     """Returns the metrics of all evaluations up to the checkpoint from which a run resumes."""
     newest = checkpoints.newest
-    return earlier_evaluations(checkpoints.reader.folder, newest.step, newest.record) if newest else []
+    return read_evaluations_until_step(checkpoints.reader.folder, newest.step, newest.record) if newest else []
 
 
 def write_report_at_the_end(

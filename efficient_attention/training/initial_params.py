@@ -16,10 +16,10 @@ import numpy as np
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, require
-from efficient_attention.interop.adapt import extend_positions, pick_layers
-from efficient_attention.interop.config_fields import TEXT_TO_TEXT
-from efficient_attention.interop.parameters import format_name_list
+from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
+from efficient_attention.interop.encoder_adaptation import extend_positions, pick_layers
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.tensor_conversion import format_name_list
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.models.sharding import path_name
 from efficient_attention.pruning.pruner import Pruner, flatten_by_path
@@ -88,7 +88,7 @@ class InitialParams:
             params = open_pretrained(where).params()
         except InputError as error:
             raise InputError(f'prune.mask_from: {error}') from None
-        self._mask = scores_keeping_nonzero(run.pruner, where, params)
+        self._mask = pruning_scores_of_nonzero_weights(run.pruner, where, params)
 
     def make_initial_state(self, run: Run) -> TrainState:
         """Returns the training state at step 0, created on the devices of the run.
@@ -147,7 +147,7 @@ def with_pruning_scores(state: TrainState, mask: Any) -> TrainState:
     return dataclasses.replace(state, scores=scores)
 
 
-def scores_keeping_nonzero(pruner: Pruner, where: Path, params: Any) -> Any:
+def pruning_scores_of_nonzero_weights(pruner: Pruner, where: Path, params: Any) -> Any:
     """Returns pruning scores that keep every non-zero weight of a checkpoint and prune its zeros; raises InputError if
     shapes differ.
     """

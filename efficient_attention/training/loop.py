@@ -11,7 +11,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.cached_logits import CachedTeacherLogits, load_or_compute_logits
 from efficient_attention.errors import ExitCode, RunStopped
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.processes.stop_signal import EvaluationInterrupted
+from efficient_attention.processes.graceful_stop import EvaluationInterrupted
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
@@ -21,8 +21,8 @@ from efficient_attention.training.state import TrainState, check_state_finite
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
 from efficient_attention.training.throughput import Throughput, peak_flops
-from efficient_attention.workdir.evaluations import EVALUATIONS, HELD_OUT
 from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
+from efficient_attention.workdir.stored_evaluations import EVALUATIONS, HELD_OUT
 
 
 def train(
@@ -163,17 +163,17 @@ class Trainer:
     def is_evaluation_step(self, step: int) -> bool:
         """Returns whether the run evaluates after this step."""
         is_due = step == self.config.train.steps or step % self.config.eval.every_steps == 0
-        return self.config.has_held_out and is_due
+        return self.config.has_evaluation_data and is_due
 
     def run_missed_evaluation(self, step: int, state: TrainState) -> None:
         """Evaluates the restored state before the first step, if its evaluation is missing or the run is already
         complete.
         """
-        is_due = self.config.has_held_out and step > 0 and step % self.config.eval.every_steps == 0
+        is_due = self.config.has_evaluation_data and step > 0 and step % self.config.eval.every_steps == 0
         if is_due and step not in [line['step'] for line in self.evaluations]:
             self.note_evaluation(step, self.evaluate(step, state))
             self.checkpoints.write_evaluation_metrics(step, self.held_out)
-        elif self.guarded.is_complete(step) and self.config.has_held_out:
+        elif self.guarded.is_complete(step) and self.config.has_evaluation_data:
             self.evaluate(step, state)
 
     def evaluate_or_stop(self, step: int, state: TrainState) -> dict[str, float] | None:
@@ -185,7 +185,7 @@ class Trainer:
             self.save(step, state)
             self.checkpoints.wait_until_saved()
             self.log.close()
-            self.say_stopped(step)
+            self.print_run_stopped(step)
             return ExitCode.STOPPED
 
         try:
@@ -251,9 +251,9 @@ class Trainer:
         # This waits before the stop signal's handler ends, so that a stop signal cannot interrupt the save.
         self.checkpoints.wait_until_saved()
         if self.is_cut or not self.guarded.is_complete(step):
-            self.say_stopped(step)
+            self.print_run_stopped(step)
             raise RunStopped
 
-    def say_stopped(self, step: int) -> None:
+    def print_run_stopped(self, step: int) -> None:
         """Prints that the run stopped after this step and can be resumed."""
         self.progress.print_line(f'stopped after step {step}, which is saved; the same command goes on from there')

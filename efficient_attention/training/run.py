@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.teacher import Teacher, checked_teachers, open_teacher
-from efficient_attention.inference.evaluate import Evaluation, ExtendedObjective, make_evaluation
+from efficient_attention.inference.evaluate import Evaluation, ObjectiveWithExtraArrays, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded, quantized_layers
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, path_name
@@ -141,7 +141,7 @@ def build_run(
         checked_teachers(config)  # The teachers are also checked early, before the data are prepared.
     run = build_run_on_mesh(config, mesh, make_task(config, examples))
     if run.teacher is not None:
-        needed = {'the parameters of the teacher': run.teacher.bytes_on_a_device(), **needed}
+        needed = {'the parameters of the teacher': run.teacher.parameter_bytes_per_device(), **needed}
     check_fits(mesh, {'parameters and optimizer': state_bytes(run.abstract_state), **needed})
     return run
 
@@ -173,7 +173,7 @@ def build_run_on_mesh(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     teacher = open_teacher(config, task, mesh) if task.has_data else None
     objective = build_objective(task, teacher)
     join = None if teacher is None else teacher.add_teacher_outputs
-    evaluation = make_evaluation(config, task, mesh, ExtendedObjective(objective, join) if join else None)
+    evaluation = make_evaluation(config, task, mesh, ObjectiveWithExtraArrays(objective, join) if join else None)
     model = nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0)))
     graph, _ = nnx.split(model)
     pruner = build_pruner(config, task)

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from efficient_attention.config.checks import check_within
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.value_checks import check_in_interval
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
@@ -41,7 +41,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     Raises:
         InputError: total_steps is below 1.
     """
-    check_within('train.steps', total_steps, 1)
+    check_in_interval('train.steps', total_steps, 1)
     decay = _DECAYS[config.schedule]
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:

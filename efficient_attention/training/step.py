@@ -33,7 +33,7 @@ from efficient_attention.training.step_extensions import (
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 # A gradient function: (trained arrays, rows) -> ((loss, (sums, new carry)), gradients).
-GradientFn = Callable[[Any, 'KeyedRows'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
+GradientFn = Callable[[Any, 'RowsWithRandomKeys'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
 def jit_train_step(run: Run) -> StepFn:
@@ -82,7 +82,7 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         begun = [part.begin_step(state, key) for part in parts]
 
-        def loss_of(trained: Any, rows: KeyedRows) -> tuple[Array, tuple[Sums, Any]]:
+        def loss_of(trained: Any, rows: RowsWithRandomKeys) -> tuple[Array, tuple[Sums, Any]]:
             params, bound = trained, objective
             for part, choice in zip(parts, begun, strict=True):
                 params, bound = part.transform_params(params, bound, choice)
@@ -91,7 +91,9 @@ def make_train_step(
 
         gradient = jax.value_and_grad(loss_of, has_aux=True)
         gradient = gradient if micro_batches == 1 else accumulate_micro_batches(gradient, micro_batches)
-        (loss, (sums, carry)), gradients = gradient(before, KeyedRows(batch, row_keys(key, batch), state.carry))
+        (loss, (sums, carry)), gradients = gradient(
+            before, RowsWithRandomKeys(batch, row_keys(key, batch), state.carry)
+        )
         metrics: dict[str, Array] = {}
         for part in parts:  # Each extension may add a loss here, such as a pruning penalty.
             loss, gradients, own = part.add_auxiliary_loss(state, loss, gradients)
@@ -126,7 +128,7 @@ def make_train_step(
     return train_step
 
 
-class KeyedRows(NamedTuple):
+class RowsWithRandomKeys(NamedTuple):
     """Rows that are computed together, with a random key per row and the carry that these rows got from the previous
     step.
     """
@@ -149,22 +151,22 @@ def accumulate_micro_batches(gradient: GradientFn, parts: int) -> GradientFn:
     Losses, sums and gradients are added over micro-batches; the new carries are joined in the order of the rows.
     """
 
-    def of_part(trained: Any, rows: KeyedRows) -> tuple[tuple[Any, Any], Any]:
+    def micro_batch_gradient(trained: Any, rows: RowsWithRandomKeys) -> tuple[tuple[Any, Any], Any]:
         (loss, (sums, carry)), gradients = gradient(trained, rows)
         return ((loss, sums), gradients), carry
 
-    def of_batch(trained: Any, whole: KeyedRows) -> tuple[tuple[Array, tuple[Sums, Any]], Any]:
-        def add_part(total: Any, rows: KeyedRows) -> tuple[Any, Any]:
-            result, carry = of_part(trained, rows)
+    def whole_batch_gradient(trained: Any, whole: RowsWithRandomKeys) -> tuple[tuple[Array, tuple[Sums, Any]], Any]:
+        def add_micro_batch(total: Any, rows: RowsWithRandomKeys) -> tuple[Any, Any]:
+            result, carry = micro_batch_gradient(trained, rows)
             return jax.tree.map(jnp.add, total, result), carry
 
         each = jax.tree.map(lambda x: split_into_micro_batches(x, parts), whole)
-        shapes, _ = jax.eval_shape(of_part, trained, jax.tree.map(lambda x: x[0], each))
+        shapes, _ = jax.eval_shape(micro_batch_gradient, trained, jax.tree.map(lambda x: x[0], each))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        ((loss, sums), gradients), carries = jax.lax.scan(add_part, zeros, each)
+        ((loss, sums), gradients), carries = jax.lax.scan(add_micro_batch, zeros, each)
         return (loss, (sums, jax.tree.map(merge_micro_batches, carries))), gradients
 
-    return of_batch
+    return whole_batch_gradient
 
 
 def split_into_micro_batches(x: Array, parts: int) -> Array:

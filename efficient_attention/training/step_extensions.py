@@ -63,14 +63,14 @@ class FrozenParams(StepExtension):
         """
         del choice
 
-        def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
+        def stop_gradient_if_frozen(path: tuple[Any, ...], leaf: Array) -> Array:
             # The path of a pruning score contains its kernel's path, so the prefix must be checked too.
             name = path_name(path)
             is_parameter = not name.startswith((f'{SCORES}/', f'{BESIDE}/'))
             is_frozen = is_parameter and any(re.search(pattern, name) for pattern in self.patterns)
             return jax.lax.stop_gradient(leaf) if is_frozen else leaf
 
-        return jax.tree_util.tree_map_with_path(leaf_of, trained), objective
+        return jax.tree_util.tree_map_with_path(stop_gradient_if_frozen, trained), objective
 
 
 class ObjectiveParams(StepExtension):

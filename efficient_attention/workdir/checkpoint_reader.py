@@ -26,21 +26,21 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
-from efficient_attention.processes.peers import gather_from_peers, process_index_and_count
+from efficient_attention.processes.peer_monitor import gather_from_peers, process_index_and_count
 from efficient_attention.workdir.checksums import (
     ProcessShare,
     find_checksum_mismatch,
     has_all_checksums,
     missing_checksums,
 )
-from efficient_attention.workdir.evaluations import HELD_OUT, earlier_evaluations, pick_best_evaluation
 from efficient_attention.workdir.last_saved_step import is_past_first_save, lost_checkpoints_message
 from efficient_attention.workdir.metrics import best_metric_value, read_metrics
 from efficient_attention.workdir.orbax_errors import drop_late_orbax_errors, failure_reason, without_orbax_log
 from efficient_attention.workdir.process_agreement import broadcast_from_process_0, require_in_all_processes
+from efficient_attention.workdir.stored_evaluations import HELD_OUT, pick_best_evaluation, read_evaluations_until_step
 
 FOLDER = 'checkpoints'
 STATE = 'state'
@@ -122,14 +122,14 @@ class CheckpointReader:
         """Raises InputError if the run has saved checkpoints but all of them are gone. Otherwise the run would silently
         start over.
         """
-        if line := self._lost_line():
+        if line := self._lost_checkpoints_text():
             raise InputError(f'{line}, name a new --workdir, or remove {self.folder.parent} to begin anew')
 
-    def _lost_line(self) -> str:
+    def _lost_checkpoints_text(self) -> str:
         return '' if self.written_steps() else lost_checkpoints_message(self.folder.parent, self.folder)
 
     def _no_checkpoint_message(self) -> str:
-        return self._lost_line() or f'there is no checkpoint in {self.folder}'
+        return self._lost_checkpoints_text() or f'there is no checkpoint in {self.folder}'
 
     def find_damage(self, step: int) -> str:
         """Returns a short text that says how a checkpoint's files differ from their checksums; '' if they are equal, or
@@ -209,7 +209,7 @@ class CheckpointReader:
         """
         try:
             record = self._read_step_record(step)
-            lines = [] if record.get('metrics') else earlier_evaluations(self.folder, step, record)
+            lines = [] if record.get('metrics') else read_evaluations_until_step(self.folder, step, record)
         except InputError:
             return {}
         found = next((line for line in lines if line['step'] == step), {})
@@ -223,7 +223,7 @@ class CheckpointReader:
         step = self.latest_step()
         if step is None:
             return [line for line in read_metrics(self.folder.parent) if line['split'] == HELD_OUT]
-        return earlier_evaluations(self.folder, step, self._read_step_record(step))
+        return read_evaluations_until_step(self.folder, step, self._read_step_record(step))
 
     def read_record(self, wanted: Wanted = None) -> dict[str, Any]:
         """Returns the JSON record of a checkpoint; raises InputError as `restore` does."""
@@ -384,7 +384,7 @@ class CheckpointReader:
 
     def _read_step_record(self, step: int) -> dict[str, Any]:
         with self._shorten_orbax_errors(step), _open_checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
-            return _check_record(checkpointer.restore(self.folder / str(step) / RECORD))
+            return _check_record_types(checkpointer.restore(self.folder / str(step) / RECORD))
 
     def _best_step_or_error(self, wanted: BestChoice) -> int:
         step = self.best_step(*wanted)
@@ -427,7 +427,7 @@ def _open_checkpointer(handler: ocp.CheckpointHandler) -> ocp.Checkpointer:
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-def _check_record(record: Any) -> dict[str, Any]:
+def _check_record_types(record: Any) -> dict[str, Any]:
     """Returns a checkpoint's record if its groups have the types that other code relies on; otherwise raises
     ValueError.
     """
@@ -441,7 +441,7 @@ def _check_record(record: Any) -> dict[str, Any]:
     return record
 
 
-def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
+def read_best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
     """Returns step and metrics of a run's best evaluation by `checkpoint.best_metric`, or of the last one if no metric
     is named; {} without evaluations.
     """

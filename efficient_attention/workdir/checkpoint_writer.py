@@ -28,7 +28,7 @@ from jax.experimental import multihost_utils
 from efficient_attention.atomic_files import flush
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError, show_error
-from efficient_attention.processes.peers import compare_with_peers
+from efficient_attention.processes.peer_monitor import check_facts_agree_with_peers
 from efficient_attention.workdir.checkpoint_reader import (
     HAS_SEAL,
     RECORD,
@@ -38,12 +38,12 @@ from efficient_attention.workdir.checkpoint_reader import (
     checkpoint_label,
 )
 from efficient_attention.workdir.checksums import has_all_checksums, write_checksums
-from efficient_attention.workdir.evaluations import LATER, write_late_evaluation
 from efficient_attention.workdir.last_saved_step import write_last_saved_step
 from efficient_attention.workdir.lock import WorkdirLock
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
 from efficient_attention.workdir.metrics import best_metric_value
 from efficient_attention.workdir.orbax_errors import failure_reason, without_orbax_log
+from efficient_attention.workdir.stored_evaluations import LATER, write_late_evaluation
 
 TRASH = 'trash'
 DAMAGED = 'damaged'  # folder for checkpoints that were found damaged or without checksums
@@ -191,7 +191,7 @@ class CheckpointWriter:
                 (self.reader.folder / f'{step}{LATER}').unlink(missing_ok=True)
         except OSError as error:  # This is only a warning, because the new checkpoint is saved.
             LOG.warning('%s: old checkpoints cannot be removed (%s)', self.reader.folder, error.strerror)
-        _remove([trash])
+        _remove_folders([trash])
 
     def close(self) -> None:
         """Waits for the save in progress, and releases the workdir; raises SaveError if the newest save failed."""
@@ -238,13 +238,13 @@ class CheckpointWriter:
         except Exception as error:
             self._handle_save_failure(step, size, error)
             return
-        self._note_saved(step)
+        self._record_last_saved(step)
         if self._failure:
             LOG.warning('checkpoint step %d is saved in %s: saving works again', step, self.reader.folder)
         self._failure = None
         self.remove_superseded()
 
-    def _note_saved(self, step: int) -> None:
+    def _record_last_saved(self, step: int) -> None:
         """Records the last saved step in `last_saved.json`. If this file cannot be written, the checkpoint still counts
         as saved.
         """
@@ -269,7 +269,7 @@ class CheckpointWriter:
         failed save.
         """
         folder = self.reader.folder
-        sizes = f'{size / 1e6:.1f} MB to write, {_free_space(folder)}'
+        sizes = f'{size / 1e6:.1f} MB to write, {_describe_free_space(folder)}'
         line = f'checkpoint step {step} not saved in {folder}: {failure_reason(error)} ({sizes})'
         self._scores.pop(step, None)
         self._failure = SaveError(f'{line}; {self._last_good_step_message()}')
@@ -277,7 +277,7 @@ class CheckpointWriter:
             then = 'the run stops' if self._stops_at_failure() else 'training goes on, to the next save'
             LOG.error('%s; %s', self._failure, then)
         if jax.process_index() == 0:
-            _remove([*folder.glob(UNFINISHED), folder / str(step)])
+            _remove_folders([*folder.glob(UNFINISHED), folder / str(step)])
 
     def _last_good_step_message(self) -> str:
         with contextlib.suppress(OSError):
@@ -301,7 +301,7 @@ class CheckpointWriter:
         """Returns the checkpoint from which the run resumes. Moves unusable checkpoints aside, because they would block
         new saves.
         """
-        compare_with_peers({'checkpoints': {'newest': self.reader.latest_step()}})
+        check_facts_agree_with_peers({'checkpoints': {'newest': self.reader.latest_step()}})
         newest = self.reader.newest_checkpoint()
         # No checkpoint is moved before all processes have looked for the newest one.
         # At the second barrier, all processes wait until the unusable checkpoints are moved.
@@ -309,7 +309,7 @@ class CheckpointWriter:
             multihost_utils.sync_global_devices('checkpoints are chosen')
         if jax.process_index() == 0:
             self._make_folder()
-            _remove([*self.reader.folder.glob(UNFINISHED), self.reader.folder / TRASH])
+            _remove_folders([*self.reader.folder.glob(UNFINISHED), self.reader.folder / TRASH])
             for step in self.reader.written_steps():
                 if newest is None or step > newest.step or step not in self.reader.complete_steps():
                     self._quarantine_step(step)
@@ -338,14 +338,14 @@ class CheckpointWriter:
         return {*sorted(self._scores)[-self._config.keep :], *best}
 
 
-def _free_space(folder: Path) -> str:
+def _describe_free_space(folder: Path) -> str:
     try:
         return f'{shutil.disk_usage(folder).free / 1e6:.0f} MB free'
     except OSError:
         return 'the folder is gone'
 
 
-def _remove(folders: Iterable[Path]) -> None:
+def _remove_folders(folders: Iterable[Path]) -> None:
     """Deletes folders with their content; errors are ignored."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from efficient_attention.atomic_files import flush
-from efficient_attention.processes.phases import SEALED, SEALING, note_phase
+from efficient_attention.processes.phase_log import SEALED, SEALING, note_phase
 
 SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
 # Orbax lets each process write files whose paths contain the number of the process.
@@ -60,7 +60,7 @@ def write_checksums(folder: Path, label: str, *, process: int = 0, processes: in
     """
     note_phase(SEALING)
     # Checksum files are left out, because other processes are writing theirs at the same moment.
-    names = [name for name in _files(folder, but='seal-*') if _writing_process(name, processes) == process]
+    names = [name for name in _list_files(folder, but='seal-*') if _writing_process(name, processes) == process]
     lines = [f'# {label}']
     for name in names:
         flush(folder / name)
@@ -73,7 +73,7 @@ def write_checksums(folder: Path, label: str, *, process: int = 0, processes: in
         file.flush()
         os.fsync(file.fileno())
     # The checksum file is renamed last: if it exists after a power cut, the files and folders that it covers exist too.
-    for inner in [*_folders(folder), folder, folder.parent]:
+    for inner in [*_list_folders(folder), folder, folder.parent]:
         flush(inner)
     temporary.replace(path)
     flush(folder)
@@ -125,7 +125,9 @@ def find_checksum_mismatch(
         if sealed.label != label:
             return f'its checksums belong to {sealed.label}'
         found = (
-            _files(folder) if may_be_added is None else _checked_file_names(folder, may_be_added, sealed.hashes.keys())
+            _list_files(folder)
+            if may_be_added is None
+            else _checked_file_names(folder, may_be_added, sealed.hashes.keys())
         )
         names = {name for name in found if not SEAL.fullmatch(name)}
         for name in sorted(names ^ sealed.hashes.keys()):
@@ -179,7 +181,7 @@ def _closing_checksum_line(body: bytes) -> bytes:
     return f'# {hashlib.sha256(body).hexdigest()}'.encode()
 
 
-def _files(folder: Path, *, but: str = '') -> list[str]:
+def _list_files(folder: Path, *, but: str = '') -> list[str]:
     """Returns the sorted relative paths of all files within a folder, except paths that match the pattern `but`."""
     found = []
     for path in sorted(folder.rglob('*')):
@@ -198,7 +200,7 @@ def _checked_file_names(folder: Path, may_be_added: Callable[[str], bool], liste
     return [name for name in names if name in listed or not may_be_added(name)]
 
 
-def _folders(folder: Path) -> Iterator[Path]:
+def _list_folders(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob('*') if path.is_dir())
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from efficient_attention.atomic_files import write_atomically, write_failed_error
-from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked_fields
-from efficient_attention.config.json_text import read_json_file
-from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.dict_conversion import from_dict, to_dict
+from efficient_attention.config.field_metadata import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked_fields
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError

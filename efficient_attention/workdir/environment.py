@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from efficient_attention.atomic_files import write_atomically
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError
 
 FILE_NAME = 'environment.json'
@@ -44,7 +44,7 @@ def describe_environment() -> dict[str, Any]:
     system and versions.
     """
     devices = jax.devices()
-    versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
+    versions = {name: version for name in PACKAGES if (version := _installed_version(name)) is not None}
     return {
         'devices': f'{len(devices)} x {devices[0].device_kind}',
         'backend': jax.default_backend(),
@@ -74,7 +74,7 @@ def describe_machine(workdirs: Iterable[Path]) -> str:
     return '; '.join(dict.fromkeys(names))
 
 
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

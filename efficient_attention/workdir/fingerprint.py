@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from efficient_attention.config.nested_dicts import flatten
+from efficient_attention.config.dict_conversion import flatten
 from efficient_attention.errors import InputError
 
 TEACHER = 'teacher'  # key of the SHA-256 of a teacher's parameters, which is compared only when training resumes

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, TRAINING_ONLY
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
+from efficient_attention.config.field_metadata import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, TRAINING_ONLY
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, TOKENIZER
-from efficient_attention.data.text.units import CHARACTERS, WORDS
+from efficient_attention.data.text.text_units import CHARACTERS, WORDS
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import CONFIG, marked_run_fields, with_new_field_defaults
 from efficient_attention.workdir.fingerprint import compare_fingerprints

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from efficient_attention.atomic_files import write_atomically
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError, is_whole_number
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics

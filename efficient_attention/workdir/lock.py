@@ -33,7 +33,7 @@ class WorkdirLock:
     _held: set[Path] = set()
 
     def __init__(self, workdir: Path) -> None:
-        _refuse_links(workdir)
+        _check_no_links(workdir)
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             (workdir / FILE_NAME).touch()
@@ -80,7 +80,7 @@ class WorkdirLock:
         self.close()
 
 
-def _refuse_links(workdir: Path) -> None:
+def _check_no_links(workdir: Path) -> None:
     """Raises InputError if a file or folder that a run writes or removes is a symbolic link."""
     files = [path for path in sorted(workdir.iterdir()) if not path.is_dir()] if workdir.is_dir() else []
     for path in [*files, *(workdir / name for name in FOLDERS)]:

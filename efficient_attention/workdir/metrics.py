@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from efficient_attention.atomic_files import write_atomically, write_failed_error
-from efficient_attention.config.json_text import parse_json
+from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.errors import InputError, RunError, is_whole_number, show_error
 from efficient_attention.workdir.tensorboard_events import EventsFile
 
@@ -68,7 +68,7 @@ class MetricsLog:
             return
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE_NAME
-        found, self.dropped = read_log(workdir)
+        found, self.dropped = parse_metrics_log(workdir)
         self.kept = kept = [line for line in found if line['step'] <= start_step]
         content = ''.join(map(_json_line, kept))
         write_atomically(path, content)
@@ -101,7 +101,7 @@ class MetricsLog:
         line = _json_line({'step': step, 'split': split, **numbers}).encode()
         self._hash.update(line)
         self._unwritten += line
-        self._write_out()
+        self._write_pending_lines()
         # tensorboardX would print a warning for each number that is not finite, so it gets only finite ones.
         self._events.add_scalars(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
 
@@ -109,7 +109,7 @@ class MetricsLog:
         """Returns the SHA-256 of all lines in the metrics file so far."""
         return self._hash.hexdigest()
 
-    def check_written(self, step: int) -> None:
+    def check_lines_written(self, step: int) -> None:
         """Raises RunError if metrics of this step or of earlier steps are not written to the file yet. Any thread may
         call it.
 
@@ -124,14 +124,14 @@ class MetricsLog:
         """
         if not self._is_writer or self._file.closed:
             return
-        self._write_out()
+        self._write_pending_lines()
         self._file.close()
         self._events.close()
         if self._unwritten:
             lost = self._unwritten.count(b'\n')
             raise RunError(f'{self._path}: the last {lost} line(s) are not written; the same command goes on')
 
-    def _write_out(self) -> None:
+    def _write_pending_lines(self) -> None:
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
@@ -167,10 +167,10 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Returns the usable lines of a run's `metrics.jsonl`, as dicts with step, split and metrics; [] if the file does
     not exist.
     """
-    return read_log(workdir).lines
+    return parse_metrics_log(workdir).lines
 
 
-def read_log(workdir: Path) -> ParsedMetricsLog:
+def parse_metrics_log(workdir: Path) -> ParsedMetricsLog:
     """Returns the usable lines of a run's `metrics.jsonl`, with each (step, split) once, and descriptions of the
     unusable lines.
 
@@ -190,7 +190,7 @@ def read_log(workdir: Path) -> ParsedMetricsLog:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     for number, text in enumerate(lines, 1):
         try:
-            line = check_metrics_line(_parsed(text))
+            line = check_metrics_line(_parse_json_line(text))
             place = line['step'], line['split']
             if place in found:
                 raise ValueError(f'step {place[0]} of split {place[1]!r} comes twice')
@@ -200,7 +200,7 @@ def read_log(workdir: Path) -> ParsedMetricsLog:
     return ParsedMetricsLog(list(found.values()), dropped)
 
 
-def _parsed(text: bytes) -> Any:
+def _parse_json_line(text: bytes) -> Any:
     try:
         return parse_json(text)
     except ValueError:

@@ -22,18 +22,18 @@ def drop_late_orbax_errors() -> None:
     """
     show = sys.unraisablehook
 
-    def show_others(found: 'sys.UnraisableHookArgs') -> None:
+    def show_unless_from_orbax(found: 'sys.UnraisableHookArgs') -> None:
         code = getattr(found.object, 'cr_code', None)  # `cr_code` is the code object of a coroutine.
         is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
         if not is_late:
             show(found)
 
-    def is_other(line: logging.LogRecord) -> bool:
+    def is_not_from_orbax(line: logging.LogRecord) -> bool:
         trace = line.exc_info[2] if line.exc_info else None
         return not any('/orbax/' in frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
 
-    sys.unraisablehook = show_others
-    logging.getLogger('asyncio').addFilter(is_other)
+    sys.unraisablehook = show_unless_from_orbax
+    logging.getLogger('asyncio').addFilter(is_not_from_orbax)
 
 
 def failure_reason(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from efficient_attention.errors import InputError
-from efficient_attention.processes.peers import gather_from_peers, process_index_and_count
+from efficient_attention.processes.peer_monitor import gather_from_peers, process_index_and_count
 
 Found = TypeVar('Found')
 

@@ -24,13 +24,13 @@ from absl import flags
 
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.config.dict_conversion import flatten
 from efficient_attention.config.evaluation import has_held_out
-from efficient_attention.config.json_text import read_json_file
-from efficient_attention.config.nested_dicts import flatten
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError, is_whole_number
 from efficient_attention.workdir.environment import read_environment
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
-from efficient_attention.workdir.metrics import read_log, unreadable_lines_note
+from efficient_attention.workdir.metrics import parse_metrics_log, unreadable_lines_note
 from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
 
 FILE_NAME = 'report.html'
@@ -51,7 +51,7 @@ def write_report(workdir: Path) -> Path:
     Raises:
         InputError: the workdir holds no metrics that can be read, or another file in it is damaged.
     """
-    lines, dropped = read_log(workdir)
+    lines, dropped = parse_metrics_log(workdir)
     notes = unreadable_lines_note(workdir, dropped)
     if not lines:
         raise InputError(next(iter(notes), f'there is nothing to report: {workdir / METRICS_FILE} is missing or empty'))
@@ -60,8 +60,8 @@ def write_report(workdir: Path) -> Path:
     config = _read_config(workdir / CONFIG_FILE)
     sections = (
         _summary_tiles(lines, flatten(config).get('train.steps')),
-        _html_section('Final metrics', _final_metrics(lines) + _no_evaluation_sentence(config)),
-        _html_section('Curves', _charts(lines)),
+        _html_section('Final metrics', _final_metrics_table(lines) + _no_evaluation_sentence(config)),
+        _html_section('Curves', _charts_html(lines)),
         _html_section('Config', _config_tables(config)),
         _html_section('Environment', _html_table(read_environment(workdir).items())),
     )
@@ -131,7 +131,7 @@ def _summary_tiles(lines: Sequence[Line], total_steps: Any) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
-def _final_metrics(lines: Sequence[Line]) -> str:
+def _final_metrics_table(lines: Sequence[Line]) -> str:
     """Returns an HTML table with the last value of each metric per split, and with the unigram baselines if there are
     any.
     """
@@ -159,7 +159,7 @@ def _no_evaluation_sentence(config: Mapping[str, Any]) -> str:
     return '' if is_evaluated else '<p>No text was held out (data.held_out=0): the run was not evaluated.</p>'
 
 
-def _charts(lines: Sequence[Line]) -> str:
+def _charts_html(lines: Sequence[Line]) -> str:
     baselines = unigram_baselines(lines)
     figures = []
     for name, splits in metric_series(lines).items():

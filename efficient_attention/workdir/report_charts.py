@@ -35,16 +35,16 @@ def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = 
     axes = figure.add_subplot()
     for split, series in lines.items():
         label = split.replace('_', '-')
-        _draw_line(axes, *series, label=label, colour=_colour(split, lines), may_smooth=name not in EXACT)
+        _draw_line(axes, *series, label=label, colour=_split_colour(split, lines), may_smooth=name not in EXACT)
     if baseline is not None and math.isfinite(baseline):
         axes.axhline(baseline, color=BASELINE_COLOUR, linestyle=(0, (4, 3)), linewidth=1.2, label='unigram')
     _style_axes(axes)
     if list(lines) != [TRAIN] or baseline is not None:
         _add_legend(figure, axes)
-    return _svg(figure, name)
+    return _figure_to_svg(figure, name)
 
 
-def _colour(split: str, lines: Mapping[str, Series]) -> str:
+def _split_colour(split: str, lines: Mapping[str, Series]) -> str:
     """Returns the colour of a split's curve: the first colour for training, and the other colours in turn for other
     splits.
     """
@@ -108,7 +108,7 @@ def _add_legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc='outside upper right', ncols=columns, **look)
 
 
-def _svg(figure: Figure, name: str) -> str:
+def _figure_to_svg(figure: Figure, name: str) -> str:
     """Returns the figure as an <svg> element that fills its container and uses the fonts of the surrounding page."""
     text = io.StringIO()
     with matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}):

@@ -33,7 +33,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_length, define_model
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.sources.source import open_source
+from efficient_attention.data.sources.text_source import open_source
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_encoder
 from efficient_attention.interop.pretrained import open_pretrained
@@ -83,7 +83,7 @@ def collect_qkv(model: Path, source: str, rows: int, length: int) -> Layers:
     pretrained = open_pretrained(model)
     if pretrained.tokenizer is None:
         raise InputError(f'{model}: no tokenizer there')
-    for field, limit in pretrained.model.position_tables.items():
+    for field, limit in pretrained.model.position_limits_by_field.items():
         if length > limit:
             raise InputError(f'--length is {length}; {model} has {limit} positions ({field})')
     encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)

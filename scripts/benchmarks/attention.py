@@ -34,7 +34,7 @@ YARDSTICK = 'full'
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchmarkSide:
+class ComparedImplementation:
     """One implementation of attention to measure: one of our mechanisms on a backend, or another library's attention.
 
     `against` names the sides with which this side is compared.
@@ -48,40 +48,42 @@ class BenchmarkSide:
 
 
 OURS = (
-    BenchmarkSide('full', 'full', against=('sdpa', 'jax_nn')),
-    BenchmarkSide('causal', 'causal', against=('sdpa_causal',)),
-    BenchmarkSide('jax_nn', 'full', 'jax_nn'),
-    BenchmarkSide('window', 'window(64)', against=('hf_longformer', 'local_attention', 'sdpa')),
-    BenchmarkSide('bigbird', 'bigbird(64, 3)', against=('hf_bigbird',)),
-    BenchmarkSide('sparse_fixed', 'sparse_fixed(128, 8)'),
-    BenchmarkSide('sparse_strided', 'sparse_strided(128)'),
-    BenchmarkSide('lsh', 'lsh(64, 4)', against=('hf_reformer', 'reformer_pytorch')),
-    BenchmarkSide('favor', 'favor(256)', against=('performer_pytorch',)),
-    BenchmarkSide('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
-    BenchmarkSide('linear', 'linear'),
-    BenchmarkSide('linear_causal', 'linear(causal=True)'),
-    BenchmarkSide('cos', "linear('cos', {length})"),
-    BenchmarkSide('sparsemax', 'sparsemax'),
-    BenchmarkSide('entmax', 'entmax'),
-    BenchmarkSide('hard', 'hard'),
-    BenchmarkSide('linformer', 'linformer(256, {length})', against=('linformer_package_tied',)),
-    BenchmarkSide('linformer_untied', 'linformer(256, {length}, tied=False)', against=('linformer_package',)),
-    BenchmarkSide('synthesizer', "synthesizer('dense', {length})"),
-    BenchmarkSide('synthesizer_random', "synthesizer('random', {length})", backend='auto'),
-    BenchmarkSide('synthesizer_factorized', "synthesizer('factorized', {length}, 8)"),
-    BenchmarkSide('synthesizer_dot', "synthesizer('random+dot', {length})", backend='auto'),
-    BenchmarkSide('nystrom', 'nystrom(64)', against=('nystrom_attention',)),
-    BenchmarkSide('nystrom_convolution', 'nystrom(64, 6, 33)', against=('nystrom_attention_convolution',)),
-    BenchmarkSide('induced', 'induced(64)'),
-    BenchmarkSide('sinkhorn', 'sinkhorn(64, 1024)', against=('sinkhorn_transformer',)),
-    BenchmarkSide('sinkhorn_causal', 'sinkhorn(64, 1024, causal=True)', against=('sinkhorn_transformer_causal',)),
-    BenchmarkSide('sortcut', 'sinkhorn(64, 1024, cut=2)', against=('sinkhorn_transformer_cut',)),
-    BenchmarkSide('routing', 'routing(64, 64)', against=('routing_transformer',)),
-    BenchmarkSide('routing_causal', 'routing(64, 64, causal=True)', against=('routing_transformer_causal',)),
-    BenchmarkSide('routing_root', 'routing({root}, {root})'),
-    BenchmarkSide('routing_half', 'routing(64, 64, local_heads=4)', against=('routing_transformer_half',)),
+    ComparedImplementation('full', 'full', against=('sdpa', 'jax_nn')),
+    ComparedImplementation('causal', 'causal', against=('sdpa_causal',)),
+    ComparedImplementation('jax_nn', 'full', 'jax_nn'),
+    ComparedImplementation('window', 'window(64)', against=('hf_longformer', 'local_attention', 'sdpa')),
+    ComparedImplementation('bigbird', 'bigbird(64, 3)', against=('hf_bigbird',)),
+    ComparedImplementation('sparse_fixed', 'sparse_fixed(128, 8)'),
+    ComparedImplementation('sparse_strided', 'sparse_strided(128)'),
+    ComparedImplementation('lsh', 'lsh(64, 4)', against=('hf_reformer', 'reformer_pytorch')),
+    ComparedImplementation('favor', 'favor(256)', against=('performer_pytorch',)),
+    ComparedImplementation('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
+    ComparedImplementation('linear', 'linear'),
+    ComparedImplementation('linear_causal', 'linear(causal=True)'),
+    ComparedImplementation('cos', "linear('cos', {length})"),
+    ComparedImplementation('sparsemax', 'sparsemax'),
+    ComparedImplementation('entmax', 'entmax'),
+    ComparedImplementation('hard', 'hard'),
+    ComparedImplementation('linformer', 'linformer(256, {length})', against=('linformer_package_tied',)),
+    ComparedImplementation('linformer_untied', 'linformer(256, {length}, tied=False)', against=('linformer_package',)),
+    ComparedImplementation('synthesizer', "synthesizer('dense', {length})"),
+    ComparedImplementation('synthesizer_random', "synthesizer('random', {length})", backend='auto'),
+    ComparedImplementation('synthesizer_factorized', "synthesizer('factorized', {length}, 8)"),
+    ComparedImplementation('synthesizer_dot', "synthesizer('random+dot', {length})", backend='auto'),
+    ComparedImplementation('nystrom', 'nystrom(64)', against=('nystrom_attention',)),
+    ComparedImplementation('nystrom_convolution', 'nystrom(64, 6, 33)', against=('nystrom_attention_convolution',)),
+    ComparedImplementation('induced', 'induced(64)'),
+    ComparedImplementation('sinkhorn', 'sinkhorn(64, 1024)', against=('sinkhorn_transformer',)),
+    ComparedImplementation(
+        'sinkhorn_causal', 'sinkhorn(64, 1024, causal=True)', against=('sinkhorn_transformer_causal',)
+    ),
+    ComparedImplementation('sortcut', 'sinkhorn(64, 1024, cut=2)', against=('sinkhorn_transformer_cut',)),
+    ComparedImplementation('routing', 'routing(64, 64)', against=('routing_transformer',)),
+    ComparedImplementation('routing_causal', 'routing(64, 64, causal=True)', against=('routing_transformer_causal',)),
+    ComparedImplementation('routing_root', 'routing({root}, {root})'),
+    ComparedImplementation('routing_half', 'routing(64, 64, local_heads=4)', against=('routing_transformer_half',)),
 )
-PEERS = tuple(BenchmarkSide(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
+PEERS = tuple(ComparedImplementation(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}
 # Each measurement in the report has these fields.
 ROW = (
@@ -134,7 +136,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         return
     peer = [str(options.peers_python), PEER]
     figures: Figures = {name: {} for name in options.sides}
-    print_titles()
+    print_table_header()
     for length in sorted(options.lengths):
         runs: dict[str, list[dict]] = {}
         for number in range(options.rounds):
@@ -182,7 +184,7 @@ def make_report(figures: Figures) -> dict[str, Any]:
 
 def show_saved_report(figures: Figures, plot: Path | None) -> None:
     """Prints and plots the measurements of an earlier run, read from its JSON file."""
-    print_titles()
+    print_table_header()
     for length in sorted({length for by_length in figures.values() for length in by_length}):
         for name in figures:
             if length in figures[name]:
@@ -220,7 +222,7 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def print_titles() -> None:
+def print_table_header() -> None:
     """Prints the column titles of the table of measurements."""
     titles = f'{"forward ms":>11} {"fwd+bwd ms":>11} {"(range)":>17} {"peak MB":>8} {"temp MB":>8}'
     print(f'{"length":>7} {"side":<26} {titles}')

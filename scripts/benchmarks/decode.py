@@ -113,7 +113,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         comparison = COMPARISONS[part]
         figures: Figures = {side: {} for side in options.sides if side in comparison.sides}
         report[part] = {'fast': comparison.fast, 'slow': comparison.slow, 'sides': figures}
-        print_titles(comparison)
+        print_decoding_header(comparison)
         for context in sorted(options.contexts or comparison.contexts):
             for side in figures:
                 model = MODEL | comparison.sides[side]
@@ -142,7 +142,7 @@ def compare(
     }
 
 
-def print_titles(comparison: DecodingComparison) -> None:
+def print_decoding_header(comparison: DecodingComparison) -> None:
     """Prints the column titles of a comparison's table."""
     ways = f'{comparison.fast + " tokens/s":>22} {comparison.slow + " tokens/s":>22}'
     print(f'{"context":>7} {"side":<10} {ways} {"ratio":>8} {"(range)":>18} {"state MiB":>10}')

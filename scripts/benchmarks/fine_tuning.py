@@ -21,7 +21,7 @@ from absl import flags
 from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.config.examples import BUCKETS
 from efficient_attention.config.optimizer import OptimizerConfig
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.errors import InputError
 
@@ -134,7 +134,7 @@ def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
     rows = len(shape['batches'][0])
     batches = FeatureBatches(features, BUCKETS, shape['length'], rows, pad=0)
     return [
-        batches.make_batch(np.arange(start, start + rows), HostBlock(rows, 0, 1))
+        batches.make_batch(np.arange(start, start + rows), HostBatchShard(rows, 0, 1))
         for start in range(0, len(features), rows)
     ]
 

@@ -128,10 +128,10 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     from efficient_attention.models.encoder import Encoder
     from efficient_attention.models.inference_layout import lay_out_for_inference
     from efficient_attention.models.quantized import store_int8_codes
-    from scripts.benchmarks.plain_nnx import measure_plain
+    from scripts.benchmarks.plain_nnx import measure_plain_encoder
 
     if shape['layout'] == 'plain':
-        return measure_plain(shape, median_call_milliseconds)
+        return measure_plain_encoder(shape, median_call_milliseconds)
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in shape['model'].items()}
     config = ModelConfig(**fields, activation='gelu_erf', max_length=512)
     graph, state = nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))

@@ -7,16 +7,16 @@ from absl import flags
 
 from efficient_attention.commands.flags import define_length
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from scripts.benchmarks.step import (
     CHILD,
     SHAPE,
     TOKENS_A_STEP,
     Run,
+    add_tokens_per_second,
     benchmark_shape,
     check_length,
-    define_steps,
-    with_tokens_per_second,
+    define_step_flags,
 )
 
 
@@ -26,7 +26,7 @@ def define_flags(options: flags.FlagValues) -> None:
     flags.DEFINE_string('source', 'stdlib', 'As data.source in a config.', flag_values=options)
     flags.DEFINE_enum('pairs', 'sop', ('none', 'nsp', 'sop'), 'As data.pairs in a config.', flag_values=options)
     flags.DEFINE_integer('batches', 200, 'Batches to time.', flag_values=options)
-    define_steps(options)
+    define_step_flags(options)
 
 
 def check_flags(options: flags.FlagValues) -> None:
@@ -37,7 +37,7 @@ def check_flags(options: flags.FlagValues) -> None:
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Measures tokens/s of the input pipeline and of the training step separately, prints their ratio, yields both."""
     delivered = pipeline_tokens_per_second(options)
-    consumed = with_tokens_per_second(run(CHILD, benchmark_shape(options.length, options.steps, options.choices)))[
+    consumed = add_tokens_per_second(run(CHILD, benchmark_shape(options.length, options.steps, options.choices)))[
         'tokens_per_second'
     ]
     print(f'input pipeline alone {delivered:,.0f} tokens/s; a training step alone consumes {consumed:,.0f} tokens/s')
@@ -59,6 +59,6 @@ def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
     )
     rows = TOKENS_A_STEP // options.length
     batches = training_batches(
-        prepare_corpus(config), config, HostBlock(rows), seed=0, steps=range(options.batches + 1)
+        prepare_corpus(config), config, HostBatchShard(rows), seed=0, steps=range(options.batches + 1)
     )
     return tokens_per_second(batches, options.batches)

@@ -27,9 +27,9 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_length
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.layer_stack import Stack
 from efficient_attention.models.reversible import inverse_error, reversible_forward
-from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context
+from efficient_attention.modules.layer_context import Context
 
 ROWS, WIDTH = 2, 64
 ATTENTIONS: dict[str, dict[str, Any]] = {
@@ -48,8 +48,8 @@ def main() -> None:
     lowest = min(*options.layers, options.gradient_layers, options.length)
     if lowest < 1 or options.length % 8:
         raise InputError('layers must be at least 1, and --length a multiple of 8')
-    print_errors(options.layers, options.length)
-    print_gradients(options.gradient_layers, options.length)
+    print_inversion_errors(options.layers, options.length)
+    print_gradient_errors(options.gradient_layers, options.length)
 
 
 def define_flags() -> flags.FlagValues:
@@ -61,7 +61,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def print_errors(depths: list[int], length: int) -> None:
+def print_inversion_errors(depths: list[int], length: int) -> None:
     """Prints the table of inverse errors: a line per attention mechanism and pair of dtypes, a column per depth."""
     titles = ' '.join(f'{f"{layers} layers":>10}' for layers in depths)
     print(f'{"attention":<9} {"computed in":<11} {"streams":<8} {titles}')
@@ -71,7 +71,7 @@ def print_errors(depths: list[int], length: int) -> None:
             print(f'{attention:<9} {dtype:<11} {streams:<8} ' + ' '.join(f'{one:>10.1e}' for one in errors), flush=True)
 
 
-def print_gradients(layers: int, length: int) -> None:
+def print_gradient_errors(layers: int, length: int) -> None:
     """Prints, per attention mechanism, how much inversion changes the gradients, and how much bfloat16 changes them."""
     print(f'relative distance of gradients at {layers} layers')
     print(f'{"attention":<9} {"bfloat16: reversible, stored":>29} {"stored: bfloat16, float32":>26} ', end='')

@@ -52,7 +52,7 @@ MODEL = {
 
 
 @dataclasses.dataclass(frozen=True)
-class MemoryTable:
+class MemoryComparison:
     """One table of the memory benchmark: models with several sizes, each compared with the first model of that size."""
 
     axis: str  # the model field or dimension that the sizes set: 'layers', 'length' or 'vocab_size'
@@ -71,7 +71,7 @@ class MemoryTable:
         return {'model': model, 'rows': self.rows, 'length': length, 'steps': steps}
 
 
-DEPTH = MemoryTable(
+DEPTH = MemoryComparison(
     axis='layers',
     sides={
         'plain': {},
@@ -86,7 +86,7 @@ DEPTH = MemoryTable(
     sizes=(6, 12, 24, 48),
     small=(1, 2),
 )
-PATTERNS = MemoryTable(
+PATTERNS = MemoryComparison(
     axis='length',
     sides={
         'dense': {'attention': 'causal'},
@@ -98,7 +98,7 @@ PATTERNS = MemoryTable(
     sizes=(12288,),
     small=(256,),
 )
-OUTPUT = MemoryTable(
+OUTPUT = MemoryComparison(
     axis='vocab_size',
     sides={
         'one softmax': {},
@@ -114,7 +114,7 @@ OUTPUT = MemoryTable(
 )
 # The model is the decoder `compressive` of configs/lm/common.py, with segments as long as its memory of tokens.
 SLOTS = {'memory_length': 256, 'compressed_length': 256, 'compression_rate': 4}
-COMPRESSION = MemoryTable(
+COMPRESSION = MemoryComparison(
     axis='length',
     sides={
         'plain': {},
@@ -182,7 +182,7 @@ def check_flags(options: flags.FlagValues) -> None:
         raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
 
 
-def chosen_parts(options: flags.FlagValues) -> dict[str, MemoryTable]:
+def chosen_parts(options: flags.FlagValues) -> dict[str, MemoryComparison]:
     """Returns the chosen parts of the benchmark, with the sizes from the command line."""
     parts = {}
     for name in options.parts:
@@ -203,9 +203,9 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     parts = chosen_parts(options)
     for name, part in parts.items():
         figures: Figures = {side: {} for side in part.sides}
-        print_titles(part)
+        print_comparison_header(part)
         for size in part.sizes:
-            for side, children in run_sides_in_turns(
+            for side, children in measure_sides_in_turns(
                 part, size, steps, options.rounds, lambda shape: run(CHILD, shape)
             ):
                 figures[side][size] = summary(children)
@@ -217,8 +217,8 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         draw(parts, report, options.plot)
 
 
-def run_sides_in_turns(
-    part: MemoryTable, size: int, steps: int, rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
+def measure_sides_in_turns(
+    part: MemoryComparison, size: int, steps: int, rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
     """Measures all compared models of one size in turns; returns each model's measurements, one per round.
 
@@ -244,7 +244,7 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
     return row | {'peak_bytes': statistics.median(peaks) if peaks else None}
 
 
-def make_report(part: MemoryTable, figures: Figures) -> dict[str, Any]:
+def make_report(part: MemoryComparison, figures: Figures) -> dict[str, Any]:
     """Returns the report of one part: settings, measurements, ratios to the first model, and growth with size."""
     sides = {side: by_size for side, by_size in figures.items() if by_size}
     return {
@@ -284,7 +284,7 @@ def memory_growth(figures: Figures) -> dict[str, dict[int, float]]:
     }
 
 
-def print_titles(part: MemoryTable) -> None:
+def print_comparison_header(part: MemoryComparison) -> None:
     """Prints the column titles of the table of one part."""
     titles = f'{"temporary MiB":>14} {"resident MiB":>13} {"parameters MiB":>15} {"step ms":>8} {"(range)":>17}'
     print(f'{part.axis:>7} {"side":<20} {titles}')
@@ -314,7 +314,7 @@ def print_report(report: dict[str, Any]) -> None:
         print(f'{side}: temporary memory by {report["axis"]}, from the smallest: {steps}')
 
 
-def draw(parts: dict[str, MemoryTable], report: dict[str, Any], path: Path) -> None:
+def draw(parts: dict[str, MemoryComparison], report: dict[str, Any], path: Path) -> None:
     """Plots, for each part, temporary memory (lines), resident memory (crosses) and step time against size."""
     import matplotlib
 

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 
-def measure_plain(shape: dict[str, Any], time_of: Callable[[Any], float]) -> dict[str, Any]:
+def measure_plain_encoder(shape: dict[str, Any], time_of: Callable[[Any], float]) -> dict[str, Any]:
     """Measures the plain encoder's forward pass: milliseconds, temporary memory, and seconds of compilation.
 
     `time_of` measures the milliseconds of a function.

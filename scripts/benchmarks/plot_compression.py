@@ -23,7 +23,7 @@ from matplotlib.ticker import LogFormatter
 
 from efficient_attention.atomic_files import atomic_file
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError
 
 MEBIBYTE = 2**20
@@ -37,8 +37,8 @@ def main() -> None:
     output = Path(picture)
     if output.suffix not in ('.png', '.svg'):
         raise InputError(f'{output}: it must end in .png or .svg')
-    qualities = parse_qualities(options.quality)
-    sides = read_sides(Path(figures), options.length, options.rows, qualities)
+    qualities = parse_scores(options.quality)
+    sides = read_scored_models(Path(figures), options.length, options.rows, qualities)
     with atomic_file(output) as partial:
         draw(sides, f'{options.rows} x {options.length} tokens', options.metric).savefig(
             partial, format=output.suffix[1:], dpi=150
@@ -56,7 +56,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
+def parse_scores(entries: list[str]) -> dict[str, list[float]]:
     """Parses entries such as '3x384=84.5'; returns all scores of each model, or raises InputError for a bad entry."""
     found: dict[str, list[float]] = {}
     for entry in entries:
@@ -68,7 +68,9 @@ def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
     return found
 
 
-def read_sides(path: Path, length: int, rows: int, qualities: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+def read_scored_models(
+    path: Path, length: int, rows: int, qualities: dict[str, list[float]]
+) -> dict[str, dict[str, Any]]:
     """Reads the benchmark's measurements; returns scores, milliseconds per call and parameter bytes of each model."""
     try:
         shapes = read_json_file(path)['compress']['infer']

@@ -86,7 +86,12 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         run: starts a child process that takes one measurement, and returns the measured values.
     """
     report: dict[str, Any] = {}
-    parts = {'cells': measure_cells, 'lengths': measure_lengths, 'token': measure_tokens, 'memory': measure_memory}
+    parts = {
+        'cells': measure_cells,
+        'lengths': measure_time_by_length,
+        'token': measure_next_token_by_length,
+        'memory': measure_memory,
+    }
     for part in options.parts:
         for figures in parts[part](options, run):
             report[part] = figures
@@ -149,13 +154,13 @@ def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -
     print(f'{cell:>6} {side:>6} {1e3 * row["forward"]:>11.1f} {whole:>26} {said}', flush=True)
 
 
-def measure_lengths(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
+def measure_time_by_length(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Measures forward + backward of cells and attention by sequence length; yields all times so far."""
     shape = {'program': 'call', 'side': 'layer', 'width': ONE['width'], 'rows': options.rows, 'steps': options.steps}
     yield from measure_against_length('forward_backward', LAYERS, shape, options, lambda one: run(CHILD, one))
 
 
-def measure_tokens(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
+def measure_next_token_by_length(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """Measures the time of one more token in decoders by length of the text before it; yields all times so far."""
     shape = {'program': 'token', 'width': ONE['width'], 'steps': options.steps}
     yield from measure_against_length('token', DECODERS, shape, options, lambda one: run(CHILD, one))
@@ -285,19 +290,19 @@ Compute = Callable[[Any, 'Array'], 'Array']  # maps parameters and inputs [B, L,
 NNX_CELLS = {'tanh': 'SimpleCell', 'gru': 'GRUCell', 'lstm': 'OptimizedLSTMCell'}  # class names in Flax NNX
 
 
-def project_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
+def make_project_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """Returns a recurrent cell of this project, as a function over sequences without padding, and its parameters."""
     from flax import nnx
 
-    from efficient_attention.modules.recurrent import CellParameters
-    from efficient_attention.recurrence.recur import recur
+    from efficient_attention.modules.recurrent_sub_layer import CellParameters
+    from efficient_attention.recurrence.run_cell import run_cell
 
     graph, parameters = nnx.split(CellParameters(layer_config(shape), rngs=nnx.Rngs(0)))
     chunk = shape.get('chunk', 0)
-    return lambda parameters, x: recur(nnx.merge(graph, parameters).learned(), x, chunk=chunk)[0], parameters
+    return lambda parameters, x: run_cell(nnx.merge(graph, parameters).learned(), x, chunk=chunk)[0], parameters
 
 
-def flax_nnx_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
+def make_flax_nnx_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """Returns a recurrent cell of Flax NNX under `nnx.RNN`, as a function over sequences, and its parameters."""
     from flax import nnx
 
@@ -307,7 +312,7 @@ def flax_nnx_cell(shape: dict[str, Any]) -> tuple[Compute, Any]:
     return lambda parameters, x: nnx.merge(graph, parameters, other)(x, initial_carry=start), parameters
 
 
-def mixing_layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
+def make_sequence_mixing_layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
     """Returns the sub-layer of this project that mixes positions, and its parameters.
 
     The sub-layer is a recurrent cell, or attention with its projections.
@@ -316,17 +321,17 @@ def mixing_layer(shape: dict[str, Any]) -> tuple[Compute, Any]:
     from flax import nnx
 
     from efficient_attention.modules.attention import Attention
-    from efficient_attention.modules.context import Context
-    from efficient_attention.modules.recurrent import Recurrent
+    from efficient_attention.modules.layer_context import Context
+    from efficient_attention.modules.recurrent_sub_layer import RecurrentSubLayer
 
     config, segments = layer_config(shape), jnp.ones((shape['rows'], shape['length']), jnp.int32)
-    kind = Recurrent if config.cell != 'none' else Attention
+    kind = RecurrentSubLayer if config.cell != 'none' else Attention
     graph, parameters, other = nnx.split(kind(config, rngs=nnx.Rngs(0)), nnx.Param, ...)
     positions = jnp.broadcast_to(jnp.arange(shape['length']), segments.shape)
 
     def compute(parameters: Any, x: Array) -> Array:
         module = nnx.merge(graph, parameters, other)
-        if isinstance(module, Recurrent):
+        if isinstance(module, RecurrentSubLayer):
             return module(x, segments)
         return module.run(x, Context(segments, positions), config.mechanisms[0])[0]
 
@@ -341,7 +346,7 @@ def layer_config(shape: dict[str, Any]) -> LayerConfig:
     return ModelConfig(cell=shape.get('cell', 'none'), attention=shape.get('attention', 'full'), **fields)
 
 
-SIDES = {'ours': project_cell, 'nnx': flax_nnx_cell, 'layer': mixing_layer}
+SIDES = {'ours': make_project_cell, 'nnx': make_flax_nnx_cell, 'layer': make_sequence_mixing_layer}
 
 
 def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
@@ -365,7 +370,7 @@ def measure_call(shape: dict[str, Any]) -> dict[str, Any]:
 
 def measure_program_memory(shape: dict[str, Any]) -> dict[str, Any]:
     """Returns the compiler's temporary bytes of a cell's forward + backward; the program does not run."""
-    compute, parameters = project_cell(shape)
+    compute, parameters = make_project_cell(shape)
     x, cotangent = random_inputs(shape)
     compiled = compile_gradient(compute, cotangent).lower(parameters, x).compile()
     return {'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes}

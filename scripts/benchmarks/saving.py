@@ -120,7 +120,7 @@ def measure_resume(folder: Path) -> dict[str, float]:
     """Measures how long train.py takes to resume a run: seconds until the state is loaded, and until its next step."""
     train(folder, 20)
     start = time.perf_counter()
-    process = start_train(folder, 30)
+    process = start_training_process(folder, 30)
     assert process.stderr
     said = next((time.perf_counter() for line in process.stderr if 'resumed at step 20' in line), None)
     while '"step": 21,' not in (folder / 'resumed' / 'metrics.jsonl').read_text(encoding='utf-8'):
@@ -136,13 +136,13 @@ def measure_resume(folder: Path) -> dict[str, float]:
 
 def train(folder: Path, steps: int) -> None:
     """Runs the quickstart's training to its last step; raises RunError if training fails."""
-    process = start_train(folder, steps)
+    process = start_training_process(folder, steps)
     _, errors = process.communicate()
     if process.returncode:
         raise RunError(f'train.py ended with code {process.returncode}: {errors.splitlines()[-1:]}')
 
 
-def start_train(folder: Path, steps: int) -> 'subprocess.Popen[str]':
+def start_training_process(folder: Path, steps: int) -> 'subprocess.Popen[str]':
     """Starts train.py with the quickstart's config, so that it logs every step and resumes an existing run."""
     fields = {'optimizer.schedule': 'constant', 'train.steps': steps, 'train.log_every_steps': 1}
     command = [sys.executable, 'train.py', '--config', 'configs/quickstart.py', '--workdir', str(folder / 'resumed')]

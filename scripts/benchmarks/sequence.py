@@ -40,7 +40,7 @@ ATTENTION = 'causal & window(512); causal; linear; favor(64); favor(64, causal=T
 
 
 @dataclasses.dataclass(frozen=True)
-class AttendCall:
+class AttentionLengths:
     """One call of `attend` to measure: mechanism, number of tokens, and number of earlier tokens that they read."""
 
     mechanism: Mechanism
@@ -59,7 +59,7 @@ def main() -> None:
             f'--memory {options.memory}'
         )
     texts = [text.strip() for text in options.attention.split(';')]
-    calls = [AttendCall(checked_mechanism(text, options.memory), *sizes) for text in texts]
+    calls = [AttentionLengths(parse_sequence_parallel_mechanism(text, options.memory), *sizes) for text in texts]
     there_are = emulated_devices(EMULATED)
     before = f' after {options.memory:,} of memory' if options.memory else ''
     for text, call in zip(texts, calls, strict=True):
@@ -84,7 +84,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def checked_mechanism(text: str, memory: int) -> Mechanism:
+def parse_sequence_parallel_mechanism(text: str, memory: int) -> Mechanism:
     """Parses a mechanism; raises InputError if it does not support sequence parallelism or the requested memory."""
     mechanism = parse_mechanism(text)
     if not mechanism.capabilities.splits_tokens:
@@ -94,7 +94,7 @@ def checked_mechanism(text: str, memory: int) -> Mechanism:
     return mechanism
 
 
-def compiled_memory_sizes(call: AttendCall, devices: list[jax.Device]) -> tuple[float, float, float]:
+def compiled_memory_sizes(call: AttentionLengths, devices: list[jax.Device]) -> tuple[float, float, float]:
     """Returns the compiler's MiB per device for arguments, results and temporary memory of one attention call."""
     mesh = make_mesh(MeshConfig(data=1, sequence=len(devices)), devices)
     tokens = NamedSharding(mesh, PartitionSpec(None, 'sequence' if len(devices) > 1 else None))
@@ -105,7 +105,7 @@ def compiled_memory_sizes(call: AttendCall, devices: list[jax.Device]) -> tuple[
     inputs = (query, key, key, *relative_position_terms(call, query, mesh))
 
     def both(inputs: tuple, dout: jax.Array, key: jax.Array) -> tuple:
-        out, pull = jax.vjp(functools.partial(attend_call, call, key), *inputs)
+        out, pull = jax.vjp(functools.partial(compute_attention_of_call, call, key), *inputs)
         return out, pull(dout)
 
     drawn = jax.ShapeDtypeStruct((), jax.random.key(0).dtype, sharding=NamedSharding(mesh, PartitionSpec()))
@@ -115,7 +115,7 @@ def compiled_memory_sizes(call: AttendCall, devices: list[jax.Device]) -> tuple[
 
 
 def relative_position_terms(
-    call: AttendCall, query: jax.ShapeDtypeStruct, mesh: Mesh
+    call: AttentionLengths, query: jax.ShapeDtypeStruct, mesh: Mesh
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Returns the shapes of Transformer-XL's relative position inputs: distance queries and distance vectors.
 
@@ -127,7 +127,7 @@ def relative_position_terms(
     return query, jax.ShapeDtypeStruct(shape, 'float32', sharding=NamedSharding(mesh, PartitionSpec()))
 
 
-def attend_call(call: AttendCall, drawn: jax.Array, *inputs: jax.Array) -> jax.Array:
+def compute_attention_of_call(call: AttentionLengths, drawn: jax.Array, *inputs: jax.Array) -> jax.Array:
     """Computes the measured attention call on query, key and value; with memory, also on relative position inputs."""
     options: dict[str, Any] = {'rng': drawn} if call.mechanism.randomness.always else {}
     if call.memory:

@@ -53,10 +53,10 @@ def define_flags(options: flags.FlagValues) -> None:
     """Defines the command-line flags of this benchmark."""
     define_integers('lengths', (128, 512), f'Tokens per row; divisors of {TOKENS_A_STEP}', options)
     flags.DEFINE_integer('rounds', 3, 'Processes per side and length.', flag_values=options)
-    define_steps(options)
+    define_step_flags(options)
 
 
-def define_steps(options: flags.FlagValues) -> None:
+def define_step_flags(options: flags.FlagValues) -> None:
     """Defines the flags of benchmarks that measure this project's training step: --steps and --choices."""
     flags.DEFINE_integer('steps', 10, 'Timed steps per process.', flag_values=options)
     fields = 'JSON object with fields of our ModelConfig.'
@@ -91,7 +91,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         for number in range(options.rounds):
             for side in sorted(commands, reverse=number % 2 == 1):
                 shape = benchmark_shape(length, options.steps, choices[side])
-                runs[side].append(with_tokens_per_second(run(commands[side], shape)))
+                runs[side].append(add_tokens_per_second(run(commands[side], shape)))
         results[str(length)] = compare(runs)
         print_comparison(length, results[str(length)])
         yield {'shape': SHAPE, 'tokens_a_step': TOKENS_A_STEP, 'choices': options.choices, 'lengths': results}
@@ -103,7 +103,7 @@ def benchmark_shape(length: int, steps: int, choices: dict[str, Any]) -> dict[st
     return shape | {'warmup_steps': 3, 'steps': steps, 'model': choices}
 
 
-def with_tokens_per_second(figures: dict[str, Any]) -> dict[str, Any]:
+def add_tokens_per_second(figures: dict[str, Any]) -> dict[str, Any]:
     """Returns the measurements of a child process, extended by the tokens/s of its median step."""
     return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
 

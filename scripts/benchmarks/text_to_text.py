@@ -29,7 +29,7 @@ from efficient_attention.commands.flags import define_choices, define_model, def
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
-from efficient_attention.models.text_to_text_sizes import t5_fields
+from efficient_attention.models.encoder_decoder_sizes import t5_fields
 from scripts.benchmarks.process_measurements import peak_bytes
 
 T5_SMALL = t5_fields('small')
@@ -296,7 +296,7 @@ def write_model(shape: dict[str, Any]) -> dict[str, Any]:
 
     from efficient_attention.config.head import HeadConfig
     from efficient_attention.config.model import ModelConfig
-    from efficient_attention.interop.config_fields import TEXT_TO_TEXT
+    from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
     from efficient_attention.interop.huggingface_export import save_pretrained
     from efficient_attention.interop.pretrained import Pretrained, open_pretrained
     from efficient_attention.models.encoder_decoder import EncoderDecoder

@@ -5,7 +5,7 @@ from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
+from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_model
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import log_truncations
 from efficient_attention.inference.translator import Translation, open_translator
@@ -38,7 +38,7 @@ def draw_translation_alignments(texts: list[str], options: flags.FlagValues) -> 
         raise InputError(f'{len(texts)} texts; one picture shows {MOST_TEXTS} at most')
     decoding = {'beams': options.beams, 'batch_size': len(texts)}
     translator = open_translator(
-        options.model, checkpoint=chosen_checkpoint(options), decoding=decoding, prefix=options.prefix
+        options.model, checkpoint=checkpoint_from_flags(options), decoding=decoding, prefix=options.prefix
     )
     found = [best[0] for best in translator(texts, alignments=True) if best]
     log_truncations(translator)

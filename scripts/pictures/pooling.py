@@ -5,7 +5,7 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.commands.flags import chosen_checkpoint, define_checkpoint, define_model
+from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_model
 from efficient_attention.inference.pooling_weights import (
     BETWEEN,
     SPECIAL,
@@ -65,7 +65,7 @@ def define_pooling_flags(options: flags.FlagValues) -> None:
 
 def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
     """Classifies texts, prints the predictions, and returns an HTML page with the weights of sentences and words."""
-    weigher = PoolingWeightsPipeline(Path(options.model), chosen_checkpoint(options))
+    weigher = PoolingWeightsPipeline(Path(options.model), checkpoint_from_flags(options))
     found = [weigher(text) for text in texts]
     for one in found:
         print(format_prediction(one))

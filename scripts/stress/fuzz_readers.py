@@ -43,22 +43,22 @@ from efficient_attention.data.examples.conll import read_sentences
 from efficient_attention.data.examples.hotpotqa import read_hotpotqa
 from efficient_attention.data.examples.multiple_choice import read_choices
 from efficient_attention.data.examples.squad import read_squad
-from efficient_attention.data.sources.array_records import record_documents
+from efficient_attention.data.sources.array_records import array_record_documents
 from efficient_attention.data.sources.json_files import json_documents
 from efficient_attention.data.sources.tables import read_table
-from efficient_attention.data.sources.wikipedia_dump import dump_documents
+from efficient_attention.data.sources.wikipedia_dump import wikipedia_dump_documents
 from efficient_attention.data.tokenizers.added_tokens import added_tokens
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.interop.config_import import parse_config_json, read_config_json
-from efficient_attention.interop.safetensors_files import TensorFolder
+from efficient_attention.interop.safetensors_files import SafetensorsFolder
 from efficient_attention.workdir.checksums import find_checksum_mismatch
 from efficient_attention.workdir.config_file import read_config
-from efficient_attention.workdir.evaluations import pick_best_evaluation
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import metric_series, unigram_baselines
+from efficient_attention.workdir.stored_evaluations import pick_best_evaluation
 from scripts.stress.fuzz_samples import (
     BERT,
     CONLL,
@@ -106,7 +106,7 @@ NASTY += ('(a+)+$', '##')
 TEXTS = ('the dog', '', ' ', 'a' * 1000, 'é 日本語 😀 שלום\u202e', '[MASK] ## \x00 \ufeff', '\n\t')
 
 
-class Finding(RunError):
+class ReaderViolation(RunError):
     """Raised when a file reader violates its rules: by another exception, too much time, or a forbidden operation."""
 
 
@@ -149,7 +149,7 @@ ADDED_TOKENS = {
 
 def read_tensors(path: Path) -> None:
     """Reads all arrays of a safetensors file."""
-    folder = TensorFolder(path.parent)
+    folder = SafetensorsFolder(path.parent)
     for name in folder.shapes:
         folder.read(name)
 
@@ -194,8 +194,8 @@ READERS = {
     'json_lines': FuzzedReader(
         'rows.jsonl', lambda path: list(json_documents([path], 'text')), (b'{"text": "A dog."}\n\n{"text": "B"}\n',)
     ),
-    'dump': FuzzedReader('dump.xml', lambda path: list(dump_documents([path])), (DUMP,), WIKI_WORDS),
-    'records': FuzzedReader('rows.array_record', lambda path: list(record_documents([path])), (bytes(70_000),)),
+    'dump': FuzzedReader('dump.xml', lambda path: list(wikipedia_dump_documents([path])), (DUMP,), WIKI_WORDS),
+    'records': FuzzedReader('rows.array_record', lambda path: list(array_record_documents([path])), (bytes(70_000),)),
     'csv': FuzzedReader('rows.csv', lambda path: list(read_table(str(path))), (b'text,label\n"A, ""dog""",1\nB,0\n',)),
     'tsv': FuzzedReader('rows.tsv', lambda path: list(read_table(str(path))), (b'text\tlabel\nA "dog\t1\n',)),
     'packed': FuzzedReader('rows.jsonl.gz', lambda path: list(read_table(str(path))), (b'\x1f\x8b\x08' + bytes(20),)),
@@ -305,14 +305,16 @@ def check_reader(reader: FuzzedReader, data: bytes, folder: Path) -> None:
         reader.read(target)
     except InputError as error:
         if not str(error).strip():
-            raise Finding('an InputError without a message') from None
+            raise ReaderViolation('an InputError without a message') from None
     except ReaderTimeout:
-        raise Finding(f'took more than {SECONDS} seconds') from None
+        raise ReaderViolation(f'took more than {SECONDS} seconds') from None
     except BaseException as error:  # panics of Rust libraries are not Exceptions
         if isinstance(error, KeyboardInterrupt):
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        raise Finding(f'{type(error).__name__}: {str(error)[:200]} ({where.filename}:{where.lineno})') from error
+        raise ReaderViolation(
+            f'{type(error).__name__}: {str(error)[:200]} ({where.filename}:{where.lineno})'
+        ) from error
     finally:
         set_timers(0)
 
@@ -348,7 +350,7 @@ def fuzz(name: str, minutes: float, first_seed: int) -> tuple[int, str]:
             rules = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=checks)
             try:
                 seed(number)(rules(given(fuzz_inputs(reader))(one)))()
-            except Finding as finding:
+            except ReaderViolation as finding:
                 shown = repr(smallest) if len(smallest) < 2000 else f'{smallest[:1000]!r} ... {len(smallest)} bytes'
                 return count, f'{finding}\n  with {shown}\n  in round {number}'
     return count, ''
@@ -363,7 +365,7 @@ def install_fuzz_guards() -> None:
 
     def audit(event: str, arguments: tuple) -> None:
         if event.startswith(FORBIDDEN):
-            raise Finding(f'{event} {arguments!r:.200}')
+            raise ReaderViolation(f'{event} {arguments!r:.200}')
 
     signal.signal(signal.SIGALRM, late)
     signal.signal(signal.SIGPROF, late)
@@ -391,7 +393,7 @@ def main() -> None:
         print(f'{name}: {count:,} inputs, {finding or "nothing found"}', flush=True)
         findings += bool(finding)
     if findings:
-        raise Finding(f'{findings} of {len(names)} readers have a finding')
+        raise ReaderViolation(f'{findings} of {len(names)} readers have a finding')
 
 
 if __name__ == '__main__':

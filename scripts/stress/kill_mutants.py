@@ -74,11 +74,11 @@ def nearest_tests(path: str, tree: Path) -> str:
 MUTANTS = (
     Mutant('attention/logits/definition.py', '1.0 / math.sqrt(width)', '1.0 / math.sqrt(width + 1)'),
     Mutant(
-        'attention/weights.py',
+        'attention/dense_attention.py',
         'return (query_B1L1 == key_B11M) & (key_B11M != 0)',
         'return query_B1L1 == key_B11M',
     ),
-    Mutant('attention/weights.py', 'weights_BHLM / (1.0 - rate)', 'weights_BHLM'),
+    Mutant('attention/dense_attention.py', 'weights_BHLM / (1.0 - rate)', 'weights_BHLM'),
     Mutant('attention/partial_softmax.py', 'maximum_1BHL[0] + jnp.log(total_BHL)', 'maximum_1BHL[0]'),
     Mutant('attention/patterns/bands.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS = (
         'self.block > self.block - self.width',
     ),
     Mutant('attention/relative.py', 'queries - 1\n    table_cHK', 'queries\n    table_cHK'),
-    Mutant('attention/softmax/tile_pairs.py', '(query == key) & (key != 0)', 'query == key'),
+    Mutant('attention/softmax/tile_chunk_softmax.py', '(query == key) & (key != 0)', 'query == key'),
     Mutant('attention/favor/random_features.py', 'x.shape[-1] ** -0.25', 'x.shape[-1] ** -0.5'),
     Mutant('attention/favor/random_features.py', '- 0.5 * jnp.square(x)', '- 0.25 * jnp.square(x)'),
     Mutant('attention/lsh/definition.py', 'SELF_LOGIT = -1e5', 'SELF_LOGIT = -1.0'),
@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),
     Mutant('objectives/objective.py', 'jnp.where(weight > 0.0, weight, 1.0)', 'jnp.maximum(weight, 2.0)'),
     Mutant('objectives/fine_tuning.py', "(batch['labels'] >= 0)", "(batch['labels'] > 0)"),
-    Mutant('objectives/adaptive_loss.py', 'words + cluster_BL - 1', 'words + cluster_BL - 2'),
+    Mutant('objectives/adaptive_softmax_loss.py', 'words + cluster_BL - 1', 'words + cluster_BL - 2'),
     Mutant('training/step.py', 'state.key), state.step)', 'state.key), 0)'),
     Mutant('training/step.py', '(state.skipped_in_row + skip) * skip', 'state.skipped_in_row + skip'),
     Mutant('training/optimizer.py', 'config.layer_decay ** (layers + 1)', 'config.layer_decay**layers'),
@@ -159,7 +159,7 @@ def main() -> None:
     numbers = options.only or range(1, len(MUTANTS) + 1)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        copy_tree(options.tree, Path(folder))
+        copy_checkout(options.tree, Path(folder))
         for number in numbers:
             mutant, start = MUTANTS[number - 1], time.monotonic()
             found[number], test = run_tests_on_mutant(mutant, Path(folder), is_own_alone=options.alone)
@@ -183,7 +183,7 @@ def summary(found: dict[int, str]) -> dict[str, int]:
     return {'mutants': len(found)} | {who: list(found.values()).count(who) for who in kinds}
 
 
-def copy_tree(tree: Path, folder: Path) -> None:
+def copy_checkout(tree: Path, folder: Path) -> None:
     """Copies code and tests into a folder, so that the checkout itself is never broken."""
     for name in COPIED:
         copy = shutil.copytree if (tree / name).is_dir() else shutil.copyfile

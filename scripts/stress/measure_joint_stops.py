@@ -33,10 +33,11 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.errors import ExitCode, InputError, RunError, require_at_least
 from efficient_attention.processes.child_process import command_tied_to_parent
-from efficient_attention.processes.hosts import free_port
-from efficient_attention.processes.relay import LOOPBACK
+from efficient_attention.processes.coordinator_relay import LOOPBACK
+from efficient_attention.processes.join_hosts import find_free_port
 from efficient_attention.processes.signal_thread import stop_message
-from scripts.stress.phase_moments import (
+from scripts.stress.check_stopped_run import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved_step
+from scripts.stress.signal_moments import (
     NAMED,
     SignalMoment,
     phase_at,
@@ -46,7 +47,6 @@ from scripts.stress.phase_moments import (
     read_phase_events,
     wait_for_moment,
 )
-from scripts.stress.stop_judge import BEFORE_THE_FIRST_STEP, PROGRESS, SAVED, newest_saved
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGING_SECONDS = 90.0  # seconds after the signal within which all processes must end
@@ -105,21 +105,21 @@ def main() -> None:
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / 'docs', folder / 'docs')  # runs train on a copy, which nobody changes meanwhile
-    stops = all_stops(folder, options)
+    stops = stop_all_runs(folder, options)
     result = summary(stops)
     print(json.dumps(result))
     if result['not_clean']:
         raise RunError(f'{len(result["not_clean"])} of {len(stops)} stop(s) were not clean')
 
 
-def all_stops(folder: Path, options: Any) -> list[StopResult]:
+def stop_all_runs(folder: Path, options: Any) -> list[StopResult]:
     """Stops as many runs as --stops says, prints a line per stop, and returns how the runs ended.
 
     A run that ends before its moment does not count.
     """
     rng, count = random.Random(options.seed), options.processes
     start = time.monotonic()
-    unbroken = launch(folder, 'unbroken', count)
+    unbroken = launch_processes(folder, 'unbroken', count)
     for process in unbroken:
         process.wait()
     if any(process.returncode for process in unbroken):
@@ -133,16 +133,16 @@ def all_stops(folder: Path, options: Any) -> list[StopResult]:
         stop = stop_once(folder, rng.choice((signal.SIGINT, signal.SIGTERM)), victims, next(drawn), count)
         if stop is not None:
             stops.append(stop)
-            print(line_of_stop(stop), flush=True)
+            print(format_joint_stop(stop), flush=True)
     return stops
 
 
-def launch(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
+def launch_processes(folder: Path, name: str, count: int) -> list[subprocess.Popen]:
     """Starts all processes of a new run; each process writes its phases, output and errors into separate files."""
     shutil.rmtree(folder / name, ignore_errors=True)
     fields = FIELDS | {'data.source': f'text:{folder}/docs/*.md#paragraphs', 'data.cache': folder / name / 'cache'}
     words = [f'--config.{field}={value}' for field, value in fields.items()]
-    place = ['--distributed', f'--coordinator={LOOPBACK}:{free_port(LOOPBACK)}', f'--process_count={count}']
+    place = ['--distributed', f'--coordinator={LOOPBACK}:{find_free_port(LOOPBACK)}', f'--process_count={count}']
     place.append(f'--join_timeout={JOIN_SECONDS}')
     words = ['train.py', f'--config={CONFIG}', f'--workdir={folder / name / "run"}', *words, *place]
     begun = []
@@ -165,7 +165,7 @@ def stop_once(
     Returns None if the run ended before the moment.
     """
     start = time.monotonic()
-    processes = launch(folder, 'stopped', count)
+    processes = launch_processes(folder, 'stopped', count)
     first = processes[victims[0]]
     if not wait_for_moment(moment, folder / f'phases-{victims[0]}', start, lambda: first.poll() is None):
         wait_or_kill_all(processes, 0.0)
@@ -209,9 +209,9 @@ def stop_faults(
     alone = [(nothing, ExitCode.WATCHDOG) if place in victims else (ExitCode.WATCHDOG,) for place in range(len(codes))]
     ends_alone = nothing in codes and all(code in allowed for code, allowed in zip(codes, alone, strict=True))
     if set(codes) == {ExitCode.STOPPED}:
-        found += save_faults(folder)
+        found += last_save_faults(folder)
     elif set(codes) == {ExitCode.DONE}:
-        if newest_saved(folder / 'stopped' / 'run') != LAST_STEP:
+        if newest_saved_step(folder / 'stopped' / 'run') != LAST_STEP:
             found.append(f'exit code 0, and step {LAST_STEP} is not saved')
     elif not (ends_alone and phase in BEFORE_THE_FIRST_STEP):
         found.append(f'exit codes {list(codes)}')
@@ -224,14 +224,14 @@ def stop_faults(
     return found
 
 
-def save_faults(folder: Path) -> list[str]:
+def last_save_faults(folder: Path) -> list[str]:
     """Returns a fault if the step that process 0 reports as saved is not the newest saved step; otherwise []."""
     last = (stderr_lines(folder, 0) or [''])[-1]
-    match, saved = SAVED.fullmatch(last), newest_saved(folder / 'stopped' / 'run')
+    match, saved = SAVED.fullmatch(last), newest_saved_step(folder / 'stopped' / 'run')
     return [] if match and int(match[1]) == saved else [f'step {saved} is saved, and the last line is: {last[:200]}']
 
 
-def line_of_stop(stop: StopResult) -> str:
+def format_joint_stop(stop: StopResult) -> str:
     """Returns the line that this script prints about one stopped run."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} to {stop.victims} in {stop.phase:<11} codes {stop.codes}, {stop.seconds:5.2f} s: {verdict}'

@@ -4,9 +4,9 @@
 
 The first run is not stopped. Then the same command is started again and again. It gets SIGTERM or SIGINT at a random
 moment of each phase in turn. After three to seven stops the run goes to its end and is compared with the unstopped run.
-Then a new run starts, with the preparation of the corpus. `scripts/stress/stop_judge.py` judges each stop. The seed
-determines moments and signals. The last line of output is one JSON object. The exit code is 1 if a stop was not clean,
-a run is not equal to the first, or no stop hit some phase.
+Then a new run starts, with the preparation of the corpus. `scripts/stress/check_stopped_run.py` judges each stop. The
+seed determines moments and signals. The last line of output is one JSON object. The exit code is 1 if a stop was not
+clean, a run is not equal to the first, or no stop hit some phase.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -33,9 +33,11 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.errors import RunError, require_at_least
 from efficient_attention.processes.child_process import command_tied_to_parent
-from scripts.stress.phase_moments import (
+from scripts.stress.check_stopped_run import StoppedProcess, newest_saved_step, stop_faults
+from scripts.stress.compare_resumed_run import folder_differences
+from scripts.stress.signal_moments import (
     NAMED,
-    MomentPlan,
+    MomentQueue,
     PhaseSpan,
     SignalMoment,
     phase_logging_environment,
@@ -44,8 +46,6 @@ from scripts.stress.phase_moments import (
     read_phase_events,
     wait_for_moment,
 )
-from scripts.stress.soak_compare import folder_differences
-from scripts.stress.stop_judge import StoppedProcess, newest_saved, stop_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPS_EACH = (3, 7)  # minimum and maximum number of stops per run
@@ -95,7 +95,7 @@ def main() -> None:
     unbroken = measure_uninterrupted_run(folder)
     seconds = options.stops * (0.8 + 1 / statistics.mean(STOPS_EACH)) * (unbroken[-1].end - unbroken[0].start)
     print(f'{options.stops} stops take about {seconds / 60:.1f} minutes', flush=True)
-    stops, found = stopped_runs(folder, options.stops, options.seed, unbroken)
+    stops, found = stop_and_resume_runs(folder, options.stops, options.seed, unbroken)
     result = summary(stops, found, unbroken)
     print(json.dumps(result))
     if result['not_clean'] or result['differences']:
@@ -135,7 +135,7 @@ def run_to_end(folder: Path, name: str) -> None:
         raise RunError(f'the {name} run ended with {done.returncode}: {"; ".join(done.stderr.splitlines()[-3:])}')
 
 
-def stopped_runs(
+def stop_and_resume_runs(
     folder: Path, count: int, seed: int, unbroken: Sequence[PhaseSpan]
 ) -> tuple[list[StopResult], list[list[str]]]:
     """Stops and resumes runs until `count` stops are measured.
@@ -144,7 +144,7 @@ def stopped_runs(
         All stops, and for each finished run its differences from the run without stops.
     """
     rng, numbers = random.Random(seed), random.Random(f'signals {seed}')
-    plan = MomentPlan(random_moments(rng, unbroken), unbroken)
+    plan = MomentQueue(random_moments(rng, unbroken), unbroken)
     stops: list[StopResult] = []
     found: list[list[str]] = []
     while len(stops) < count:
@@ -153,7 +153,7 @@ def stopped_runs(
             stop = stop_once(folder, numbers.choice((signal.SIGINT, signal.SIGTERM)), moment)
             if stop is not None:
                 stops.append(stop)
-                print(line_of_stop(stop), flush=True)
+                print(format_stop(stop), flush=True)
             if stop is None or stop.code == 0:
                 plan.return_moments(planned[place + 1 :])
                 break
@@ -169,7 +169,7 @@ def stop_once(folder: Path, number: signal.Signals, moment: SignalMoment) -> Sto
     Returns None if the run ended before the moment.
     """
     run, said = folder / 'stopped' / 'run', folder / 'stderr'
-    before = newest_saved(run)
+    before = newest_saved_step(run)
     with said.open('wb') as stream:
         words, noted, start = training_command(folder / 'stopped'), run_environment(folder / 'phases'), time.monotonic()
         process = subprocess.Popen(words, cwd=ROOT, env=noted, stdout=subprocess.DEVNULL, stderr=stream)
@@ -183,14 +183,14 @@ def stop_once(folder: Path, number: signal.Signals, moment: SignalMoment) -> Sto
             process.kill()
             process.wait()
     end, lines = time.monotonic(), said.read_text(encoding='utf-8', errors='replace').splitlines()
-    events, after = read_phase_events(folder / 'phases'), newest_saved(run)
+    events, after = read_phase_events(folder / 'phases'), newest_saved_step(run)
     ending = StoppedProcess(number, start, sent, end, process.returncode, lines, events, before, after)
     found = stop_faults(ending, run, FIELDS['train.steps'])
     last = lines[-1] if lines else ''
     return StopResult(number.name, ending.phase, end - sent, ending.overtime_seconds, ending.code, found, last)
 
 
-def line_of_stop(stop: StopResult) -> str:
+def format_stop(stop: StopResult) -> str:
     """Returns the line that this script prints about one stop."""
     verdict = '; '.join(stop.faults) or 'clean'
     return f'{stop.name:>7} in {stop.phase:<11} code {stop.code:>4}, {stop.seconds:5.2f} s: {verdict}; {stop.said[:60]}'

@@ -35,11 +35,11 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
 from efficient_attention.errors import RunError, require, require_at_least
 from efficient_attention.processes.child_process import command_tied_to_parent
-from efficient_attention.processes.phases import COMPILATION
+from efficient_attention.processes.phase_log import COMPILATION
 from efficient_attention.workdir.checkpoint_writer import UNFINISHED
-from scripts.stress.phase_moments import (
+from scripts.stress.signal_moments import (
     NAMED,
-    MomentPlan,
+    MomentQueue,
     PhaseEvent,
     SignalMoment,
     phase_at,
@@ -78,7 +78,7 @@ def main() -> None:
     """Reads the flags, kills and compares runs of each kind, and prints one JSON object."""
     options = define_flags()
     parse_flags(sys.argv, ('workdir',), options=options)
-    from scripts.stress.soak_runs import RUNS  # imported late, so that --help is fast
+    from scripts.stress.small_training_runs import RUNS  # imported late, so that --help is fast
 
     for name in options.runs:
         require(name in RUNS, '--runs', name, f'some of {", ".join(RUNS)}')
@@ -87,7 +87,7 @@ def main() -> None:
     rng = random.Random(options.seed)
     shares = [options.kills // len(names) + (place < options.kills % len(names)) for place in range(len(names))]
     results = {
-        name: soak(name, options.workdir.absolute() / name, kills, rng)
+        name: kill_and_compare(name, options.workdir.absolute() / name, kills, rng)
         for name, kills in zip(names, shares, strict=True)
     }
     print(json.dumps(results))
@@ -109,7 +109,7 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def soak(
+def kill_and_compare(
     name: str, folder: Path, kills: int, rng: random.Random, *fields: str, only: Sequence[str] = NAMED
 ) -> dict[str, Any]:
     """Kills and resumes runs of one kind; returns the phases of the kills, the seconds to resume, and differences.
@@ -117,8 +117,8 @@ def soak(
     Differences are between finished runs and a run that was never killed. `fields` are added to the command line, such
     as --config.train.steps=20. `only` are the phases in which kills come, by default all.
     """
-    from scripts.stress.soak_compare import folder_differences
-    from scripts.stress.soak_runs import RUNS
+    from scripts.stress.compare_resumed_run import folder_differences
+    from scripts.stress.small_training_runs import RUNS
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -126,8 +126,8 @@ def soak(
     unbroken, broken = folder / 'unbroken', folder / 'broken'
     expected = run_to_end([*RUNS[name].command(folder, unbroken), *fields], folder / 'phases')
     spans = phase_spans(expected.events, expected.start, expected.end)
-    say_estimate(name, kills, expected)
-    plan = MomentPlan(random_moments(rng, spans, only), spans)
+    print_time_estimate(name, kills, expected)
+    plan = MomentQueue(random_moments(rng, spans, only), spans)
     command, hits = [*RUNS[name].command(folder, broken), *fields], collections.Counter[str]()
     found: list[str] = []
     resumed: list[float] = []
@@ -139,7 +139,7 @@ def soak(
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():
             resumed.append(run_to_end(command, folder / 'phases').seconds_to_first_step)
-        found += folder_differences(broken, unbroken) + leftovers(folder)
+        found += folder_differences(broken, unbroken) + unfinished_files(folder)
         shutil.rmtree(broken)
     seconds = {'first': expected.seconds_to_first_step, 'resumed': statistics.median(resumed) if resumed else None}
     missed = sorted({span.phase for span in spans if span.phase in only} - set(hits))
@@ -152,7 +152,7 @@ def soak(
     }
 
 
-def say_estimate(name: str, kills: int, expected: ProcessResult) -> None:
+def print_time_estimate(name: str, kills: int, expected: ProcessResult) -> None:
     """Prints the approximate minutes of all kills of one kind of run."""
     seconds = kills * (0.8 + 1 / statistics.mean(KILLS_EACH)) * (expected.end - expected.start)
     print(f'{name}: {kills} kills take about {seconds / 60:.1f} minutes', file=sys.stderr, flush=True)
@@ -175,7 +175,7 @@ def kill_at_moments(command: list[str], workdir: Path, planned: Sequence[SignalM
     return hit
 
 
-def leftovers(folder: Path) -> list[str]:
+def unfinished_files(folder: Path) -> list[str]:
     """Returns a line for each unfinished file or folder that a killed run has left behind."""
     return [f'{path} was left behind' for pattern in (PARTIAL, UNFINISHED) for path in folder.rglob(pattern)]
 

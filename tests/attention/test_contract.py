@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attention_weights
-from efficient_attention.attention.dropout import keep_mask
+from efficient_attention.attention.dense_attention import MASKED, masked_softmax
+from efficient_attention.attention.dropout import dropout_keep_mask
 from efficient_attention.attention.favor import random_features as favor_features
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.logits.definition import scaled_logits
@@ -21,7 +22,6 @@ from efficient_attention.attention.partial_softmax import Partial, merge_partial
 from efficient_attention.attention.patterns import RandomTiles, dense_mask
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.weights import MASKED, masked_softmax
 from tests.attention import contract
 from tests.attention import paper_patterns as paper
 from tests.attention.cells import quick
@@ -223,7 +223,7 @@ class Options:
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
 def kept(key: jax.Array, rate: float, *sizes: int) -> jax.Array:
     """What dropout keeps of all rows."""
-    return keep_mask(key, rate, B, *map(jnp.arange, sizes))
+    return dropout_keep_mask(key, rate, B, *map(jnp.arange, sizes))
 
 
 @pytest.mark.parametrize('text', OPTIONS)

@@ -30,7 +30,7 @@ from efficient_attention.attention.softmax.cudnn import check_supported
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from efficient_attention.modules.dense_layer import Dense
-from efficient_attention.modules.int8 import integer_sums
+from efficient_attention.modules.int8 import int8_matmul
 from tests.attention.requests import make_request
 
 X, RNG = jax.ShapeDtypeStruct((1, 2048, 2, 16), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
@@ -142,7 +142,7 @@ def dense_layer() -> str:
 def product_of_codes() -> str:
     """The program of int8 times int8."""
     codes = jax.ShapeDtypeStruct((4, 4), jnp.int8)
-    return jax.jit(lambda codes: integer_sums(codes, codes)).lower(codes).as_text()
+    return jax.jit(lambda codes: int8_matmul(codes, codes)).lower(codes).as_text()
 
 
 def cudnn() -> str:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.dropout import dropout, hash_bits, keep_mask
+from efficient_attention.attention.dropout import dropout, dropout_keep_mask, hash_bits
 
 
 def test_mix_is_a_bijection_that_flips_half_of_the_bits():
@@ -30,7 +30,7 @@ def test_rate_and_mean(rate: float):
 
 
 def test_neighbouring_elements_rows_and_keys_are_uncorrelated():
-    run = jax.jit(lambda key: keep_mask(key, 0.5, 4, jnp.arange(256), jnp.arange(256)))
+    run = jax.jit(lambda key: dropout_keep_mask(key, 0.5, 4, jnp.arange(256), jnp.arange(256)))
     keep, other = (np.asarray(run(jax.random.key(seed))) * 2.0 - 1.0 for seed in range(2))
     off_diagonal = np.tile(~np.eye(256, dtype=bool), (4, 1, 1))
     pairs = [(keep[:, 1:], keep[:, :-1]), (keep[..., 1:], keep[..., :-1]), (keep[1:], keep[:-1]), (keep, other)]
@@ -52,8 +52,8 @@ def test_rows_keyed_alone_equal_rows_in_a_batch():
 def test_a_part_of_the_mask_can_be_drawn_alone():
     @jax.jit
     def run(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        whole = keep_mask(key, 0.4, 3, jnp.arange(32), jnp.arange(48))
-        return whole, keep_mask(key, 0.4, 3, jnp.arange(8, 16), jnp.arange(16, 48))
+        whole = dropout_keep_mask(key, 0.4, 3, jnp.arange(32), jnp.arange(48))
+        return whole, dropout_keep_mask(key, 0.4, 3, jnp.arange(8, 16), jnp.arange(16, 48))
 
     whole, part = jax.device_get(run(jax.random.key(5)))
     np.testing.assert_array_equal(whole[:, 8:16, 16:], part)

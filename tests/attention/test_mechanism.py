@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.parsing import model_needs, parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism, required_model_settings
 from efficient_attention.attention.patterns import Causal, Full
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
@@ -41,14 +41,16 @@ def test_what_reads_the_length_of_a_row(text: str, expected: bool):
 @pytest.mark.parametrize('text', ['lsh', 'favor', 'linear', 'sinkhorn', 'routing'])
 def test_a_causal_option_makes_it_causal_and_is_advised(text: str):
     assert parse_mechanism(f'{text}(causal=True)').is_causal and not parse_mechanism(text).is_causal
-    assert 'causal=True among its arguments' in model_needs(parse_mechanism(text))
-    assert 'causal' not in model_needs(parse_mechanism(f'{text}(causal=True)'))
+    assert 'causal=True among its arguments' in required_model_settings(parse_mechanism(text))
+    assert 'causal' not in required_model_settings(parse_mechanism(f'{text}(causal=True)'))
 
 
 def test_a_mechanism_promises_no_causal_form_unless_it_says_so():
-    assert not Mechanism().is_causal and model_needs(Mechanism()) == model_needs(Softmax()) == ''
-    assert Mechanism().causal_text('mean') == 'another mechanism, as mechanism has no causal form'
-    assert Softmax().causal_text('full').startswith("'causal & (full)', which keeps")
+    assert (
+        not Mechanism().is_causal and required_model_settings(Mechanism()) == required_model_settings(Softmax()) == ''
+    )
+    assert Mechanism().causal_alternative_text('mean') == 'another mechanism, as mechanism has no causal form'
+    assert Softmax().causal_alternative_text('full').startswith("'causal & (full)', which keeps")
 
 
 @pytest.mark.parametrize('text', ['causal & bigbird(8, 1)', 'routing(3, 4)', "linear('cos', 12)", 'hard(sampled=True)'])

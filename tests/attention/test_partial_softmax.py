@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.partial_softmax import Partial, merge_partial_softmax
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.weights import MASKED
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.slot_softmax import NO_PAIRS, PairMasks, attend_slots, attend_slots_by_tokens
+from efficient_attention.attention.slot_softmax import NO_PAIRS, PairMasks, attend_slots, attend_tokens_to_slots
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
@@ -74,7 +74,7 @@ def test_tokens_of_whole_rows_read_the_slots_of_their_head():
 
     @quick
     def both(query_BLHK: jax.Array, key_BHRK: jax.Array, value_BHRK: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = attend_slots_by_tokens(query_BLHK, key_BHRK, value_BHRK, PairMasks(is_there_B11m))
+        found = attend_tokens_to_slots(query_BLHK, key_BHRK, value_BHRK, PairMasks(is_there_B11m))
         logits = jnp.einsum('blhk,bhrk->bhlr', query_BLHK, key_BHRK, precision='highest') / 2.0
         weights = jax.nn.softmax(jnp.where(is_there_B11m, logits, -jnp.inf), axis=-1)
         return found, jnp.einsum('bhlr,bhrk->blhk', weights, value_BHRK, precision='highest')

@@ -8,7 +8,7 @@ import pytest
 
 from configs.quickstart import get_config
 from efficient_attention.commands.config_help import CONFIGS, WIDTH, field_comments, list_configs, list_fields
-from efficient_attention.config.nested_dicts import default_fields
+from efficient_attention.config.dict_conversion import default_fields
 from efficient_attention.config.run import RunConfig
 
 

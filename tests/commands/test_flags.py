@@ -52,7 +52,7 @@ def test_a_checkpoint_or_a_mean_is_chosen():
         options = flags.FlagValues()
         shared_flags.define_checkpoint('last', options=options)
         parse_flags(['program', *words], options=options)
-        return shared_flags.chosen_checkpoint(options)
+        return shared_flags.checkpoint_from_flags(options)
 
     assert [chosen(), chosen('--checkpoint=7'), chosen('--average=5')] == ['last', '7', 'average-5']
     with pytest.raises(

@@ -6,8 +6,8 @@ import pytest
 
 from configs.lm.common import language_modelling_config
 from configs.text_to_text.common import text_to_text_config
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.distill import DistillConfig
-from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError
@@ -34,7 +34,7 @@ from efficient_attention.errors import InputError
 )
 def test_what_does_not_serve_is_one_line(fields: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        DistillConfig(**fields).check_has_teacher()
+        DistillConfig(**fields).check_no_fields_without_teacher()
 
 
 def test_commas_make_an_ensemble():

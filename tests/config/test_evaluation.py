@@ -2,8 +2,8 @@
 
 import pytest
 
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 

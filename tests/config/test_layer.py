@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from efficient_attention.config import layer
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.mesh import MeshConfig, check_sequence_parallel
 from efficient_attention.config.model import ModelConfig, check_memory
-from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 

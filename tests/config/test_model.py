@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 

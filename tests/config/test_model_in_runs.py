@@ -8,18 +8,18 @@ import pytest
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.data import DataConfig
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import (
     ModelConfig,
+    check_can_attend_to_memory,
     check_compression,
     check_compression_rate,
-    check_keeps_memory,
     check_memory,
     check_packing,
     check_sampled_attention,
     is_position_dependent,
 )
-from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
@@ -73,7 +73,7 @@ FAVOR = {'attention': 'favor(8, causal=True)', 'attention_dropout_rate': 0.0}
 @pytest.mark.parametrize('attention', ['causal', 'causal & window(3)', 'causal & strided(4)', 'causal & window(3, 2)'])
 def test_what_goes_by_distance_keeps_memory(attention: str):
     check_memory(ModelConfig(**MEMORY | {'attention': attention}))
-    check_keeps_memory(ModelConfig(**MEMORY | {'attention': attention, 'memory_length': 0}))
+    check_can_attend_to_memory(ModelConfig(**MEMORY | {'attention': attention, 'memory_length': 0}))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_keeps_no_memory_is_named(fields: dict, message: str):
     with pytest.raises(InputError, match=rf'^model\.memory_length is 8; .*{message}'):
         check_memory(ModelConfig(**MEMORY | fields))
     with pytest.raises(InputError, match=message):
-        check_keeps_memory(ModelConfig(**MEMORY | fields | {'memory_length': 0}))
+        check_can_attend_to_memory(ModelConfig(**MEMORY | fields | {'memory_length': 0}))
 
 
 @pytest.mark.parametrize('attention', ['causal', 'full', 'causal & window(5)'])

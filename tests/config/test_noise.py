@@ -78,6 +78,6 @@ def test_what_a_run_does_not_read_is_named(fields: dict, said: str):
 
 def test_documents_are_held_out_as_in_other_pretraining():
     run = RunConfig(**NOISE, pairs=PairsConfig(target_length=64, begin='<s>', start='</s>'))
-    assert run.has_noise and run.has_held_out
-    assert not dataclasses.replace(run, data=DataConfig(held_out=0.0)).has_held_out
+    assert run.has_noise and run.has_evaluation_data
+    assert not dataclasses.replace(run, data=DataConfig(held_out=0.0)).has_evaluation_data
     assert not RunConfig(**PAIRS).has_noise

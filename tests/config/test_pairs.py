@@ -36,9 +36,9 @@ def test_fields_out_of_range_are_named(fields: dict, said: str):
 
 def test_a_run_of_text_to_text():
     run = RunConfig(**RUN)
-    assert not run.has_held_out
+    assert not run.has_evaluation_data
     held_out = dataclasses.replace(run.pairs, held_out='toy:copy:9:1-5')
-    assert dataclasses.replace(run, pairs=held_out).has_held_out
+    assert dataclasses.replace(run, pairs=held_out).has_evaluation_data
 
 
 @pytest.mark.parametrize(

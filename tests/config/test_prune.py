@@ -7,7 +7,7 @@ import pytest
 from configs.common import default_config
 from configs.lm.common import language_modelling_config
 from configs.text_to_text.common import text_to_text_config
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.prune import PruneConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.config.fields import TASKS, unread_fields
+from efficient_attention.config.dict_conversion import from_dict, to_dict
+from efficient_attention.config.field_metadata import TASKS, unread_fields
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 

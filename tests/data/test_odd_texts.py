@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.masked_corpus_rows import MaskedCorpusRows
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
-from efficient_attention.data.corpus.rows import CorpusRows
-from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.tables import read_table
+from efficient_attention.data.sources.text_source import open_source
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.inference.pipeline import pipeline
 from tests.inference.tiny_checkpoint import WORDS, write_checkpoint
@@ -66,7 +66,7 @@ def test_odd_texts_become_rows_of_known_ids(text: str, tmp_path: Path):
     config, corpus = prepared(tmp_path, text)
     ids = np.concatenate([np.concatenate(corpus.train.sentences(document)) for document in range(len(corpus.train))])
     assert len(corpus.train) == 5 and ids.min() >= 0 and ids.max() < corpus.vocabulary.size
-    assert CorpusRows(corpus.train, corpus.vocabulary, config, 0).count >= 1
+    assert MaskedCorpusRows(corpus.train, corpus.vocabulary, config, 0).count >= 1
 
 
 def test_a_document_of_many_tokens(tmp_path: Path):
@@ -74,7 +74,7 @@ def test_a_document_of_many_tokens(tmp_path: Path):
     config, corpus = prepared(tmp_path, 'dog ' * MANY, length=512)
     lengths = [sum(map(len, corpus.train.sentences(document))) for document in range(len(corpus.train))]
     assert max(lengths) == MANY
-    rows = CorpusRows(corpus.train, corpus.vocabulary, config, 0)
+    rows = MaskedCorpusRows(corpus.train, corpus.vocabulary, config, 0)
     assert rows.count >= MANY // 512
 
 

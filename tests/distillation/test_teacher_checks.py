@@ -10,11 +10,11 @@ import pytest
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.teacher import (
-    check_outputs,
-    check_student,
+    check_loss_terms_fit_student,
     check_teacher_inputs,
-    warn_of_another_task,
-    warn_of_unknown_pieces,
+    check_teacher_outputs,
+    warn_if_teacher_task_differs,
+    warn_of_missing_tokenizer,
 )
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
@@ -62,17 +62,17 @@ def assert_refused(config: RunConfig, message: str) -> None:
 )
 def test_fields_of_the_student(tmp_path: Path, fields: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        check_student(config_of(tmp_path, write_teacher(tmp_path / 'teacher'), **fields))
+        check_loss_terms_fit_student(config_of(tmp_path, write_teacher(tmp_path / 'teacher'), **fields))
 
 
 def test_heads_without_soft_targets_or_rows_of_their_own(tmp_path: Path):
     config = config_of(tmp_path, write_teacher(tmp_path / 'teacher'))
     multi_hop = dataclasses.replace(config.head, kind='multi_hop')
     with pytest.raises(InputError, match="distill.soft is 1.0; head.kind 'multi_hop' has no soft targets"):
-        check_student(dataclasses.replace(config, head=multi_hop))
+        check_loss_terms_fit_student(dataclasses.replace(config, head=multi_hop))
     inside = config_of(tmp_path, tmp_path / 'teacher/model', **OF_SENTENCES, **{'distill.hidden': 1.0})
     with pytest.raises(InputError, match='distill.hidden needs one row per text; head.sentence_layers makes one row'):
-        check_student(inside)
+        check_loss_terms_fit_student(inside)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_masked_models(tmp_path: Path):
     config = masked_lm_config(tmp_path / 'run', **{'data.pairs': 'none'})
     classifier = open_pretrained(write_teacher(tmp_path / 'classifier'))
     with pytest.raises(InputError, match='^distill.teacher there has no masked-LM head, which distill.soft'):
-        check_outputs(config, Path('there'), classifier)
+        check_teacher_outputs(config, Path('there'), classifier)
     masked = open_pretrained(write_teacher(tmp_path / 'masked', labels=()))
     with pytest.raises(InputError, match='has 18 logits per word; model.vocab_size is 70$'):
-        check_outputs(config, Path('there'), masked)
+        check_teacher_outputs(config, Path('there'), masked)
     alike = dataclasses.replace(masked, model=dataclasses.replace(masked.model, vocab_size=70, max_length=64))
-    check_outputs(config, Path('there'), alike)
+    check_teacher_outputs(config, Path('there'), alike)
     check_teacher_inputs(config, Path('there'), alike)
     mixing = dataclasses.replace(alike.model, attention='nystrom(4)', attention_dropout_rate=0.0)
     with pytest.raises(InputError, match="^distill.teacher there: data.pairs is 'none', which packs documents"):
@@ -157,8 +157,8 @@ def test_a_teacher_of_another_task_is_named(tmp_path: Path, caplog: pytest.LogCa
     opened = open_pretrained(tmp_path / 'teacher/model')
     for examples in trained_for.values():
         run = dataclasses.replace(config, examples=examples)
-        warn_of_another_task(config, Path('there'), dataclasses.replace(opened, run=run))
-    warn_of_another_task(config, Path('there'), opened)  # a folder that no run of ours is behind
+        warn_if_teacher_task_differs(config, Path('there'), dataclasses.replace(opened, run=run))
+    warn_if_teacher_task_differs(config, Path('there'), opened)  # a folder that no run of ours is behind
     [record] = caplog.records
     assert record.getMessage().startswith('the teacher there was trained for sst2, this run is mrpc')
 
@@ -170,6 +170,6 @@ def test_a_teacher_without_a_tokenizer_is_a_warning(
     vocabulary: dict[str, int] | None, tokenizer: str | None, warns: bool, caplog: pytest.LogCaptureFixture
 ):
     task, pretrained = SimpleNamespace(vocabulary=vocabulary), SimpleNamespace(tokenizer=tokenizer)
-    warn_of_unknown_pieces(task, Path('there'), pretrained)  # type: ignore[arg-type]
+    warn_of_missing_tokenizer(task, Path('there'), pretrained)  # type: ignore[arg-type]
     said = ['the teacher there has no tokenizer file: assuming that its token ids equal those of this run']
     assert caplog.messages == (said if warns else [])

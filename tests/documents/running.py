@@ -21,7 +21,7 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import command_line as command
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes import allocator
@@ -137,7 +137,7 @@ def trace_first_step(
     run.task.prepare_training()
     batch = run.put_batch_on_devices(next(run.task.training_batches(0, config.train.steps, 0, 1)))
     jax.eval_shape(jit_train_step(run), run.abstract_state, batch)
-    if config.has_held_out:
+    if config.has_evaluation_data:
         trace_evaluation(run)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, 'init_random_state', zero_state)  # which needs no program

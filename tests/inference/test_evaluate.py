@@ -11,7 +11,7 @@ import pytest
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.batches import evaluation_row_count
-from efficient_attention.data.corpus.rows import CorpusRows
+from efficient_attention.data.corpus.masked_corpus_rows import MaskedCorpusRows
 from efficient_attention.inference.evaluate import evaluate, with_batch_callback
 from efficient_attention.training.run import Run, build_run
 from tests.training.tiny_run import tiny_config
@@ -57,7 +57,9 @@ def evaluated(config: RunConfig, batch_size: int, mesh: tuple[int, int, int]) ->
 def expected(config) -> dict[str, float]:
     """All examples in one batch on one device."""
     run = run_of(config, 8, (1, 1, 1))
-    held_out = CorpusRows(run.task.corpus.held_out, run.task.corpus.vocabulary, run.config.data, run.config.train.seed)
+    held_out = MaskedCorpusRows(
+        run.task.corpus.held_out, run.task.corpus.vocabulary, run.config.data, run.config.train.seed
+    )
     count = evaluation_row_count(run.task.corpus, run.config.data, run.config.train.seed)
     assert all(count % rows for rows in (3, 8, 64)), f'{count} examples divide evenly'
     rows = [held_out.row(0, index) for index in range(count)]

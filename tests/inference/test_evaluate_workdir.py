@@ -6,8 +6,8 @@ import json
 import jax
 import pytest
 
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.mesh import MeshConfig
-from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.processes.watchdog import EVALUATING, Watchdog

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from configs.lm.common import language_modelling_config
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import (

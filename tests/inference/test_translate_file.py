@@ -12,7 +12,12 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference import translate_file as module
 from efficient_attention.inference.seq2seq_generator import SourceBatching
-from efficient_attention.inference.translate_file import file_scores, translate_file, translate_lines, translate_stream
+from efficient_attention.inference.translate_file import (
+    score_translated_file,
+    translate_file,
+    translate_lines,
+    translate_stream,
+)
 from efficient_attention.inference.translator import Translation
 
 
@@ -173,11 +178,11 @@ def test_a_stream_that_is_no_text_ends_in_one_line():
 def test_scores_of_a_file(source: Path, tmp_path: Path, form: str):
     translate_file(Shouting(), source, tmp_path / 'out', form=form)
     (tmp_path / 'gold').write_text('EINS\n\nZWEI\nDREI\nfünf\n', encoding='utf-8')
-    scores = file_scores(tmp_path / 'out', tmp_path / 'gold', form=form)
+    scores = score_translated_file(tmp_path / 'out', tmp_path / 'gold', form=form)
     assert scores['exact_match'] == 0.8 and 'tok:13a' in scores['bleu_signature']
     (tmp_path / 'short').write_text('EINS\n')
     with pytest.raises(InputError, match=r'short has 1 lines, .*out 5$'):
-        file_scores(tmp_path / 'out', tmp_path / 'short', form=form)
+        score_translated_file(tmp_path / 'out', tmp_path / 'short', form=form)
 
 
 def test_scores_of_files_are_those_of_sacrebleus_command(tmp_path: Path):
@@ -191,6 +196,6 @@ def test_scores_of_files_are_those_of_sacrebleus_command(tmp_path: Path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     theirs = [one['score'] for one in json.loads(done.stdout)]
     for name in ('out', 'marked'):
-        scores = file_scores(tmp_path / name, tmp_path / 'gold')
+        scores = score_translated_file(tmp_path / name, tmp_path / 'gold')
         assert [scores['bleu'], scores['chrf']] == pytest.approx(theirs, abs=1e-8)
     assert 20 < scores['bleu'] < 80

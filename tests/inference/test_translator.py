@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from configs.text_to_text.glue import get_config as glue_config
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, special_ids_of_tokenizer
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SourceOrTargetEncoder, special_ids_of_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.seq2seq_generator import GeneratedTarget
 from efficient_attention.inference.translator import (
@@ -70,7 +70,7 @@ class Reversing:
 
 
 def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
-    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
+    side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
     translator = Translator(Reversing(), PairEncoder(side, side), 'b ')
     [[one], [other]] = translator(['a a', 'a b a b'], alignments=True)
     assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
@@ -80,7 +80,7 @@ def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
 
 def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer: Tokenizer):
     """The transducer reads `b a a` and gives it backwards; each target's weight is at the piece that it was."""
-    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
+    side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
     reversing = dataclasses.replace(side, is_reversed=True)
     [[one]] = Translator(Reversing(), PairEncoder(reversing, side))(['a a b'], alignments=True)
     assert one.text == 'a a b' and one.source_pieces == ('a', 'a', 'b', '</s>')
@@ -90,7 +90,7 @@ def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer:
 def test_sentinels_are_written_and_read(tokenizer: Tokenizer):
     """They say which span the pieces behind them fill; other special pieces are left out of a text."""
     tokenizer.add_special_tokens(['<extra_id_1>', '<extra_id_0>'])
-    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 8)
+    side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 8)
     assert allowed_token_mask(tokenizer, side.symbols, 8).tolist() == [
         False,
         True,

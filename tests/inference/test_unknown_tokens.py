@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.inference.translator import UnknownTokens
+from efficient_attention.inference.translator import UnknownTokenCounter
 
 
 def tokenizer_of(model: models.Model) -> Tokenizer:
@@ -20,7 +20,7 @@ def parts_of(tokenizer: Tokenizer, text: str) -> list[tuple[str, str]]:
 
 
 def line_of(tokenizer: Tokenizer, *texts: str) -> str:
-    unknown = UnknownTokens(functools.partial(parts_of, tokenizer), tokenizer)
+    unknown = UnknownTokenCounter(functools.partial(parts_of, tokenizer), tokenizer)
     encoded = tokenizer.encode_batch(list(texts))
     unknown.count_unknown_tokens(texts, [np.array(one.ids, np.int32) for one in encoded])
     line = unknown.summarize_and_reset()
@@ -49,6 +49,6 @@ def test_a_tokenizer_that_knows_every_text_says_nothing():
 def test_pieces_whose_ids_stand_in_a_vocabulary_apart():
     reader = tokenizer_of(models.Unigram([('<unk>', 0.0), ('a', -1.0), ('b', -1.0)], unk_id=0))
     vocabulary = Tokenizer(models.WordLevel({'a': 0, '<unk>': 1}, unk_token='<unk>'))
-    unknown = UnknownTokens(functools.partial(parts_of, reader), vocabulary)
+    unknown = UnknownTokenCounter(functools.partial(parts_of, reader), vocabulary)
     unknown.count_unknown_tokens(['a b'], [np.array([0, 1], np.int32)])
     assert unknown.summarize_and_reset() == "1 of 2 tokens of the sources are unknown to the tokenizer: 'b'"

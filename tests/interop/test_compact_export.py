@@ -13,8 +13,8 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
-from efficient_attention.interop.adapt import extend_positions
 from efficient_attention.interop.compact_export import quantize, save_compact
+from efficient_attention.interop.encoder_adaptation import extend_positions
 from efficient_attention.interop.huggingface_export import quantized_params, save_pretrained
 from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import open_pretrained

@@ -7,7 +7,7 @@ import pytest
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_export import config_values
+from efficient_attention.interop.config_export import make_config_json
 from efficient_attention.interop.config_import import parse_config_json, read_config_json
 from tests.interop.folders import FIXTURES, NAMES, classes_of
 
@@ -30,7 +30,7 @@ def test_every_class_is_read_written_and_read_again(name: str, ending: str):
     known = parse_config_json(values)
     family = known.family.model_type
     for extra in ({}, values):  # alone, and with the rest of the file that it came from
-        written = config_values(
+        written = make_config_json(
             known.model, known.head, parts_of(ending, name), family=family, labels=known.labels, extra=extra
         )
         assert parse_config_json(written) == known
@@ -61,7 +61,7 @@ def test_every_class_is_read_written_and_read_again(name: str, ending: str):
     ],
 )
 def test_a_model_of_no_family_gets_the_one_that_says_most_of_it(model: ModelConfig, head: HeadConfig, family: str):
-    values = config_values(model, head, ENCODER)
+    values = make_config_json(model, head, ENCODER)
     assert values['model_type'] == family
     known = parse_config_json(values)
     assert known.model == model
@@ -72,7 +72,7 @@ def test_a_model_of_no_family_gets_the_one_that_says_most_of_it(model: ModelConf
 
 def test_what_no_family_says_goes_under_our_own_key():
     model = dataclasses.replace(MODEL, attention='window(2) | global_tokens(1)', remat='full', global_tokens=4)
-    values = config_values(model, HeadConfig(kind='multi_hop'), ENCODER, family='bert')
+    values = make_config_json(model, HeadConfig(kind='multi_hop'), ENCODER, family='bert')
     own = {'attention': 'window(2) | global_tokens(1)', 'remat': 'full', 'global_tokens': 4}
     assert values['efficient_attention'] == {'model': own, 'problem': 'multi_hop'}
     assert values['architectures'] == ['BertForQuestionAnswering']
@@ -81,7 +81,7 @@ def test_what_no_family_says_goes_under_our_own_key():
 
 def test_what_predictions_depend_on_goes_there_too():
     kept = {'examples': {'has_no_answer': True}, 'thresholds': {}}
-    values = config_values(MODEL, HeadConfig(kind='span'), ENCODER, family='bert', kept=kept)
+    values = make_config_json(MODEL, HeadConfig(kind='span'), ENCODER, family='bert', kept=kept)
     assert values['efficient_attention'] == {'examples': {'has_no_answer': True}}
     known = parse_config_json(values)
     assert (known.examples, known.thresholds) == (kept['examples'], {})
@@ -89,7 +89,7 @@ def test_what_predictions_depend_on_goes_there_too():
 
 def test_stale_labels_and_our_old_key_are_left_out():
     extra = {'id2label': {'0': 'a'}, 'efficient_attention': {'model': {'remat': 'full'}}, 'vocab': 'kept'}
-    values = config_values(MODEL, HeadConfig(kind='span'), ENCODER, family='bert', extra=extra)
+    values = make_config_json(MODEL, HeadConfig(kind='span'), ENCODER, family='bert', extra=extra)
     assert 'id2label' not in values and 'efficient_attention' not in values and values['vocab'] == 'kept'
 
 
@@ -110,7 +110,7 @@ def test_stale_labels_and_our_old_key_are_left_out():
 def test_what_cannot_be_said_is_named(fields: dict, family: str, message: str):
     model = dataclasses.replace(MODEL, **fields)
     with pytest.raises(InputError, match=message):
-        config_values(model, NONE, ENCODER, family=family)
+        make_config_json(model, NONE, ENCODER, family=family)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_what_cannot_be_said_is_named(fields: dict, family: str, message: str):
 def test_heads_that_a_family_has_not_are_named(head: HeadConfig, parts: frozenset, family: str, message: str):
     model = dataclasses.replace(MODEL, token_types=0) if family == 'distilbert' else MODEL
     with pytest.raises(InputError, match=message):
-        config_values(model, head, parts, family=family)
+        make_config_json(model, head, parts, family=family)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_export import config_values
+from efficient_attention.interop.config_export import make_config_json
 from efficient_attention.interop.config_import import default_labels, parse_config_json, read_config_json
 from tests.interop.folders import FIXTURES, classes_of
 
@@ -90,7 +90,7 @@ def test_what_several_outputs_of_a_row_are_for(problem_type: str | None, count: 
     known = described('bert_1', 'ForSequenceClassification', **labels)
     assert (known.problem, known.head.outputs) == (problem, count)
     assert known.labels == (() if problem == 'regression' else tuple(labels['id2label'].values()))
-    written = config_values(
+    written = make_config_json(
         known.model, known.head, frozenset({'encoder', 'head'}), family='bert', labels=known.labels, extra=labels
     )
     assert parse_config_json(written).problem == problem

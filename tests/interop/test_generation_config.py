@@ -5,31 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import TextToTextSpecialIds
 from efficient_attention.errors import InputError
 from efficient_attention.interop.generation_config import (
     ForcedTokens,
     end_ids,
     forced_tokens,
-    generation_values,
-    run_generation_config,
+    make_generation_config,
+    read_generation_config,
     task_prefixes,
     task_settings,
     with_token_ids,
     with_trained_token_ids,
 )
 
-IDS = TextToTextIds('file', 9, pad=1, start=0, end=2, unknown=3, mask=None, sentinels=())
+IDS = TextToTextSpecialIds('file', 9, pad=1, start=0, end=2, unknown=3, mask=None, sentinels=())
 
 
 def test_keys_of_the_file(tmp_path: Path):
-    assert generation_values(tmp_path) == {}
+    assert read_generation_config(tmp_path) == {}
     (tmp_path / 'generation_config.json').write_text('{"decoder_start_token_id": 2}')
-    assert generation_values(tmp_path) == {'decoder_start_token_id': 2}
+    assert read_generation_config(tmp_path) == {'decoder_start_token_id': 2}
     for text, message in (('{', 'not JSON'), ('[]', 'no JSON object')):
         (tmp_path / 'generation_config.json').write_text(text)
         with pytest.raises(InputError, match=f'generation_config.json: {message}'):
-            generation_values(tmp_path)
+            read_generation_config(tmp_path)
 
 
 def test_what_the_files_say_counts_more_than_the_tokenizer():
@@ -77,8 +77,8 @@ def test_forced_tokens_are_those_of_the_file_and_without_one_of_the_config():
     ):
         with pytest.raises(InputError, match=said):
             forced_tokens(IDS, values, {})
-    assert forced_tokens(IDS, {}, run_generation_config(IDS, 0)) == ForcedTokens(0, False)
-    assert 'forced_bos_token_id' not in run_generation_config(IDS, -1)
+    assert forced_tokens(IDS, {}, make_generation_config(IDS, 0)) == ForcedTokens(0, False)
+    assert 'forced_bos_token_id' not in make_generation_config(IDS, -1)
 
 
 def test_settings_of_a_task_stand_beside_its_prefix():

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.adapt import extend_positions, tile_position_table
+from efficient_attention.interop.encoder_adaptation import extend_positions, tile_position_table
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from tests.interop.folders import FIXTURES, TEXT_TO_TEXT

@@ -14,7 +14,7 @@ from flax import nnx
 
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.fine_tuning import Head
+from efficient_attention.models.fine_tuning import FineTuningHead
 from efficient_attention.models.pretraining import MaskedLMHead, PairHead
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.pooling import Pooler
@@ -140,9 +140,9 @@ def heads_outputs(pretrained: Pretrained, params: dict, encoder: Encoder, x_BLD:
         outputs['logits'] = (jnp.matmul(x_BLD, out['kernel']) + out['bias'][None, None])[..., 0]
     if head.kind != 'none':
         is_pooled = head.kind in ('sequence', 'choice')
-        own = module(lambda: Head(model, head, rngs=nnx.Rngs(0)), params['head'])(pooled_BD if is_pooled else x_BLD)[
-            'logits'
-        ]
+        own = module(lambda: FineTuningHead(model, head, rngs=nnx.Rngs(0)), params['head'])(
+            pooled_BD if is_pooled else x_BLD
+        )['logits']
         outputs['logits'] = own[:, 0] if head.kind == 'choice' else own
         if head.kind == 'span':
             outputs |= {'start_logits': own[..., 0], 'end_logits': own[..., 1]}

@@ -11,7 +11,7 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.adapt import pick_layers
+from efficient_attention.interop.encoder_adaptation import pick_layers
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.encoder import Encoder
 

@@ -20,10 +20,10 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.translator import DecodingOptions, open_translator
 from efficient_attention.interop.config_import import parse_config_json
 from efficient_attention.interop.huggingface_export import save_pretrained
-from efficient_attention.interop.parameters import CheckpointHeads, parameter_shapes
 from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained
+from efficient_attention.interop.tensor_conversion import CheckpointHeads, parameter_shapes
 from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.text_to_text_sizes import t5_fields
+from efficient_attention.models.encoder_decoder_sizes import t5_fields
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train as train_run
 from tests.data.tokenizers.test_sentencepiece import MODELS, train

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flax import nnx
 
-from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import TextToTextSpecialIds
 from efficient_attention.errors import InputError
 from efficient_attention.inference.decoding_options import DecodingOptions
 from efficient_attention.inference.seq2seq_generator import Seq2SeqGenerator, SourceBatching
@@ -33,7 +33,7 @@ BEAM_DEFAULTS = {'length_penalty': 1.0, 'early_stopping': False}
 def test_tokens_of_generate_by_the_settings_of_a_file(one: dict[str, Any]):
     stated = open_pretrained(TEXT_TO_TEXT / one['model']).generation
     known = {'pad': stated['pad_token_id'], 'start': stated['decoder_start_token_id'], 'end': stated['eos_token_id']}
-    ids = TextToTextIds('file', 61, **known, unknown=None, mask=None, sentinels=())
+    ids = TextToTextSpecialIds('file', 61, **known, unknown=None, mask=None, sentinels=())
     # Where a file does not state them, the defaults of transformers count.
     given = {key: value for key, value in one['settings'].items() if BEAM_DEFAULTS.get(key, ()) != value}
     generation = stated | given

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.wordpiece import word_piece
+from efficient_attention.data.tokenizers.wordpiece import wordpiece_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.tokenizer_files import (
@@ -29,7 +29,7 @@ PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
 
 def lone(path: Path) -> Path:
     """A tokenizer.json with nothing beside it."""
-    word_piece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True).save(str(path))
+    wordpiece_tokenizer({piece: number for number, piece in enumerate(PIECES)}, lowercase=True).save(str(path))
     return path
 
 

@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.modules.context import Context
+from efficient_attention.modules.layer_context import Context
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

@@ -16,8 +16,8 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.cached_decoding import CachedDecoder, DecodeState, read_prompt
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.modules.context import EncodedSource
 from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER
+from efficient_attention.modules.layer_context import EncodedSource
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

@@ -12,7 +12,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.segment_memory import SegmentMemory, empty_slots
+from efficient_attention.models.segment_memory import SegmentMemory, empty_memory_positions
 from tests.models.drawn import drawn
 from tests.models.test_segment_memory import SMALL, WEIGHTS, XL, no_memory
 from tests.tolerances import assert_close
@@ -181,7 +181,7 @@ def test_rate_1_with_an_identity_kernel_is_plain_memory_of_all_slots(kind, compr
         kernel[...] = jax.device_put(np.broadcast_to(np.eye(SMALL['width'], dtype=np.float32), kernel.shape))
     tokens, segments = some_tokens(), some_segments()
     hidden, memory, told = by_segments(decoder, tokens, segments)
-    plain, after, _ = by_segments(decoder, tokens, segments, empty_slots(decoder.config, 2, 9 + 7))
+    plain, after, _ = by_segments(decoder, tokens, segments, empty_memory_positions(decoder.config, 2, 9 + 7))
     assert isinstance(after, SegmentMemory)
     assert_close(hidden, plain)
     joined = [np.concatenate([memory.compressed.states_BNMD, memory.recent.states_BNMD], axis=2)]

@@ -10,7 +10,7 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.pretraining import MaskedLMHead, PairHead
-from efficient_attention.modules.parameters import embedding
+from efficient_attention.modules.layer_constructors import embedding
 from efficient_attention.modules.pooling import Pooler
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close

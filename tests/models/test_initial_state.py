@@ -10,7 +10,7 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.modules.context import EncodedSource
+from efficient_attention.modules.layer_context import EncodedSource
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

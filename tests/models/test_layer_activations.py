@@ -16,9 +16,9 @@ from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.layer_activations import LayerActivations
-from efficient_attention.models.stack import Stack, layer_mechanisms
-from efficient_attention.modules.context import Context, EncodedSource
+from efficient_attention.models.layer_stack import Stack, layer_mechanisms
 from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer, initial_streams
+from efficient_attention.modules.layer_context import Context, EncodedSource
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

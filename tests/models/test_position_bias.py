@@ -15,15 +15,15 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.layer_stack import Stack
 from efficient_attention.models.position_bias import (
     PositionBias,
     alibi_slopes,
     all_pairs_bias,
     bias_of_differences,
-    bucket_numbers,
+    t5_bucket_numbers,
 )
-from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context
+from efficient_attention.modules.layer_context import Context
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -149,7 +149,7 @@ def test_slopes_are_those_of_the_paper(heads: int):
 @pytest.mark.parametrize('count, most', [(32, 128), (8, 20), (4, 3), (64, 1000)])
 def test_buckets(count: int, most: int, causal: bool):
     differences = np.arange(-2 * most, 2 * most + 1)
-    numbers = bucket_numbers(differences, count, most, causal=causal)
+    numbers = t5_bucket_numbers(differences, count, most, causal=causal)
     assert numbers.tolist() == [bucket(int(difference), count, most, causal) for difference in differences]
     unused = {count // 2}  # the first row of later keys, which [CLS] takes
     if most > 3:

@@ -12,10 +12,10 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.layer_stack import Stack
 from efficient_attention.models.reversible import inverse_error, reversible_backward, reversible_forward
-from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context, EncodedSource
 from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer
+from efficient_attention.modules.layer_context import Context, EncodedSource
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

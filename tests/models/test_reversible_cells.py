@@ -10,8 +10,8 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import DirectionStacks
-from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context
+from efficient_attention.models.layer_stack import Stack
+from efficient_attention.modules.layer_context import Context
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

@@ -11,7 +11,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.inference_layout import lay_out_for_inference
-from efficient_attention.models.stack import layer_mechanisms
+from efficient_attention.models.layer_stack import layer_mechanisms
 from efficient_attention.models.uneven_stack import equal_layer_groups, layer_sizes
 from efficient_attention.modules.layer import ConstantSubLayer
 from tests.models.drawn import drawn

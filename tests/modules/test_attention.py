@@ -12,8 +12,8 @@ from efficient_attention.attention.attend import weights_with_options
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context, EncodedSource, LayerMemory
 from efficient_attention.modules.cross_attention import CrossAttention, cross_options, cross_rng
+from efficient_attention.modules.layer_context import Context, EncodedSource, LayerMemory
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close

@@ -12,7 +12,7 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.modules.dense_layer import Dense
-from efficient_attention.modules.parameters import linear
+from efficient_attention.modules.layer_constructors import linear
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 

@@ -8,9 +8,9 @@ from efficient_attention.attention.devices import using_device_tuning
 from efficient_attention.modules.int8 import (
     dequantize_int8,
     fake_quantize,
+    int8_matmul,
     int8_product,
     int8_scale,
-    integer_sums,
     quantize_to_int8,
 )
 from tests.tolerances import assert_close
@@ -47,7 +47,7 @@ def test_products_are_those_of_integers(inputs: int, as_bfloat16: bool):
     assert sums.max() in (inputs * 127 * 127, inputs * 128 * 128)
     with using_device_tuning(codes_as_bfloat16=as_bfloat16):
         found = jax.jit(int8_product)(x, codes, scale)
-        np.testing.assert_array_equal(jax.jit(integer_sums)(own, codes), sums.astype(np.float32))
+        np.testing.assert_array_equal(jax.jit(int8_matmul)(own, codes), sums.astype(np.float32))
     assert_close(found, (sums * np.asarray(token, np.float64) * np.asarray(scale, np.float64)[0]).astype(np.float32))
 
 

@@ -11,8 +11,8 @@ from flax import nnx
 
 from efficient_attention.attention.cache import CacheSpec, init_cache
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, EncodedSource, LayerMemory
 from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, ConstantSubLayer, Layer, residual_sum
+from efficient_attention.modules.layer_context import Context, EncodedSource, LayerMemory
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -189,7 +189,7 @@ def test_new_tokens_meet_no_dropout_whatever_keys_the_context_brings(cell: str):
     @quick
     def all_ways(x: jax.Array) -> tuple:
         if cell == 'none':
-            before = [init_cache(spec, 3, 'float32', rng), layer.cross_attention.fixed_keys(other)]
+            before = [init_cache(spec, 3, 'float32', rng), layer.cross_attention.source_keys_for_decoding(other)]
         else:
             before = [layer.recurrent.empty_state(3)]
         (plain,), *_ = layer.run_with_cache((x,), context, spec, iter(before))

@@ -13,8 +13,8 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context, EncodedSource
 from efficient_attention.modules.cross_attention import CrossAttention
+from efficient_attention.modules.layer_context import Context, EncodedSource
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -128,7 +128,7 @@ def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
     def cross_ways(x: jax.Array, states: jax.Array) -> tuple[jax.Array, jax.Array]:
         other = EncodedSource(states, jnp.ones((2, 7), jnp.int32))
         at_once, _ = cross.run(x, context._replace(other=other))
-        return at_once, cross.run_with_cache(x, context, cross.fixed_keys(other))[0]
+        return at_once, cross.run_with_cache(x, context, cross.source_keys_for_decoding(other))[0]
 
     at_once, fixed = jax.device_get(cross_ways(x, states))
     assert_close(at_once, fixed)

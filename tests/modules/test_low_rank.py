@@ -8,8 +8,8 @@ from flax import nnx
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.feed_forward import FeedForward
-from efficient_attention.modules.low_rank import LowRank, LowRankTable
-from efficient_attention.modules.parameters import embedding
+from efficient_attention.modules.layer_constructors import embedding
+from efficient_attention.modules.low_rank import LowRankDense, LowRankTable
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -19,7 +19,7 @@ CONFIG = ModelConfig(width=8, heads=2, feed_forward_width=32, vocab_size=50, ran
 
 def test_a_dense_layer_is_the_product_of_two():
     module = nnx.merge(*drawn(lambda: FeedForward(CONFIG, rngs=nnx.Rngs(0))))
-    assert isinstance(module.up, LowRank) and not isinstance(module.down, LowRank)
+    assert isinstance(module.up, LowRankDense) and not isinstance(module.down, LowRankDense)
     x_BLD = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
     kernel = np.asarray(module.up.left.kernel[...]) @ np.asarray(module.up.right.kernel[...])
     assert_close(quick(module.up.__call__)(x_BLD), x_BLD @ kernel + np.asarray(module.up.right.bias[...]))

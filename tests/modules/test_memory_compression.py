@@ -14,7 +14,7 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules import memory_compression as module
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import LayerMemory
+from efficient_attention.modules.layer_context import LayerMemory
 from efficient_attention.modules.memory_compression import (
     RECONSTRUCTION,
     auxiliary_losses,

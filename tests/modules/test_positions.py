@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.positions import AxialPositions, rotate, sinusoid
+from efficient_attention.modules.positions import AxialPositions, apply_rotary_positions, sinusoid
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -23,7 +23,7 @@ def test_sinusoid_formula():
 
 def test_rotated_products_depend_on_the_distance_alone():
     q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
-    turned = quick(rotate)
+    turned = quick(apply_rotary_positions)
 
     def at(x: np.ndarray, position: int) -> np.ndarray:
         return np.asarray(turned(x, np.full((1, 1), position, np.int32)))
@@ -35,11 +35,11 @@ def test_rotated_products_depend_on_the_distance_alone():
 
 def test_rotation_keeps_lengths_and_is_nothing_at_position_0():
     x = np.random.default_rng(1).normal(size=(2, 5, 3, 8)).astype(np.float32)
-    positions, turned = np.tile(np.arange(5, dtype=np.int32), (2, 1)), quick(rotate)
+    positions, turned = np.tile(np.arange(5, dtype=np.int32), (2, 1)), quick(apply_rotary_positions)
     out = np.asarray(turned(x, positions))
     assert_close(np.linalg.norm(out, axis=-1), np.linalg.norm(x, axis=-1))
     assert_close(out[:, 0], x[:, 0])
-    assert jax.eval_shape(rotate, x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
+    assert jax.eval_shape(apply_rotary_positions, x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
 
 
 def axial(shape: tuple[int, ...], widths: tuple[int, ...], *, is_sum: bool) -> tuple[AxialPositions, list[np.ndarray]]:

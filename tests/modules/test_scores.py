@@ -12,8 +12,8 @@ from efficient_attention.attention.attend import weights_with_options
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context, EncodedSource
 from efficient_attention.modules.cross_attention import CrossAttention
+from efficient_attention.modules.layer_context import Context, EncodedSource
 from tests.attention import contract
 from tests.attention.cells import quick
 from tests.models.drawn import drawn
@@ -77,7 +77,11 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
         out, operands = module.run(X, context)
         options = operands.add_to_options(CallOptions(query_segments=SEGMENTS, key_segments=segments))
         weights = weights_with_options(operands.query_BLHK, operands.key_BMHK, mechanism, options)
-        again = module.run_with_cache(X, Context(SEGMENTS, POSITIONS), module.fixed_keys(OTHER)) if is_cross else None
+        again = (
+            module.run_with_cache(X, Context(SEGMENTS, POSITIONS), module.source_keys_for_decoding(OTHER))
+            if is_cross
+            else None
+        )
         return out, weights, again
 
     out, weights, again = jax.device_get(all_ways())
@@ -112,7 +116,7 @@ def test_local_p_reads_where_its_parameters_say(score: str):
         return jnp.sin(out).sum(), (
             out,
             operands.centres_BLH,
-            module.run_with_cache(X, context, module.fixed_keys(OTHER))[0],
+            module.run_with_cache(X, context, module.source_keys_for_decoding(OTHER))[0],
         )
 
     gradients, (out, centres, from_fixed) = jax.device_get(run(params))

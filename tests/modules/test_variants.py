@@ -16,16 +16,16 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.fine_tuning import FineTuningModel, Head
+from efficient_attention.models.fine_tuning import FineTuningHead, FineTuningModel
+from efficient_attention.models.layer_stack import Stack
 from efficient_attention.models.pretraining import MaskedLMHead, PairHead
 from efficient_attention.models.segment_memory import SegmentMemory
-from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import Attention
-from efficient_attention.modules.context import Context
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.layer_context import Context
 from efficient_attention.modules.pooling import Pooler
-from efficient_attention.modules.recurrent import Recurrent
+from efficient_attention.modules.recurrent_sub_layer import RecurrentSubLayer
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -41,7 +41,7 @@ MODULES = {
     'attention': (Attention, (X, SEGMENTS, POSITIONS), True),
     'feed_forward': (FeedForward, (X,), False),
     'layer': (Layer, (X, SEGMENTS, POSITIONS), True),
-    'recurrent': (Recurrent, (X, SEGMENTS), True),
+    'recurrent': (RecurrentSubLayer, (X, SEGMENTS), True),
     'stack': (Stack, (X, SEGMENTS, POSITIONS), True),
     'embeddings': (Embeddings, (TOKENS, TOKENS % 2, POSITIONS), True),
     'pooler': (Pooler, (X[:, 0],), False),
@@ -67,7 +67,7 @@ def check_variants(apply: Callable, *arguments: Any) -> None:
 @pytest.mark.parametrize('name', MODULES)
 def test_a_module_in_every_variant(name: str):
     make, arguments, takes_key = MODULES[name]
-    config = dataclasses.replace(CONFIG, cell='gru', state_dropout_rate=0.5) if make is Recurrent else CONFIG
+    config = dataclasses.replace(CONFIG, cell='gru', state_dropout_rate=0.5) if make is RecurrentSubLayer else CONFIG
     graph, state = drawn(lambda: make(config, rngs=nnx.Rngs(0)))
 
     def apply(state: dict, *arguments: jax.Array) -> jax.Array:
@@ -156,10 +156,18 @@ CASES: dict[str, tuple] = {
         (X, SEGMENTS, POSITIONS, IS_GLOBAL),
     ),
     'choices': (functools.partial(FineTuningModel, PLAIN, HeadConfig(kind='choice')), answer, (CHOICES,)),
-    'head of rows': (functools.partial(Head, PLAIN, HeadConfig(kind='sequence', outputs=3)), answer, (X[:, 0],)),
-    'head of tokens': (functools.partial(Head, PLAIN, HeadConfig(kind='token')), answer, (X,)),
-    'head of spans': (functools.partial(Head, PLAIN, HeadConfig(kind='span', feed_forward=True)), answer, (X,)),
-    'head of several hops': (functools.partial(Head, PLAIN, HeadConfig(kind='multi_hop')), answer, (X,)),
+    'head of rows': (
+        functools.partial(FineTuningHead, PLAIN, HeadConfig(kind='sequence', outputs=3)),
+        answer,
+        (X[:, 0],),
+    ),
+    'head of tokens': (functools.partial(FineTuningHead, PLAIN, HeadConfig(kind='token')), answer, (X,)),
+    'head of spans': (
+        functools.partial(FineTuningHead, PLAIN, HeadConfig(kind='span', feed_forward=True)),
+        answer,
+        (X,),
+    ),
+    'head of several hops': (functools.partial(FineTuningHead, PLAIN, HeadConfig(kind='multi_hop')), answer, (X,)),
 }
 
 

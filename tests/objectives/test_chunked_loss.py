@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.objectives.chunked_loss import by_chunks, chunked_sums
+from efficient_attention.objectives.chunked_loss import chunked_sums, split_into_position_chunks
 from efficient_attention.objectives.fine_tuning import class_sums
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from tests.models.drawn import drawn
@@ -79,7 +79,7 @@ def test_rows_over_eight_devices_give_the_same():
 
 def test_chunks_hold_positions_in_order_and_zeros_after_the_end():
     x = jnp.arange(1, 11).reshape(2, 5)
-    assert by_chunks(x, 2).tolist() == [[[1, 2], [6, 7]], [[3, 4], [8, 9]], [[5, 0], [10, 0]]]
+    assert split_into_position_chunks(x, 2).tolist() == [[[1, 2], [6, 7]], [[3, 4], [8, 9]], [[5, 0], [10, 0]]]
 
 
 # ---- through the decoder and its objective ----

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.models.layer_activations import HiddenStates
+from efficient_attention.models.layer_activations import DistillationActivations
 from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.objectives.teacher_student_states import (
     compared_states,
@@ -14,7 +14,9 @@ from efficient_attention.objectives.teacher_student_states import (
 
 RNG = np.random.default_rng(0)
 QUERY, KEY, VALUE = (jnp.asarray(RNG.normal(size=(3, 6, 5, 2, 4))) for _ in range(3))
-INSIDE = HiddenStates(jnp.asarray(RNG.normal(size=(4, 6, 5, 8))), AttentionOperands(QUERY, KEY, value_BMHK=VALUE))
+INSIDE = DistillationActivations(
+    jnp.asarray(RNG.normal(size=(4, 6, 5, 8))), AttentionOperands(QUERY, KEY, value_BMHK=VALUE)
+)
 ALL = ('cosine', 'hidden', 'embeddings', 'attention', 'value_relations')
 
 
@@ -29,7 +31,7 @@ def test_states_count_from_the_embeddings_and_attention_from_the_first_layer():
 
 def test_only_what_a_term_needs_is_taken():
     assert set(compared_states(INSIDE, ('hidden',), (1,))) == {'hidden'}
-    assert set(compared_states(HiddenStates(INSIDE.states_NBLD, None), ('cosine',), (3,))) == {'cosine'}
+    assert set(compared_states(DistillationActivations(INSIDE.states_NBLD, None), ('cosine',), (3,))) == {'cosine'}
 
 
 @pytest.mark.parametrize('rows', [6, 3])  # 3 rows of two choices

@@ -9,11 +9,11 @@ from efficient_attention.objectives import distillation
 cosine_sum, logits_sum, relations_sum, soft_targets, squared_sum = map(
     jax.jit,
     (
-        distillation.cosine_sum,
+        distillation.cosine_distance_sum,
         distillation.attention_logits_error_sum,
         distillation.attention_relations_kl_sum,
         distillation.soft_target_kl,
-        distillation.squared_sum,
+        distillation.squared_error_sum,
     ),
 )
 
@@ -74,7 +74,7 @@ def test_the_sum_of_cosines():
 
 
 def test_a_vector_of_zeros_has_no_gradient_that_is_not_finite():
-    gradient_of_cosines = jax.jit(jax.grad(distillation.cosine_sum))
+    gradient_of_cosines = jax.jit(jax.grad(distillation.cosine_distance_sum))
     assert np.isfinite(gradient_of_cosines(np.zeros((2, 5, 6), np.float32), numbers(2, 5, 6), TOKENS)).all()
 
 

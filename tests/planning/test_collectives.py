@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from efficient_attention.planning.collectives import (
-    Collective,
+    CollectiveTotal,
     collectives_of,
-    device_groups,
+    communication_groups,
     find_collectives,
     mesh_axes_of_groups,
     sent_bytes,
@@ -18,10 +18,10 @@ from tests.planning.small_program import MESH, TEXT
 def test_collectives_of_a_program():
     """On devices 0 to 7 tensor is the fastest axis; the loop runs three times, the gather in two parts is one."""
     found = {one.kind: one for one in collectives_of(parse_program(TEXT), MESH)}
-    assert found['all-reduce'] == Collective('all-reduce', 'data', 3, 3 * 2 * 2 * 0.5 * 4 * 16 * 4)
-    assert found['all-gather'] == Collective('all-gather', 'data+fsdp', 1, 3 * 2 * 8 * 2)
-    assert found['reduce-scatter'] == Collective('reduce-scatter', 'tensor', 1, 0.5 * 8 * 16 * 4)
-    assert found['collective-permute'] == Collective('collective-permute', 'data', 1, 2 * 8 * 2)
+    assert found['all-reduce'] == CollectiveTotal('all-reduce', 'data', 3, 3 * 2 * 2 * 0.5 * 4 * 16 * 4)
+    assert found['all-gather'] == CollectiveTotal('all-gather', 'data+fsdp', 1, 3 * 2 * 8 * 2)
+    assert found['reduce-scatter'] == CollectiveTotal('reduce-scatter', 'tensor', 1, 0.5 * 8 * 16 * 4)
+    assert found['collective-permute'] == CollectiveTotal('collective-permute', 'data', 1, 2 * 8 * 2)
 
 
 def test_collectives_that_stand_alone_count_each_though_they_share_a_channel():
@@ -29,7 +29,7 @@ def test_collectives_that_stand_alone_count_each_though_they_share_a_channel():
     (line,) = (line for line in TEXT.splitlines() if '%shifted' in line)
     twice = TEXT.replace(line, line + '\n' + line.replace('%shifted', '%shifted.1').replace('(%b)', '(%shifted)'))
     found = {one.kind: one for one in collectives_of(parse_program(twice), MESH)}
-    assert found['collective-permute'] == Collective('collective-permute', 'data', 2, 2 * 2 * 8 * 2)
+    assert found['collective-permute'] == CollectiveTotal('collective-permute', 'data', 2, 2 * 2 * 8 * 2)
 
 
 def test_results_are_those_of_the_whole_collective():
@@ -64,7 +64,7 @@ def test_results_are_those_of_the_whole_collective():
     ],
 )
 def test_groups(attributes, groups):
-    np.testing.assert_array_equal(device_groups(attributes, 4), groups)
+    np.testing.assert_array_equal(communication_groups(attributes, 4), groups)
 
 
 def test_axes_are_those_along_which_members_differ():

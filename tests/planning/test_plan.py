@@ -60,7 +60,7 @@ def test_rows_of_a_batch_divide_over_devices_and_micro_batches():
 
 def test_the_estimate_of_a_step_says_what_it_follows_from(monkeypatch):
     cost = planning.Cost(flops=197e12, bytes=819e9 / 2, cycles=2 * CHIPS['v5e'].clock)
-    sent = [planning.Collective('all-gather', 'fsdp', 1, CHIPS['v5e'].link / 4)]
+    sent = [planning.CollectiveTotal('all-gather', 'fsdp', 1, CHIPS['v5e'].link / 4)]
     monkeypatch.setattr(planning, 'peak_flops', lambda _: 197e12)
     estimate = estimate_step_time(parse_topology('v5e:2x2'), tiny_step(), cost, sent)
     assert estimate == StepTimeEstimate(1.0, 0.5, 2.0, 0.25) and estimate.step_seconds == 2.25

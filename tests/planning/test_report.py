@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from efficient_attention.planning.plan import LargestBatch, StepTimeEstimate, plan_of
-from efficient_attention.planning.report import format_plan, row_length, teacher_lines
+from efficient_attention.planning.plan import LargestBatch, StepTimeEstimate, plan_of_compiled_step
+from efficient_attention.planning.report import format_plan, missing_teacher_lines, row_length
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
 
 def test_a_plan_in_lines():
-    plan = plan_of(TOPOLOGY, tiny_step(), 8, LargestBatch(16, {8: 2**20, 16: 2**21}))
+    plan = plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, LargestBatch(16, {8: 2**20, 16: 2**21}))
     text = format_plan(plan)
     assert text.startswith('8,936 parameters on 2 cpu device(s) (data 1 x fsdp 2')
     assert ', a batch of 8 rows of 32 tokens' in text.split('\n')[0]
@@ -27,12 +27,12 @@ def test_a_plan_in_lines():
 def test_a_plan_says_what_it_leaves_out_of_a_student():
     config = SimpleNamespace(distill=SimpleNamespace(is_enabled=True))
     plan: Any = SimpleNamespace(step=SimpleNamespace(run=SimpleNamespace(config=config)))
-    assert [line[:24] for line in teacher_lines(plan)] == ['without distill.teacher,']
-    assert not list(teacher_lines(plan_of(TOPOLOGY, tiny_step(), 8, None)))
+    assert [line[:24] for line in missing_teacher_lines(plan)] == ['without distill.teacher,']
+    assert not list(missing_teacher_lines(plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, None)))
 
 
 def test_a_time_names_its_source():
-    plan = plan_of(TOPOLOGY, tiny_step(), 8, None)
+    plan = plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, None)
     by_compiler = dataclasses.replace(plan, estimate=StepTimeEstimate(0.001, 0.002, 0.004, 0.001))
     assert "time of a step: 5 ms, the compiler's estimate and then sending\n" in format_plan(by_compiler)
     by_roofline = dataclasses.replace(plan, estimate=StepTimeEstimate(0.001, 0.002, None, 0.001))
@@ -53,7 +53,7 @@ def test_rows_of_two_texts_have_two_lengths():
 
 def test_a_program_that_no_device_holds():
     memory = dataclasses.replace(tiny_step().memory, temporary=2**60)
-    plan = plan_of(
+    plan = plan_of_compiled_step(
         TOPOLOGY, dataclasses.replace(tiny_step(), program=None, memory=memory), 8, LargestBatch(0, {8: 2**40})
     )
     assert ': does not fit\n' in format_plan(plan)

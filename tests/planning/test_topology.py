@@ -7,7 +7,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.host_memory import host_memory
-from efficient_attention.planning.topology import Topology, devices_of, parse_topology
+from efficient_attention.planning.topology import Topology, make_topology_devices, parse_topology
 
 WITH_LIBTPU, WITH_CUDA = (
     pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f'needs {package}: make plan')
@@ -40,27 +40,27 @@ def test_other_texts_are_refused(text, message):
 
 
 def test_devices_of_a_cpu_are_those_of_this_process():
-    assert devices_of(parse_topology('cpu:2')) == jax.devices()[:2]
+    assert make_topology_devices(parse_topology('cpu:2')) == jax.devices()[:2]
     with pytest.raises(InputError, match='cpu:99: JAX has started with 8 CPU devices'):
-        devices_of(parse_topology('cpu:99'))
+        make_topology_devices(parse_topology('cpu:99'))
 
 
 def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, 'find_spec', lambda _: None)
     for text, package in (('v5e:2x2', 'libtpu'), ('h200:8', 'jax_cuda13_plugin')):
         with pytest.raises(InputError, match=f'{text} needs {package}; run `make plan`'):
-            devices_of(parse_topology(text))
+            make_topology_devices(parse_topology(text))
 
 
 @WITH_LIBTPU
 def test_devices_of_a_tpu():
-    devices = devices_of(parse_topology('v5e:2x2'))
+    devices = make_topology_devices(parse_topology('v5e:2x2'))
     assert len(devices) == 4 and devices[0].platform == 'tpu'
     with pytest.raises(InputError, match='v5e:3x5'):
-        devices_of(parse_topology('v5e:3x5'))
+        make_topology_devices(parse_topology('v5e:3x5'))
 
 
 @WITH_CUDA
 def test_devices_of_a_gpu():
-    devices = devices_of(parse_topology('h200:8'))
+    devices = make_topology_devices(parse_topology('h200:8'))
     assert len(devices) == 8 and devices[0].device_kind == 'NVIDIA H200'

@@ -3,9 +3,9 @@
 import functools
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.planning.step import PlannedStep, compile_step
-from efficient_attention.planning.topology import devices_of, parse_topology
-from efficient_attention.training.fill_config import config_without_data
+from efficient_attention.planning.step_compilation import PlannedStep, compile_step
+from efficient_attention.planning.topology import make_topology_devices, parse_topology
+from efficient_attention.training.fill_config import fill_config_for_plan
 from tests.training.tiny_run import get_config
 
 TOPOLOGY = parse_topology('cpu:2')
@@ -16,10 +16,10 @@ def config() -> RunConfig:
     values = get_config()
     values.data.source = 'text:/nowhere/*.txt'
     values.mesh.fsdp = 2
-    return config_without_data(values.to_dict())
+    return fill_config_for_plan(values.to_dict())
 
 
 @functools.cache
 def tiny_step() -> PlannedStep:
     """Its step."""
-    return compile_step(config(), devices_of(TOPOLOGY))
+    return compile_step(config(), make_topology_devices(TOPOLOGY))

@@ -8,16 +8,16 @@ STOPPED = """
     import jax
     import train as entry
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-    from efficient_attention.processes import relay
+    from efficient_attention.processes import coordinator_relay
     from efficient_attention.training import loop
     from efficient_attention.commands.command_line import run_command
     from efficient_attention.training.fill_config import fill_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
-    received_from = relay.received_from
+    receive_bytes = relay.receive_bytes
 
     def received_late(source):
-        received = received_from(source)
+        received = receive_bytes(source)
         time.sleep(0.05 if len(taken) >= 5 else 0.0)
         return received
 
@@ -42,7 +42,7 @@ STOPPED = """
             loop.Trainer.next_batch = next_batch_or_stop
         train(config, workdir, **opened)
 
-    loop.train, loop.Trainer.next_batch, relay.received_from = train_both, next_batch_noted, received_late
+    loop.train, loop.Trainer.next_batch, coordinator_relay.receive_bytes = train_both, next_batch_noted, received_late
     run_command(entry.main)
 """
 

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import os, sys
-from efficient_attention.processes.hosts import suppress_native_stdout
+from efficient_attention.processes.join_hosts import suppress_native_stdout
 before = sys.stdout
 try:
     with suppress_native_stdout():

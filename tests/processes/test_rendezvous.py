@@ -12,17 +12,17 @@ import pytest
 
 from efficient_attention.errors import InputError, PeerError
 from efficient_attention.processes import rendezvous
-from efficient_attention.processes.channel import Channel
-from efficient_attention.processes.hosts import free_port
-from efficient_attention.processes.relay import LOOPBACK, close_connection
+from efficient_attention.processes.coordinator_relay import LOOPBACK, close_connection
+from efficient_attention.processes.join_hosts import find_free_port
+from efficient_attention.processes.message_channel import MessageChannel
 from efficient_attention.processes.rendezvous import (
     ProcessIdentity,
     RendezvousAddress,
     RendezvousResult,
+    connect_all_processes,
     connect_to_process_0,
     describe_mismatch,
     facts_to_compare,
-    meet_all_processes,
 )
 
 FACTS = {'config.train.seed': 1, 'code': 'aa'}
@@ -30,12 +30,12 @@ FACTS = {'config.train.seed': 1, 'code': 'aa'}
 
 def gather(numbers: Sequence[int], *, count: int = 0, seconds: float = 5.0, **other: Any) -> list[Any]:
     """What becomes of each process; `other`: facts of the last one, in the place of FACTS."""
-    address = f'{LOOPBACK}:{free_port(LOOPBACK)}'
+    address = f'{LOOPBACK}:{find_free_port(LOOPBACK)}'
 
     def come(place: int, number: int) -> Any:
         facts = other if other and place == len(numbers) - 1 else FACTS
         try:
-            return meet_all_processes(
+            return connect_all_processes(
                 RendezvousAddress(address, count or len(numbers), number, seconds), facts, lambda near, _: near.close()
             )
         except (InputError, PeerError) as error:
@@ -99,7 +99,7 @@ def test_another_program_at_the_address_is_named(monkeypatch: pytest.MonkeyPatch
     with socket.create_server((LOOPBACK, 0)) as server:
         address = f'{LOOPBACK}:{server.getsockname()[1]}'
         with pytest.raises(InputError, match='process 0 cannot listen there .another program listens there.; --bind'):
-            meet_all_processes(RendezvousAddress(address, 2, 0, 5.0), FACTS, lambda near, _: near.close())
+            connect_all_processes(RendezvousAddress(address, 2, 0, 5.0), FACTS, lambda near, _: near.close())
 
 
 def test_a_number_out_of_range_is_named():
@@ -109,10 +109,12 @@ def test_a_number_out_of_range_is_named():
 
 def test_another_number_of_processes_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, 'LATE_SECONDS', 0.2)
-    address = f'{LOOPBACK}:{free_port(LOOPBACK)}'
+    address = f'{LOOPBACK}:{find_free_port(LOOPBACK)}'
     with ThreadPoolExecutor(2) as pool:
         places = [RendezvousAddress(address, 3, 0, 5.0), RendezvousAddress(address, 2, 1, 5.0)]
-        errors = [one.exception() for one in [pool.submit(meet_all_processes, place, FACTS, print) for place in places]]
+        errors = [
+            one.exception() for one in [pool.submit(connect_all_processes, place, FACTS, print) for place in places]
+        ]
     assert only_line(errors, InputError) == 'process 1 (host h, pid 1) has --process_count=2, process 0 has 3'
 
 
@@ -122,7 +124,7 @@ def test_different_facts_are_named():
 
 
 def test_a_stranger_is_not_listened_to():
-    address = (LOOPBACK, free_port(LOOPBACK))
+    address = (LOOPBACK, find_free_port(LOOPBACK))
     served = []
 
     def relay(connection: socket.socket, received: bytes) -> None:
@@ -131,18 +133,18 @@ def test_a_stranger_is_not_listened_to():
 
     with ThreadPoolExecutor(1) as pool:
         place = RendezvousAddress(f'{address[0]}:{address[1]}', 2, 0, 10.0)
-        zero = pool.submit(meet_all_processes, place, FACTS, relay)
+        zero = pool.submit(connect_all_processes, place, FACTS, relay)
         for said in (b'GET / HTTP/1.1\r\n', b'{"hello": 1}\n', b'{"relay": "guess"}\nwords', b''):
             with connect_to_process_0(address, time.monotonic() + 5).connection as stranger:
                 stranger.sendall(said)
                 stranger.shutdown(socket.SHUT_WR)
                 stranger.settimeout(5)
                 assert stranger.recv(100) == b''
-        one = meet_all_processes(RendezvousAddress(place.address, 2, 1, 10.0), FACTS, relay)
+        one = connect_all_processes(RendezvousAddress(place.address, 2, 1, 10.0), FACTS, relay)
         with closing([zero.result(), one]):
             with pytest.raises(InputError, match='all 2 processes of the run at this address are there already'):
-                meet_all_processes(RendezvousAddress(place.address, 2, 1, 10.0), FACTS, relay)
-            friend = Channel(socket.create_connection(address))
+                connect_all_processes(RendezvousAddress(place.address, 2, 1, 10.0), FACTS, relay)
+            friend = MessageChannel(socket.create_connection(address))
             friend.send({'relay': one.token})
             friend.connection.settimeout(5)
             assert friend.connection.recv(100) == b'' and served == [b'']

@@ -120,7 +120,7 @@ def test_a_main_thread_that_goes_on_is_ended(watch: StopSignalThread, left: Left
 
 @pytest.mark.parametrize('second, code', [(signal.SIGINT, 143), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_a_run_that_saves(watch: StopSignalThread, left: Left, capfd, second: int, code: int):
-    signal.signal(signal.SIGTERM, lambda *_: None)  # as `StopSignal` does it
+    signal.signal(signal.SIGTERM, lambda *_: None)  # as `GracefulStop` does it
     signal.signal(signal.SIGINT, lambda *_: None)
     watch.enter_stage(StopStage.SAVING)
     stopped()

@@ -11,7 +11,7 @@ import pytest
 
 from efficient_attention.errors import PeerError
 from efficient_attention.processes import stop_agreement as module
-from efficient_attention.processes.channel import Message
+from efficient_attention.processes.message_channel import Message
 from efficient_attention.processes.stop_agreement import StopAgreement
 
 LAST = 12  # points of a run

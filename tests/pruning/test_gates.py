@@ -8,10 +8,10 @@ from efficient_attention.pruning.pruner import (
     HIGH,
     LOW,
     TEMPERATURE,
-    chance_of_opening,
     hard_concrete,
+    open_gate_probability,
+    sample_open_uniform,
     straight_through,
-    uniform_draws,
 )
 from tests.tolerances import assert_close
 
@@ -36,7 +36,7 @@ def test_hard_concrete_gates_are_the_papers():
 
 def test_the_penalty_is_the_share_of_gates_that_open():
     scores = jnp.full(40_000, 0.4)
-    gates = hard_concrete(scores, uniform_draws(jax.random.key(0), scores.shape))
-    chance = float(chance_of_opening(scores[0]))
+    gates = hard_concrete(scores, sample_open_uniform(jax.random.key(0), scores.shape))
+    chance = float(open_gate_probability(scores[0]))
     assert abs(float((gates > 0.0).mean()) - chance) < 3 * np.sqrt(chance * (1 - chance) / scores.size)
     assert HIGH > 1.0 > 0.0 > LOW

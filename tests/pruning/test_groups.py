@@ -10,12 +10,12 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.prune import PruneConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.encoder import Encoder
-from efficient_attention.pruning.groups import Group, find_groups
+from efficient_attention.pruning.groups import PruningGroup, find_groups
 
 SIZES = {'vocab_size': 11, 'width': 8, 'heads': 2, 'layers': 3, 'feed_forward_width': 12, 'max_length': 4}
 
 
-def groups_of(attention: str, feed_forward: str, block: int = 32, **fields: object) -> dict[str, Group]:
+def groups_of(attention: str, feed_forward: str, block: int = 32, **fields: object) -> dict[str, PruningGroup]:
     model = ModelConfig(**(SIZES | fields))
     shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(Encoder(model, rngs=nnx.Rngs(0)))))
     config = PruneConfig(method='magnitude', attention=attention, feed_forward=feed_forward, block=block)

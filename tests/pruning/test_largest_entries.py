@@ -5,9 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.pruning.largest_entries import are_largest, are_largest_of_each, kth_largest
+from efficient_attention.pruning.largest_entries import (
+    kth_largest,
+    largest_entries_mask,
+    largest_entries_mask_per_layer,
+)
 
-FIND = jax.jit(lambda arrays, count: are_largest(arrays, count))
+FIND = jax.jit(lambda arrays, count: largest_entries_mask(arrays, count))
 
 
 def by_sorting(x: np.ndarray, count: int) -> np.ndarray:
@@ -48,5 +52,5 @@ def test_several_arrays_are_compared_with_one_another():
 
 def test_each_layer_has_its_own():
     x = np.random.default_rng(2).normal(size=(3, 4, 6)).round(1).astype(np.float32)
-    found = jax.jit(are_largest_of_each)(jnp.asarray(x), jnp.int32(5))
+    found = jax.jit(largest_entries_mask_per_layer)(jnp.asarray(x), jnp.int32(5))
     np.testing.assert_array_equal(found, np.stack([by_sorting(one, 5) for one in x]))

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.recurrence.recur import LearnedCell, recur
+from efficient_attention.recurrence.run_cell import LearnedCell, run_cell
 from tests.attention.cells import quick
-from tests.recurrence.test_recur import RNG, SEGMENTS, B, X, cell_named, operands_of
+from tests.recurrence.test_run_cell import RNG, SEGMENTS, B, X, cell_named, operands_of
 from tests.tolerances import assert_close
 
 
@@ -23,12 +23,14 @@ def test_a_mask_multiplies_the_state_in_its_product_alone(name: str):
     step = np.float32(1e-2) * np.sign(p[matrix])
 
     def loss(matrix_of: jax.Array) -> jax.Array:
-        return jnp.square(recur(LearnedCell(cell, p | {matrix: matrix_of}), X, SEGMENTS, state_mask_BU=mask)[0]).sum()
+        return jnp.square(
+            run_cell(LearnedCell(cell, p | {matrix: matrix_of}), X, SEGMENTS, state_mask_BU=mask)[0]
+        ).sum()
 
     @quick
     def all_ways(matrix_of: jax.Array) -> tuple:
         def run(factor: float, mask_BU: jax.Array | None) -> jax.Array:
-            return recur(LearnedCell(cell, p | {matrix: factor * matrix_of}), X, state_mask_BU=mask_BU)[0]
+            return run_cell(LearnedCell(cell, p | {matrix: factor * matrix_of}), X, state_mask_BU=mask_BU)[0]
 
         outs = run(1.0, jnp.zeros((B, units))), run(0.0, None), run(1.0, jnp.ones((B, units))), run(1.0, None)
         return outs, jax.grad(loss)(matrix_of), loss(matrix_of + step), loss(matrix_of - step)
@@ -52,7 +54,7 @@ def loops(jaxpr: Any) -> Any:
 def test_no_scan_carries_or_adds_up_the_gradient_of_a_matrix():
     cell, units = cell_named('lstm')
     p = operands_of(cell, units)
-    program = jax.make_jaxpr(jax.grad(lambda p: recur(LearnedCell(cell, p), X)[0].sum()))(p)
+    program = jax.make_jaxpr(jax.grad(lambda p: run_cell(LearnedCell(cell, p), X)[0].sum()))(p)
     bodies = list(loops(program.jaxpr))
     assert len(bodies) == 2  # forward and backward
     shapes = [variable.aval.shape for body in bodies for equation in body.eqns for variable in equation.outvars]

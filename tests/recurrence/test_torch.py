@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.recurrence.cells import cell_of
-from efficient_attention.recurrence.recur import LearnedCell, recur
-from tests.recurrence.test_recur import value_and_gradients
+from efficient_attention.recurrence.cells import find_cell
+from efficient_attention.recurrence.run_cell import LearnedCell, run_cell
+from tests.recurrence.test_run_cell import value_and_gradients
 from tests.tolerances import assert_close
 
 GIVEN = json.loads((Path(__file__).parent / 'torch_cells.json').read_text(encoding='utf-8'))
@@ -31,10 +31,10 @@ def test_a_cell_is_torchs_forward_and_backward(name: str):
     if name != 'gru':
         operands['bias'] = operands['bias'] + operands.pop('recurrent_bias')
         del expected['recurrent_bias']
-    cell = cell_of(name, given['x'].shape[-1], given['out'].shape[-1])
+    cell = find_cell(name, given['x'].shape[-1], given['out'].shape[-1])
     operands = {key: jnp.asarray(one) for key, one in operands.items()}
     (_, out), gradients = value_and_gradients(
-        lambda p, x: recur(LearnedCell(cell, p), x)[0], operands, jnp.asarray(given['x'])
+        lambda p, x: run_cell(LearnedCell(cell, p), x)[0], operands, jnp.asarray(given['x'])
     )
     assert_close(out, given['out'], within=1e-5)
     assert_close(gradients, (expected, given['of_x']), gradient=True)

@@ -25,7 +25,7 @@ def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
     program = f"import json, os, sys; print('noise'); print(json.dumps({figures}))"
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--steps', '7', '--length', '512'])
     _, _, options = benchmark.read_command_line()
-    found = step.with_tokens_per_second(
+    found = step.add_tokens_per_second(
         benchmark.run_measurement_process(
             [sys.executable, '-c', program], step.benchmark_shape(512, options.steps, {}), options.allocator
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from scripts.make_results import RESULTS, page_text, table_text
+from scripts.make_results import RESULTS, format_page, format_table
 
 SECTION = {
     'title': 'Speed',
@@ -20,12 +20,12 @@ PAGE = {'title': 'Measured', 'about': 'How fast it is.', 'guide': 'attention.md'
 
 def text_of(folder: Path, page: dict) -> str:
     (folder / 'speed.json').write_text(json.dumps(page), encoding='utf-8')
-    return page_text(folder / 'speed.json')
+    return format_page(folder / 'speed.json')
 
 
 @pytest.mark.parametrize('source', sorted(RESULTS.glob('*.json')), ids=lambda path: path.name)
 def test_a_page_is_what_its_json_says(source: Path):
-    assert source.with_suffix('.md').read_text(encoding='utf-8') == page_text(source), (
+    assert source.with_suffix('.md').read_text(encoding='utf-8') == format_page(source), (
         'stale: run .venv/bin/python scripts/make_results.py'
     )
 
@@ -50,9 +50,9 @@ def test_what_a_page_says(tmp_path: Path):
 def test_a_table_of_trained_cells():
     [name] = [path for path in (RESULTS / 'data').glob('arena_recall.json')]
     columns = json.loads(name.read_text(encoding='utf-8'))['cells']['recall']
-    text = table_text('a section', {'grid': name.name, 'rows': ['recall']})
+    text = format_table('a section', {'grid': name.name, 'rows': ['recall']})
     assert all(f'| {column} | ' in text for column in columns) and '#' not in text
-    assert 'steps/s' in text and 'steps/s' not in table_text(
+    assert 'steps/s' in text and 'steps/s' not in format_table(
         'a section', {'grid': name.name, 'rows': ['recall'], 'speed': False}
     )
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.workdir.config_file import claim_workdir
 from tests.scripts.called import refusal_of

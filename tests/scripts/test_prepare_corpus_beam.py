@@ -12,10 +12,10 @@ import pytest
 
 from configs.text_to_text.common import text_to_text_config
 from efficient_attention.config.data import DataConfig
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.corpus.corpus_split_writer import SplitWriter
 from efficient_attention.data.corpus.prepare import prepare_corpus
-from efficient_attention.data.corpus.writer import SplitWriter
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.tasks.denoising import DenoisingTask
 from scripts.prepare_corpus_beam import ROOT, file_sources, split_own_and_beam_flags, unwrap_worker_error

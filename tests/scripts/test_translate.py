@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.inference import translate_file
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.training.run import build_run

@@ -5,7 +5,7 @@ import string
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.tokenizers.wordpiece import word_piece
+from efficient_attention.data.tokenizers.wordpiece import wordpiece_tokenizer
 
 SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '[unused1]', '[unused2]')
 
@@ -14,7 +14,7 @@ def letters(special: tuple[str, ...] = SPECIAL) -> TextEncoder:
     """BERT's tokenizer, each letter, digit and mark a piece; a word with any other character is [UNK]."""
     characters = string.ascii_lowercase + string.digits
     pieces = [*special, *characters, *(f'##{one}' for one in characters), *string.punctuation]
-    tokenizer = word_piece({piece: id for id, piece in enumerate(pieces)}, lowercase=True)
+    tokenizer = wordpiece_tokenizer({piece: id for id, piece in enumerate(pieces)}, lowercase=True)
     tokenizer.encode_special_tokens = True
     return TextEncoder(tokenizer, pad=0, cls=2, sep=3, mask=4, size=len(pieces))
 

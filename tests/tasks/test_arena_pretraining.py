@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from configs.arena import get_config
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.tokenizers.fixed_vocabulary import FIRST_WORD

@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_has_the_slots_of_one_that_never_stopped(folder, work
     config = compressed(folder)
     with monkeypatch.context() as patch:
         steps = itertools.count(1)
-        patch.setattr('efficient_attention.training.guarded_run.StopSignal.is_stop_due', lambda _: next(steps) == 3)
+        patch.setattr('efficient_attention.training.guarded_run.GracefulStop.is_stop_due', lambda _: next(steps) == 3)
         with pytest.raises(RunStopped):
             train(config, folder / 'stopped')
     saved = state_of(config, folder / 'stopped', 3).carry

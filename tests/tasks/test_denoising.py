@@ -8,11 +8,11 @@ import pytest
 
 from configs.text_to_text.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text_special_ids import find_text_to_text_special_ids
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.denoising import DenoisingTask, max_text_lengths
@@ -103,7 +103,7 @@ def documents_of(corpus: dict[str, Any], task: DenoisingTask) -> list[str]:
 def test_source_and_target_of_span_corruption_give_the_documents_back(corpus: dict[str, Any]):
     """From documents through a tokenizer to rows, and back to every character."""
     task = DenoisingTask(config_of(corpus, **ALL_LETTERS))
-    sentinels = set(text_to_text_ids(task.tokenizer, '').sentinels)
+    sentinels = set(find_text_to_text_special_ids(task.tokenizer, '').sentinels)
     ids = [id for row in rows_of(task) for id in restored(*row, sentinels)]
     text, found, documents = task.tokenizer.decode(ids), 0, documents_of(corpus, task)
     while text:

@@ -20,13 +20,18 @@ from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.restore import abstract_params
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.sharding import make_mesh
-from efficient_attention.tasks.fine_tuning import check_global_token_count, check_head, file_names, files_digest
+from efficient_attention.tasks.fine_tuning import (
+    check_global_token_count,
+    check_head,
+    files_digest,
+    globs_and_names_of_split,
+)
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
-from efficient_attention.training.run_notes import batch_note
+from efficient_attention.training.startup_notes import batch_note
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
@@ -210,8 +215,11 @@ def test_a_folder_of_glue_is_its_files(tmp_path: Path):
     names = ExamplesConfig(problem='classification', format='glue', name='sst2', train=folder, dev=folder)
     files = dataclasses.replace(names, train=f'{folder}/train.tsv', dev=f'{folder}/dev.tsv')
     assert files_digest(names) == files_digest(files)
-    assert file_names(ExamplesConfig(format='squad', dev='a.json#first:3, b.json'), 'dev') == ['a.json', 'b.json']
-    assert file_names(ExamplesConfig(dev='a#b.csv'), 'dev') == ['a#b.csv']
+    assert globs_and_names_of_split(ExamplesConfig(format='squad', dev='a.json#first:3, b.json'), 'dev') == [
+        'a.json',
+        'b.json',
+    ]
+    assert globs_and_names_of_split(ExamplesConfig(dev='a#b.csv'), 'dev') == ['a#b.csv']
 
 
 def test_global_projections_begin_as_copies_where_a_checkpoint_has_none(tmp_path: Path):

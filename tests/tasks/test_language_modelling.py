@@ -12,8 +12,8 @@ from PIL import Image
 
 from configs.lm import books_characters, enwik8_small
 from configs.lm.common import SMALL_DECODERS, language_modelling_config
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate import evaluate, make_eval_step

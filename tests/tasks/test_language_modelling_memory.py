@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from configs.lm.common import language_modelling_config
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.inference.evaluate import make_evaluation
@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, wor
     config = config_of(folder)
     with monkeypatch.context() as patch:
         steps = itertools.count(1)
-        patch.setattr('efficient_attention.training.guarded_run.StopSignal.is_stop_due', lambda _: next(steps) == 3)
+        patch.setattr('efficient_attention.training.guarded_run.GracefulStop.is_stop_due', lambda _: next(steps) == 3)
         with pytest.raises(RunStopped):
             train(config, folder / 'stopped')
     saved = state_of(config, folder / 'stopped', 3).carry

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from efficient_attention.config import fields
+from efficient_attention.config import field_metadata
 from efficient_attention.tasks import registry
 from efficient_attention.tasks.arena_pretraining import ArenaPretrainingTask
 from efficient_attention.tasks.denoising import DenoisingTask
@@ -14,15 +14,15 @@ from efficient_attention.tasks.text_to_text import TextToTextTask
 
 
 def test_every_task_of_a_config_has_its_class():
-    assert tuple(registry.TASKS) == fields.TASKS
+    assert tuple(registry.TASKS) == field_metadata.TASKS
 
 
-@pytest.mark.parametrize('name', fields.TASKS)
+@pytest.mark.parametrize('name', field_metadata.TASKS)
 def test_the_class_of_a_task_is_a_task(name: str):
     assert issubclass(task_type(types.SimpleNamespace(task=name, has_noise=False, has_arena_rows=False)), Task)
 
 
-@pytest.mark.parametrize('name', fields.TASKS)
+@pytest.mark.parametrize('name', field_metadata.TASKS)
 def test_a_task_gets_the_whole_config_and_what_is_read_already(monkeypatch, name: str):
     monkeypatch.setattr(registry, 'task_type', lambda _: lambda *arguments: arguments)
     config = types.SimpleNamespace(task=name, has_noise=False, has_arena_rows=False)

@@ -31,7 +31,7 @@ def test_each_task_defines_them_all(task: type[Task]):
 
 def test_a_task_without_data_is_set_up_and_nothing_else(monkeypatch):
     """The base class leaves it to tasks whose sizes follow from the config alone."""
-    for method in (lambda: Task.set_up(Task, RunConfig()), lambda: Task.batch_shapes(Task)):
+    for method in (lambda: Task.set_up_from_config(Task, RunConfig()), lambda: Task.batch_shapes(Task)):
         with pytest.raises(NotImplementedError):
             method()
     monkeypatch.setattr(PretrainingTask, '__init__', lambda *_: pytest.fail('data are read'))

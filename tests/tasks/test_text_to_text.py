@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from configs.text_to_text.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
-from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.dict_conversion import from_dict, to_dict
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.run import RunConfig
@@ -22,7 +22,12 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference import translator
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.inference.translator import DecodingOptions, Translation, generation_scores, open_translator
+from efficient_attention.inference.translator import (
+    DecodingOptions,
+    Translation,
+    open_translator,
+    score_generated_targets,
+)
 from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.flops import encoder_decoder_flops
@@ -164,7 +169,7 @@ def test_pairs_that_are_left_out_are_not_scored_and_are_counted(monkeypatch: pyt
     monkeypatch.setattr(translator, 'make_translator', lambda *_: Copies())
     kept = [pair.number for one in task.encoded('held_out') for pair in one]
     seen: list[None] = []
-    found = generation_scores(task, nnx.graphdef(nnx.Dict()), {}, lambda: seen.append(None))
+    found = score_generated_targets(task, nnx.graphdef(nnx.Dict()), {}, lambda: seen.append(None))
     assert found['exact_match'] == 1.0  # each text was compared with the target of its own pair
     assert 5 < len(kept) < 15 and len(seen) == len(kept) and found['left_out'] == 15 - len(kept)
     assert found['unended'] == 4  # of two sets
@@ -220,7 +225,9 @@ def test_the_loss_of_packed_rows_is_that_of_the_same_pairs_in_rows_of_their_own(
     sums = nnx.jit(lambda model, batch: tasks[0].objective.sums(model, batch, None, None)[0]['target'])
     found = []
     for task, steps in zip(
-        tasks, (tasks[0].training_data.steps_of(0), tasks[1].training_data.length_buckets.steps_per_epoch), strict=True
+        tasks,
+        (tasks[0].training_data.steps_in_epoch(0), tasks[1].training_data.length_buckets.steps_per_epoch),
+        strict=True,
     ):
         batches = [with_positions(batch) for batch in task.training_batches(0, steps, 0, 1)]
         found.append(jax.tree.map(lambda *parts: sum(parts), *jax.device_get([sums(model, rows) for rows in batches])))

@@ -4,7 +4,7 @@ A chart of the same lines is drawn once, too.
 
 A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
 in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
-tests/processes/test_hosts.py.
+tests/processes/test_join_hosts.py.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import pytest
 
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from configs.text_to_text.glue import get_config as glue_config
+from efficient_attention.config.dict_conversion import from_dict, to_dict
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config

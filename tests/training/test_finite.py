@@ -13,7 +13,7 @@ import pytest
 
 from configs.lm.common import language_modelling_config
 from efficient_attention.attention.favor import definition
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation
 from efficient_attention.models.sharding import path_name

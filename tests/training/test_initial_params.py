@@ -187,7 +187,7 @@ def test_a_run_tells_of_the_attention_that_its_start_was_trained_with(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ('before', 'after', 'is_same'),
+    ('before', 'after', 'is_bitwise_equal'),
     [
         ('question_answering', 'multi_hop', True),  # both give a span
         ('multi_hop', 'question_answering', True),

@@ -18,9 +18,9 @@ import pytest
 
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.processes import stop_signal
+from efficient_attention.processes import graceful_stop
+from efficient_attention.processes.graceful_stop import GracefulStop
 from efficient_attention.processes.signal_thread import StopSignalThread, StopStage
-from efficient_attention.processes.stop_signal import StopSignal
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.training import guarded_run
@@ -106,7 +106,7 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
     watch, stages = StopSignalThread(), []
     with monkeypatch.context() as stopping:
         stopping.setattr(Trainer, 'next_batch', next_batch)
-        stopping.setattr(stop_signal, 'current_signal_thread', lambda: watch)
+        stopping.setattr(graceful_stop, 'current_signal_thread', lambda: watch)
         stopping.setattr(guarded_run, 'write_report', lambda *_: stages.append(watch.stage))
         with pytest.raises(RunStopped):
             train(tiny_config(folder, **MESH), workdir)
@@ -127,7 +127,7 @@ class Compiling(Exception):
 
 
 @contextlib.contextmanager
-def save_in_a_thread(stop: StopSignal, save: Callable[[], int]) -> Iterator[None]:
+def save_in_a_thread(stop: GracefulStop, save: Callable[[], int]) -> Iterator[None]:
     """What happens to an evaluation that does not come to notice a stop."""
     del stop
     codes: list[int] = []
@@ -158,7 +158,7 @@ def test_an_evaluation_that_a_stop_ends_is_made_up_for(folder, unbroken, monkeyp
     assert CheckpointReader(workdir).complete_steps() == [8]
     assert list(lines_of(workdir)) == [at for at in LINES if at[0] <= 8 and at != (8, 'held_out')]
     with monkeypatch.context() as compiling:
-        compiling.setattr(StopSignal, 'save_if_unresponsive', save_in_a_thread)
+        compiling.setattr(GracefulStop, 'save_if_unresponsive', save_in_a_thread)
         with pytest.raises(Compiling):
             train(tiny_config(folder, **MESH), workdir)
     assert CheckpointReader(workdir).complete_steps() == [8, 10, 16]
@@ -355,7 +355,7 @@ def test_a_failed_save_ends_a_run_that_shall_stop_then(folder, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(MetricsLog, 'check_written', fail)  # as where lines of metrics are not written
+    monkeypatch.setattr(MetricsLog, 'check_lines_written', fail)  # as where lines of metrics are not written
     fields = {'checkpoint.every_steps': 4, 'checkpoint.when_save_fails': 'stop', 'train.log_every_steps': 1}
     with pytest.raises(SaveError, match='checkpoint step 4 not saved in .*: No space left on device'):
         train(tiny_config(folder, **MESH, **fields), folder / 'full disk')

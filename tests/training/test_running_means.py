@@ -393,7 +393,7 @@ def test_a_run_that_goes_on_has_the_centroids_of_one_that_never_stopped(folder, 
     train(routed(folder, **{'eval.every_steps': 6}), folder / 'unbroken')
     with monkeypatch.context() as patch:
         steps = itertools.count(1)
-        patch.setattr('efficient_attention.training.guarded_run.StopSignal.is_stop_due', lambda _: next(steps) == 3)
+        patch.setattr('efficient_attention.training.guarded_run.GracefulStop.is_stop_due', lambda _: next(steps) == 3)
         with pytest.raises(RunStopped):
             train(routed(folder), folder / 'stopped')
     train(routed(folder), folder / 'stopped')

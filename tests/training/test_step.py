@@ -22,7 +22,7 @@ from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 from efficient_attention.training.state import initial_state, step_array_names
 from efficient_attention.training.step import (
-    KeyedRows,
+    RowsWithRandomKeys,
     accumulate_micro_batches,
     make_train_step,
     merge_micro_batches,
@@ -63,13 +63,13 @@ def compiled(micro_batches: int) -> Callable:
     def gradients(params: dict, batch: Batch, seed: int) -> tuple:
         weights, key = OBJECTIVE.weights(batch), jax.random.key(seed)
 
-        def loss_of(params: dict, rows: KeyedRows) -> tuple[jax.Array, tuple[Sums, None]]:
+        def loss_of(params: dict, rows: RowsWithRandomKeys) -> tuple[jax.Array, tuple[Sums, None]]:
             sums, _ = OBJECTIVE.sums(nnx.merge(graph, params), rows.batch, None, rows.keys_B)
             return total_loss(sums, weights), (sums, None)
 
         gradient = jax.value_and_grad(loss_of, has_aux=True)
         gradient = gradient if micro_batches == 1 else accumulate_micro_batches(gradient, micro_batches)
-        (loss, (sums, _)), found = gradient(params, KeyedRows(batch, row_keys(key, batch), None))
+        (loss, (sums, _)), found = gradient(params, RowsWithRandomKeys(batch, row_keys(key, batch), None))
         return (loss, sums), found
 
     return jax.jit(gradients)

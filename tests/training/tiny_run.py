@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs.common import default_config
-from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.dict_conversion import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run, build_run, make_state
 from efficient_attention.training.state import TrainState

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_average import (

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.mesh import MeshConfig
-from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError

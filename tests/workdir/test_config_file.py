@@ -2,8 +2,8 @@
 
 import pytest
 
-from efficient_attention.config.fields import CHANGEABLE
-from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.dict_conversion import from_dict, to_dict
+from efficient_attention.config.field_metadata import CHANGEABLE
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import (

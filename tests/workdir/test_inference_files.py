@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.inference_files import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader

@@ -144,7 +144,7 @@ def test_lines_that_cannot_be_written_are_kept_for_the_next_try(tmp_path, caplog
 
 def test_a_step_gets_no_checksums_while_its_metrics_are_unwritten(tmp_path):
     with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints, MetricsLog(tmp_path) as log:
-        checkpoints.before_seal = log.check_written
+        checkpoints.before_seal = log.check_lines_written
         whole = log._file
         for step in (1, 2, 3):
             log._file = HalfWritten(whole) if step == 2 else whole

@@ -4,8 +4,8 @@ Each is a function from logits [B, H, L, M] and allowed pairs, bool [b, h, L, M]
 a query without keys, and a log-sum-exp [B, H, L] or None.
 """
 
+from efficient_attention.attention.dense_attention import masked_softmax
 from efficient_attention.attention.distributions.hard import hardmax
 from efficient_attention.attention.distributions.threshold import entmax, sparsemax
-from efficient_attention.attention.weights import masked_softmax
 
 DISTRIBUTIONS = {'softmax': masked_softmax, 'sparsemax': sparsemax, 'entmax': entmax, 'hard': hardmax}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, UInt32
 
-from efficient_attention.attention.weights import MASKED, masked_softmax
+from efficient_attention.attention.dense_attention import MASKED, masked_softmax
 
 DRAWN_BITS = 23  # bits of a random integer n; u = (n + 0.5) / 2^23 is exact in float32
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.device_mesh import map_over_shards
-from efficient_attention.attention.weights import MASKED
 
 Rows = Float[Array, '...']  # arrays of logits or weights, one distribution along the last axis
 # Newton's method takes up to twelve steps in practice, and at most 32 for a row of a million entries.
@@ -51,11 +51,11 @@ def entmax_rows(power: int, z: Rows) -> Rows:
     """
     largest = z.max(axis=-1, keepdims=True)
     z = (z - largest) / power
-    weights = jnp.maximum(z - threshold(power, z), 0.0) ** power
+    weights = jnp.maximum(z - solve_threshold(power, z), 0.0) ** power
     return jnp.where(largest <= MASKED / 2, 0.0, weights)
 
 
-def threshold(power: int, z: Rows) -> Rows:
+def solve_threshold(power: int, z: Rows) -> Rows:
     """Returns the entmax threshold tau [..., 1], for which the sum of max(z - tau, 0)^power is 1;
     the largest entry of each row of z must be 0.
 

@@ -8,7 +8,7 @@ from efficient_attention.attention.features.fast_attention import attend_feature
 from efficient_attention.attention.features.sequence_parallel import attend_features_shard
 from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.sequence_parallel.split import SequenceSplit
+from efficient_attention.attention.sequence_parallel.sequence_split import SequenceSplit
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.features.causal import attend_causal
-from efficient_attention.attention.features.chunks import Inputs
+from efficient_attention.attention.features.chunks import FeatureAttentionInputs
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.features.key_sums import KeySums, keep_rows, zero_key_sums
+from efficient_attention.attention.features.key_sums import KeySums, reset_other_rows, zero_key_sums
 
 
 class SumsCache(NamedTuple):
@@ -42,15 +42,15 @@ def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Arr
     extra = -count % min(count, chunk)  # zeros added later by `cut_into_chunks` would count as a separate segment
     query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in new[:3])
     segments_BL = jnp.pad(new.segments, ((0, 0), (0, extra)))
-    filled_BL = fill_padding(segments_BL, cache.segment_B)
-    sums = keep_rows(cache.sums, filled_BL[:, 0] == cache.segment_B)
-    inputs = Inputs(query, key, value, segments_BL != 0, filled_BL)
+    filled_BL = fill_padding_segments(segments_BL, cache.segment_B)
+    sums = reset_other_rows(cache.sums, filled_BL[:, 0] == cache.segment_B)
+    inputs = FeatureAttentionInputs(query, key, value, segments_BL != 0, filled_BL)
     (out_BLHK, _), sums = attend_causal(inputs, sums, cache.features, chunk)
     out_BLHK = jnp.where((segments_BL != 0)[..., None, None], out_BLHK, 0.0).astype(query.dtype)
     return out_BLHK[:, :count], SumsCache(sums, cache.features, filled_BL[:, -1])
 
 
-def fill_padding(segments_BL: Int[Array, 'B L'], before_B: Int[Array, 'B']) -> Int[Array, 'B L']:
+def fill_padding_segments(segments_BL: Int[Array, 'B L'], before_B: Int[Array, 'B']) -> Int[Array, 'B L']:
     """Returns segments in which padding takes the number of the segment before it;
     padding then does not end a segment.
     """

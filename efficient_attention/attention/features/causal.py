@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.features import key_sums, segment_sums
 from efficient_attention.attention.features.chunk_attention import (
@@ -34,11 +35,15 @@ from efficient_attention.attention.features.chunk_attention import (
     causal_chunk_mask,
     find_queries_with_features,
 )
-from efficient_attention.attention.features.chunks import Inputs, PositionChunk, cut_inputs, merge_chunks
+from efficient_attention.attention.features.chunks import (
+    FeatureAttentionInputs,
+    PositionChunk,
+    cut_inputs,
+    merge_chunks,
+)
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
-from efficient_attention.attention.features.key_sums import KeySums, add_keys, scale_keys, zero_key_sums
+from efficient_attention.attention.features.key_sums import KeySums, add_keys, bring_to_common_scale, zero_key_sums
 from efficient_attention.attention.features.segment_sums import SegmentSums, causal_segment_step, reverse_segment_step
-from efficient_attention.attention.weights import MASKED
 
 Carry = Any  # carried from chunk to chunk: KeySums, or SegmentSums for packed segments
 
@@ -56,7 +61,7 @@ class ChunkScan(NamedTuple):
 
 
 def attend_causal(
-    inputs: Inputs,
+    inputs: FeatureAttentionInputs,
     sums: KeySums,
     features: FeatureMap,
     size: int,
@@ -92,27 +97,29 @@ def attend_causal(
     out_BLHK, lse_BLH = (merge_chunks(x, length) for x in outputs)
     if reads == 'earlier':
 
-        def once_more(attend: AttendChunk) -> Outputs:
+        def rescan_chunks(attend: AttendChunk) -> Outputs:
             out, lse = scan_sequentially(make_chunk_scan(inputs, features, reads, attend), start, chunks)[1]
             return merge_chunks(out, length), merge_chunks(lse, length)
 
-        exactly = jax.checkpoint(functools.partial(once_more, attend_chunk_exactly))
+        exactly = jax.checkpoint(functools.partial(rescan_chunks, attend_chunk_exactly))
 
-        def if_readers() -> Outputs:
+        def rescan_if_features_overlap() -> Outputs:
             """Recomputes all outputs exactly if a query without a result shares a non-zero feature with a key; else
             returns the outputs computed so far.
             """
-            is_reader_BLH = once_more(find_queries_with_features)[1] > MASKED / 2
+            is_reader_BLH = rescan_chunks(find_queries_with_features)[1] > MASKED / 2
             return jax.lax.cond((is_lost_BLH & is_reader_BLH).any(), exactly, lambda: (out_BLHK, lse_BLH))
 
         is_lost_BLH = (lse_BLH <= MASKED / 2) & has_readable_key(inputs, sums)[..., None]
         out_BLHK, lse_BLH = jax.lax.cond(
-            is_lost_BLH.any(), if_readers if features.has_zeros else exactly, lambda: (out_BLHK, lse_BLH)
+            is_lost_BLH.any(),
+            rescan_if_features_overlap if features.has_zeros else exactly,
+            lambda: (out_BLHK, lse_BLH),
         )
     return (out_BLHK, lse_BLH), last if inputs.segments_BL is None else last.sums
 
 
-def make_chunk_scan(inputs: Inputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkScan:
+def make_chunk_scan(inputs: FeatureAttentionInputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkScan:
     """Returns the scan over chunks of the inputs; `attend` computes how queries read the keys of their own chunk."""
     if inputs.segments_BL is None:
         step = functools.partial(causal_step, features=features, attend=attend)
@@ -145,14 +152,14 @@ def causal_step(
     and outputs and log-sum-exp of the chunk's queries.
     """
     key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), chunk.valid_BC)
-    sums, key_BGCR = scale_keys(before, key_logs_BGCR)
+    sums, key_BGCR = bring_to_common_scale(before, key_logs_BGCR)
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
     keys = ChunkKeys(before, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
     after = add_keys(sums, key_BGCR, chunk.value_BGCK)
     return after, attend(query_logs_BGhCR, keys, causal_chunk_mask(chunk.key_BGCK.shape[2]), None)
 
 
-def has_readable_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
+def has_readable_key(inputs: FeatureAttentionInputs, sums: KeySums) -> Bool[Array, 'B L']:
     """Returns whether each query may read any key: a key that is already in the sums,
     or a key of its segment up to its own position.
     """

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Shaped
 
-from efficient_attention.attention.features.feature_map import LOWEST_LOG, query_features, quotient
+from efficient_attention.attention.dense_attention import MASKED, masked_softmax
+from efficient_attention.attention.features.feature_map import LOWEST_LOG, divide_sums, query_features
 from efficient_attention.attention.features.key_sums import KeySums, read_sums
-from efficient_attention.attention.weights import MASKED, masked_softmax
 
 Outputs = tuple[Array, Array]  # attention outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C]
 
@@ -50,7 +50,7 @@ def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
         before_BGhCK = jnp.where(is_open_B11C[..., None], before_BGhCK, 0.0)
         total_BGhC = jnp.where(is_open_B11C, total_BGhC, 0.0)
     numerator_BGhCK = before_BGhCK + jnp.einsum('BGhCc,BGcK->BGhCK', inside_BGhCc, keys.value_BGcK)
-    return quotient(numerator_BGhCK, total_BGhC + inside_BGhCc.sum(axis=-1), scale_BGhC)
+    return divide_sums(numerator_BGhCK, total_BGhC + inside_BGhCc.sum(axis=-1), scale_BGhC)
 
 
 def attend_chunk_exactly(
@@ -65,7 +65,7 @@ def attend_chunk_exactly(
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.before.stabiliser_BGR[:, :, None, None])
     numerator_BGhCK, total_BGhC = read_sums(query_BGhCR, keys.before)
     total_BGhC = total_BGhC if is_open_B11C is None else jnp.where(is_open_B11C, total_BGhC, 0.0)
-    before_BGhCK, before_lse_BGhC = quotient(numerator_BGhCK, total_BGhC, scale_BGhC)
+    before_BGhCK, before_lse_BGhC = divide_sums(numerator_BGhCK, total_BGhC, scale_BGhC)
     share_BGhC = jax.nn.sigmoid(inside_lse_BGhC - before_lse_BGhC)
     out_BGhCK = before_BGhCK + share_BGhC[..., None] * (inside_BGhCK - before_BGhCK)
     return out_BGhCK, jnp.logaddexp(inside_lse_BGhC, before_lse_BGhC)

@@ -11,7 +11,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Shaped
 
 
-class Inputs(NamedTuple):
+class FeatureAttentionInputs(NamedTuple):
     """The queries, keys and values of L positions for causal linear attention;
     a query reads keys up to its own position.
 
@@ -71,7 +71,7 @@ def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool
     return cut_into_chunks(valid_BM, size)
 
 
-def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
+def cut_inputs(inputs: FeatureAttentionInputs, size: int) -> PositionChunk:
     """Returns queries, keys, values and masks cut into n chunks of `size` positions;
     each array has a leading axis n.
     """

@@ -32,7 +32,7 @@ def make_log_cosine_features(length: int) -> Callable[[Array, Any], Array]:
     The features are relu(x) times a cosine and relu(x) times a sine. At position i the two factors are cos(pi i / 2 N)
     and sin(pi i / 2 N), with N = `length`. Products of features are
     relu(q) relu(k) cos(pi (i - j) / 2 N). Positions outside [0, N), where a cosine or a sine would be negative, have no
-    feature (see `nan_beyond_length`).
+    feature (see `set_nan_beyond_length`).
     """
 
     def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch R']:
@@ -60,7 +60,7 @@ def append_request_positions(request: Request) -> Request:
     )
 
 
-def nan_beyond_length(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
+def set_nan_beyond_length(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
     """Returns the attention results with NaN for queries whose position is outside 0 to `length` - 1.
 
     Unless causal, all queries of a row with a key outside that range also give NaN.

@@ -9,9 +9,15 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.features.chunks import cut_keys, cut_queries, merge_chunks
-from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys, query_features, quotient
-from efficient_attention.attention.features.key_sums import KeySums, add_keys, read_sums, scale_keys, zero_key_sums
-from efficient_attention.attention.whole_rows import is_single_segment_row
+from efficient_attention.attention.features.feature_map import FeatureMap, divide_sums, mask_keys, query_features
+from efficient_attention.attention.features.key_sums import (
+    KeySums,
+    add_keys,
+    bring_to_common_scale,
+    read_sums,
+    zero_key_sums,
+)
+from efficient_attention.attention.single_text_rows import is_single_segment_row
 
 
 class CrossAttentionSums(NamedTuple):
@@ -32,7 +38,9 @@ def sum_cross_keys(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, featu
     batch, keys, groups, width = key_BMGK.shape
     segment_B = segments_BM.max(axis=1)
     key_logs_BGMR = mask_keys(features.map_to_log_features(cut_keys(key_BMGK, keys)[0]), segments_BM != 0)
-    sums, key_BGMR = scale_keys(zero_key_sums(batch, groups, features.feature_count(width), width), key_logs_BGMR)
+    sums, key_BGMR = bring_to_common_scale(
+        zero_key_sums(batch, groups, features.feature_count(width), width), key_logs_BGMR
+    )
     sums = add_keys(sums, key_BGMR, cut_keys(value_BMGK, keys)[0])
     return CrossAttentionSums(sums, features, segment_B, is_single_segment_row(segments_BM))
 
@@ -47,7 +55,7 @@ def read_cross_sums(fixed: CrossAttentionSums, query_BLHK: Array, segments_BL: A
     query_BGhLR, scale_BGhL = query_features(
         fixed.features.map_to_log_features(query_BGhLK), stabiliser_BGR[:, :, None, None]
     )
-    out_BGhLK, _ = quotient(*read_sums(query_BGhLR, fixed.sums), scale_BGhL)
+    out_BGhLK, _ = divide_sums(*read_sums(query_BGhLR, fixed.sums), scale_BGhL)
     is_read_BL = (segments_BL == fixed.segment_B[:, None]) & (segments_BL != 0)
     out_BLHK = jnp.where(is_read_BL[..., None, None], merge_chunks(out_BGhLK[None], queries), 0.0)
     return jnp.where(fixed.is_one_B[:, None, None, None], out_BLHK, jnp.nan).astype(query_BLHK.dtype)

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import causal_mask, masked_softmax, same_segment
 from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
 from efficient_attention.attention.mechanism import Capabilities, Mechanism, Requirements, raise_unsupported
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import causal_mask, masked_softmax, same_segment
 
 
 class FeatureAttention(Mechanism):

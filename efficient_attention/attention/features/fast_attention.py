@@ -12,11 +12,11 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.features.causal import attend_causal
-from efficient_attention.attention.features.chunks import Inputs
+from efficient_attention.attention.features.chunks import FeatureAttentionInputs
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.features.key_sums import KeySums, zero_key_sums
 from efficient_attention.attention.features.noncausal import attend_noncausal
-from efficient_attention.attention.features.segments import has_one_segment, permute_positions, sort_segments
+from efficient_attention.attention.features.segment_sorting import has_one_segment, permute_positions, sort_segments
 from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.request import QueryKeyPair, Request
 
@@ -54,7 +54,9 @@ def attend_one_segment(
     """Returns float32 attention outputs for rows whose keys are one segment, or one segment and padding."""
     query, key, value = request.query, request.key, request.value
     if request.mechanism.is_causal:
-        return attend_causal(Inputs(query, key, value), zero_sums_like(key, features), features, chunk)[0][0]
+        return attend_causal(FeatureAttentionInputs(query, key, value), zero_sums_like(key, features), features, chunk)[
+            0
+        ][0]
     return attend_noncausal(query, key, value, valid_BM, features)
 
 
@@ -95,7 +97,7 @@ def attend_segments(
         permute_positions(x, order.key_source_BN, order.key_slots_BM) for x in (request.key, request.value)
     )
     valid_BN = (order.key_source_BN >= 0) & (order.segments_BN != 0)
-    inputs = Inputs(query_BNHK, key_BNGK, value_BNGK, valid_BN, order.segments_BN)
+    inputs = FeatureAttentionInputs(query_BNHK, key_BNGK, value_BNGK, valid_BN, order.segments_BN)
     attend = functools.partial(attend_causal, inputs, zero_sums_like(key_BNGK, features), features, chunk)
     if is_causal:
         out_BNHK, lse_BNH = attend()[0]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.dense_attention import MASKED
 
 LOWEST_LOG = -1e30  # the logarithm of a feature that is 0; the sum of two such numbers is still finite
 SMALLEST_DENOMINATOR = 1e-30  # a quotient with a smaller denominator would be noise; float32 holds 1e-38
@@ -75,7 +75,7 @@ def mask_keys(logs_BGMR: Array, valid_BM: Array | None) -> Float[Array, 'B G M R
     return logs_BGMR if valid_BM is None else jnp.where(valid_BM[:, None, :, None], logs_BGMR, MASKED)
 
 
-def quotient(
+def divide_sums(
     numerator: Shaped[Array, '...'], denominator: Shaped[Array, '...'], scale: Shaped[Array, '...']
 ) -> tuple[Array, Array]:
     """Returns attention outputs, numerator / denominator, and the log-sum-exp;

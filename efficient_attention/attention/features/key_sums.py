@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.features.feature_map import key_features
-from efficient_attention.attention.weights import MASKED
 
 
 class KeySums(NamedTuple):
@@ -40,7 +40,7 @@ def rescale(sums: KeySums, stabiliser_BGR: Array) -> KeySums:
     return KeySums(sums.sums_BGRK * shrink_BGR[..., None], sums.normaliser_BGR * shrink_BGR, stabiliser_BGR)
 
 
-def scale_keys(sums: KeySums, key_logs_BGCR: Array) -> tuple[KeySums, Array]:
+def bring_to_common_scale(sums: KeySums, key_logs_BGCR: Array) -> tuple[KeySums, Array]:
     """Returns the key sums and the features [B, G, C, R] of new keys, both divided by exp of one common stabiliser.
 
     The stabiliser is the largest log feature of the sums and of the new keys.
@@ -63,7 +63,7 @@ def combine_sums(left: KeySums, right: KeySums) -> KeySums:
     return KeySums(left.sums_BGRK + right.sums_BGRK, left.normaliser_BGR + right.normaliser_BGR, stabiliser_BGR)
 
 
-def keep_rows(sums: KeySums, keep_B: Array) -> KeySums:
+def reset_other_rows(sums: KeySums, keep_B: Array) -> KeySums:
     """Returns the key sums with all batch rows outside `keep_B` reset to the state before any key is added."""
     keep_B11 = keep_B[:, None, None]
     return KeySums(

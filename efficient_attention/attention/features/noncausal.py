@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.features.chunks import cut_keys, cut_mask, cut_queries, merge_chunks
 from efficient_attention.attention.features.feature_map import (
@@ -25,7 +26,6 @@ from efficient_attention.attention.features.feature_map import (
     mask_keys,
     query_features,
 )
-from efficient_attention.attention.weights import MASKED
 
 
 class FeatureOperands(NamedTuple):

@@ -10,12 +10,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.features import key_sums
 from efficient_attention.attention.features.chunk_attention import AttendChunk, ChunkKeys, Outputs, causal_chunk_mask
 from efficient_attention.attention.features.chunks import PositionChunk
-from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys, query_features, quotient
-from efficient_attention.attention.features.key_sums import KeySums, add_keys, keep_rows, read_sums, scale_keys
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.features.feature_map import FeatureMap, divide_sums, mask_keys, query_features
+from efficient_attention.attention.features.key_sums import (
+    KeySums,
+    add_keys,
+    bring_to_common_scale,
+    read_sums,
+    reset_other_rows,
+)
 
 
 class SegmentSums(NamedTuple):
@@ -37,7 +43,7 @@ def combine_sums(left: SegmentSums, right: SegmentSums) -> SegmentSums:
     segment and `left` ends with the same segment. Otherwise the sums of `left` are dropped.
     """
     joins_B = right.is_alone_B & (left.segment_B == right.segment_B)
-    sums = key_sums.combine_sums(keep_rows(left.sums, joins_B), right.sums)
+    sums = key_sums.combine_sums(reset_other_rows(left.sums, joins_B), right.sums)
     return SegmentSums(sums, right.segment_B, left.is_alone_B & joins_B)
 
 
@@ -57,8 +63,8 @@ def causal_segment_step(
     segments_BC = segments_of(chunk)
     open_BC, last_BC = segments_BC == before.segment_B[:, None], segments_BC == segments_BC[:, -1:]
     key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), chunk.valid_BC)
-    level_sums, key_logs_BGCR, levels_BGC = level_segments(before.sums, key_logs_BGCR, segments_BC, open_BC)
-    sums, key_BGCR = scale_keys(level_sums, key_logs_BGCR)
+    level_sums, key_logs_BGCR, levels_BGC = subtract_segment_maximum(before.sums, key_logs_BGCR, segments_BC, open_BC)
+    sums, key_BGCR = bring_to_common_scale(level_sums, key_logs_BGCR)
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
     allowed_bCC = segments_BC[:, :, None] == segments_BC[:, None, :]
     allowed_bCC = allowed_bCC & causal_chunk_mask(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
@@ -66,7 +72,7 @@ def causal_segment_step(
     out_BGhCK, lse_BGhC = attend(query_logs_BGhCR, keys, allowed_bCC, open_BC[:, None, None])
     # The stabiliser gets the last segment's level back, because the next chunk subtracts its own levels.
     stabiliser_BGR = sums.stabiliser_BGR + levels_BGC[:, :, -1:]
-    sums = keep_rows(sums, open_BC[:, -1])._replace(stabiliser_BGR=stabiliser_BGR)
+    sums = reset_other_rows(sums, open_BC[:, -1])._replace(stabiliser_BGR=stabiliser_BGR)
     sums = add_keys(sums, jnp.where(last_BC[:, None, :, None], key_BGCR, 0.0), chunk.value_BGCK)
     is_alone_B = before.is_alone_B & open_BC[:, -1] & last_BC.all(axis=1)
     return SegmentSums(sums, segments_BC[:, -1], is_alone_B), (out_BGhCK, lse_BGhC + levels_BGC[:, :, None])
@@ -83,10 +89,10 @@ def reverse_segment_step(
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, sums.stabiliser_BGR[:, :, None, None])
     numerator_BGhCK, total_BGhC = read_sums(query_BGhCR, sums)
-    outputs = quotient(numerator_BGhCK, jnp.where(open_BC[:, None, None], total_BGhC, 0.0), scale_BGhC)
+    outputs = divide_sums(numerator_BGhCK, jnp.where(open_BC[:, None, None], total_BGhC, 0.0), scale_BGhC)
     valid_BC = first_BC if chunk.valid_BC is None else first_BC & chunk.valid_BC
     key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), valid_BC)
-    sums, key_BGCR = scale_keys(keep_rows(sums, open_BC[:, 0]), key_logs_BGCR)
+    sums, key_BGCR = bring_to_common_scale(reset_other_rows(sums, open_BC[:, 0]), key_logs_BGCR)
     is_alone_B = after.is_alone_B & open_BC[:, 0] & first_BC.all(axis=1)
     return SegmentSums(add_keys(sums, key_BGCR, chunk.value_BGCK), segments_BC[:, 0], is_alone_B), outputs
 
@@ -96,7 +102,7 @@ def segments_of(chunk: PositionChunk) -> Array:
     return cast(Array, chunk.segments_BC)
 
 
-def level_segments(
+def subtract_segment_maximum(
     sums: KeySums, key_logs_BGCR: Array, segments_BC: Array, open_BC: Array
 ) -> tuple[KeySums, Array, Array]:
     """Returns key sums and log features minus the largest log feature of their segment,

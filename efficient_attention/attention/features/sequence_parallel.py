@@ -17,20 +17,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.features.causal import attend_causal
-from efficient_attention.attention.features.chunks import Inputs, cut_keys, cut_mask
+from efficient_attention.attention.features.chunks import FeatureAttentionInputs, cut_keys, cut_mask
 from efficient_attention.attention.features.fast_attention import attend_segments, check_supported, zero_sums_like
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
-from efficient_attention.attention.features.key_sums import KeySums, add_keys, rescale, scale_keys
+from efficient_attention.attention.features.key_sums import KeySums, add_keys, bring_to_common_scale, rescale
 from efficient_attention.attention.features.noncausal import attend_noncausal
-from efficient_attention.attention.features.segments import has_one_segment
+from efficient_attention.attention.features.segment_sorting import has_one_segment
 from efficient_attention.attention.mechanism import Mechanism, unsupported_error
 from efficient_attention.attention.partial_softmax import Partial
 from efficient_attention.attention.request import QueryKeyPair, Request
-from efficient_attention.attention.sequence_parallel.ring import RingExchange, attend_ring, merge_devices
-from efficient_attention.attention.sequence_parallel.ring_steps import Block, RingStep, local_step, ring_steps
-from efficient_attention.attention.sequence_parallel.split import AXIS, SequenceSplit
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.sequence_parallel.ring import RingExchange, attend_ring, merge_results_of_devices
+from efficient_attention.attention.sequence_parallel.ring_steps import Block, RingStep, make_local_step, make_ring_steps
+from efficient_attention.attention.sequence_parallel.sequence_split import AXIS, SequenceSplit
 
 DIAGONAL, ALL = 'diagonal', 'all'  # kinds of blocks: queries read keys up to themselves, or read every key
 
@@ -69,7 +69,7 @@ def attend_sharded_sums(
     if not request.mechanism.is_causal:
         return attend_noncausal(query, key, value, valid_BM, features, AXIS if split.has_key_shares else None)
     before = preceding_device_sums(local_key_sums(request, features, chunk, valid_BM), split)
-    return attend_causal(Inputs(query, key, value, valid_BM), before, features, chunk)[0][0]
+    return attend_causal(FeatureAttentionInputs(query, key, value, valid_BM), before, features, chunk)[0][0]
 
 
 def local_key_sums(request: Request, features: FeatureMap, chunk: int, valid_BM: Array | None) -> KeySums:
@@ -80,7 +80,7 @@ def local_key_sums(request: Request, features: FeatureMap, chunk: int, valid_BM:
 
     def add(sums: KeySums, chunk: tuple[Array, Array, Array | None]) -> tuple[KeySums, None]:
         key_BGCK, value_BGCK, valid_BC = chunk
-        sums, key_BGCR = scale_keys(sums, mask_keys(features.map_to_log_features(key_BGCK), valid_BC))
+        sums, key_BGCR = bring_to_common_scale(sums, mask_keys(features.map_to_log_features(key_BGCK), valid_BC))
         return add_keys(sums, key_BGCR, value_BGCK), None
 
     return jax.lax.scan(jax.checkpoint(add, prevent_cse=False), zero_sums_like(request.key, features), chunks)[0]
@@ -125,7 +125,7 @@ def attend_packed_ring(
         (segments.query, features),
     )
     if split.has_key_shares and not split.has_query_shares:
-        part = merge_devices(AXIS, part)
+        part = merge_results_of_devices(AXIS, part)
     return part[0]
 
 
@@ -138,8 +138,8 @@ def plan_ring_steps(mechanism: Mechanism, split: SequenceSplit) -> tuple[RingSte
         return DIAGONAL if query == key else ALL if key < query else None
 
     if split.has_query_shares and split.has_key_shares:
-        return ring_steps(split.count, kind)
-    return (local_step(dict.fromkeys(range(split.count), (0, 0)), kind),)
+        return make_ring_steps(split.count, kind)
+    return (make_local_step(dict.fromkeys(range(split.count), (0, 0)), kind),)
 
 
 def attend_packed_block(

@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Bool, UInt32
 
 from efficient_attention.attention.distributions.hard import gumbel_max_sample, hardmax
-from efficient_attention.attention.dropout import fold_indices, row_seeds
+from efficient_attention.attention.dropout import hash_in_indices, row_seeds
 from efficient_attention.attention.implementation import Result
 from efficient_attention.attention.logits import definition as logits
 from efficient_attention.attention.logits.definition import PatternAttention, Weights
@@ -66,8 +66,8 @@ def random_bits(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
     """Returns random bits that depend only on the random key and on row, head, query and key indices; cutting the
     computation into parts does not change them.
     """
-    seeds_B = fold_indices(row_seeds(rng, len(request.query)), jnp.full(1, DRAW_STREAM))[:, 0]
-    return fold_indices(seeds_B, *map(request.global_indices, ('head', 'query', 'key')))
+    seeds_B = hash_in_indices(row_seeds(rng, len(request.query)), jnp.full(1, DRAW_STREAM))[:, 0]
+    return hash_in_indices(seeds_B, *map(request.global_indices, ('head', 'query', 'key')))
 
 
 def compute_attention(request: Request) -> Result:

@@ -10,10 +10,15 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import masked_softmax
 from efficient_attention.attention.mechanism import Capabilities, LearnedOperand, Mechanism, Requirements
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import masked_softmax
-from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads, valid_keys
+from efficient_attention.attention.single_text_rows import (
+    check_single_text_rows,
+    mask_queries_without_keys,
+    repeat_key_heads,
+    valid_keys,
+)
 from efficient_attention.errors import require_at_least
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -52,7 +57,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the dense attention weights of induced attention: each query's weights
     of the points times each point's weights of the keys.
     """
-    check_whole_rows(request, dropout_on_weights=request.dropout is not None)
+    check_single_text_rows(request, dropout_on_weights=request.dropout is not None)
     heads, width = request.query.shape[2:]
     scale, valid_BM = 1.0 / math.sqrt(width), valid_keys(request)
     key_BMHK = repeat_key_heads(request.key, heads).astype(jnp.float32)
@@ -67,7 +72,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     logits_BHLP = jnp.einsum('BLHK,BHPK->BHLP', query_BLHK, points_BHPK, precision=HIGHEST)
     reading_BHLP, _ = masked_softmax(logits_BHLP, everywhere)
     weights_BHLM = jnp.einsum('BHLP,BHPM->BHLM', reading_BHLP, read_BHPM, precision=HIGHEST)
-    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+    return mask_queries_without_keys(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
 def multiply_adds(mechanism: Induced, length: int, heads: int, width: int) -> int:

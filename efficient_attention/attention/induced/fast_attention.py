@@ -6,19 +6,24 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import undivided_softmax
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.logits.definition import dot_logits
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.slot_softmax import attend_slots_by_tokens
-from efficient_attention.attention.weights import undivided_softmax
-from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads, valid_keys
+from efficient_attention.attention.single_text_rows import (
+    check_single_text_rows,
+    mask_queries_without_keys,
+    repeat_key_heads,
+    valid_keys,
+)
+from efficient_attention.attention.slot_softmax import attend_tokens_to_slots
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     """Returns the output of induced attention; supports padding, cross-attention and grouped heads."""
-    check_whole_rows(request, dropout_on_weights=request.dropout is not None)
-    out_BLHK = attend_slots_by_tokens(request.query, *inducing_point_means(request))
-    return mask_unread_queries(out_BLHK, request).astype(request.query.dtype), None
+    check_single_text_rows(request, dropout_on_weights=request.dropout is not None)
+    out_BLHK = attend_tokens_to_slots(request.query, *inducing_point_means(request))
+    return mask_queries_without_keys(out_BLHK, request).astype(request.query.dtype), None
 
 
 def compress_keys_values(request: Request) -> tuple[Float[Array, 'B P H K'], Float[Array, 'B P H K']]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.features.cosine import append_request_positions, cosine_map, nan_beyond_length
+from efficient_attention.attention.features.cosine import append_request_positions, cosine_map, set_nan_beyond_length
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import (
@@ -89,7 +89,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
         return feature_weights(request, ELU)
     check_length(request)
     weights_BHLM, _ = feature_weights(append_request_positions(request), cosine_map(mechanism.length))
-    return nan_beyond_length(weights_BHLM.swapaxes(1, 2), request, mechanism.length).swapaxes(1, 2), None
+    return set_nan_beyond_length(weights_BHLM.swapaxes(1, 2), request, mechanism.length).swapaxes(1, 2), None
 
 
 def check_length(request: Request) -> None:

@@ -3,13 +3,13 @@
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.features.cosine import append_request_positions, cosine_map, nan_beyond_length
+from efficient_attention.attention.features.cosine import append_request_positions, cosine_map, set_nan_beyond_length
 from efficient_attention.attention.features.fast_attention import attend_features
 from efficient_attention.attention.features.sequence_parallel import attend_features_shard
 from efficient_attention.attention.linear.definition import ELU, Linear, check_length
 from efficient_attention.attention.mechanism import ensure_kind, raise_unsupported
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.sequence_parallel.split import SequenceSplit
+from efficient_attention.attention.sequence_parallel.sequence_split import SequenceSplit
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -19,7 +19,7 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
         return attend_features(request, ELU, mechanism.chunk)
     check_length(request)
     out_BLHX, _ = attend_features(append_request_positions(request), cosine_map(mechanism.length), mechanism.chunk)
-    out_BLHK = nan_beyond_length(out_BLHX[..., :-1], request, mechanism.length)
+    out_BLHK = set_nan_beyond_length(out_BLHX[..., :-1], request, mechanism.length)
     return out_BLHK.astype(request.query.dtype), None
 
 

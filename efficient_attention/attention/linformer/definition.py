@@ -11,10 +11,15 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import dropout_slot_weights, masked_softmax
 from efficient_attention.attention.mechanism import Capabilities, LearnedOperand, Mechanism, Requirements, ensure_kind
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import dropout_slot_weights, masked_softmax
-from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads, valid_keys
+from efficient_attention.attention.single_text_rows import (
+    check_single_text_rows,
+    mask_queries_without_keys,
+    repeat_key_heads,
+    valid_keys,
+)
 from efficient_attention.errors import require_at_least, require_truth_values
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -81,7 +86,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns Linformer's dense attention weights of the original keys,
     after dropout of the weights of compressed keys.
     """
-    check_whole_rows(request)
+    check_single_text_rows(request)
     heads, width = request.query.shape[2:]
     of_keys_HRM, of_values_HRM = (jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in projection_matrices(request))
     valid_BM = valid_keys(request)
@@ -95,7 +100,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     )
     if valid_BM is not None:
         weights_BHLM = jnp.where(valid_BM[:, None, None], weights_BHLM, 0.0)
-    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+    return mask_queries_without_keys(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
 def multiply_adds(mechanism: Linformer, length: int, heads: int, width: int) -> int:

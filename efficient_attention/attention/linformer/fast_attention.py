@@ -5,12 +5,16 @@ and values are compressed first, then read by all queries.
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import dropout_rate, dropout_slot_mask
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.linformer.definition import projection_matrices
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.slot_softmax import PairMasks, attend_slots_by_tokens
-from efficient_attention.attention.weights import dropout_rate, dropout_slot_mask
-from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads
+from efficient_attention.attention.single_text_rows import (
+    check_single_text_rows,
+    mask_queries_without_keys,
+    repeat_key_heads,
+)
+from efficient_attention.attention.slot_softmax import PairMasks, attend_tokens_to_slots
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -18,14 +22,14 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
     Dropout acts on the weights of compressed keys.
     """
-    check_whole_rows(request)
+    check_single_text_rows(request)
     heads = request.query.shape[2]
     keys_BHRK, values_BHRK = (
         repeat_key_heads(x_BRGK, heads).swapaxes(1, 2) for x_BRGK in compress_keys_values(request)
     )
     pairs = PairMasks(None, dropout_slot_mask(request, keys_BHRK.shape[2]))
-    out_BLHK = attend_slots_by_tokens(request.query, keys_BHRK, values_BHRK, pairs, dropout_rate(request))
-    return mask_unread_queries(out_BLHK, request).astype(request.query.dtype), None
+    out_BLHK = attend_tokens_to_slots(request.query, keys_BHRK, values_BHRK, pairs, dropout_rate(request))
+    return mask_queries_without_keys(out_BLHK, request).astype(request.query.dtype), None
 
 
 def compress_keys_values(request: Request) -> tuple[Float[Array, 'B R _ K'], Float[Array, 'B R _ K']]:

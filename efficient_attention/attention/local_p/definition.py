@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import same_segment
 from efficient_attention.attention.distributions import DISTRIBUTIONS
 from efficient_attention.attention.implementation import Result
 from efficient_attention.attention.logits import definition as logits
@@ -15,7 +16,6 @@ from efficient_attention.attention.logits.definition import FLOAT32, HIGHEST, We
 from efficient_attention.attention.logits.query_chunks import compute_attention as serve_logits
 from efficient_attention.attention.mechanism import Capabilities, KeyAccess, Mechanism, Requirements, ensure_kind
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import same_segment
 from efficient_attention.errors import require, require_at_least
 
 

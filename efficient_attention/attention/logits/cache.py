@@ -123,7 +123,7 @@ def decode(
     else:
         out_BnHK, cache = decode_with_cache(spec, cache, new.query, added, terms)
     out_BnHK = out_BnHK.astype(new.query.dtype)
-    if not slots.is_ring:
+    if not slots.is_ring_buffer:
         is_beyond_Bn = (new.positions >= spec.max_length) & (new.segments != 0)
         out_BnHK = jnp.where(is_beyond_Bn[..., None, None], jnp.nan, out_BnHK)
     return out_BnHK, cache

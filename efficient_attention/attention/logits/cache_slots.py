@@ -28,7 +28,7 @@ class CacheSlots:
     next_keys_M: np.ndarray | None = None
 
     @property
-    def is_ring(self) -> bool:
+    def is_ring_buffer(self) -> bool:
         """Whether keys take the cache slots in turn, as in a ring buffer."""
         return self.slots_M is None
 

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.dense_attention import apply_weight_dropout, combine_values, same_segment
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import Capabilities, KeyAccess, Mechanism, Requirements, ensure_kind
 from efficient_attention.attention.patterns import Full, Pattern, head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.relative import relative_logits
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import combine_values, drop_weights, same_segment
 from efficient_attention.errors import require
 
 FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
@@ -86,7 +86,7 @@ class PatternAttention(Mechanism):
         """Returns the mechanism over all query-key pairs, without its pattern."""
         return dataclasses.replace(self, pattern=Full())
 
-    def causal_text(self, text: str) -> str:  # noqa: ARG002
+    def causal_alternative_text(self, text: str) -> str:  # noqa: ARG002
         """Returns the config text of the mechanism with its pattern made causal, as advice in error messages."""
         return f"'{self.name}(causal & ({pattern_text(self.pattern)}))', which keeps the pairs that look back"
 
@@ -132,7 +132,7 @@ def attend_dense(
     """
     dtype = request.query.dtype
     weights_BHLM, lse_BHL = weigh(request, dtype, None)
-    out_BLHK = combine_values(drop_weights(weights_BHLM, request), request.value, dtype, None)
+    out_BLHK = combine_values(apply_weight_dropout(weights_BHLM, request), request.value, dtype, None)
     return out_BLHK.astype(dtype), lse_BHL
 
 

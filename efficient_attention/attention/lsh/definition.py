@@ -24,8 +24,9 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from efficient_attention.attention.checks import has_equal_values
+from efficient_attention.attention.dense_attention import causal_mask, masked_softmax, same_segment
 from efficient_attention.attention.lsh.hashing import factor_bucket_count
-from efficient_attention.attention.lsh.rounds import LSHLayout, make_rounds
+from efficient_attention.attention.lsh.sorted_rounds import LSHLayout, make_rounds
 from efficient_attention.attention.mechanism import (
     Capabilities,
     KeyAccess,
@@ -37,7 +38,6 @@ from efficient_attention.attention.mechanism import (
     unsupported_error,
 )
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import causal_mask, masked_softmax, same_segment
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
 SELF_LOGIT = -1e5  # the logit of a position with itself, as in the library trax

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.lsh.definition import layout_from_request, unit_keys
-from efficient_attention.attention.lsh.gradients import BackwardQueryInputs, all_gradients
-from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds, make_rounds
-from efficient_attention.attention.lsh.sums import all_sums
+from efficient_attention.attention.lsh.forward_pass import softmax_sums_of_all_rounds
+from efficient_attention.attention.lsh.gradients import BackwardQueryInputs, gradients_of_all_rounds
+from efficient_attention.attention.lsh.sorted_rounds import HashRounds, LSHLayout, make_rounds
 from efficient_attention.attention.lsh.windows import LSHMaskInputs, make_mask_inputs, make_row_vectors
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import MASKED
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
@@ -39,17 +39,17 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_rounds(
-    layout: LSHLayout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: LSHMaskInputs
+    layout: LSHLayout, q_BHLK: Array, v_BHLK: Array, rounds: HashRounds, mask_inputs: LSHMaskInputs
 ) -> tuple[Float[Array, 'B H L K'], Float[Array, 'B H L']]:
     """Returns the output of LSH attention in the query's dtype, and the log-sum-exp over all hash rounds."""
     return forward(layout, q_BHLK, v_BHLK, rounds, mask_inputs)[0]
 
 
 def forward(
-    layout: LSHLayout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: LSHMaskInputs
+    layout: LSHLayout, q_BHLK: Array, v_BHLK: Array, rounds: HashRounds, mask_inputs: LSHMaskInputs
 ) -> tuple[Any, Any]:
     """Returns the results of `attend_rounds`, and the values saved for its backward pass."""
-    sums = all_sums(layout, make_row_vectors(q_BHLK, v_BHLK), rounds, mask_inputs)
+    sums = softmax_sums_of_all_rounds(layout, make_row_vectors(q_BHLK, v_BHLK), rounds, mask_inputs)
     has_key_BHL = sums.total > 0.0
     total_BHL = jnp.where(has_key_BHL, sums.total, 1.0)
     out_BHLK = (sums.out / total_BHL[..., None]).astype(q_BHLK.dtype)
@@ -65,7 +65,7 @@ def backward(layout: LSHLayout, kept: Any, cotangents: tuple[Array, Array]) -> t
     dout_BHLK, dlse_BHL = cotangents
     delta_BHL = (dout_BHLK.astype(jnp.float32) * out_BHLK.astype(jnp.float32)).sum(axis=-1) - dlse_BHL
     by_query = BackwardQueryInputs(dout_BHLK, jnp.stack([maximum_BHL, per_total_BHL, delta_BHL], axis=-1))
-    total = all_gradients(layout, make_row_vectors(q_BHLK, v_BHLK), rounds, mask_inputs, by_query)
+    total = gradients_of_all_rounds(layout, make_row_vectors(q_BHLK, v_BHLK), rounds, mask_inputs, by_query)
     _, from_keys = jax.vjp(unit_keys, q_BHLK.astype(jnp.float32))
     dq_BHLK = total.dq_BHLK + from_keys(total.dk_BHLK)[0]
     return dq_BHLK.astype(q_BHLK.dtype), total.dv_BHLK.astype(v_BHLK.dtype), None, None

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds
+from efficient_attention.attention.lsh.chunk_loops import add_chunks, loop_over_windows, put_chunks, reduce_over_rounds
+from efficient_attention.attention.lsh.forward_pass import order_by_position, round_indices, sum_arrays
 from efficient_attention.attention.lsh.scores import (
     apply_dropout_factor,
     dropout_factor,
     float32_product,
     window_logits,
 )
-from efficient_attention.attention.lsh.steps import add_chunks, loop_over_windows, put_chunks, reduce_over_rounds
-from efficient_attention.attention.lsh.sums import order_by_position, round_indices, sum_arrays
+from efficient_attention.attention.lsh.sorted_rounds import HashRounds, LSHLayout
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
     LSHMaskInputs,
@@ -36,7 +36,7 @@ class BackwardQueryInputs(NamedTuple):
     statistics_BHL3: Array  # maximum, 1 / total, and rowsum(dout * out) - dlse, in float32
 
 
-class Gradients(NamedTuple):
+class PositionGradients(NamedTuple):
     """Float32 gradients of queries, keys and values, in the order of positions."""
 
     dq_BHLK: Array
@@ -54,9 +54,9 @@ class SlotGradients(NamedTuple):
     dv_BHTcSK: Array
 
 
-def all_gradients(
-    layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
-) -> Gradients:
+def gradients_of_all_rounds(
+    layout: LSHLayout, rows: RowVectors, rounds: HashRounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
+) -> PositionGradients:
     """Returns the gradients of queries, keys and values, summed over all hash rounds.
 
     The gradient of the unit-vector keys is separate; the caller passes it on to the queries.
@@ -65,15 +65,15 @@ def all_gradients(
     return reduce_over_rounds(
         lambda some_rounds: round_gradients(layout, rows, some_rounds, mask_inputs, by_query),
         lambda *pair: jax.tree.map(jnp.add, *pair),
-        Gradients(*(jnp.zeros(like.shape, jnp.float32) for like in likes)),
+        PositionGradients(*(jnp.zeros(like.shape, jnp.float32) for like in likes)),
         layout,
         rounds,
     )
 
 
 def round_gradients(
-    layout: LSHLayout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
-) -> Gradients:
+    layout: LSHLayout, rows: RowVectors, rounds: HashRounds, mask_inputs: LSHMaskInputs, by_query: BackwardQueryInputs
+) -> PositionGradients:
     """Returns the gradients of queries, keys and values, summed over the given hash rounds."""
 
     def step(window: ChunkWindow, buffers: SlotGradients) -> SlotGradients:
@@ -91,7 +91,7 @@ def round_gradients(
     before = layout.previous_chunks
     start = SlotGradients(buffer(rows.q_BHLK, 0), buffer(rows.q_BHLK, before), buffer(rows.v_BHLK, before))
     totals = loop_over_windows(step, layout, rounds, mask_inputs, start)
-    return Gradients(
+    return PositionGradients(
         *(sum_by_position(total, layout, rounds, skip) for total, skip in zip(totals, (0, before, before), strict=True))
     )
 
@@ -122,7 +122,7 @@ def window_gradients(
 
 def add_to_source_chunks(x_BHTgmK: Float[Array, 'B H T g m K'], layout: LSHLayout) -> Float[Array, 'B H T c S K']:
     """Returns key or value gradients of g chunks of queries, added up for each chunk of keys;
-    the transpose of `with_previous`.
+    the transpose of `with_previous_chunk`.
     """
     if not layout.previous_chunks:
         return x_BHTgmK
@@ -132,7 +132,7 @@ def add_to_source_chunks(x_BHTgmK: Float[Array, 'B H T g m K'], layout: LSHLayou
     return jnp.pad(previous_BHTgSK, padding) + jnp.pad(current_BHTgSK, [*padding[:3], (1, 0), *padding[4:]])
 
 
-def sum_by_position(x_BHTcSK: Array, layout: LSHLayout, rounds: Rounds, before: int) -> Float[Array, 'B H L K']:
+def sum_by_position(x_BHTcSK: Array, layout: LSHLayout, rounds: HashRounds, before: int) -> Float[Array, 'B H L K']:
     """Returns an array in sorted order brought to the order of positions and summed over the hash rounds.
 
     `before` is the number of copied chunks in front of the first chunk, 0 or 1.

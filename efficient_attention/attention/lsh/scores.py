@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.dropout import fold_index, is_kept
+from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.dropout import hash_in_index, is_kept
 from efficient_attention.attention.lsh.definition import SELF_LOGIT
-from efficient_attention.attention.lsh.rounds import NO_RUN, LSHLayout
+from efficient_attention.attention.lsh.sorted_rounds import NO_RUN, LSHLayout
 from efficient_attention.attention.lsh.windows import ChunkWindow, WindowVectors
-from efficient_attention.attention.weights import MASKED
 
 NO_KEY_RUN = -2  # differs from NO_RUN, so that padding queries and padding keys do not match
 
@@ -93,11 +93,11 @@ def dropout_factor(window: ChunkWindow, layout: LSHLayout) -> Float[Array, 'B H 
     """Returns the dropout factor 0 or 1 / (1 - rate) of each query-key pair,
     equal in all hash rounds; None without dropout.
 
-    The random bits equal the bits of `dropout.keep_mask`.
+    The random bits equal the bits of `dropout.dropout_keep_mask`.
     """
     if window.seeds_BH is None:
         return None
-    bits_BHTgS = fold_index(window.seeds_BH[:, :, None, None, None], window.queries.places)
-    bits_BHTgSm = fold_index(bits_BHTgS[..., None], window.keys.places[..., None, :])
+    bits_BHTgS = hash_in_index(window.seeds_BH[:, :, None, None, None], window.queries.places)
+    bits_BHTgSm = hash_in_index(bits_BHTgS[..., None], window.keys.places[..., None, :])
     keep_BHTgSm = is_kept(bits_BHTgSm, layout.dropout_rate)
     return keep_BHTgSm.astype(jnp.float32) * (1.0 / (1.0 - layout.dropout_rate))

@@ -35,10 +35,10 @@ def segment_ranks(segments_BL: Array) -> Int[Array, 'B L']:
     order_BL = jnp.argsort(segments_BL, axis=-1, stable=True).astype(jnp.int32)
     sorted_BL = take_along_rows(segments_BL, order_BL)
     ranks_BL = jnp.cumsum(jnp.diff(sorted_BL, axis=-1, prepend=sorted_BL[:, :1]) != 0, axis=-1, dtype=jnp.int32)
-    return jnp.where(segments_BL == 0, length, take_along_rows(ranks_BL, invert(order_BL)))
+    return jnp.where(segments_BL == 0, length, take_along_rows(ranks_BL, invert_permutation(order_BL)))
 
 
-def invert(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
+def invert_permutation(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
     """Returns the inverse of permutations along the last axis."""
 
     def invert_one(order_L: Array) -> Array:

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int, Shaped
 
-from efficient_attention.attention.dropout import fold_index, row_seeds
+from efficient_attention.attention.dropout import hash_in_index, row_seeds
 from efficient_attention.attention.lsh.definition import inverse_query_norm
-from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds
+from efficient_attention.attention.lsh.sorted_rounds import HashRounds, LSHLayout
 from efficient_attention.attention.lsh.sorting import take_along_rows
 from efficient_attention.attention.request import Request
 
@@ -76,7 +76,7 @@ class ChunkWindow(NamedTuple):
     seeds_BH: Array | None
 
 
-def make_mask_inputs(request: Request, layout: LSHLayout, rounds: Rounds, buckets_BHTL: Array) -> LSHMaskInputs:
+def make_mask_inputs(request: Request, layout: LSHLayout, rounds: HashRounds, buckets_BHTL: Array) -> LSHMaskInputs:
     """Returns the arrays in the order of positions that masks and dropout of this attention request need."""
     shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
@@ -87,11 +87,11 @@ def make_mask_inputs(request: Request, layout: LSHLayout, rounds: Rounds, bucket
         buckets_BHLT = jnp.moveaxis(buckets_BHTL, 2, 3) if layout.within_buckets else None
     if request.dropout is not None:
         heads_H = jnp.arange(shape_BHL[1])
-        seeds_BH = fold_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads_H[None])
+        seeds_BH = hash_in_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads_H[None])
     return LSHMaskInputs(positions_BHL, chunks_BHLT, buckets_BHLT, seeds_BH)
 
 
-def cut_into_chunks(rounds: Rounds, layout: LSHLayout) -> ChunkedRounds:
+def cut_into_chunks(rounds: HashRounds, layout: LSHLayout) -> ChunkedRounds:
     """Returns the sorted order of hash rounds cut into chunks; if queries read the chunk before theirs,
     the last chunk also comes first.
     """
@@ -114,7 +114,7 @@ def make_window(
     """Returns the window of `count` hash rounds and chunks that begins at the round and chunk in `start`."""
 
     def cut(x_BHTcS: Array) -> Array:
-        return slice_from(x_BHTcS, start, (count[0], count[1] + layout.previous_chunks))
+        return slice_rounds_and_chunks(x_BHTcS, start, (count[0], count[1] + layout.previous_chunks))
 
     order_BHTcS = cut(rounds.order_BHTcS)
     tokens = WindowTokens(
@@ -125,12 +125,12 @@ def make_window(
         None if mask_inputs.buckets_BHLT is None else take_at_slots(mask_inputs.buckets_BHLT, order_BHTcS),
     )
     queries = jax.tree.map(lambda x: x[:, :, :, layout.previous_chunks :], tokens)
-    keys = jax.tree.map(lambda x: with_previous(x, layout), tokens)
+    keys = jax.tree.map(lambda x: with_previous_chunk(x, layout), tokens)
     numbers_T = jax.lax.dynamic_slice_in_dim(rounds.numbers_T, start[0], count[0])
     return ChunkWindow(start, order_BHTcS, queries, keys, numbers_T, mask_inputs.seeds_BH)
 
 
-def with_previous(x: Shaped[Array, 'B H T c S *rest'], layout: LSHLayout) -> Shaped[Array, 'B H T g m *rest']:
+def with_previous_chunk(x: Shaped[Array, 'B H T c S *rest'], layout: LSHLayout) -> Shaped[Array, 'B H T g m *rest']:
     """Returns the entries that each of the last g chunks reads: the entries
     of the chunk before, if any, and its own.
     """
@@ -146,7 +146,7 @@ def slice_start_indices(start: tuple[Array, Array], axes: int) -> tuple[Array, .
     return (zero, zero, *(place.astype(jnp.int32) for place in start), *(zero,) * (axes - 4))
 
 
-def slice_from(
+def slice_rounds_and_chunks(
     x: Shaped[Array, 'B H T n *rest'], start: tuple[Array, Array], count: tuple[int, int]
 ) -> Shaped[Array, 'B H _ _ *rest']:
     """Returns `count` hash rounds and chunks of `x`, beginning at the round and chunk in `start`."""
@@ -181,5 +181,7 @@ def window_vectors(rows: RowVectors, window: ChunkWindow, layout: LSHLayout) -> 
     )
     k_BHTcSK = (q_BHTcSK.astype(jnp.float32) * scale_BHTcS[..., None]).astype(q_BHTcSK.dtype)
     return WindowVectors(
-        q_BHTcSK[:, :, :, layout.previous_chunks :], with_previous(k_BHTcSK, layout), with_previous(v_BHTcSK, layout)
+        q_BHTcSK[:, :, :, layout.previous_chunks :],
+        with_previous_chunk(k_BHTcSK, layout),
+        with_previous_chunk(v_BHTcSK, layout),
     )

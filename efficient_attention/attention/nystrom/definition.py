@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.dense_attention import masked_softmax
 from efficient_attention.attention.mechanism import (
     Capabilities,
     KeyAccess,
@@ -20,10 +21,9 @@ from efficient_attention.attention.mechanism import (
     ensure_kind,
 )
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import masked_softmax
-from efficient_attention.attention.whole_rows import (
-    check_whole_rows,
-    mask_unread_queries,
+from efficient_attention.attention.single_text_rows import (
+    check_single_text_rows,
+    mask_queries_without_keys,
     repeat_key_heads,
     valid_keys,
     valid_queries,
@@ -103,7 +103,7 @@ def compute_landmarks(request: Request) -> Landmarks:
 def check_request(request: Request) -> None:
     """Raises a NotImplementedError for options of an attention request that Nystrom attention does not support."""
     has_convolution = bool(ensure_kind(Nystrom, request.mechanism).convolution)
-    check_whole_rows(
+    check_single_text_rows(
         request,
         dropout_on_weights=request.dropout is not None,
         convolution_for_unequal_lengths=has_convolution and request.query.shape[1] != request.key.shape[1],
@@ -137,7 +137,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     weights_BHLM = jnp.einsum('BHLm,BHmM->BHLM', front_BHLm, inner_BHmM, precision=HIGHEST)
     if mechanism.convolution:
         weights_BHLM = weights_BHLM + jnp.where(allowed, convolution_matrix(request), 0.0)
-    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+    return mask_queries_without_keys(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
 def convolution_matrix(request: Request) -> Float[Array, '1 H L M']:
@@ -211,12 +211,12 @@ def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> in
         by_token += 2 * length * count * width
     between = count * count * width + 4 * mechanism.iterations * count**3 + count * count * width
     if mechanism.convolution:
-        rows, blocks = convolution_blocks(length, mechanism.convolution)
+        rows, blocks = convolution_block_sizes(length, mechanism.convolution)
         by_token += blocks * rows * (rows + mechanism.convolution - 1) * width
     return heads * (by_token + between)
 
 
-def convolution_blocks(length: int, taps: int) -> tuple[int, int]:
+def convolution_block_sizes(length: int, taps: int) -> tuple[int, int]:
     """Returns the block size of the convolution in tokens, and the number of blocks in a row;
     a block reads only itself and the next block.
     """

@@ -4,19 +4,19 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.dense_attention import undivided_softmax
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.nystrom.definition import (
     Nystrom,
     check_request,
     compute_landmarks,
-    convolution_blocks,
+    convolution_block_sizes,
     landmark_inverse,
 )
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.slot_softmax import NO_PAIRS, PairMasks, attend_slots_by_tokens
-from efficient_attention.attention.weights import undivided_softmax
-from efficient_attention.attention.whole_rows import mask_unread_queries, repeat_key_heads, valid_keys
+from efficient_attention.attention.single_text_rows import mask_queries_without_keys, repeat_key_heads, valid_keys
+from efficient_attention.attention.slot_softmax import NO_PAIRS, PairMasks, attend_tokens_to_slots
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -34,28 +34,28 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     inner_BHmK = float32_einsum('BHmn,BHnK->BHmK', landmark_inverse(means, mechanism.iterations), read_BHmK)
     has_all = valid_BM is None and request.key.shape[1] >= mechanism.landmarks
     pairs = NO_PAIRS if has_all else PairMasks(means.has_key_b1m[:, :, None])
-    out_BLHK = attend_slots_by_tokens(request.query.astype(jnp.float32), means.key_BHmK, inner_BHmK, pairs)
+    out_BLHK = attend_tokens_to_slots(request.query.astype(jnp.float32), means.key_BHmK, inner_BHmK, pairs)
     if mechanism.convolution:
-        out_BLHK = out_BLHK + convolved(value_BMHK, request.learned_operand('convolution'))
-    return mask_unread_queries(out_BLHK, request).astype(request.query.dtype), None
+        out_BLHK = out_BLHK + convolve_tokens(value_BMHK, request.learned_operand('convolution'))
+    return mask_queries_without_keys(out_BLHK, request).astype(request.query.dtype), None
 
 
-def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W']) -> Float[Array, 'B L H K']:
+def convolve_tokens(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W']) -> Float[Array, 'B L H K']:
     """Returns each head's convolution of the values along positions with a learned kernel, with zeros beyond the row.
 
     A block of outputs is the product of a band matrix, the same for all blocks, and the values that the block reads.
     """
     length, taps = value_BLHK.shape[1], kernel_HW.shape[1]
-    rows, blocks = convolution_blocks(length, taps)
+    rows, blocks = convolution_block_sizes(length, taps)
     behind = (blocks + 1) * rows - length - taps // 2
     padded_BNHK = jnp.pad(value_BLHK, ((0, 0), (taps // 2, behind), (0, 0), (0, 0)))
     padded_BnRHK = padded_BNHK.reshape(-1, blocks + 1, rows, *value_BLHK.shape[2:])
     read_BnNHK = jnp.concatenate([padded_BnRHK[:, :-1], padded_BnRHK[:, 1:, : taps - 1]], axis=2)
-    sums_BnRHK = float32_einsum('HRN,BnNHK->BnRHK', band_rows(kernel_HW, rows), read_BnNHK)
+    sums_BnRHK = float32_einsum('HRN,BnNHK->BnRHK', kernel_band_matrix(kernel_HW, rows), read_BnNHK)
     return sums_BnRHK.reshape(-1, blocks * rows, *value_BLHK.shape[2:])[:, :length]
 
 
-def band_rows(kernel_HW: Float[Array, 'H W'], rows: int) -> Float[Array, 'H R N']:
+def kernel_band_matrix(kernel_HW: Float[Array, 'H W'], rows: int) -> Float[Array, 'H R N']:
     """Returns a band matrix [R, R + W - 1] for each head: row r has the convolution kernel
     from column r on, and zeros elsewhere.
 

@@ -34,7 +34,7 @@ class ListedTiles(Pattern):
             raise InputError(f'ListedTiles: tile {max(self.pairs)}; it must be below {MOST_TILES}')
 
     def __call__(self, query: Any, key: Any) -> Any:
-        table = _listed_table(self)
+        table = _listed_tile_mask(self)
         rows, columns = query // self.size, key // self.size
         if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
             return table[np.minimum(rows, len(table) - 1), np.minimum(columns, table.shape[1] - 1)]
@@ -46,7 +46,7 @@ class ListedTiles(Pattern):
         """Returns for each pair of query and key ranges whether some, and whether every,
         position pair is in a listed tile.
         """
-        table = _listed_table(self)
+        table = _listed_tile_mask(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
         ends = [
             (np.minimum(ranges.low // self.size, limit), np.minimum(ranges.high // self.size + 1, limit))
@@ -59,7 +59,7 @@ class ListedTiles(Pattern):
 
 
 @functools.lru_cache(maxsize=1024)
-def _listed_table(pattern: ListedTiles) -> np.ndarray:
+def _listed_tile_mask(pattern: ListedTiles) -> np.ndarray:
     """Returns the listed tiles as booleans [query tiles, key tiles],
     with an extra False row and column for tiles beyond the list.
     """

@@ -3,7 +3,12 @@
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern
-from efficient_attention.attention.patterns.tile_table import TileTable, disjoint_passes, order_by_residue, tile_table
+from efficient_attention.attention.patterns.tile_table import (
+    TileTable,
+    order_by_residue,
+    split_into_disjoint_patterns,
+    tile_table,
+)
 
 # Shades of forbidden query-key pairs: in a skipped tile (EMPTY), or in a computed tile with a mask (MASKED_OUT).
 # Shades of allowed query-key pairs: in a tile with a mask (PARTIAL), or in a tile of only allowed pairs (WHOLE).
@@ -62,14 +67,14 @@ def ascii_picture(pattern: Pattern, length: int, columns: int = 32) -> str:
     return '\n'.join(' '.join(CHARACTERS[one] for one in row) for row in level)
 
 
-def describe(pattern: Pattern, length: int, size: int) -> list[str]:
+def describe_pattern_cost(pattern: Pattern, length: int, size: int) -> list[str]:
     """Returns lines of text with the number of query-key pairs that a pattern allows,
     and of tiles of `size` positions that it keeps.
     """
     share, is_exact = pair_density(pattern, length)
     kind = '' if is_exact else f' (measured on {SAMPLED_ROWS} queries)'
     lines = [f'pairs allowed: {share:.3%} of {length} x {length}, {share * length:.1f} keys a query{kind}']
-    parts = disjoint_passes(pattern)
+    parts = split_into_disjoint_patterns(pattern)
     tables = [
         tile_table(part, positions, positions, size, order)
         for part, order in parts

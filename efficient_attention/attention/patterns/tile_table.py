@@ -99,7 +99,7 @@ def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> 
 
 
 @functools.lru_cache(maxsize=256)
-def disjoint_passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
+def split_into_disjoint_patterns(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
     """Splits a pattern into disjoint patterns; each comes with the modulus by
     which positions are sorted so that few tiles are kept.
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.device_mesh import map_over_shards
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.weights import MASKED
 
 SMALLEST_VARIANCE = 1e-6  # added to a vector's variance, so that a vector of zeros stays zero
 HIGHEST = jax.lax.Precision.HIGHEST

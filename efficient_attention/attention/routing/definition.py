@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from efficient_attention.attention.dense_attention import causal_mask, masked_softmax, same_segment
 from efficient_attention.attention.mechanism import (
     Capabilities,
     KeyAccess,
@@ -25,9 +26,8 @@ from efficient_attention.attention.routing.centroids import (
     nearest_tokens,
     score_centroids,
 )
-from efficient_attention.attention.routing.windows import cut_windows
-from efficient_attention.attention.weights import causal_mask, masked_softmax, same_segment
-from efficient_attention.attention.whole_rows import repeat_key_heads, valid_keys
+from efficient_attention.attention.routing.windows import make_window_blocks
+from efficient_attention.attention.single_text_rows import repeat_key_heads, valid_keys
 from efficient_attention.errors import require, require_at_least, require_truth_values
 
 
@@ -202,6 +202,6 @@ def multiply_adds(mechanism: Routing, length: int, heads: int, width: int) -> in
     """
     size, routed = min(mechanism.size, length), heads - mechanism.local_heads
     in_clusters = 2 * mechanism.clusters * width * (length + size**2)
-    cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
-    in_windows = 2 * cut.blocks * cut.size**2 * cut.blocks_read * width
+    cut = make_window_blocks(length, mechanism.window, causal=mechanism.causal)
+    in_windows = 2 * cut.blocks * cut.size**2 * cut.read_block_count * width
     return routed * in_clusters + mechanism.local_heads * in_windows

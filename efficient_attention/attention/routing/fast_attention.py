@@ -15,7 +15,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
-from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
+from efficient_attention.attention.dense_attention import dropout_rate
+from efficient_attention.attention.dropout import hash_in_index, is_kept, row_seeds
 from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.routing.centroids import (
@@ -25,10 +26,9 @@ from efficient_attention.attention.routing.centroids import (
     score_centroids,
 )
 from efficient_attention.attention.routing.definition import Routing, check_request, valid_queries
-from efficient_attention.attention.routing.windows import cut_windows, key_blocks, query_blocks, window_positions
+from efficient_attention.attention.routing.windows import key_blocks, make_window_blocks, query_blocks, window_positions
+from efficient_attention.attention.single_text_rows import repeat_key_heads, valid_keys
 from efficient_attention.attention.slot_softmax import PairMasks, attend_slots
-from efficient_attention.attention.weights import dropout_rate
-from efficient_attention.attention.whole_rows import repeat_key_heads, valid_keys
 
 Places = Array | np.ndarray
 
@@ -112,7 +112,7 @@ def attend_clusters(request: Request, rows: GroupVectors) -> Float[Array, 'B H L
 def attend_windows(request: Request, rows: GroupVectors) -> Float[Array, 'B H L K']:
     """Returns the float32 output of the local heads, from vectors [B, L, H, K]."""
     mechanism, (length, width) = ensure_kind(Routing, request.mechanism), rows.query.shape[1::2]
-    cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
+    cut = make_window_blocks(length, mechanism.window, causal=mechanism.causal)
     query_BHLK, key_BHLK, value_BHLK = (x_BLHK.swapaxes(1, 2) for x_BLHK in rows)
     query_BHLK = query_BHLK * (1.0 / math.sqrt(width))
     blocks = GroupVectors(query_blocks(query_BHLK, cut), key_blocks(key_BHLK, cut), key_blocks(value_BHLK, cut))
@@ -159,15 +159,15 @@ def allowed_pairs(groups: TokenGroups, window: int | None, *, causal: bool) -> B
 def dropout_pair_mask(request: Request, groups: TokenGroups) -> Bool[Array, 'B H g s m'] | None:
     """Returns which query-key pairs dropout keeps, the same in all clusters of a pair; None if dropout is off.
 
-    The random bits equal the bits of `dropout.keep_mask`.
+    The random bits equal the bits of `dropout.dropout_keep_mask`.
     """
     if request.dropout is None:
         return None
     rate, rng = request.dropout
     heads_H = jnp.arange(groups.heads) + groups.first_head
-    seeds_BH = fold_index(row_seeds(rng, len(request.query))[:, None], heads_H[None])
-    bits_BHgs = fold_index(seeds_BH[:, :, None, None], jnp.asarray(groups.query_BHgs))
-    bits_BHgsm = fold_index(bits_BHgs[..., None], jnp.asarray(groups.key_BHgm)[..., None, :])
+    seeds_BH = hash_in_index(row_seeds(rng, len(request.query))[:, None], heads_H[None])
+    bits_BHgs = hash_in_index(seeds_BH[:, :, None, None], jnp.asarray(groups.query_BHgs))
+    bits_BHgsm = hash_in_index(bits_BHgs[..., None], jnp.asarray(groups.key_BHgm)[..., None, :])
     return is_kept(bits_BHgsm, rate)
 
 

@@ -29,12 +29,12 @@ class WindowBlocks:
     after: int
 
     @property
-    def blocks_read(self) -> int:
+    def read_block_count(self) -> int:
         """The number of key blocks that a block of queries reads, its own block included."""
         return self.before + 1 + self.after
 
 
-def cut_windows(length: int, window: int, *, causal: bool) -> WindowBlocks:
+def make_window_blocks(length: int, window: int, *, causal: bool) -> WindowBlocks:
     """Returns how rows of `length` tokens are cut into blocks for windows of this size."""
     size = min(window, length)
     blocks = -(-length // size)
@@ -54,7 +54,7 @@ def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shape
     x_BHnsx = query_blocks(x_BHLx, cut)
     around = ((0, 0), (0, 0), (cut.before, cut.after), *[(0, 0)] * (x_BHnsx.ndim - 3))
     x_BHNsx = jnp.pad(x_BHnsx, around)
-    return jnp.concatenate([x_BHNsx[:, :, first : first + cut.blocks] for first in range(cut.blocks_read)], axis=3)
+    return jnp.concatenate([x_BHNsx[:, :, first : first + cut.blocks] for first in range(cut.read_block_count)], axis=3)
 
 
 def window_positions(cut: WindowBlocks) -> tuple[np.ndarray, np.ndarray]:

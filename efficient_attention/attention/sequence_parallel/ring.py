@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.partial_softmax import Partial, merge_partial_softmax
 from efficient_attention.attention.sequence_parallel.ring_steps import Block, RingStep
-from efficient_attention.attention.weights import MASKED
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ def dot_per_head(left_BLHK: Array, right_BLHK: Array) -> Array:
     return (left_BLHK * right_BLHK).sum(axis=-1).swapaxes(1, 2)
 
 
-def merge_devices(axis: str, part: Partial) -> Partial:
+def merge_results_of_devices(axis: str, part: Partial) -> Partial:
     """Returns, on every device, the merged attention result over the keys of all devices,
     for queries that all devices have.
     """

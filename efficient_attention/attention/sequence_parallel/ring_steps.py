@@ -32,7 +32,7 @@ class RingStep:
     programs: tuple[int, ...]
 
 
-def ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
+def make_ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
     """Returns the steps of ring attention on `count` devices; each device holds one share
     of the queries and one share of the keys.
 
@@ -58,7 +58,7 @@ def ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
     return tuple(steps)
 
 
-def local_step(blocks: dict[int, Block], kind: Kind) -> RingStep:
+def make_local_step(blocks: dict[int, Block], kind: Kind) -> RingStep:
     """Returns the single step of devices that already hold all keys that their queries read;
     `blocks` maps each device to its block.
     """

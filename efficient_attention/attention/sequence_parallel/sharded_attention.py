@@ -16,9 +16,14 @@ from jax.sharding import Mesh, PartitionSpec
 
 from efficient_attention.attention.implementation import Implementation, Result
 from efficient_attention.attention.mechanism import unsupported_error
-from efficient_attention.attention.relative import Relative, first_position
+from efficient_attention.attention.relative import Relative, consecutive_start
 from efficient_attention.attention.request import Dropout, QueryKeyPair, Request
-from efficient_attention.attention.sequence_parallel.split import AXIS, HEADS, SequenceSplit, make_sequence_split
+from efficient_attention.attention.sequence_parallel.sequence_split import (
+    AXIS,
+    HEADS,
+    SequenceSplit,
+    make_sequence_split,
+)
 
 ROWS = 'data', 'fsdp'
 
@@ -34,7 +39,7 @@ def attend_sharded(request: Request, mesh: Mesh, implementation: Implementation)
     """
     if implementation.compute_shard is None:
         raise unsupported_error(request.mechanism.name, 'implementation for rows sharded over a sequence axis')
-    if any(first_position(positions) is None for positions in request.positions):
+    if any(consecutive_start(positions) is None for positions in request.positions):
         raise unsupported_error(
             'a sequence axis', 'support for positions that do not rise by 1 or are unknown at trace time'
         )

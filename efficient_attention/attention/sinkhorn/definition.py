@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.dense_attention import dropout_slot_weights, masked_softmax, slot_softmax
 from efficient_attention.attention.mechanism import (
     Capabilities,
     KeyAccess,
@@ -23,6 +24,12 @@ from efficient_attention.attention.mechanism import (
     ensure_kind,
 )
 from efficient_attention.attention.request import QueryKeyPair, Request
+from efficient_attention.attention.single_text_rows import (
+    check_single_text_rows,
+    mask_queries_without_keys,
+    repeat_key_heads,
+    valid_keys,
+)
 from efficient_attention.attention.sinkhorn.sorting import (
     block_vectors,
     gumbel_noise,
@@ -30,8 +37,6 @@ from efficient_attention.attention.sinkhorn.sorting import (
     sort_logits,
     split_into_blocks,
 )
-from efficient_attention.attention.weights import dropout_slot_weights, masked_softmax, slot_softmax
-from efficient_attention.attention.whole_rows import check_whole_rows, mask_unread_queries, repeat_key_heads, valid_keys
 from efficient_attention.errors import (
     is_number,
     require,
@@ -137,7 +142,7 @@ def check_request(request: Request) -> None:
         f'cross attention: {queries} queries and {keys} keys': queries != keys,
         'causal form for other positions than 0, 1, ...': is_moved,
     }
-    check_whole_rows(request, **lacks)
+    check_single_text_rows(request, **lacks)
 
 
 def pad_to_whole_blocks(request: Request) -> Request:
@@ -259,7 +264,7 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     weights_BHLR, _ = masked_softmax(logits_BHLR, jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed)
     weights_BHLR = dropout_slot_weights(weights_BHLR, whole)
     weights_BHLM = slot_to_key_weights(weights_BHLR, shares_BHijs, is_cut=bool(mechanism.cut))[:, :, :length, :length]
-    return mask_unread_queries(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+    return mask_queries_without_keys(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
 
 
 def slot_shares(

@@ -8,9 +8,16 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.dense_attention import (
+    dropout_rate,
+    dropout_slot_mask,
+    dropout_slot_weights,
+    undivided_softmax,
+)
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.single_text_rows import mask_queries_without_keys
 from efficient_attention.attention.sinkhorn.definition import (
     BlockSort,
     Sinkhorn,
@@ -22,13 +29,6 @@ from efficient_attention.attention.sinkhorn.definition import (
 )
 from efficient_attention.attention.sinkhorn.sorting import split_into_blocks
 from efficient_attention.attention.slot_softmax import PairMasks, attend_slots
-from efficient_attention.attention.weights import (
-    dropout_rate,
-    dropout_slot_mask,
-    dropout_slot_weights,
-    undivided_softmax,
-)
-from efficient_attention.attention.whole_rows import mask_unread_queries
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -55,7 +55,7 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
         out_BHnsK = attend_slots(query_BHnsK, key_BHntK, value_BHntK, pairs, dropout_rate(request))
     out_BHLK = out_BHnsK.reshape(*out_BHnsK.shape[:2], -1, width)
     out_BLHK = out_BHLK.swapaxes(1, 2)[:, :length]
-    return mask_unread_queries(out_BLHK, request).astype(dtype), None
+    return mask_queries_without_keys(out_BLHK, request).astype(dtype), None
 
 
 def attend_shared_slots(

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.distributions.hard import gumbel_from_bits
-from efficient_attention.attention.dropout import fold_indices, row_seeds
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.dropout import hash_in_indices, row_seeds
 
 SORT_STREAM = 0x736F7274  # makes these random bits differ from dropout's bits for the same key
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -50,8 +50,8 @@ def gumbel_noise(rng: Array, batch: int, head_H: Array, blocks: int) -> Float[Ar
 
     A row thus gets the same noise for any padding. `rng` is one key, or one per row.
     """
-    seeds_B = fold_indices(row_seeds(rng, batch), jnp.full(1, SORT_STREAM))[:, 0]
-    return gumbel_from_bits(fold_indices(seeds_B, head_H, jnp.arange(blocks), jnp.arange(blocks)))
+    seeds_B = hash_in_indices(row_seeds(rng, batch), jnp.full(1, SORT_STREAM))[:, 0]
+    return gumbel_from_bits(hash_in_indices(seeds_B, head_H, jnp.arange(blocks), jnp.arange(blocks)))
 
 
 def sinkhorn_balance(

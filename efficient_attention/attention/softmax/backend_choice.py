@@ -17,7 +17,7 @@ from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.patterns import head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
+from efficient_attention.attention.softmax import blocked_backend, cudnn, dense_loop, jax_nn
 from efficient_attention.attention.softmax.definition import Softmax, count_tile_pairs
 
 Backend = Callable[[Request], Result]
@@ -29,10 +29,10 @@ def dense_backend(request: Request) -> Result:
     """
     if request.additive is not None:
         return logits.compute_attention(request)
-    return dense_loop.attend_by_rows(request) if is_faster_by_rows(request) else attend_dense(request)
+    return dense_loop.attend_by_rows(request) if is_row_loop_faster(request) else attend_dense(request)
 
 
-def is_faster_by_rows(request: Request) -> bool:
+def is_row_loop_faster(request: Request) -> bool:
     """Returns whether dense attention is faster row by row: on one CPU device,
     if the batch's scores exceed its caches and one row is large enough.
 
@@ -52,7 +52,7 @@ def is_faster_by_rows(request: Request) -> bool:
 # A backend computes a request, or raises a NotImplementedError that names the missing features.
 BACKENDS: dict[str, Backend] = {
     'dense': dense_backend,
-    'blocked': tiled.compute_attention,
+    'blocked': blocked_backend.compute_attention,
     'jax_nn': jax_nn.compute_attention,
     'cudnn': cudnn.compute_attention,
 }
@@ -122,7 +122,7 @@ def is_dense_loop_faster(request: Request) -> bool:
     """Returns whether the backend `dense` loops over this request and is faster than `blocked`,
     judged by the tiles that `blocked` keeps.
     """
-    if request.query.dtype != jnp.float32 or not is_faster_by_rows(request):
+    if request.query.dtype != jnp.float32 or not is_row_loop_faster(request):
         return False
     (_, queries, heads, _), keys = request.query.shape, request.key.shape[1]
     patterns = head_patterns(request_pattern(request), heads)

@@ -7,11 +7,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
+from efficient_attention.attention.dense_attention import masked_softmax
 from efficient_attention.attention.logits.definition import PatternAttention, Weights
 from efficient_attention.attention.mechanism import Capabilities
 from efficient_attention.attention.patterns import Pattern, head_patterns
-from efficient_attention.attention.patterns.tile_table import disjoint_passes, order_by_residue, tile_table
-from efficient_attention.attention.weights import masked_softmax
+from efficient_attention.attention.patterns.tile_table import order_by_residue, split_into_disjoint_patterns, tile_table
 from efficient_attention.errors import require_at_least
 
 
@@ -35,7 +35,7 @@ class Softmax(PatternAttention):
         PatternAttention.__post_init__(self)
         require_at_least(1, 'softmax tile', self.tile)
 
-    def causal_text(self, text: str) -> str:
+    def causal_alternative_text(self, text: str) -> str:
         """Returns the pattern's config text made causal, 'causal & (text)', as advice in error messages."""
         return f"'causal & ({text})', which keeps the pairs that look back"
 
@@ -63,7 +63,7 @@ def count_tile_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> in
     positions = [np.arange(number) for number in (queries, keys)]
     sizes = [np.diff(np.append(np.arange(0, len(numbers), size), len(numbers))) for numbers in positions]
     total = 0
-    for pass_pattern, order in disjoint_passes(pattern):
+    for pass_pattern, order in split_into_disjoint_patterns(pattern):
         queries_L, keys_M = (numbers[order_by_residue(numbers, order)] for numbers in positions)
         table = tile_table(pass_pattern, queries_L, keys_M, size, order)
         total += int((np.repeat(sizes[0], table.key_tile_counts) * sizes[1][table.keys]).sum())

@@ -21,12 +21,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import cpu_core_count, device_tuning
-from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
+from efficient_attention.attention.dropout import hash_in_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms
 from efficient_attention.attention.request import QueryKeyPair, Request
-from efficient_attention.attention.weights import MASKED
 
 
 class HeadOperands(NamedTuple):
@@ -80,7 +80,7 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
         by_step(row['key'].swapaxes(0, 1), keys, width),
         by_step(row['value'].swapaxes(0, 1), keys, width),
         terms_ghLM=by_step(terms_hLM, of_group, queries, keys) if len(terms_hLM) > 1 else None,
-        seeds_gh=by_step(fold_indices(row['seed'], jnp.arange(heads)), of_group) if 'seed' in row else None,
+        seeds_gh=by_step(hash_in_indices(row['seed'], jnp.arange(heads)), of_group) if 'seed' in row else None,
     )
     out, lse = map_with_recompute(
         functools.partial(attend_heads, terms_hLM[None], request.dropout.rate if request.dropout else 0.0), steps
@@ -117,7 +117,7 @@ def attend_heads(
     lse = jnp.where(has_key, jnp.log(total) + maximum_ghL1, MASKED)
     if operands.seeds_gh is not None:
         queries, keys = weights_ghLM.shape[-2:]
-        keep = is_kept(fold_indices(operands.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)
+        keep = is_kept(hash_in_indices(operands.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)
         weights_ghLM, total = jnp.where(keep, weights_ghLM, 0.0), total * (1.0 - dropout_rate)
     out = float32_einsum('ghLM,gMK->ghLK', weights_ghLM, operands.value_gMK) / total
     return jnp.where(has_key, out, 0.0), lse[..., 0]

@@ -15,17 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.mechanism import ensure_kind, unsupported_error
 from efficient_attention.attention.partial_softmax import Partial
 from efficient_attention.attention.patterns import Pattern, head_patterns
-from efficient_attention.attention.patterns.tile_table import disjoint_passes, order_by_residue, tile_table
+from efficient_attention.attention.patterns.tile_table import order_by_residue, split_into_disjoint_patterns, tile_table
 from efficient_attention.attention.request import QueryKeyPair, Request, ShardPlacement
-from efficient_attention.attention.sequence_parallel.ring import RingExchange, attend_ring, merge_devices
-from efficient_attention.attention.sequence_parallel.ring_steps import Block, RingStep, local_step, ring_steps
-from efficient_attention.attention.sequence_parallel.split import AXIS, SequenceSplit
+from efficient_attention.attention.sequence_parallel.ring import RingExchange, attend_ring, merge_results_of_devices
+from efficient_attention.attention.sequence_parallel.ring_steps import Block, RingStep, make_local_step, make_ring_steps
+from efficient_attention.attention.sequence_parallel.sequence_split import AXIS, SequenceSplit
 from efficient_attention.attention.softmax.backend_choice import compute_attention
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.weights import MASKED
 
 
 def compute_attention_shard(request: Request, split: SequenceSplit) -> Partial:
@@ -45,17 +45,17 @@ def compute_attention_shard(request: Request, split: SequenceSplit) -> Partial:
     leaves, structure = jax.tree.flatten((request.bias, request.relative))
     added, whole_numbers = split_float_leaves(leaves)
     segments, key_segments = request.segments or (None, None)
-    attend = functools.partial(attend_block, StaticBlockInputs(request, split, starts, structure))
+    attend = functools.partial(attend_block, RingConstants(request, split, starts, structure))
     fixed = segments, request.dropout.rng if request.dropout else None, whole_numbers
     part = attend_ring(
         RingExchange(AXIS, steps, attend), (request.query, added), (request.key, request.value), key_segments, fixed
     )
     if split.has_key_shares and not split.has_query_shares:
-        part = merge_devices(AXIS, part)
+        part = merge_results_of_devices(AXIS, part)
     return part[0].astype(request.query.dtype), part[1]
 
 
-class StaticBlockInputs(NamedTuple):
+class RingConstants(NamedTuple):
     """The static values that all blocks of a sequence parallel call share; no array of `request` is read."""
 
     request: Request
@@ -64,7 +64,7 @@ class StaticBlockInputs(NamedTuple):
     terms: Any  # the tree structure of the pair (bias, relative)
 
 
-def attend_block(whole: StaticBlockInputs, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
+def attend_block(whole: RingConstants, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
     """Returns softmax attention of this device's queries over one block of received keys.
 
     `block` decides which tiles are computed.
@@ -73,10 +73,10 @@ def attend_block(whole: StaticBlockInputs, block: Block, standing: Any, keys: An
     (query_BLHK, added), (key_BMGK, value_BMGK) = standing, keys
     segments_BL, rng, whole_numbers = fixed
     bias, relative = jax.tree.unflatten(whole.terms, merge_float_leaves(added, whole_numbers))
-    place, positions = place_of(split, whole.starts, block)
-    place = place._replace(first_head=split.head_device() * query_BLHK.shape[2])
+    place, positions = place_device_block(split, whole.starts, block)
+    place = place._replace(first_head=split.head_device_index() * query_BLHK.shape[2])
     if bias is not None and not callable(bias) and bias.shape[3] > 1:
-        bias = jax.lax.dynamic_slice_in_dim(bias, place.first.key, split.key_share, axis=3)
+        bias = jax.lax.dynamic_slice_in_dim(bias, place.first.key, split.keys_per_device, axis=3)
     request = dataclasses.replace(
         request,
         query=query_BLHK,
@@ -95,7 +95,7 @@ def attend_block(whole: StaticBlockInputs, block: Block, standing: Any, keys: An
     return out_BLHK, lse_BHL
 
 
-def place_of(split: SequenceSplit, starts: QueryKeyPair, block: Block) -> tuple[ShardPlacement, QueryKeyPair]:
+def place_device_block(split: SequenceSplit, starts: QueryKeyPair, block: Block) -> tuple[ShardPlacement, QueryKeyPair]:
     """Returns the place of this device's block of queries and keys in whole rows,
     and the positions for which its program is compiled.
     """
@@ -104,7 +104,7 @@ def place_of(split: SequenceSplit, starts: QueryKeyPair, block: Block) -> tuple[
     key = device if split.has_key_shares else jnp.int32(0)
     if split.has_query_shares and split.has_key_shares:
         key = (device - (block[0] - block[1])) % split.count
-    shares = QueryKeyPair(split.query_share, split.key_share)
+    shares = QueryKeyPair(split.queries_per_device, split.keys_per_device)
     first = QueryKeyPair(query * shares.query, key * shares.key)
     begins = QueryKeyPair(block[0] * shares.query, block[1] * shares.key)
     shift = QueryKeyPair(first.query - begins.query, first.key - begins.key)
@@ -132,27 +132,29 @@ def plan_ring_steps(
     """
 
     def kind(query: int, key: int) -> Hashable | None:
-        begins = starts.query + query * split.query_share, starts.key + key * split.key_share
-        tables = tuple(kept_tiles(one, *begins, split.query_share, split.key_share, tile) for one in patterns)
+        begins = starts.query + query * split.queries_per_device, starts.key + key * split.keys_per_device
+        tables = tuple(
+            digest_kept_tiles(one, *begins, split.queries_per_device, split.keys_per_device, tile) for one in patterns
+        )
         if not any(has_tile for has_tile, _ in tables):
             return None
         return tables, begins[0] - begins[1] if by_distance else 0
 
     if split.has_query_shares and split.has_key_shares:
-        return ring_steps(split.count, kind)
+        return make_ring_steps(split.count, kind)
     devices = range(split.count)
-    step = local_step({i: (i * split.has_query_shares, i * split.has_key_shares) for i in devices}, kind)
+    step = make_local_step({i: (i * split.has_query_shares, i * split.has_key_shares) for i in devices}, kind)
     return (step,) if step.blocks else ()
 
 
 @functools.lru_cache(maxsize=4096)
-def kept_tiles(
+def digest_kept_tiles(
     pattern: Pattern, query_start: int, key_start: int, queries: int, keys: int, tile: int
 ) -> tuple[bool, bytes]:
     """Returns whether a pattern keeps any tile of a block of consecutive positions, and a hash of all kept tiles."""
     query_L, key_M = query_start + np.arange(queries), key_start + np.arange(keys)
     has_tile, digest = False, hashlib.sha256()
-    for part, order in disjoint_passes(pattern):
+    for part, order in split_into_disjoint_patterns(pattern):
         listings = order_by_residue(query_L, order), order_by_residue(key_M, order)
         table = tile_table(part, query_L[listings[0]], key_M[listings[1]], tile, order)
         has_tile = has_tile or len(table.keys) > 0

@@ -12,8 +12,8 @@ from jax import Array
 from jaxtyping import Shaped
 
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax.logit_term import LogitTerm
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, split_into_tiles
-from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
 @jax.tree_util.register_dataclass
@@ -45,7 +45,7 @@ class ArrayBias(LogitTerm):
         """Returns the bias values over the query-key pairs of a chunk,
         from the bias that `select_for_chunk` returned for this chunk.
         """
-        return chunk.arrange_pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
+        return chunk.arrange_pairs(bias_of_visited_tiles(self.array_bghnSnS, chunk.chosen))
 
     def chunk_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns the bias values over the query-key pairs of a chunk;
@@ -54,7 +54,7 @@ class ArrayBias(LogitTerm):
         if not chunk.by_key:
             return self.select_for_chunk(chunk.chosen).read_values(chunk, mask_inputs)
         flipped = ArrayBias(self.array_bghnSnS.transpose(0, 1, 2, 5, 6, 3, 4)).select_for_chunk(chunk.chosen)
-        return chunk.arrange_pairs(bias_of_visited(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
+        return chunk.arrange_pairs(bias_of_visited_tiles(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
 
     def zero_gradient(self) -> Any:
         """Returns the initial sum of the bias gradient: zeros, or None if each query tile has its own bias."""
@@ -116,7 +116,7 @@ class FunctionBias(LogitTerm):
 
     def finish_gradient(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
         """Returns the gradient of the bias function's parameters, from the sum over all chunks."""
-        return jax.tree.map(gradient_of, self, total)
+        return jax.tree.map(finish_parameter_gradient, self, total)
 
     def select_for_chunk(self, _: ChosenTiles) -> 'FunctionBias':
         """Returns the whole bias function, because each chunk reads all its parameters."""
@@ -164,7 +164,7 @@ def add_gradient(total: Shaped[Array, '...'], gradient: Any) -> Array:
     return total if gradient.dtype == jax.dtypes.float0 else total + gradient
 
 
-def gradient_of(parameter: Shaped[Array, '...'], total: Shaped[Array, '...']) -> Any:
+def finish_parameter_gradient(parameter: Shaped[Array, '...'], total: Shaped[Array, '...']) -> Any:
     """Returns a parameter's summed gradient; for an integer parameter,
     returns the zeros of type float0 that JAX expects.
     """
@@ -199,7 +199,7 @@ def make_tile_bias(
     return ArrayBias(array)
 
 
-def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
+def bias_of_visited_tiles(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
     """Returns the bias between each computed tile and the tiles that it visits, [b, g, h, t, S, w S].
 
     If all computed tiles visit the same tiles, t is 1 and axis S holds the positions of all computed tiles.

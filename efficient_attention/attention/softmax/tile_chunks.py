@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Shaped
 
 
-class SideMaskInputs(NamedTuple):
+class TokenMaskInputs(NamedTuple):
     """Positions, segments and indices of all queries, or of all keys, in tiles,
     as masks and dropout read them; the last tile is empty.
     """
@@ -31,8 +31,8 @@ class SideMaskInputs(NamedTuple):
 class TileMaskInputs(NamedTuple):
     """The arrays of one tile pass that have no gradient: mask inputs of queries and of keys, and dropout seeds."""
 
-    queries: SideMaskInputs
-    keys: SideMaskInputs
+    queries: TokenMaskInputs
+    keys: TokenMaskInputs
     dropout_seeds_BGh: Array | None
 
 
@@ -68,13 +68,13 @@ class TileChunk(NamedTuple):
         """Returns the query tiles of `x` [B, G, n, ...] that a chunk reads:
         [B, G, t, ...], or [B, G, t or 1, w, ...] if `by_key`.
         """
-        return (take_visited if self.by_key else take_computed)(self.chosen, x)
+        return (take_visited_tiles if self.by_key else take_computed_tiles)(self.chosen, x)
 
     def select_key_tiles(self, x: Shaped[Array, '...']) -> Array:
         """Returns the key tiles of `x` [B, G, n, ...] that a chunk reads:
         [B, G, t or 1, w, ...], or [B, G, t, ...] if `by_key`.
         """
-        return (take_computed if self.by_key else take_visited)(self.chosen, x)
+        return (take_computed_tiles if self.by_key else take_visited_tiles)(self.chosen, x)
 
     def broadcast_queries(self, x_b1nS: Array) -> Array:
         """Returns one value per query of the chunk; axes of size 1 make the array broadcast
@@ -146,26 +146,26 @@ def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
     return move(x)
 
 
-def make_side(
+def make_token_mask_inputs(
     positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int, numbers_L: Array | None = None
-) -> SideMaskInputs:
+) -> TokenMaskInputs:
     """Returns positions, segments and indices of queries, or of keys,
     in tiles of the listed order, for masks and dropout.
     """
     numbers_L = jnp.arange(len(listing_L), dtype=jnp.int32) if numbers_L is None else numbers_L
-    return SideMaskInputs(
+    return TokenMaskInputs(
         split_into_tiles(jnp.asarray(positions_bL), listing_L, size)[:, None],
         None if segments_BL is None else split_into_tiles(segments_BL, listing_L, size)[:, None],
         split_into_tiles(numbers_L[None], listing_L, size, fill=-1)[:, None],
     )
 
 
-def take_computed(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
+def take_computed_tiles(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
     """Returns the tiles of `x` [B, G, n, ...] that this step computes: [B, G, t, ...]."""
     return x.at[:, :, chosen.computed_t].get(mode='promise_in_bounds')
 
 
-def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
+def take_visited_tiles(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
     """Returns the tiles of `x` [B, G, n, ...] that the computed tiles visit: [B, G, t, w, ...];
     t is 1 if all visit the same tiles.
 
@@ -188,7 +188,7 @@ def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
 def dot_products(chunk: TileChunk, queries: Shaped[Array, '...'], keys: Shaped[Array, '...']) -> Array:
     """Returns the float32 dot products of query and key vectors over the query-key pairs of a chunk."""
     computed, visited = (keys, queries) if chunk.by_key else (queries, keys)
-    batch, visited = product_axes(chunk, visited)
+    batch, visited = matrix_product_axes(chunk, visited)
     axes = ((computed.ndim - 1,), (visited.ndim - 1,)), (batch, batch)
     return jax.lax.dot_general(computed, visited, axes, preferred_element_type=jnp.float32)
 
@@ -198,13 +198,13 @@ def weighted_sums(chunk: TileChunk, weights: Shaped[Array, '...'], visited: Shap
 
     The shape is [B, G, t, h, S, K] by query, [B, G, t, S, K] by key.
     """
-    batch, visited = product_axes(chunk, visited)
+    batch, visited = matrix_product_axes(chunk, visited)
     summed = tuple(range(len(batch), visited.ndim - 1))
     axes = tuple(range(weights.ndim - len(summed), weights.ndim))
     return jax.lax.dot_general(weights, visited, ((axes, summed), (batch, batch)), preferred_element_type=jnp.float32)
 
 
-def product_axes(chunk: TileChunk, visited: Shaped[Array, '...']) -> tuple[tuple[int, ...], Array]:
+def matrix_product_axes(chunk: TileChunk, visited: Shaped[Array, '...']) -> tuple[tuple[int, ...], Array]:
     """Returns the batch axes and the right operand of a chunk's matrix product;
     it is one large product if tiles visit the same tiles.
     """

@@ -15,7 +15,7 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
 from efficient_attention.attention.softmax.tile_schedule import TileClass
 
 
-class Loop(NamedTuple):
+class TileLoop(NamedTuple):
     """The static description of a loop over tiles: its classes of tiles, and the sizes of its steps."""
 
     classes: tuple[TileClass, ...]
@@ -33,8 +33,8 @@ class Loop(NamedTuple):
         return -(-len(tile_class.computed_n) // steps)
 
 
-def run_loop(
-    loop: Loop,
+def run_tile_loop(
+    loop: TileLoop,
     step: Callable[[ChosenTiles, TileClass, Any], tuple[Any, list[Array]]],
     carry: Any,
     fills: tuple[float, ...],
@@ -47,7 +47,7 @@ def run_loop(
     """
     results, numbers = [], []
     for tile_class in loop.classes:
-        carry, arrays = run_class(tile_class, loop.tiles_of_step(tile_class), step, carry)
+        carry, arrays = run_tile_class(tile_class, loop.tiles_of_step(tile_class), step, carry)
         results.append(arrays)
         numbers.append(tile_class.computed_n)
     return carry, [
@@ -56,7 +56,7 @@ def run_loop(
     ]
 
 
-def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
+def run_tile_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
     """Runs the function `step` over the n tiles of one class, `tiles` at a time;
     returns the last carry and all results.
 

@@ -11,15 +11,20 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.attention.devices import device_tuning
-from efficient_attention.attention.dropout import fold_index, row_seeds
+from efficient_attention.attention.dropout import hash_in_index, row_seeds
 from efficient_attention.attention.request import QueryKeyPair, Request
+from efficient_attention.attention.softmax.logit_term import LogitTerm
 from efficient_attention.attention.softmax.tile_bias import make_tile_bias
-from efficient_attention.attention.softmax.tile_chunks import TileMaskInputs, make_side, reorder, split_into_tiles
-from efficient_attention.attention.softmax.tile_pairs import TileOperands, TileOptions
+from efficient_attention.attention.softmax.tile_chunk_softmax import TileOperands, TileOptions
+from efficient_attention.attention.softmax.tile_chunks import (
+    TileMaskInputs,
+    make_token_mask_inputs,
+    reorder,
+    split_into_tiles,
+)
 from efficient_attention.attention.softmax.tile_relative import make_relative_bias
 from efficient_attention.attention.softmax.tile_schedule import TilePass
 from efficient_attention.attention.softmax.tile_softmax import attend_tiles
-from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
 def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[Array, Array]:
@@ -27,14 +32,14 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> t
     of one tile pass, for the heads `heads_H`.
     """
     batch, queries, _, width = request.query.shape
-    options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
+    options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_byte_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
     q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
     operands = TileOperands(
         split_into_tiles(q_BLGhK, tile_pass.query_listing_L, tile_pass.size).transpose(0, 3, 1, 4, 2, 5),
         split_into_tiles(request.key, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
         split_into_tiles(request.value, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
-        make_terms(request, heads_H, tile_pass),
+        make_logit_terms(request, heads_H, tile_pass),
     )
     segments = request.segments or (None, None)
     positions, size = request.full_row_positions, tile_pass.size
@@ -44,11 +49,11 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> t
         else QueryKeyPair(request.global_indices('query'), request.global_indices('key'))
     )
     mask_inputs = TileMaskInputs(
-        make_side(positions.query, segments[0], tile_pass.query_listing_L, size, numbers.query),
-        make_side(positions.key, segments[1], tile_pass.key_listing_M, size, numbers.key),
+        make_token_mask_inputs(positions.query, segments[0], tile_pass.query_listing_L, size, numbers.query),
+        make_token_mask_inputs(positions.key, segments[1], tile_pass.key_listing_M, size, numbers.key),
         None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads_H),
     )
-    run = attend_tiles_by_head if is_wider_than_step(options, operands) else attend_tiles
+    run = attend_tiles_by_head if exceeds_step_size(options, operands) else attend_tiles
     out_BGnhSK, lse_BGnhS = run(options, operands, mask_inputs)
     out_BLHK = out_BGnhSK.transpose(0, 2, 4, 1, 3, 5).reshape(batch, -1, len(heads_H), width)[:, :queries]
     lse_BHL = lse_BGnhS.swapaxes(2, 3).reshape(batch, len(heads_H), -1)[..., :queries]
@@ -56,7 +61,7 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> t
     return reorder(out_BLHK, back_L, 1), reorder(lse_BHL, back_L, 2)
 
 
-def make_terms(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[LogitTerm, ...]:
+def make_logit_terms(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[LogitTerm, ...]:
     """Returns the logit terms of an attention request (bias and relative term)
     for the heads `heads_H`, cut into tiles.
     """
@@ -64,7 +69,7 @@ def make_terms(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tu
     return tuple(term for term in (bias, make_relative_bias(request, heads_H, tile_pass)) if term is not None)
 
 
-def step_sizes() -> tuple[int, int]:
+def step_byte_sizes() -> tuple[int, int]:
     """Returns the bytes of scores per loop step: if each tile has its own list
     of visited tiles, and if tiles share one list.
     """
@@ -73,16 +78,16 @@ def step_sizes() -> tuple[int, int]:
 
 def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
     """Returns a uint32 seed [B, G, h] for each row and head, from which dropout bits are hashed as in
-    `dropout.keep_mask`.
+    `dropout.dropout_keep_mask`.
     """
     batch, numbers_H = request.query.shape[0], jnp.asarray(heads_H)
     if request.place is not None:
         numbers_H = numbers_H + request.place.first_head
-    seeds_BH = fold_index(row_seeds(rng, batch)[:, None], numbers_H[None])
+    seeds_BH = hash_in_index(row_seeds(rng, batch)[:, None], numbers_H[None])
     return seeds_BH.reshape(batch, request.key.shape[2], -1)
 
 
-def is_wider_than_step(options: TileOptions, operands: TileOperands) -> bool:
+def exceeds_step_size(options: TileOptions, operands: TileOperands) -> bool:
     """Returns whether to compute key heads one after another: if the scores of one tile
     over all heads exceed a step, on devices with small steps.
 

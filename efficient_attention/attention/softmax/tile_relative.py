@@ -20,17 +20,17 @@ import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
-from efficient_attention.attention.relative import descending_table_rows, first_position, relative_shift
+from efficient_attention.attention.relative import consecutive_start, descending_table_rows, relative_shift
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax.logit_term import LogitTerm
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
     TileChunk,
     TileMaskInputs,
     split_into_tiles,
-    take_computed,
+    take_computed_tiles,
 )
 from efficient_attention.attention.softmax.tile_schedule import TileClass, TilePass
-from efficient_attention.attention.softmax.tile_term import LogitTerm
 
 
 class RelativeChunk(NamedTuple):
@@ -75,7 +75,7 @@ class RelativeBias(LogitTerm):
     def select_for_chunk(self, chosen: ChosenTiles) -> RelativeChunk:
         """Returns the queries of these tiles, and the tiles of the distance table that each query tile reads."""
         return RelativeChunk(
-            take_computed(chosen, self.q_BGnhSK),
+            take_computed_tiles(chosen, self.q_BGnhSK),
             self.table_tiles(self.first_table_tiles(chosen), chosen.visited.shape[-1] + 1),
         )
 
@@ -86,7 +86,7 @@ class RelativeBias(LogitTerm):
         chosen = chunk.chosen
         width = chosen.visited.shape[-1]
         # The first of the w query tiles is nearest to the key tile, so its distances come last in the table.
-        starts_t = self.diagonal + chosen.computed_t - first_tiles(chosen) - (width - 1)
+        starts_t = self.diagonal + chosen.computed_t - first_visited_tiles(chosen) - (width - 1)
         r_GhtnSK = self.table_tiles(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         r_GhtwcK = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
         q_BGtwhSK = chunk.select_query_tiles(self.q_BGnhSK)
@@ -102,7 +102,7 @@ class RelativeBias(LogitTerm):
 
     def first_table_tiles(self, chosen: ChosenTiles) -> Array:
         """Returns, for each computed query tile, the index of the first tile of the distance table that it reads."""
-        return self.diagonal - chosen.computed_t + first_tiles(chosen)
+        return self.diagonal - chosen.computed_t + first_visited_tiles(chosen)
 
     def table_tiles(self, starts_t: Array, count: int) -> Array:
         """Returns `count` consecutive tiles of the distance table from each start, [G, h, t, count, S, K];
@@ -149,7 +149,7 @@ class RelativeBias(LogitTerm):
         return dataclasses.replace(self, q_BGnhSK=dq, table_1GhnSK=middle[None])
 
 
-def first_tiles(chosen: ChosenTiles) -> Array:
+def first_visited_tiles(chosen: ChosenTiles) -> Array:
     """Returns int [t]: the first tile that each computed tile visits;
     a single number if all computed tiles visit the same tiles.
     """
@@ -189,7 +189,7 @@ def consecutive_offset(request: Request, tile_pass: TilePass) -> int:
     """Returns the first query's position minus the first key's position;
     raises NotImplementedError unless positions and tiles are consecutive.
     """
-    starts = first_position(request.positions.query), first_position(request.positions.key)
+    starts = consecutive_start(request.positions.query), consecutive_start(request.positions.key)
     if starts[0] is None or starts[1] is None:
         raise NotImplementedError('blocked has relative attention only for known positions that rise by 1')
     listings = tile_pass.query_listing_L, tile_pass.key_listing_M

@@ -15,9 +15,9 @@ import numpy as np
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.patterns.tile_table import (
     TileTable,
-    disjoint_passes,
     full_tile_table,
     order_by_residue,
+    split_into_disjoint_patterns,
     tile_table,
 )
 
@@ -85,10 +85,10 @@ def schedule_tiles(
     if isinstance(query_positions, int) or isinstance(key_positions, int):
         queries, keys = (position_count(positions) for positions in (query_positions, key_positions))
         tables = [full_tile_table(queries, keys, size)]
-        return (make_pass(patterns, np.arange(queries), np.arange(keys), tables, size),)
+        return (make_tile_pass(patterns, np.arange(queries), np.arange(keys), tables, size),)
     queries_L, keys_M = np.frombuffer(query_positions, np.int32), np.frombuffer(key_positions, np.int32)
     # Heads of one group differ only in their random samples, never in the order of their passes.
-    by_head = [disjoint_passes(pattern) for pattern in patterns]
+    by_head = [split_into_disjoint_patterns(pattern) for pattern in patterns]
     result = []
     for of_heads in zip(*by_head, strict=True):
         pass_patterns, order = tuple(pattern for pattern, _ in of_heads), of_heads[0][1]
@@ -98,7 +98,7 @@ def schedule_tiles(
             for pattern in pass_patterns
         ]
         if any(len(table.keys) for table in tables):
-            result.append(make_pass(pass_patterns, query_listing_L, key_listing_M, tables, size))
+            result.append(make_tile_pass(pass_patterns, query_listing_L, key_listing_M, tables, size))
     return tuple(result)
 
 
@@ -107,7 +107,7 @@ def position_count(positions: bytes | int) -> int:
     return positions if isinstance(positions, int) else len(positions) // 4
 
 
-def make_pass(
+def make_tile_pass(
     patterns: tuple[Pattern, ...],
     query_listing_L: np.ndarray,
     key_listing_M: np.ndarray,

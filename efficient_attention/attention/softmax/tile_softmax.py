@@ -21,28 +21,28 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Shaped
 
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileMaskInputs, weighted_sums
-from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
-from efficient_attention.attention.softmax.tile_pairs import (
+from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.softmax.logit_term import LogitTerm
+from efficient_attention.attention.softmax.tile_chunk_softmax import (
     SavedTiles,
     TileOperands,
     TileOptions,
     forward_chunk,
     make_chunk,
-    pair_gradients,
     term_values,
+    weights_and_logit_gradients,
 )
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileMaskInputs, weighted_sums
+from efficient_attention.attention.softmax.tile_loops import TileLoop, run_tile_loop
 from efficient_attention.attention.softmax.tile_schedule import TileClass
-from efficient_attention.attention.softmax.tile_term import LogitTerm
-from efficient_attention.attention.weights import MASKED
 
 
-def make_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> Loop:
+def make_tile_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> TileLoop:
     """Returns the static description of the loop over the query tiles of a tile pass;
     if `by_key`, over its key tiles.
     """
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
-    return Loop(
+    return TileLoop(
         options.tile_pass.by_key if by_key else options.tile_pass.by_query,
         (operands.k_BGnSK.shape[2] if by_key else query_tiles) - 1,
         4 * batch * groups * per_group * size * size,
@@ -70,7 +70,7 @@ def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: Tile
         out, lse = forward_chunk(make_chunk(options, chosen, False, tile_class), options, operands, mask_inputs)
         return carry, [tile_axis_to_front(out), tile_axis_to_front(lse)]
 
-    _, (out, lse) = run_loop(make_loop(options, operands, False), step, None, (0.0, MASKED))
+    _, (out, lse) = run_tile_loop(make_tile_loop(options, operands, False), step, None, (0.0, MASKED))
     return tile_axis_to_third(out), tile_axis_to_third(lse)
 
 
@@ -118,7 +118,9 @@ def query_gradients(
         pulled = [
             jax.vjp(lambda read: read.read_values(chunk, mask_inputs), term.select_for_chunk(chosen)) for term in terms
         ]
-        _, dlogits = pair_gradients(chunk, options, operands, mask_inputs, saved, [values for values, _ in pulled])
+        _, dlogits = weights_and_logit_gradients(
+            chunk, options, operands, mask_inputs, saved, [values for values, _ in pulled]
+        )
         k = chunk.select_key_tiles(operands.k_BGnSK)
         arrays = [tile_axis_to_front(weighted_sums(chunk, dlogits.astype(k.dtype), k).astype(k.dtype))]
         dlogits = jnp.where(chosen.is_repeat_t.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
@@ -130,8 +132,8 @@ def query_gradients(
         return after, arrays
 
     by_tile = [term.has_tile_gradient for term in terms]
-    loop = make_loop(options, operands, False)
-    totals, arrays = run_loop(loop, step, [term.zero_gradient() for term in terms], (0.0,) * (1 + sum(by_tile)))
+    loop = make_tile_loop(options, operands, False)
+    totals, arrays = run_tile_loop(loop, step, [term.zero_gradient() for term in terms], (0.0,) * (1 + sum(by_tile)))
     dq, *rest = arrays
     gradients = [
         term.finish_gradient(total, [rest.pop(0)] if has_array else [])
@@ -154,12 +156,12 @@ def key_gradients(
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         chunk = make_chunk(options, chosen, True, tile_class)
         added = term_values(chunk, operands, mask_inputs)
-        dropped, dlogits = pair_gradients(chunk, options, operands, mask_inputs, saved, added)
+        dropped, dlogits = weights_and_logit_gradients(chunk, options, operands, mask_inputs, saved, added)
         q, dout = chunk.select_query_tiles(operands.q_BGnhSK), chunk.select_query_tiles(saved.dout_BGnhSK)
         dtype = operands.k_BGnSK.dtype
         dk, dv = (weighted_sums(chunk, x.astype(y.dtype), y).astype(dtype) for x, y in ((dlogits, q), (dropped, dout)))
         return carry, [tile_axis_to_front(dk), tile_axis_to_front(dv)]
 
-    _, arrays = run_loop(make_loop(options, operands, True), step, None, (0.0, 0.0))
+    _, arrays = run_tile_loop(make_tile_loop(options, operands, True), step, None, (0.0, 0.0))
     dk, dv = (with_empty_tile(tile_axis_to_third(x)) for x in arrays)
     return dk, dv

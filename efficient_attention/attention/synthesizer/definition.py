@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from efficient_attention.attention.dense_attention import masked_softmax
 from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.logits.definition import (
     PatternAttention,
@@ -29,7 +30,6 @@ from efficient_attention.attention.mechanism import (
 )
 from efficient_attention.attention.patterns import Full, Pattern
 from efficient_attention.attention.request import Numbers, Request
-from efficient_attention.attention.weights import masked_softmax
 from efficient_attention.errors import require, require_at_least
 
 KINDS = ('dense', 'random', 'factorized', 'random+dot')
@@ -112,7 +112,7 @@ class Synthesizer(PatternAttention):
         """Returns True if there are several heads, because each head has its own tables."""
         return heads > 1
 
-    def causal_text(self, text: str) -> str:  # noqa: ARG002
+    def causal_alternative_text(self, text: str) -> str:  # noqa: ARG002
         """Returns the synthesizer's config text with a causal pattern, as advice in error messages."""
         return f"'synthesizer({self.kind!r}, {self.length}, pattern=causal)'"
 

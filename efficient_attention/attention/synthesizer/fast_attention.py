@@ -12,6 +12,7 @@ from efficient_attention.attention.implementation import Implementation, Result
 from efficient_attention.attention.logits.definition import dense_bias
 from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.single_text_rows import repeat_key_heads
 from efficient_attention.attention.synthesizer import table_loop
 from efficient_attention.attention.synthesizer.definition import (
     Synthesizer,
@@ -20,7 +21,6 @@ from efficient_attention.attention.synthesizer.definition import (
     table_entries,
     table_rows,
 )
-from efficient_attention.attention.whole_rows import repeat_key_heads
 
 
 def compute_attention(softmax: Implementation, request: Request) -> Result:

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import device_count, device_tuning
 from efficient_attention.attention.implementation import Result
 from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.patterns import Full
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.synthesizer.definition import Synthesizer
-from efficient_attention.attention.synthesizer.map_steps import map_group_steps
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.synthesizer.group_step_map import map_group_steps
 
 STEP = 128  # number of queries per loop step
 FEWEST_PAIRS = 512 * 512  # up to this many query-key pairs, softmax attention computes all pairs at once

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import (
+from efficient_attention.data.arena.dataset_interface import (
     ArenaRow,
     DatasetOptions,
     GeneratedDataset,
@@ -52,7 +52,7 @@ def _random_recall_row(
     return text, int(drawn_values[asked])
 
 
-def values_in(text: np.ndarray) -> np.ndarray:
+def value_counts_in_row(text: np.ndarray) -> np.ndarray:
     """Returns how often each value occurs in the key-value pairs of a row: counts [RECALL_VALUES], from the word
     indices of the row."""
     return np.bincount(text[text < QUERIES] % RECALL_VALUES, minlength=RECALL_VALUES)

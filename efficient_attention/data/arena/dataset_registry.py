@@ -20,7 +20,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.arena.arena_row import ArenaDataset, DatasetOptions
+from efficient_attention.data.arena.dataset_interface import ArenaDataset, DatasetOptions
 
 LAST = re.compile(r'(?:^|:)(source|folder)=(.*)', re.DOTALL)
 # Kind of dataset -> function that creates it from its options. A run imports only the module of its kind.
@@ -28,7 +28,7 @@ GENERATED = {
     'listops': 'listops.listops_dataset',
     'pathfinder': 'pathfinder.pathfinder_dataset',
     'recall': 'associative_recall.associative_recall_dataset',
-    'passages': 'passages.passage_pairs_dataset',
+    'passages': 'same_document_passages.passage_pairs_dataset',
 }
 # Kind of dataset -> class that reads it from a folder. The class takes the dataset's config text and the folder.
 READ = {

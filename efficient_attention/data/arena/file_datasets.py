@@ -5,20 +5,20 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from efficient_attention.data.arena.arena_row import ArenaDataset, ArenaRow
-from efficient_attention.data.arena.original_file_readers import (
+from efficient_attention.data.arena.dataset_interface import ArenaDataset, ArenaRow
+from efficient_attention.data.arena.imdb_cifar10_aan_readers import (
     PAIR_LABELS,
     REVIEW_LABELS,
     citation_pair_file,
     citation_pair_rows,
-    class_counts,
+    files_per_class,
     image_files,
     image_labels,
     image_rows,
     review_files,
     review_rows,
 )
-from efficient_attention.data.arena.released_file_readers import (
+from efficient_attention.data.arena.listops_pathfinder_readers import (
     listops_file,
     listops_rows,
     pathfinder_image_paths,
@@ -54,7 +54,7 @@ class ImdbReviews(FileDataset):
 
     def class_file_counts(self, split: str) -> dict[str, int]:
         """Returns the number of reviews per class."""
-        return class_counts(review_files(self.folder, split))
+        return files_per_class(review_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """Returns the reviews of a split as rows of bytes."""
@@ -83,7 +83,7 @@ class Cifar10Images(FileDataset):
 
     def class_file_counts(self, split: str) -> dict[str, int]:
         """Returns the number of images per class."""
-        return class_counts(image_files(self.folder, split))
+        return files_per_class(image_files(self.folder, split))
 
     def rows(self, split: str) -> Iterator[ArenaRow]:
         """Returns the images of a split as rows of grey values."""

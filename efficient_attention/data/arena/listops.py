@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.arena.arena_row import (
+from efficient_attention.data.arena.dataset_interface import (
     ArenaRow,
     DatasetOptions,
     GeneratedDataset,

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Iterator
 
-from efficient_attention.data.arena.arena_row import ArenaDataset, ArenaRow, GeneratedDataset
+from efficient_attention.data.arena.dataset_interface import ArenaDataset, ArenaRow, GeneratedDataset
 from efficient_attention.data.preparation.worker_processes import map_in_processes, usable_cores
 from efficient_attention.errors import InputError
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efficient_attention.data.arena import pathfinder_sprites as sprites
-from efficient_attention.data.arena.arena_row import (
+from efficient_attention.data.arena.dataset_interface import (
     ArenaRow,
     DatasetOptions,
     GeneratedDataset,

@@ -100,14 +100,14 @@ def snake_shape_tables(setting: PathfinderGeometry, margin: int) -> SnakeShapeTa
     seeds, later, heads = (
         sprites.moves_per_degree(length),
         -sprites.moves_per_degree(-length),
-        sprites.circle(length + margin),
+        sprites.circle_cells(length + margin),
     )
-    degrees = sprites.whole_degrees(heads)
+    degrees = sprites.directions_in_degrees(heads)
     vectors = np.unique(np.concatenate([seeds, later]), axis=0)
     number = {(down, right): shape for shape, (down, right) in enumerate(vectors.tolist())}
     numbers = [np.array([number[down, right] for down, right in moves.tolist()]) for moves in (seeds, later[degrees])]
-    near = [sprites.footprint(vector, margin) for vector in number]
-    wide = [sprites.dilated(cells, margin) for cells in near]
+    near = [sprites.cells_near_bar(vector, margin) for vector in number]
+    wide = [sprites.dilate_cells(cells, margin) for cells in near]
     within = [(wide_cells[:, None] == cells).all(-1).any(1) for wide_cells, cells in zip(wide, near, strict=True)]
     return SnakeShapeTables(
         setting=setting,
@@ -183,7 +183,7 @@ def sample_two_snakes(
             degrees[2] = 0  # to the right
         first = shapes.first + row * shapes.stride + column
         tails = np.stack([first, first + shapes.second_seeds[degrees[2]]])
-        chains = _grow_snakes(rng, shapes, np.tile(shapes.empty, (count, 1)), SnakeSeeds(tails, degrees[:2]), bars)
+        chains = _grow_snakes(rng, shapes, np.tile(shapes.empty, (count, 1)), SnakeStarts(tails, degrees[:2]), bars)
         if len(chains):
             return chains[0]
         starts, count = starts + count, min(2 * count, MOST_ATTEMPTS)
@@ -207,7 +207,7 @@ def sample_distractor_snake(
         free = _free_start_cells(shapes, board, shapes.seed_shapes[degree])
         if len(free) < LEAST_FREE * shapes.setting.size**2:
             continue
-        seeds = SnakeSeeds(np.array([[free[random_integer_below(rng, len(free))]]]), np.array([[degree]]))
+        seeds = SnakeStarts(np.array([[free[random_integer_below(rng, len(free))]]]), np.array([[degree]]))
         for (chain,) in _grow_snakes(rng, shapes, board.copy()[None], seeds, bars):
             for bar in chain:
                 _mark_occupied_cells(shapes, board, bar[None], 0)
@@ -215,7 +215,7 @@ def sample_distractor_snake(
     return None
 
 
-class SnakeSeeds(NamedTuple):
+class SnakeStarts(NamedTuple):
     """Tails and directions of the first bars of snakes that grow in parallel; each array is int64 [snakes,
     attempts]."""
 
@@ -224,7 +224,7 @@ class SnakeSeeds(NamedTuple):
 
 
 def _grow_snakes(
-    rng: np.random.Generator, shapes: SnakeShapeTables, boards: np.ndarray, seeds: SnakeSeeds, bars: int
+    rng: np.random.Generator, shapes: SnakeShapeTables, boards: np.ndarray, seeds: SnakeStarts, bars: int
 ) -> np.ndarray:
     """Grows many snakes in parallel and returns the complete ones as board cells: int64 [complete attempts, snakes,
     bars, 2].

@@ -36,14 +36,14 @@ def moves_per_degree(distance: int) -> np.ndarray:
     return np.rint(np.round(distance * _directions(DEGREES), DECIMALS)).astype(np.int64)
 
 
-def circle(radius: int) -> np.ndarray:
+def circle_cells(radius: int) -> np.ndarray:
     """Returns the distinct cells on a circle around the cell (0, 0), sampled about once per cell of its arc: int64
     [cells, 2]."""
     samples = math.ceil(2 * math.pi * radius)
     return np.unique(np.rint(np.round(radius * _directions(samples), DECIMALS)).astype(np.int64), axis=0)
 
 
-def whole_degrees(offsets: np.ndarray) -> np.ndarray:
+def directions_in_degrees(offsets: np.ndarray) -> np.ndarray:
     """Returns the direction of each offset, int [offsets, 2], in whole degrees from 0 to 359: int64 [offsets]."""
     angles = np.arctan2(offsets[:, 0], offsets[:, 1]) * (180 / math.pi)
     return np.round(np.round(angles, DECIMALS)).astype(np.int64) % DEGREES
@@ -60,7 +60,7 @@ def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
     return np.round(STRAIGHT_ON * np.cos(angles) ** 2).astype(np.int64)
 
 
-def footprint(vector: Vector, radius: int) -> np.ndarray:
+def cells_near_bar(vector: Vector, radius: int) -> np.ndarray:
     """Returns the cells within `radius` of a bar that runs along `vector` and ends in the cell (0, 0): int64 [cells,
     2]."""
     cells, end = _pixel_grid(vector, radius, 1), np.array(vector)
@@ -72,9 +72,9 @@ def footprint(vector: Vector, radius: int) -> np.ndarray:
     return cells[np.select([along >= 0, along <= -squared], [beyond_end, before_start], beside)]
 
 
-def dilated(cells: np.ndarray, radius: int) -> np.ndarray:
+def dilate_cells(cells: np.ndarray, radius: int) -> np.ndarray:
     """Returns all cells within `radius` of at least one of the given cells, without repeats: int64 [more cells, 2]."""
-    return np.unique((cells[:, None] + footprint((0, 0), radius)).reshape(-1, 2), axis=0)
+    return np.unique((cells[:, None] + cells_near_bar((0, 0), radius)).reshape(-1, 2), axis=0)
 
 
 def bar_picture(vector: Vector, thickness: float) -> Sprite:
@@ -106,7 +106,7 @@ def _line_center(width: int) -> float:
     return 0.0 if width % 2 else 0.5
 
 
-def _box(vector: Vector, around: int) -> tuple[Vector, Vector]:
+def _bar_bounding_box(vector: Vector, around: int) -> tuple[Vector, Vector]:
     """Returns the first and last cell of the box around a bar that ends in (0, 0), with `around` more cells on every
     side."""
     (down, right) = vector
@@ -116,7 +116,7 @@ def _box(vector: Vector, around: int) -> tuple[Vector, Vector]:
 def _pixel_grid(vector: Vector, around: int, scale: int) -> np.ndarray:
     """Returns the grid points in the box around a bar, row by row, `scale` points per cell and axis: int64 [points,
     2]."""
-    first, last = _box(vector, around)
+    first, last = _bar_bounding_box(vector, around)
     rows, columns = (np.arange(scale * first[axis], scale * (last[axis] + 1)) for axis in (0, 1))
     return np.stack(np.meshgrid(rows, columns, indexing='ij'), axis=-1).reshape(-1, 2)
 
@@ -139,7 +139,7 @@ def _along_and_across_bar(points: np.ndarray, vector: Vector, middle: float) -> 
 def _downsample_sprite(is_lit: np.ndarray, vector: Vector, around: int) -> Sprite:
     """Shrinks the enlarged drawing of a bar, bool [pixels], to a picture in cells; Pillow resizes with integers, so
     that platforms agree."""
-    first, last = _box(vector, around)
+    first, last = _bar_bounding_box(vector, around)
     rows, columns = last[0] - first[0] + 1, last[1] - first[1] + 1
     fine = np.where(is_lit, np.uint8(255), np.uint8(0)).reshape(rows * ANTIALIAS, columns * ANTIALIAS)
     return Sprite(np.asarray(Image.fromarray(fine).resize((columns, rows), Image.Resampling.LANCZOS)), first)

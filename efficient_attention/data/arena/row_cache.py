@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from efficient_attention.atomic_files import write_atomically
-from efficient_attention.data.arena.arena_row import ArenaDataset, ArenaRow, GeneratedDataset
+from efficient_attention.data.arena.dataset_interface import ArenaDataset, ArenaRow, GeneratedDataset
 from efficient_attention.data.arena.parallel_generation import generate_rows_in_parallel
 from efficient_attention.data.preparation.cache_folder import (
     MANIFEST,

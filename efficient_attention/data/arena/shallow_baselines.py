@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import scipy
 
-from efficient_attention.data.arena.arena_row import ArenaDataset, ArenaRow
-from efficient_attention.data.arena.associative_recall import values_in
+from efficient_attention.data.arena.associative_recall import value_counts_in_row
+from efficient_attention.data.arena.dataset_interface import ArenaDataset, ArenaRow
 from efficient_attention.data.arena.listops import CLOSE, DIGITS, evaluate_operator
 from efficient_attention.data.arena.pathfinder import SETTINGS
 
@@ -96,7 +96,7 @@ def most_common_value_baseline(train: Rows) -> Predict:
     otherwise = most_frequent([row.label for row in train])
 
     def in_text(text: np.ndarray) -> int:
-        counts = values_in(text)
+        counts = value_counts_in_row(text)
         return int(counts.argmax()) if counts.any() else otherwise
 
     return lambda rows: np.array([in_text(row.texts[0].astype(np.int64)) for row in rows])

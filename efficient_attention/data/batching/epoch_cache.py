@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar('T')
 
 
-class LastTwoEpochs(Generic[T]):
+class TwoEpochCache(Generic[T]):
     """A cache for the last two results of a function of the epoch, such as the order of its rows. Two suffice, because
     prefetched batches are from at most two epochs.
 
@@ -28,4 +28,4 @@ class LastTwoEpochs(Generic[T]):
             return self._kept[epoch]
 
     def __reduce__(self) -> tuple:
-        return LastTwoEpochs, ()
+        return TwoEpochCache, ()

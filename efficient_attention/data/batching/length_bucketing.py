@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.epoch_cache import TwoEpochCache
 from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.errors import InputError
@@ -36,7 +36,7 @@ class LengthBucketedBatches:
     batch_size: int
     seed: int = 0
     mixture: Mixture | None = None
-    plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
+    plans: TwoEpochCache = dataclasses.field(default_factory=TwoEpochCache, repr=False, compare=False)
 
     @property
     def rows_per_epoch(self) -> int:

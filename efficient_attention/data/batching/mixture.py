@@ -36,12 +36,12 @@ class Mixture:
     @property
     def shares(self) -> np.ndarray:
         """Returns the share of each dataset among the rows of an epoch; the shares sum to 1."""
-        rates = self.limited_sizes.astype(np.float64)
+        rates = self.capped_dataset_sizes.astype(np.float64)
         rates = (rates / rates.sum()) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
     @property
-    def limited_sizes(self) -> np.ndarray:
+    def capped_dataset_sizes(self) -> np.ndarray:
         """Returns the number of rows of each dataset, capped at `limit`; the shares are computed from these numbers."""
         sizes = np.array(self.sizes, np.int64)
         return np.minimum(sizes, self.limit) if self.limit else sizes
@@ -50,9 +50,9 @@ class Mixture:
     def rows_per_dataset(self) -> np.ndarray:
         """Returns the number of rows of each dataset in an epoch: its share, rounded to whole rows, and at least one
         row."""
-        wanted = self.shares * self.limited_sizes.sum()
+        wanted = self.shares * self.capped_dataset_sizes.sum()
         rows = np.floor(wanted).astype(np.int64)
-        missing = int(self.limited_sizes.sum() - rows.sum())
+        missing = int(self.capped_dataset_sizes.sum() - rows.sum())
         rows[np.argsort(rows - wanted, kind='stable')[:missing]] += 1
         return np.maximum(rows, 1)
 

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from efficient_attention.config.noise import NoiseConfig
-from efficient_attention.data.corpus.noise import Noise, TextToNoise
+from efficient_attention.data.corpus.noise_interface import Noise, TextToNoise
 
 MASKED = -1  # value for a mask token in an array of token positions
 

@@ -22,9 +22,9 @@ import numpy as np
 from absl import flags
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
+from efficient_attention.data.corpus.masked_corpus_rows import MaskedCorpusRows
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
-from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.preparation.worker_processes import exit_with_parent
 from efficient_attention.errors import InputError, RunError
 
@@ -37,7 +37,7 @@ _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
 
 class RowSource(Protocol):
-    """Interface of the classes that build the rows of a corpus split, such as `CorpusRows`."""
+    """Interface of the classes that build the rows of a corpus split, such as `MaskedCorpusRows`."""
 
     count: int  # number of rows in an epoch
 
@@ -58,7 +58,7 @@ MOST_EPOCHS_A_BATCH = 16
 def training_batches(
     prepared: PreparedCorpus,
     config: DataConfig,
-    block: HostBlock,
+    block: HostBatchShard,
     *,
     seed: int,
     steps: range,
@@ -74,11 +74,13 @@ def training_batches(
             corpus is damaged.
     """
     return training_batches_of_rows(
-        rows or CorpusRows(prepared.train, prepared.vocabulary, config, seed), config, block, steps
+        rows or MaskedCorpusRows(prepared.train, prepared.vocabulary, config, seed), config, block, steps
     )
 
 
-def training_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlock, steps: range) -> Iterator[Batch]:
+def training_batches_of_rows(
+    rows: RowSource, config: DataConfig, block: HostBatchShard, steps: range
+) -> Iterator[Batch]:
     """Yields training batches, as `training_batches` does, from given rows; raises InputError if a batch is far larger
     than an epoch."""
     if block.batch_size > MOST_EPOCHS_A_BATCH * rows.count:
@@ -91,7 +93,7 @@ def training_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlo
 
 
 def evaluation_batches(
-    prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int, rows: RowSource | None = None
+    prepared: PreparedCorpus, config: DataConfig, block: HostBatchShard, *, seed: int, rows: RowSource | None = None
 ) -> Iterator[Batch]:
     """Yields batches that contain every held-out row once, with the same masks in every evaluation; all processes yield
     equally many batches.
@@ -104,11 +106,11 @@ def evaluation_batches(
         InputError: the held-out split is too small, or (from the iterator) the corpus is damaged.
     """
     return evaluation_batches_of_rows(
-        rows or CorpusRows(prepared.held_out, prepared.vocabulary, config, seed), config, block
+        rows or MaskedCorpusRows(prepared.held_out, prepared.vocabulary, config, seed), config, block
     )
 
 
-def evaluation_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBlock) -> Iterator[Batch]:
+def evaluation_batches_of_rows(rows: RowSource, config: DataConfig, block: HostBatchShard) -> Iterator[Batch]:
     """Yields evaluation batches, as `evaluation_batches` does, from given rows."""
     steps = range(-(-rows.count // block.batch_size))
     source = GrainRowSource(functools.partial(_row_or_padding, rows), block, steps)
@@ -117,7 +119,7 @@ def evaluation_batches_of_rows(rows: RowSource, config: DataConfig, block: HostB
 
 def evaluation_row_count(prepared: PreparedCorpus, config: DataConfig, seed: int) -> int:
     """Returns the number of held-out rows, without rows of padding."""
-    return CorpusRows(prepared.held_out, prepared.vocabulary, config, seed).count
+    return MaskedCorpusRows(prepared.held_out, prepared.vocabulary, config, seed).count
 
 
 def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
@@ -141,7 +143,7 @@ def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
 class GrainRowSource:
     """The rows that one process reads in a range of steps, in order, as a data source for Grain."""
 
-    def __init__(self, read: Callable[[int], Row], block: HostBlock, steps: range) -> None:
+    def __init__(self, read: Callable[[int], Row], block: HostBatchShard, steps: range) -> None:
         self._read = read
         self._start = steps.start * block.rows
         self._stop = steps.stop * block.rows

@@ -15,17 +15,17 @@ import numpy as np
 from array_record.python import array_record_module
 
 from efficient_attention.atomic_files import PARTIAL, atomic_file
-from efficient_attention.data.corpus.encoding import encode_documents
-from efficient_attention.data.corpus.prepared_corpus import shard_path
-from efficient_attention.data.corpus.writer import (
+from efficient_attention.data.corpus.corpus_split_writer import (
     SHARD_BYTES,
     convert_disk_full_error,
     cut_records,
-    open_shard,
+    open_shard_writer,
     save_index,
     section_digest_bytes,
     token_dtype,
 )
+from efficient_attention.data.corpus.encoding import encode_documents
+from efficient_attention.data.corpus.prepared_corpus import shard_path
 
 Place = tuple[int, int]  # location of a document: number of its file, number of the document in this file
 # location of a record: number of the file, of the document in the file, of the record in the document
@@ -83,7 +83,7 @@ def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes])
         RunError, InputError: the shard cannot be written.
     """
     with atomic_file(shard_path(folder, split, number)) as partial, convert_disk_full_error():
-        writer = open_shard(partial)
+        writer = open_shard_writer(partial)
         for record in records:
             writer.write(record)
         writer.close()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.epoch_cache import TwoEpochCache
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.corpus.masking import Masker
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
@@ -29,7 +29,7 @@ class MaskedTexts:
         self.count, self._texts, self._seed = len(texts), texts, seed
         self._pad, self._length, self._copies = vocabulary.pad, config.length, config.static_copies
         self._masker = Masker(vocabulary, config)
-        self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
+        self._orders: TwoEpochCache[np.ndarray] = TwoEpochCache()
 
     def training_row(self, position: int) -> Row:
         """Returns the row at a position in training over all epochs; each epoch contains all rows in another random

@@ -9,14 +9,14 @@ The noise is new in each epoch of training; evaluation always has the noise of e
 
 import numpy as np
 
-from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.epoch_cache import TwoEpochCache
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
-from efficient_attention.data.corpus.noise import Noise, TextToNoise
+from efficient_attention.data.corpus.noise_interface import Noise, TextToNoise
 from efficient_attention.data.corpus.packing import cut_excerpts
 from efficient_attention.data.corpus.prepared_corpus import CorpusSplit
 from efficient_attention.data.corpus.sentence_pairs import cumulative_token_counts
 from efficient_attention.data.preparation.cache_folder import one_line
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
 SHORTEST = 2  # fewest tokens of a text to which noise is added
@@ -41,8 +41,8 @@ class NoisedRows:
         self._before = cumulative_token_counts(corpus.sentence_lengths)
         self._starts, self._stops = self._text_bounds(is_training=is_training)
         self._room = self.token_count - int(self._stops[-1]) if noise.crosses_documents and is_training else 0
-        self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
-        self._offsets: LastTwoEpochs[int] = LastTwoEpochs()
+        self._orders: TwoEpochCache[np.ndarray] = TwoEpochCache()
+        self._offsets: TwoEpochCache[int] = TwoEpochCache()
         self.count = len(self._starts)
 
     @property
@@ -69,7 +69,7 @@ class NoisedRows:
         Raises:
             InputError: these tokens of the corpus cannot be read.
         """
-        offset = self._offsets.get(epoch, self._make_offset)
+        offset = self._offsets.get(epoch, self._random_text_offset)
         start, stop = int(self._starts[index]) + offset, int(self._stops[index]) + offset
         try:
             text = self.tokens_and_sentence_starts(start, stop)
@@ -109,9 +109,13 @@ class NoisedRows:
                 f'noise.name needs {least}; '
                 f'add documents or {change} data.held_out'
             )
-        return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()
+        return (
+            self._equal_length_texts(is_training=is_training)
+            if self._noise.crosses_documents
+            else self._texts_of_whole_sentences()
+        )
 
-    def _equal_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _equal_length_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
         """Cuts the split into texts of equal length that may cross documents; training has one text fewer, so that a
         random offset can shift all texts."""
         most = self._noise.tokens
@@ -120,7 +124,7 @@ class NoisedRows:
         is_long = stops - starts >= SHORTEST
         return starts[is_long], stops[is_long]
 
-    def _whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
+    def _texts_of_whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
         """Cuts documents into texts of whole sentences, in the order of the split; a sentence that is too long is cut
         anywhere."""
         # `cut_excerpts` needs a random generator. With a share of 0 for short excerpts, it has no effect.
@@ -132,7 +136,7 @@ class NoisedRows:
         order = np.argsort(starts)
         return starts[order], stops[order]
 
-    def _make_offset(self, epoch: int) -> int:
+    def _random_text_offset(self, epoch: int) -> int:
         return int(random_stream(self._seed, RandomStreamId.CORPUS_PLAN, epoch).integers(self._room + 1))
 
     def _make_order(self, epoch: int) -> np.ndarray:

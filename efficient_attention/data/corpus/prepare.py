@@ -18,9 +18,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.corpus_split_writer import SplitWriter, write_manifest
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, PreparedCorpus, open_corpus
-from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
 from efficient_attention.data.preparation.cache_folder import (
     MANIFEST,
     TOKENIZER,
@@ -36,7 +36,7 @@ from efficient_attention.data.preparation.held_out_documents import (
 )
 from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.preparation.worker_processes import usable_cores
-from efficient_attention.data.sources.source import Source, open_source
+from efficient_attention.data.sources.text_source import TextSource, open_source
 from efficient_attention.data.tokenizers.config_tokenizer import (
     load_config_tokenizer,
     tokenizer_identity,
@@ -118,7 +118,7 @@ def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None)
 
 
 def _build_corpus(
-    folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | int, progress: Progress
+    folder: Path, config: DataConfig, source: TextSource, digest: str, tokenizer: Tokenizer | int, progress: Progress
 ) -> None:
     """Writes the corpus into a new cache folder; `tokenizer` is a tokenizer, or the number of sentinels of a tokenizer
     to train."""
@@ -196,7 +196,7 @@ class _SourceStatistics:
         return (text for text, document in hashed if document >= self.threshold)
 
 
-def _scan_source(source: Source, held_out: float, progress: Progress) -> _SourceStatistics:
+def _scan_source(source: TextSource, held_out: float, progress: Progress) -> _SourceStatistics:
     characters, hashes, kept = 0, array.array('Q'), []
     progress.start('reading')
     for text in source.documents():

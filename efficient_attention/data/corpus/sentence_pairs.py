@@ -58,7 +58,7 @@ def plan_pairs(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator
     starts_of_documents = np.asarray(corpus.document_starts)
     documents = np.flatnonzero(np.diff(starts_of_documents))  # documents that have at least one sentence
     if config.pairs == 'nsp' and len(documents) < 2:
-        raise InputError(too_few_documents(corpus.split, len(documents), config))
+        raise InputError(too_few_documents_message(corpus.split, len(documents), config))
     walk = _ParallelDocumentWalk(
         tokens_before=cumulative_token_counts(corpus.sentence_lengths),
         starts=starts_of_documents[documents],
@@ -67,13 +67,13 @@ def plan_pairs(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator
             len(documents), config.length - PAIR_SPECIALS, config.short_sequence_probability, rng
         ),
     )
-    spans, labels = _next_sentence(walk, rng) if config.pairs == 'nsp' else _sentence_order(walk, rng)
+    spans, labels = _next_sentence_pairs(walk, rng) if config.pairs == 'nsp' else _sentence_order_pairs(walk, rng)
     spans[..., 1:] -= walk.starts[spans[..., :1]]
     spans[..., 0] = documents[spans[..., 0]]
     return PairPlan(spans, labels.astype(np.int32))
 
 
-def too_few_documents(split: str, count: int, config: DataConfig) -> str:
+def too_few_documents_message(split: str, count: int, config: DataConfig) -> str:
     """Returns the error message for a split that has too few documents for next-sentence pairs; the message lists
     remedies."""
     ways = [more_documents_advice(config.source), 'data.pairs=sop']
@@ -105,7 +105,7 @@ def pair_row(
     first, second = (_read_sentences(corpus, *span) for span in plan.spans[index].tolist())
     specials = PAIR_SPECIALS if second.size else LONE_SPECIALS
     kept = truncated_lengths(first.size, second.size, length - specials)
-    first, second = _trim(first, kept[0], rng), _trim(second, kept[1], rng)
+    first, second = _remove_random_ends(first, kept[0], rng), _remove_random_ends(second, kept[1], rng)
     row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
     middle, used = kept[0] + LONE_SPECIALS, sum(kept) + specials
     tokens = row['tokens']
@@ -138,7 +138,7 @@ class _ParallelDocumentWalk:
         return np.minimum(enough, self.ends[document])
 
 
-def _next_sentence(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _next_sentence_pairs(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Forms next-sentence pairs; returns spans [pairs, 2, 3] and labels [pairs], with documents and sentences counted
     over all non-empty documents."""
     spans, labels = [], []
@@ -157,7 +157,7 @@ def _next_sentence(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tup
     return _sort_pairs(spans, labels)
 
 
-def _sentence_order(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _sentence_order_pairs(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Forms sentence-order pairs; returns spans [pairs, 2, 3] and labels [pairs], with documents and sentences counted
     over all non-empty documents."""
     spans, labels = [], []
@@ -218,7 +218,7 @@ def _read_sentences(corpus: CorpusSplit, document: int, start: int, stop: int) -
     return np.concatenate(sentences) if sentences else np.zeros(0, np.int32)
 
 
-def _trim(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
+def _remove_random_ends(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
     """Cuts a text to `keep` tokens; each removed token is taken from the front or the back with equal probability."""
     if ids.size == keep:
         return ids

@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from efficient_attention.data.corpus.noise import Noise, TextToNoise
+from efficient_attention.data.corpus.noise_interface import Noise, TextToNoise
 from efficient_attention.errors import InputError
 
 

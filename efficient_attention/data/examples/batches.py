@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.batching.length_bucketing import LengthBucketedBatches
 
 Feature = dict[str, np.ndarray]
@@ -73,18 +73,18 @@ class FeatureBatches:
         Raises:
             InputError: there is no row, or the batch size is not a multiple of the number of processes.
         """
-        block = HostBlock(self.batch_size, process_index, process_count)
+        block = HostBatchShard(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
             yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
         """Yields the rows that this process reads of the evaluation batches; these contain every row once, the longest
         rows first."""
-        block = HostBlock(self.batch_size, process_index, process_count)
+        block = HostBatchShard(self.batch_size, process_index, process_count)
         for rows in self.length_buckets.longest_first_batches(is_row_alone=self.is_row_alone):
             yield self.make_batch(rows, block)
 
-    def make_batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
+    def make_batch(self, rows: np.ndarray, block: HostBatchShard) -> Batch:
         """Builds the rows that this process reads of one batch, given the row numbers of the batch; it has the
         arrays of `pad_and_stack_rows`."""
         first = block.process_index * block.rows

@@ -27,7 +27,7 @@ Line = tuple[int, list[str]]  # line number from 1, columns of the line
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentence:
+class TaggedSentence:
     """A sentence: its words, and one tag per word.
 
     Attributes:
@@ -52,7 +52,7 @@ class Sentence:
         return f'{self.file}: line {self.lines[0]}' if self.file else 'input'
 
 
-def read_sentences(config: ExamplesConfig, split: str) -> Iterator[Sentence]:
+def read_sentences(config: ExamplesConfig, split: str) -> Iterator[TaggedSentence]:
     """Yields the sentences of a split ('train', 'dev' or 'test') in the order of the files; in 'test', tags may be
     missing.
 
@@ -70,10 +70,10 @@ def read_sentences(config: ExamplesConfig, split: str) -> Iterator[Sentence]:
         yield from _read_column_file(config, path, is_test=split == 'test')
 
 
-def _read_column_file(config: ExamplesConfig, path: Path, *, is_test: bool) -> Iterator[Sentence]:
+def _read_column_file(config: ExamplesConfig, path: Path, *, is_test: bool) -> Iterator[TaggedSentence]:
     is_conllu = '.conllu' in path.suffixes
-    word = _column('examples.text', config.text, 'text', is_conllu)
-    tag = _column('examples.label', config.label, 'label', is_conllu)
+    word = _column_index('examples.text', config.text, 'text', is_conllu)
+    tag = _column_index('examples.label', config.label, 'label', is_conllu)
     lines = _conllu_lines(path) if is_conllu else _conll_lines(path)
     for sentence in _group_lines_by_sentence(lines):
         if sentence[0][1][0] == '-DOCSTART-':
@@ -84,10 +84,10 @@ def _read_column_file(config: ExamplesConfig, path: Path, *, is_test: bool) -> I
         tags = tuple(_read_tag(path, line, tag) for line in sentence) if has_tags else None
         if tags is not None and _nonnegative_index(sentence[0][1], word) == _nonnegative_index(sentence[0][1], tag):
             raise InputError(f'{path}: line {numbers[0]}: one column, which cannot be both word and tag')
-        yield Sentence(str(path), numbers, words, tags)
+        yield TaggedSentence(str(path), numbers, words, tags)
 
 
-def _column(field: str, value: str, default: str, is_conllu: bool) -> int:
+def _column_index(field: str, value: str, default: str, is_conllu: bool) -> int:
     """Returns the index of a column, given its name or number as the config states it."""
     if is_conllu:
         value = CONLLU_DEFAULTS[default] if value == default else value
@@ -171,19 +171,19 @@ def _conllu_lines(path: Path) -> Iterator[Line | None]:
                 yield number, columns
 
 
-def _sentence_from_json_row(config: ExamplesConfig, row: TableRow, *, is_test: bool) -> Sentence:
-    words = _strings(row, config.text)
+def _sentence_from_json_row(config: ExamplesConfig, row: TableRow, *, is_test: bool) -> TaggedSentence:
+    words = _string_list_field(row, config.text)
     has_tags = not is_test or config.label in row.values
-    tags = tuple(tag.strip() for tag in _strings(row, config.label)) if has_tags else None
+    tags = tuple(tag.strip() for tag in _string_list_field(row, config.label)) if has_tags else None
     if tags is not None and len(tags) != len(words):
         raise InputError(
             f'{row.file_and_line}: {len(words)} words in {config.text!r} and {len(tags)} tags in {config.label!r}'
         )
     line = int(row.place.split()[-1])
-    return Sentence(row.file, (line,) * len(words), words, tags)
+    return TaggedSentence(row.file, (line,) * len(words), words, tags)
 
 
-def _strings(row: TableRow, column: str) -> tuple[str, ...]:
+def _string_list_field(row: TableRow, column: str) -> tuple[str, ...]:
     value = row.column_value(column)
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
         raise InputError(f'{row.file_and_line}: field {column!r} is not a list of texts')

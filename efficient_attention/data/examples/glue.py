@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from efficient_attention.data.sources.tables import TFDS, TableRow, expand_table_names, read_table, tfds_parts
+from efficient_attention.data.sources.tables import TFDS, TableRow, expand_table_names, parse_tfds_split, read_table
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 
@@ -100,7 +100,7 @@ def glue_subset(name: str) -> str:
     """Returns which part of a GLUE task a file or TFDS split belongs to: 'mismatched', 'diagnostic', or '' for all
     others."""
     if name.startswith(TFDS):
-        data_set, split = tfds_parts(name)
+        data_set, split = parse_tfds_split(name)
         last = f'{DIAGNOSTIC if data_set.split(":")[0] == TFDS_DIAGNOSTIC else data_set} {split}'
     else:
         last = Path(name).name

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.examples.selections import parse_file_selections
+from efficient_attention.data.examples.example_selection import parse_file_selections
 from efficient_attention.data.sources.json_files import check_json_type, read_json, read_json_lines, typed_json_field
 from efficient_attention.data.sources.text_files import read_text
 from efficient_attention.errors import InputError
@@ -49,7 +49,7 @@ def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
     """Returns the questions of all given files, in order.
 
     Args:
-        text: paths or globs, separated by commas, each with its selections (data/examples/selections.py); each
+        text: paths or globs, separated by commas, each with its selections (data/examples/example_selection.py); each
             question counts as a separate article.
         is_labelled: whether answers and supporting facts are required; otherwise they are read where both are present.
 

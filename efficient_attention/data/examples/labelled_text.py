@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_row import ArenaDataset
+from efficient_attention.data.arena.dataset_interface import ArenaDataset
 from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.data.arena.row_cache import cached_rows
 from efficient_attention.data.examples.glue import (

@@ -62,8 +62,8 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
     """
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
     readers: dict[str, Callable[..., Iterator[ChoiceQuestion]]] = {
-        'race': _race,
-        'swag': _swag,
+        'race': _read_race,
+        'swag': _read_swag_and_codah,
         'table': _read_choice_table,
     }
     for question in readers[config.format](config, sources) if sources else ():
@@ -130,7 +130,7 @@ def check_string_list(value: Any, where: str, field: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
+def _read_swag_and_codah(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
     """Reads SWAG's CSV files (sent1, sent2, ending0 ...), SWAG's JSON lines, and CODAH's TSV files, which have no
     header."""
     index = 0
@@ -150,7 +150,7 @@ def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
             index += 1
 
 
-def _race(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
+def _read_race(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
     """Reads RACE's files: a JSON object with an article, its questions, options and answers, or one such object per
     line."""
     for path in find_files(sources):

@@ -2,7 +2,7 @@
 
 A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. Any other file
 has one question per line: {'id', 'question', 'context', 'answers': [{'text', 'answer_start'}]}, optionally 'title' and
-'is_impossible'. A selection can restrict the questions of a file, see `data/examples/selections.py`.
+'is_impossible'. A selection can restrict the questions of a file, see `data/examples/example_selection.py`.
 """
 
 import collections
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.examples.selections import parse_file_selections
+from efficient_attention.data.examples.example_selection import parse_file_selections
 from efficient_attention.data.sources.json_files import read_json, read_json_lines, typed_json_field
 from efficient_attention.errors import InputError
 
@@ -59,7 +59,7 @@ def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
     """Returns the questions of all given files, in order.
 
     Args:
-        text: paths or globs, separated by commas, each with its selections (data/examples/selections.py).
+        text: paths or globs, separated by commas, each with its selections (data/examples/example_selection.py).
         is_labelled: whether answers are required; otherwise they are read where present.
 
     Raises:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.epoch_cache import TwoEpochCache
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.pairs.pair_batches import Batch
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
 OPEN_ROWS = 64  # A pair may join one of up to 64 incomplete rows. A larger number means less padding and more time.
@@ -45,7 +45,7 @@ class PackedBatches:
     batch_size: int
     seed: int = 0
     mixture: Mixture | None = None
-    plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
+    plans: TwoEpochCache = dataclasses.field(default_factory=TwoEpochCache, repr=False, compare=False)
     # epoch -> number of steps, for epochs that have been planned
     counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
@@ -82,7 +82,7 @@ class PackedBatches:
         Raises:
             InputError: there is no pair, or the batch size is not a multiple of the number of processes.
         """
-        block = HostBlock(self.batch_size, process_index, process_count)
+        block = HostBatchShard(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
             yield self.make_batch(self.rows_of_step(step), block)
 
@@ -92,12 +92,12 @@ class PackedBatches:
         if not self.pairs:
             raise InputError('there is no row to train on')
         epoch = 0
-        while step >= self.steps_of(epoch):
-            step -= self.steps_of(epoch)
+        while step >= self.steps_in_epoch(epoch):
+            step -= self.steps_in_epoch(epoch)
             epoch += 1
         return self.epoch_plan(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
 
-    def steps_of(self, epoch: int) -> int:
+    def steps_in_epoch(self, epoch: int) -> int:
         """Returns the number of batches in an epoch."""
         if epoch not in self.counts:
             self.counts[epoch] = -(-len(self.epoch_plan(epoch)) // self.batch_size)
@@ -113,7 +113,7 @@ class PackedBatches:
         rows = first_fit_packing(rng.permutation(numbers).tolist(), self.source_target_sizes, self.lengths)
         return [rows[place] for place in rng.permutation(len(rows))]
 
-    def make_batch(self, rows: Sequence[Sequence[int]], block: HostBlock) -> Batch:
+    def make_batch(self, rows: Sequence[Sequence[int]], block: HostBatchShard) -> Batch:
         """Builds the rows that this process reads of one batch, given the pair numbers of each row."""
         first = block.process_index * block.rows
         batch: Batch = {}

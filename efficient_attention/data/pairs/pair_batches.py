@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.batching.length_bucketing import LengthBucketedBatches
 from efficient_attention.data.batching.mixture import Mixture
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 
 Batch = dict[str, np.ndarray]
 
@@ -86,14 +86,14 @@ class PairBatches:
         Raises:
             InputError: there is no pair, or the batch size is not a multiple of the number of processes.
         """
-        block = HostBlock(self.batch_size, process_index, process_count)
+        block = HostBatchShard(self.batch_size, process_index, process_count)
         for step in range(start_step, stop_step):
             yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
         """Yields the rows that this process reads of the evaluation batches; these contain every pair once, the longest
         first."""
-        block = HostBlock(self.batch_size, process_index, process_count)
+        block = HostBatchShard(self.batch_size, process_index, process_count)
         for rows in self.evaluation_batch_rows():
             yield self.make_batch(rows, block, self.evaluation_padded_lengths(rows))
 
@@ -131,7 +131,7 @@ class PairBatches:
         bucket, (most_source, most_target) = self.length_buckets.bucket_of_rows(rows), self.lengths
         return min(bucket, most_source), min(bucket, most_target)
 
-    def make_batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
+    def make_batch(self, rows: np.ndarray, block: HostBatchShard, lengths: tuple[int, int] | None = None) -> Batch:
         """Builds the rows that this process reads of one batch, given its pair numbers; by default, `lengths` are the
         result of `padded_lengths`."""
         first = block.process_index * block.rows

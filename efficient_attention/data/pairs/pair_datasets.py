@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from efficient_attention.data.pairs.toy_problems import parse_toy, toy_pairs
+from efficient_attention.data.pairs.toy_problems import parse_toy_problem, toy_pairs
 from efficient_attention.data.sources.tables import TFDS, expand_table_names, read_tables
 from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines
 from efficient_attention.errors import InputError
@@ -60,7 +60,9 @@ class PairDataset:
     def read_single_pairs(self) -> Iterator[TextPair]:
         """Returns the pairs before consecutive pairs are joined; raises InputError as `read_pairs`."""
         if self.kind == 'toy':
-            return (TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy(self.place, self.field)))
+            return (
+                TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy_problem(self.place, self.field))
+            )
         return read_parallel_files(self) if self.kind == 'lines' else read_table_columns(self)
 
     def digest(self) -> str:
@@ -100,7 +102,7 @@ def parse_pair_dataset(text: str, field: str, others: tuple[str, ...] = ()) -> P
             raise InputError(f'{field} has the set {text!r}; joined:<pairs>:<set> needs a number of at least 1')
         return dataclasses.replace(parse_pair_dataset(inner, field), text=text, joined=int(number))
     if kind == 'toy':
-        parse_toy(rest, field)
+        parse_toy_problem(rest, field)
         return PairDataset(kind, rest, ('', ''), field, text)
     place, _, columns = ('', '', rest) if kind == 'lines' else rest.rpartition('#')
     names = tuple(name.strip() for name in columns.split(','))

@@ -12,8 +12,11 @@ from tokenizers import Tokenizer
 from efficient_attention.data.pairs.pair_datasets import TextPair
 from efficient_attention.data.tokenizers.marian import MarianTokenizer
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
-from efficient_attention.data.tokenizers.special_tokens import role_names
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds, text_to_text_ids
+from efficient_attention.data.tokenizers.special_tokens import tokens_by_role
+from efficient_attention.data.tokenizers.text_to_text_special_ids import (
+    SequenceSpecialIds,
+    find_text_to_text_special_ids,
+)
 from efficient_attention.errors import InputError
 
 ENCODED_AT_ONCE = 4096  # number of pairs that are encoded at a time
@@ -53,13 +56,13 @@ def special_ids_of_tokenizer(
     for field, piece in (('start', start), ('begin', begin)):
         if piece and tokenizer.token_to_id(piece) is None:
             raise InputError(f'pairs.{field} is {piece!r}, which the tokenizer lacks{of_side}')
-    ids = text_to_text_ids(tokenizer, name, start=start)
+    ids = find_text_to_text_special_ids(tokenizer, name, start=start)
     first = tokenizer.token_to_id(begin) if begin else None
     return SequenceSpecialIds(ids.pad, ids.end, ids.start, -1 if first is None else first)
 
 
 @dataclasses.dataclass(frozen=True)
-class SideEncoder:
+class SourceOrTargetEncoder:
     """Encodes either source texts or target texts as token ids.
 
     Attributes:
@@ -80,7 +83,7 @@ class SideEncoder:
     def plain_text_tokenizer(self) -> Tokenizer:
         """Returns a tokenizer for user texts: a typed '</s>' is plain text; the mask, sentinels and tokens that an
         author added stay whole."""
-        mask = role_names(self.tokenizer).get('mask')
+        mask = tokens_by_role(self.tokenizer).get('mask')
         return make_plain_text_tokenizer(self.tokenizer, () if mask is None else (mask,))
 
     def pieces_with_text(self, text: str) -> list[tuple[str, str]]:
@@ -121,8 +124,8 @@ class PairEncoder:
         overlong: 'truncate', 'skip' or 'error'.
     """
 
-    source: SideEncoder
-    target: SideEncoder
+    source: SourceOrTargetEncoder
+    target: SourceOrTargetEncoder
     overlong: str = 'truncate'
 
     @property

@@ -20,7 +20,7 @@ FORM = re.compile(
 DIGITS = 10
 
 
-class Toy(NamedTuple):
+class ToyProblem(NamedTuple):
     """A toy problem with `rows` generated pairs; a source has `shortest` to `longest` digits, and all lengths are
     equally likely."""
 
@@ -31,7 +31,7 @@ class Toy(NamedTuple):
     seed: int = 0
 
 
-def parse_toy(text: str, field: str) -> Toy:
+def parse_toy_problem(text: str, field: str) -> ToyProblem:
     """Parses a toy problem of the form '<problem>:<rows>:<shortest>-<longest>[:<seed>]'; an InputError names the config
     field."""
     match = FORM.fullmatch(text)
@@ -39,13 +39,13 @@ def parse_toy(text: str, field: str) -> Toy:
         form = f'toy:<{"|".join(PROBLEMS)}>:<rows>:<shortest>-<longest>[:<seed>]'
         raise InputError(f'{field} has the set {f"toy:{text}"!r}; a toy problem is {form}')
     numbers = [int(match[name] or 0) for name in ('rows', 'shortest', 'longest', 'seed')]
-    toy = Toy(match['problem'], *numbers)
+    toy = ToyProblem(match['problem'], *numbers)
     if not (toy.rows and 1 <= toy.shortest <= toy.longest):
         raise InputError(f'{field} has the set {f"toy:{text}"!r}; it needs a row, and 1 <= shortest <= longest')
     return toy
 
 
-def toy_pairs(toy: Toy) -> Iterator[tuple[str, str]]:
+def toy_pairs(toy: ToyProblem) -> Iterator[tuple[str, str]]:
     """Yields the generated sources and targets as texts; spaces separate the digits."""
     for row in range(toy.rows):
         rng = np.random.default_rng((toy.seed, row))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.atomic_files import FAULTS, atomic_folder
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError, RunError
 
 MANIFEST = 'manifest.json'

@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError
 RECORDS_AT_ONCE = 256
 
 
-def record_documents(files: Sequence[Path]) -> Iterator[str]:
+def array_record_documents(files: Sequence[Path]) -> Iterator[str]:
     """Yields the records of ArrayRecord files; each record is the UTF-8 text of one document.
 
     Raises:

@@ -14,16 +14,16 @@ import numpy as np
 from PIL import Image
 
 from efficient_attention.data.preparation.cache_folder import one_line
-from efficient_attention.data.sources.source import Source
 from efficient_attention.data.sources.text_files import digest_files, find_files
-from efficient_attention.data.sources.tfds import digest_texts, tfds_field, tfds_values
+from efficient_attention.data.sources.text_source import TextSource
+from efficient_attention.data.sources.tfds import digest_texts, parse_tfds_field, tfds_values
 from efficient_attention.errors import InputError
 
 MODES = {1: 'L', 3: 'RGB'}  # number of channels -> Pillow's name of the mode
 Shape = tuple[int, ...]
 
 
-def open_images(text: str, shape: Shape) -> Source[bytes]:
+def open_images(text: str, shape: Shape) -> TextSource[bytes]:
     """Opens an image source such as 'images:photos/*.png' or 'tfds:cifar10#image'; finds its files now, and reads them
     later.
 
@@ -42,7 +42,7 @@ def open_images(text: str, shape: Shape) -> Source[bytes]:
         digest, documents = opener(rest, shape)
     except InputError as error:
         raise InputError(f'data.source {text!r}: {error}') from None
-    return Source(text, lambda: hashlib.sha256(f'{kind} {digest()}'.encode()).hexdigest(), documents)
+    return TextSource(text, lambda: hashlib.sha256(f'{kind} {digest()}'.encode()).hexdigest(), documents)
 
 
 # two functions: one hashes the content, the other yields the images
@@ -55,7 +55,7 @@ def _open_files(rest: str, shape: Shape) -> _Opened:
 
 
 def _open_tfds(rest: str, shape: Shape) -> _Opened:
-    documents = functools.partial(_tfds_images, *tfds_field(rest), shape)
+    documents = functools.partial(_tfds_images, *parse_tfds_field(rest), shape)
     return lambda: digest_texts(documents()), documents
 
 

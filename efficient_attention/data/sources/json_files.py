@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.config.json_text import parse_json
+from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.data.sources.text_files import read_lines, read_text
 from efficient_attention.errors import KINDS_IN_WORDS, InputError
 

@@ -116,7 +116,7 @@ def expand_table_names(sources: str) -> list[str]:
         if not source.startswith(TFDS):
             names += map(str, find_files(source))
         else:
-            tfds_parts(source)  # This call raises an error if the name has no split.
+            parse_tfds_split(source)  # This call raises an error if the name has no split.
             names.append(source)
     return list(dict.fromkeys(names))
 
@@ -210,7 +210,7 @@ def _json_table(path: Path) -> Iterator[TableRow]:
 
 
 def _tfds_table(name: str) -> Iterator[TableRow]:
-    rows = tfds_rows(*tfds_parts(name))
+    rows = tfds_rows(*parse_tfds_split(name))
     features = getattr(getattr(rows, 'dataset_info', None), 'features', None) or {}
     named = {column: feature.names for column, feature in features.items() if getattr(feature, 'num_classes', 0)}
     for index in range(len(rows)):
@@ -219,7 +219,7 @@ def _tfds_table(name: str) -> Iterator[TableRow]:
         yield TableRow(name, place, values, named)
 
 
-def tfds_parts(name: str) -> tuple[str, str]:
+def parse_tfds_split(name: str) -> tuple[str, str]:
     """Splits 'tfds:<name>[/<config>]:<split>' into dataset and split; raises InputError if there is no split."""
     match = TFDS_SPLIT.fullmatch(name)
     if match is None:

@@ -50,7 +50,7 @@ def digest_files(paths: Sequence[Path]) -> str:
     be moved."""
     total = hashlib.sha256()
     for path in paths:
-        with _opened(path, unpack=False) as file:
+        with _open_decompressed(path, unpack=False) as file:
             content = _read_or_input_error(path, functools.partial(hashlib.file_digest, file, 'sha256')).hexdigest()
         # The suffix is in the hash, because it decides how the file is read.
         total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())
@@ -64,7 +64,7 @@ def read_text(path: Path) -> str:
     Raises:
         InputError: the file cannot be read, or is not UTF-8; the message names the byte.
     """
-    with _opened(path) as file:
+    with _open_decompressed(path) as file:
         data = b''.join(_read_limited_chunks(path, file.read, MOST_BYTES, 'one text'))
     return decode_utf8(data, str(path)).replace('\r\n', '\n')
 
@@ -73,7 +73,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its line break) for each line of a UTF-8 file; raises InputError as
     `read_text`."""
     offset = 0
-    with _opened(path) as file:
+    with _open_decompressed(path) as file:
         for number in itertools.count(1):
             line = b''.join(_read_limited_chunks(path, file.readline, MOST_OF_A_LINE, f'line {number}', end=b'\n'))
             if not line:
@@ -84,7 +84,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def read_chunks(path: Path, size: int = 2**20) -> Iterator[bytes]:
     """Yields the bytes of a file, at most `size` at a time; unpacks and raises errors as `read_text`."""
-    with _opened(path) as file:
+    with _open_decompressed(path) as file:
         yield from iter(lambda: _read_or_input_error(path, lambda: file.read(size)), b'')
 
 
@@ -108,14 +108,14 @@ def decode_utf8(data: bytes, where: str, offset: int = 0) -> str:
     return text.removeprefix('\ufeff') if offset == 0 else text
 
 
-def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
+def _open_decompressed(path: Path, *, unpack: bool = True) -> Any:  # a binary file
     try:
-        return _Unpacked(path) if unpack and path.suffix in PACKED else path.open('rb')
+        return _SizeLimitedReader(path) if unpack and path.suffix in PACKED else path.open('rb')
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
 
 
-class _Unpacked:
+class _SizeLimitedReader:
     """A packed file (.gz, .bz2) that raises InputError if more bytes are read than its size makes plausible."""
 
     def __init__(self, path: Path) -> None:

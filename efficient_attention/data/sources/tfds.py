@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.json_files import json_type_name
 from efficient_attention.data.sources.text_files import decode_utf8
@@ -16,7 +16,7 @@ from efficient_attention.errors import InputError
 DATA_SET = re.compile(r'[A-Za-z]\w*(/[\w.+-]+)*(:[\d.*]+)?')
 
 
-def tfds_field(text: str) -> tuple[str, str, str]:
+def parse_tfds_field(text: str) -> tuple[str, str, str]:
     """Splits '<name>[:<split>]#<field>' into name, split and field; raises InputError if name or field is missing."""
     name, _, field = text.partition('#')
     if not name or not field:

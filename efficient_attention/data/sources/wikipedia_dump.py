@@ -35,7 +35,7 @@ EMPTY_BRACKETS = re.compile(r' ?\( ?\)')
 SPACES = re.compile(r'[ \t\xa0]+')
 
 
-class Page(NamedTuple):
+class WikiPage(NamedTuple):
     """A page of a dump, with its wikitext."""
 
     title: str
@@ -45,7 +45,7 @@ class Page(NamedTuple):
     text: str  # wikitext
 
 
-def dump_documents(files: Sequence[Path]) -> Iterator[str]:
+def wikipedia_dump_documents(files: Sequence[Path]) -> Iterator[str]:
     """Yields the running text of every article in dumps, plain, .gz or .bz2; blank lines separate paragraphs.
 
     Redirects and pages of other namespaces are skipped.
@@ -56,29 +56,29 @@ def dump_documents(files: Sequence[Path]) -> Iterator[str]:
     for path in files:
         for page in read_pages(path):
             if page.namespace == '0' and not page.is_redirect and page.model == 'wikitext':
-                yield plain_text(page.text)
+                yield wikitext_to_plain_text(page.text)
 
 
-def read_pages(path: Path) -> Iterator[Page]:
-    """Yields the pages of one dump in order; raises InputError as `dump_documents`."""
+def read_pages(path: Path) -> Iterator[WikiPage]:
+    """Yields the pages of one dump in order; raises InputError as `wikipedia_dump_documents`."""
     reader = _PageReader(str(path))
     for chunk in read_chunks(path):
         yield from reader.feed(chunk)
     yield from reader.feed(b'', is_last=True)
 
 
-def plain_text(wikitext: str) -> str:
+def wikitext_to_plain_text(wikitext: str) -> str:
     """Converts an article's wikitext to its running text; returns '' if there is none."""
     for mark, most in MOST:
         if sum(1 for _ in mark.finditer(wikitext)) > most:
             wikitext = mark.sub(' ', wikitext)
     code = mwparserfromhell.parse(wikitext.replace(ITEM, ''), skip_style_tags=True)
     lines = ''.join(map(_node_text, code.nodes)).splitlines()
-    kept = [_clean(line) for line in lines if ITEM not in line]
+    kept = [_remove_markup_remains(line) for line in lines if ITEM not in line]
     return '\n\n'.join(line for line in kept if line)
 
 
-def _clean(line: str) -> str:
+def _remove_markup_remains(line: str) -> str:
     line = SPACES.sub(' ', STYLE.sub('', BEHAVIOUR.sub('', line)))
     return EMPTY_BRACKETS.sub('', OPENED.sub('(', CLOSED.sub(')', line))).strip()
 
@@ -121,7 +121,7 @@ class _PageReader:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._pages: list[Page] = []
+        self._pages: list[WikiPage] = []
         self._fields: dict[str, list[str]] = {}
         self._open: list[str] | None = None  # parts of the text of the field that is being read
         self._characters = 0
@@ -133,7 +133,7 @@ class _PageReader:
         self._parser.CharacterDataHandler = self._character_data
         self._parser.StartDoctypeDeclHandler = self._refuse_entities
 
-    def feed(self, chunk: bytes, *, is_last: bool = False) -> list[Page]:
+    def feed(self, chunk: bytes, *, is_last: bool = False) -> list[WikiPage]:
         """Parses the next bytes of a dump; returns the pages that are now complete."""
         try:
             self._parser.Parse(chunk, is_last)
@@ -159,7 +159,7 @@ class _PageReader:
             found = {field: ''.join(parts) for field, parts in self._fields.items()}
             model = found.get('model', 'wikitext')  # Dumps from before 2012 do not state the kind of content.
             text = found.get('text', '')
-            self._pages.append(Page(found.get('title', ''), found.get('ns', '0'), self._is_redirect, model, text))
+            self._pages.append(WikiPage(found.get('title', ''), found.get('ns', '0'), self._is_redirect, model, text))
 
     def _character_data(self, text: str) -> None:
         if self._open is None:

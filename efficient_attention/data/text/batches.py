@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
-from efficient_attention.data.text.rows import Row, TextRows, check_rows
+from efficient_attention.data.text.rows import Row, TextRows, check_enough_targets
 from efficient_attention.errors import InputError
 
 Batch = dict[str, np.ndarray]
 
 
-def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, steps: range) -> Iterator[Batch]:
+def training_batches(rows: TextRows, kind: str, block: HostBatchShard, *, seed: int, steps: range) -> Iterator[Batch]:
     """Yields the rows of each step's global batch that this process reads: arrays [batch_size / process_count, L].
 
     With 'streams', row r reads one part of the text, targets / batch_size long, in order. It starts again when less
@@ -26,13 +26,13 @@ def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, 
     Raises:
         InputError: the text is too short for the batch.
     """
-    check_rows(rows)
+    check_enough_targets(rows)
     row_at = {'streams': _contiguous_stream_rows, 'windows': _random_window_rows}[kind](rows, block.batch_size, seed)
     numbers = _block_row_numbers(block)
     return (_stack([row_at(step, number) for number in numbers]) for step in steps)
 
 
-def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None = None) -> Iterator[Batch]:
+def evaluation_batches(rows: TextRows, block: HostBatchShard, *, stride: int | None = None) -> Iterator[Batch]:
     """Yields evaluation batches in which every target is predicted exactly once; all processes yield equally many
     batches.
 
@@ -53,7 +53,7 @@ def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None =
     )
 
 
-def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batch]:
+def memory_evaluation_batches(rows: TextRows, block: HostBatchShard) -> Iterator[Batch]:
     """Yields evaluation batches for models with memory: every target occurs once, in text order, and row r of the next
     batch continues row r.
 
@@ -75,7 +75,7 @@ def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batc
     return (_stack([row_at(first, stream) for stream in numbers]) for first in range(0, stretch, rows.length))
 
 
-def _block_row_numbers(block: HostBlock) -> range:
+def _block_row_numbers(block: HostBatchShard) -> range:
     """Returns the numbers of the rows in the global batch that this process reads."""
     return range(block.process_index * block.rows, (block.process_index + 1) * block.rows)
 

@@ -21,17 +21,17 @@ from efficient_attention.data.preparation.cache_folder import (
 )
 from efficient_attention.data.preparation.progress import Progress
 from efficient_attention.data.sources.images import open_images
-from efficient_attention.data.sources.source import Source, open_source
+from efficient_attention.data.sources.text_source import TextSource, open_source
 from efficient_attention.data.text.prepared_text import (
     FORMAT,
     PreparedText,
+    document_starts_path,
     ids_path,
     open_text,
-    starts_path,
     token_dtype,
 )
 from efficient_attention.data.text.splits import SPLITS, SplitTexts, split_text
-from efficient_attention.data.text.units import (
+from efficient_attention.data.text.text_units import (
     SEPARATOR,
     ByteUnits,
     CharacterUnits,
@@ -86,7 +86,7 @@ def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedT
     return open_text(folder)
 
 
-def _open_text_source(config: DataConfig) -> Source[str] | Source[bytes]:
+def _open_text_source(config: DataConfig) -> TextSource[str] | TextSource[bytes]:
     return open_images(config.source, config.image_shape) if config.units == 'pixels' else open_source(config.source)
 
 
@@ -175,7 +175,7 @@ class IdsWriter:
     def close(self) -> dict[str, int]:
         """Closes the file of ids; returns the numbers of documents, tokens and unknown tokens."""
         self._file.close()
-        np.save(starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
+        np.save(document_starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
         unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0
         return {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
 

@@ -23,7 +23,7 @@ from efficient_attention.data.preparation.cache_folder import (
 )
 from efficient_attention.data.text.rows import TextRows
 from efficient_attention.data.text.splits import SPLITS
-from efficient_attention.data.text.units import TextUnits, load_units
+from efficient_attention.data.text.text_units import TextUnits, load_units
 
 FORMAT = 2  # version of the folder's format; it is in the fingerprint, so that a new format never reads an old cache
 
@@ -50,7 +50,7 @@ def ids_path(folder: Path, split: str) -> Path:
     return folder / f'{split}.ids'
 
 
-def starts_path(folder: Path, split: str) -> Path:
+def document_starts_path(folder: Path, split: str) -> Path:
     """Returns the path of the file with the document starts of a split."""
     return folder / f'{split}_starts.npy'
 
@@ -73,7 +73,7 @@ def open_text(folder: Path) -> PreparedText:
         manifest=manifest,
         units=load_units(manifest['settings']['units'], folder),
         splits={split: _memory_map(ids_path(folder, split), manifest['id_type']) for split in SPLITS},
-        document_starts={split: load_array(starts_path(folder, split), 'text') for split in SPLITS},
+        document_starts={split: load_array(document_starts_path(folder, split), 'text') for split in SPLITS},
         unigram_counts=load_array(folder / UNIGRAM_COUNTS, 'text'),
         fingerprint=manifest['fingerprint'],
     )

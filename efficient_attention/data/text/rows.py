@@ -79,7 +79,7 @@ class TextRows:
         return (documents - 1 + reading * (len(self.document_starts) + 1)) % LARGEST + 1
 
 
-def check_rows(rows: TextRows) -> None:
+def check_enough_targets(rows: TextRows) -> None:
     """Raises InputError if there are too few targets for one full training row."""
     if rows.target_count < rows.length:
         if rows.start >= 0:

@@ -8,8 +8,8 @@ from efficient_attention.data.preparation.held_out_documents import (
     document_hash,
     held_out_threshold,
 )
-from efficient_attention.data.sources.source import Source
-from efficient_attention.data.text.units import Text
+from efficient_attention.data.sources.text_source import TextSource
+from efficient_attention.data.text.text_units import Text
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'held_out', 'test')
@@ -17,7 +17,7 @@ SPLITS = ('train', 'held_out', 'test')
 SplitTexts = Callable[[], Iterator[tuple[str, Text]]]
 
 
-def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
+def split_text(source: TextSource[str] | TextSource[bytes], config: DataConfig) -> SplitTexts:
     """Returns a function that reads the source and yields each text with the name of its split; every call yields the
     same.
 
@@ -28,14 +28,14 @@ def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> Split
     Raises:
         InputError: there is no text; or there is only one document, with splitting 'documents'.
     """
-    split = {'documents': _by_document, 'end': _at_the_end}[config.splitting]
+    split = {'documents': _split_by_document, 'end': _split_at_the_end}[config.splitting]
     try:
         return split(source, config)
     except InputError as error:
         raise InputError(f'data.source {source.text!r}: {error}') from None
 
 
-def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
+def _split_by_document(source: TextSource[str] | TextSource[bytes], config: DataConfig) -> SplitTexts:
     documents: Callable[[], Iterator[Text]] = source.documents
     hashes = [document_hash(text) for text in documents()]
     if not hashes:
@@ -53,7 +53,7 @@ def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> Spl
     return split_texts
 
 
-def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
+def _split_at_the_end(source: TextSource[str] | TextSource[bytes], config: DataConfig) -> SplitTexts:
     documents: Callable[[], Iterator[Text]] = source.documents
     total = sum(len(_countable_text(text, config)) for text in documents())
     if not total:

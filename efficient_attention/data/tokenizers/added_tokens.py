@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError
 
 SETTINGS, ADDED, SPECIAL_MAP = 'tokenizer_config.json', 'added_tokens.json', 'special_tokens_map.json'
@@ -30,7 +30,7 @@ class AddedTokenEntry:
     where: str
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
+def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
     """Returns the content of tokenizer_config.json; {} if there is no such file."""
     return read_json_object(folder / SETTINGS)
 
@@ -55,7 +55,7 @@ def added_tokens(folder: Path) -> list[AddedTokenEntry]:
     Raises:
         InputError: a file is invalid, or two files give a token different ids; the message names the file.
     """
-    settings, mapping = settings_of(folder), read_json_object(folder / SPECIAL_MAP)
+    settings, mapping = read_tokenizer_settings(folder), read_json_object(folder / SPECIAL_MAP)
     further = [
         _parse_added_token(token, None, folder / name, is_special=True)
         for name, values in ((SETTINGS, settings), (SPECIAL_MAP, mapping))
@@ -74,7 +74,7 @@ def added_tokens(folder: Path) -> list[AddedTokenEntry]:
     return list(found.values())
 
 
-def with_added(tokenizer: Tokenizer, added: list[AddedTokenEntry]) -> Tokenizer:
+def add_author_tokens(tokenizer: Tokenizer, added: list[AddedTokenEntry]) -> Tokenizer:
     """Adds tokens to a tokenizer, which then never splits them in a text; new tokens must have the next free ids.
     Returns the tokenizer.
 

@@ -36,7 +36,7 @@ BYTES = 'bytes'
 CLS = 'cls'
 
 
-def is_fixed(path: str | Path) -> bool:
+def is_fixed_vocabulary(path: str | Path) -> bool:
     """Whether a tokenizer's name denotes a fixed vocabulary, not a file."""
     return str(path).startswith(PREFIX)
 
@@ -67,7 +67,7 @@ def check_fixed_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> 
         )
 
 
-def fixed_name(pieces: Mapping[str, int]) -> str:
+def fixed_vocabulary_name(pieces: Mapping[str, int]) -> str:
     """Returns the name of the fixed vocabulary that has exactly these pieces and ids; '' if there is none."""
     names = [PREFIX + word for word in (BYTES, *WORDS) if fixed_vocabulary_size(word) == len(pieces)]
     return next((name for name in names if fixed_tokenizer(name).get_vocab() == pieces), '')

@@ -8,17 +8,22 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from efficient_attention.config.json_text import parse_json
+from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.text_files import decode_utf8
-from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, settings_of, with_added
+from efficient_attention.data.tokenizers.added_tokens import (
+    SETTINGS,
+    add_author_tokens,
+    added_tokens,
+    read_tokenizer_settings,
+)
 from efficient_attention.data.tokenizers.byte_level import PAIR, load_byte_level_bpe
-from efficient_attention.data.tokenizers.fixed_vocabulary import fixed_tokenizer, is_fixed
+from efficient_attention.data.tokenizers.fixed_vocabulary import fixed_tokenizer, is_fixed_vocabulary
 from efficient_attention.data.tokenizers.marian import is_marian
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
 from efficient_attention.data.tokenizers.special_tokens import SENTINELS
 from efficient_attention.data.tokenizers.training import RUNS
-from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
+from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, wordpiece_tokenizer
 from efficient_attention.errors import InputError
 
 # A tokenizer.json may contain only the regular expressions of published families, which terminate on any text.
@@ -75,7 +80,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
         InputError: there is no such file, or it is of unknown kind or damaged; the message names the file and fault.
     """
     path = Path(path)
-    if is_fixed(path):
+    if is_fixed_vocabulary(path):
         return fixed_tokenizer(str(path))
     if is_marian(path):
         raise InputError(f'tokenizer {path}: models with two SentencePiece files can only translate, not be trained')
@@ -87,11 +92,13 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
         raise InputError(f'tokenizer {path}: cannot be read ({error.strerror})') from None
     added = added_tokens(path.parent)
     if path.name == PAIR[0]:
-        return with_added(load_byte_level_bpe(path.parent), added)
+        return add_author_tokens(load_byte_level_bpe(path.parent), added)
     if path.suffix == '.txt':
-        return with_added(word_piece(read_vocabulary(decode_utf8(data, str(path)), path), lowercase=lowercase), added)
+        return add_author_tokens(
+            wordpiece_tokenizer(read_vocabulary(decode_utf8(data, str(path)), path), lowercase=lowercase), added
+        )
     if path.suffix == '.json':
-        return with_added(_load_json(decode_utf8(data, str(path)), path), added)
+        return add_author_tokens(_load_json(decode_utf8(data, str(path)), path), added)
     if path.suffix == '.model':
         options = {'lowercase': lowercase, 'is_text_to_text': is_text_to_text}
         return read_sentencepiece(data, str(path), **options, added=added, sentinels=read_sentinel_count(path))
@@ -100,7 +107,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
 
 def read_sentinel_count(path: Path) -> int:
     """Returns how many T5 sentinels follow a model's pieces, from its tokenizer_config.json (0 for mT5)."""
-    count = settings_of(path.parent).get('extra_ids', SENTINELS)
+    count = read_tokenizer_settings(path.parent).get('extra_ids', SENTINELS)
     if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
         raise InputError(
             f'{path.parent / SETTINGS}: extra_ids is {count!r}; it must be a whole number from 0 to {MOST_SENTINELS}'
@@ -112,7 +119,7 @@ def _load_json(text: str, path: Path) -> Tokenizer:
     try:
         content = parse_json(text)
         for step in STEPS:
-            _check_patterns(content.get(step), step, path)
+            _check_regular_expressions(content.get(step), step, path)
         if _max_normalizer_growth(content.get('normalizer')) > MOST_GROWTH:
             raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters from one')
         # The library gets the checked content, because it might parse the original text differently.
@@ -128,7 +135,7 @@ def _load_json(text: str, path: Path) -> Tokenizer:
         raise InputError(f'tokenizer {path}: not a tokenizer.json ({one_line(error)[:200]})') from None
 
 
-def _check_patterns(part: Any, step: str, path: Path) -> None:
+def _check_regular_expressions(part: Any, step: str, path: Path) -> None:
     if isinstance(part, dict):
         pattern = part.get('Regex')
         if pattern is not None and pattern not in SAFE_PATTERNS:
@@ -137,7 +144,7 @@ def _check_patterns(part: Any, step: str, path: Path) -> None:
                 f'ever on some text; known are those of {", ".join(FAMILIES)}'
             )
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        _check_patterns(inner, step, path)
+        _check_regular_expressions(inner, step, path)
 
 
 def _max_normalizer_growth(part: Any) -> int:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from efficient_attention.config.json_text import read_json_file
-from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, settings_of
+from efficient_attention.config.json_parsing import read_json_file
+from efficient_attention.data.tokenizers.added_tokens import SETTINGS, added_tokens, read_tokenizer_settings
 from efficient_attention.data.tokenizers.sentencepiece import piece_splitter
-from efficient_attention.data.tokenizers.vocabulary import check_ids
+from efficient_attention.data.tokenizers.vocabulary import check_ids_contiguous
 from efficient_attention.errors import InputError
 
 SOURCE, TARGET, VOCABULARY = FILES = ('source.spm', 'target.spm', 'vocab.json')
@@ -43,7 +43,7 @@ def marian_vocabulary(folder: Path) -> Tokenizer:
     lacking = [name for name in SPECIALS if name not in pieces]
     if lacking:
         raise InputError(f'tokenizer {path}: no {lacking[0]} in its vocabulary')
-    check_ids(pieces, str(path))
+    check_ids_contiguous(pieces, str(path))
     check_marian_settings(folder, pieces)
     tokenizer = Tokenizer(models.WordLevel(pieces, unk_token=UNKNOWN))
     tokenizer.decoder = decoders.Metaspace()
@@ -54,7 +54,7 @@ def marian_vocabulary(folder: Path) -> Tokenizer:
 def check_marian_settings(folder: Path, pieces: Mapping[str, int]) -> None:
     """Raises InputError if the settings of a Marian tokenizer ask for ids or a file layout that this module does not
     support."""
-    settings = settings_of(folder)
+    settings = read_tokenizer_settings(folder)
     if settings.get('separate_vocabs'):
         raise InputError(f'{folder / SETTINGS}: separate_vocabs is True; read here: one vocabulary of both sides')
     unknown = [one.token.content for one in added_tokens(folder) if one.token.content not in pieces]

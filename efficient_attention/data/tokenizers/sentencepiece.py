@@ -12,8 +12,14 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from efficient_attention.data.tokenizers.added_tokens import FLAGS, AddedTokenEntry, with_added
-from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_sentinels, with_specials
+from efficient_attention.data.tokenizers.added_tokens import FLAGS, AddedTokenEntry, add_author_tokens
+from efficient_attention.data.tokenizers.special_tokens import (
+    ROLES,
+    SENTINEL,
+    SENTINELS,
+    with_sentinels,
+    with_special_tokens,
+)
 from efficient_attention.errors import InputError
 
 UNIGRAM, BPE = 1, 2  # values of `trainer_spec.model_type` in a SentencePiece model
@@ -54,7 +60,9 @@ def read_sentencepiece(
         model.normalizer_spec.add_dummy_prefix,
         model.normalizer_spec.remove_extra_whitespaces,
     )
-    tokenizer = Tokenizer(_bpe(model, name) if model.trainer_spec.model_type == BPE else _unigram(model, unknown[0]))
+    tokenizer = Tokenizer(
+        _bpe_model(model, name) if model.trainer_spec.model_type == BPE else _unigram_model(model, unknown[0])
+    )
     steps = (albert_normalizers() if lowercase else []) + _model_normalizers(model)
     scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
     if removes_spaces:
@@ -101,12 +109,12 @@ def _parse_sentencepiece_model(data: bytes, name: str) -> Any:
     return model
 
 
-def _unigram(model: Any, unknown: int) -> models.Unigram:
+def _unigram_model(model: Any, unknown: int) -> models.Unigram:
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     return models.Unigram(pieces, unknown, model.trainer_spec.byte_fallback)
 
 
-def _bpe(model: Any, name: str) -> models.BPE:
+def _bpe_model(model: Any, name: str) -> models.BPE:
     """Returns a BPE model that merges any two neighbours that form a piece; the piece with the highest score is merged
     first."""
     if any(piece.type == UNUSED for piece in model.pieces):
@@ -168,11 +176,11 @@ def _with_sentinels(tokenizer: Tokenizer, model: Any, added: list[AddedTokenEntr
     """
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     roles = _find_special_tokens({piece.piece for piece in model.pieces})
-    with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
+    with_special_tokens(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
     first = SENTINEL.format(0)
     if not any(first in text for text in (*(one.token.content for one in added), *tokenizer.get_vocab())):
         with_sentinels(tokenizer, sentinels)
-    with_added(tokenizer, added)
+    add_author_tokens(tokenizer, added)
     end = roles['sep']
     ids = [(end, tokenizer.token_to_id(end))]
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -186,9 +194,9 @@ def _with_role_tokens(tokenizer: Tokenizer, model: Any, added: list[AddedTokenEn
     user_defined = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
     own = _find_special_tokens({piece.piece for piece in model.pieces})
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in own.values()])
-    with_specials(tokenizer, [*(name for name in control if name not in own.values()), *own.values()])
-    found = _find_special_tokens(set(with_added(tokenizer, added).get_vocab())) | own
-    return with_specials(tokenizer, [found.get(role, ROLES[role][0]) for role in ROLES])
+    with_special_tokens(tokenizer, [*(name for name in control if name not in own.values()), *own.values()])
+    found = _find_special_tokens(set(add_author_tokens(tokenizer, added).get_vocab())) | own
+    return with_special_tokens(tokenizer, [found.get(role, ROLES[role][0]) for role in ROLES])
 
 
 def piece_splitter(data: bytes, name: str) -> Tokenizer:
@@ -205,7 +213,7 @@ def piece_splitter(data: bytes, name: str) -> Tokenizer:
         raise InputError(f'tokenizer {name}: known: unigram models that merge repeated spaces into one')
     unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece never finds pieces of these types in a text.
     pieces = [
-        (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _score(piece, model))
+        (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _piece_score(piece, model))
         for id, piece in enumerate(model.pieces)
     ]
     unknown = next((id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN), None)
@@ -217,7 +225,7 @@ def piece_splitter(data: bytes, name: str) -> Tokenizer:
     return tokenizer
 
 
-def _score(piece: Any, model: Any) -> float:
+def _piece_score(piece: Any, model: Any) -> float:
     """Returns a piece's score; a user-defined piece has a higher score than all others, as in SentencePiece's
     unigram_model.cc."""
     if piece.type != USER_DEFINED:

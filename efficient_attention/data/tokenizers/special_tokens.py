@@ -19,7 +19,7 @@ SENTINELS = 100  # number of sentinels in T5's vocabulary
 BERT_SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 
-def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
+def with_special_tokens(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
     """Adds special tokens to a tokenizer; new names get the next ids, and rows become [CLS] text [SEP]. Returns the
     tokenizer."""
     # Except in WordPiece, the space in 'a [MASK]' would become a piece.
@@ -27,7 +27,7 @@ def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(name, special=True, normalized=False, lstrip=is_spaced and name in ROLES['mask']) for name in names]
     )
-    roles = role_names(tokenizer)
+    roles = tokens_by_role(tokenizer)
     cls, sep = roles.get('cls'), roles.get('sep')
     if cls is not None and sep is not None:
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -48,13 +48,17 @@ def with_sentinels(tokenizer: Tokenizer, count: int) -> Tokenizer:
     return tokenizer
 
 
-def role_names(tokenizer: Tokenizer) -> dict[str, str]:
+def tokens_by_role(tokenizer: Tokenizer) -> dict[str, str]:
     """Returns role ('pad', 'mask', ...) -> token, for each role of `ROLES` for which the tokenizer has a token.
 
     A checkpoint's author may have added a second name, such as '<sep>' to T5, whose texts end with '</s>'. Tokens of
     the tokenizer's template have priority, then names in the original vocabulary, then added names.
     """
-    every, own, framing = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False), framing_tokens(tokenizer)
+    every, own, framing = (
+        tokenizer.get_vocab(),
+        tokenizer.get_vocab(with_added_tokens=False),
+        template_tokens(tokenizer),
+    )
     found = {role: [name for name in names if name in every] for role, names in ROLES.items()}
     return {
         role: min(names, key=lambda name: (name not in framing, name not in own))
@@ -63,7 +67,7 @@ def role_names(tokenizer: Tokenizer) -> dict[str, str]:
     }
 
 
-def framing_tokens(tokenizer: Tokenizer) -> set[str]:
+def template_tokens(tokenizer: Tokenizer) -> set[str]:
     """Returns the tokens that the tokenizer's template adds around a text or between two texts."""
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     return {*tokenizer.encode('').tokens, *tokenizer.encode('', '').tokens} & added
@@ -77,7 +81,7 @@ def structural_tokens(tokenizer: Tokenizer) -> set[str]:
     """
     every, own = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False)
     named = {name for names in ROLES.values() for name in names if name in own}
-    roles, framing = role_names(tokenizer), framing_tokens(tokenizer)
+    roles, framing = tokens_by_role(tokenizer), template_tokens(tokenizer)
     # If the tokenizer has an end token, another family's end of text is only a token that an author added.
     has_end = 'sep' in roles
     ends = {name for name in (*TEXT_ENDS, *TEXT_STARTS) if name in own or (name in every and not has_end)}

@@ -12,8 +12,8 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from efficient_attention.data.tokenizers.sentencepiece import albert_normalizers
-from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, with_specials
-from efficient_attention.data.tokenizers.wordpiece import bert_normalizer, word_piece
+from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, with_special_tokens
+from efficient_attention.data.tokenizers.wordpiece import bert_normalizer, wordpiece_tokenizer
 from efficient_attention.errors import InputError
 
 UNIGRAM_SPECIALS = ('<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]')
@@ -64,7 +64,7 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
         special_tokens=[*BERT_SPECIALS, *continuing],
     )
     tokenizer.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)
-    return word_piece(_fill_vocabulary(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
+    return wordpiece_tokenizer(_fill_vocabulary(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
 
 
 def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
@@ -80,8 +80,8 @@ def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: b
     )
     tokenizer.train_from_iterator(texts(), trainer)
     missing = vocab_size - tokenizer.get_vocab_size()
-    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in _unused(missing)])
-    return with_specials(tokenizer, list(BERT_SPECIALS))
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in _unused_pieces(missing)])
+    return with_special_tokens(tokenizer, list(BERT_SPECIALS))
 
 
 def _train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
@@ -99,7 +99,7 @@ def _train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int, lowercas
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNIGRAM_SPECIALS.index('<unk>')))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.decoder = decoders.Metaspace()
-    return with_specials(tokenizer, list(UNIGRAM_SPECIALS))
+    return with_special_tokens(tokenizer, list(UNIGRAM_SPECIALS))
 
 
 TRAINERS: dict[str, Callable[[Callable[[], Iterable[str]], int, bool], Tokenizer]] = {
@@ -148,10 +148,12 @@ def _remove_rare_characters(rare: re.Pattern[str] | None, texts: Iterable[str]) 
 
 
 def _fill_vocabulary(vocabulary: dict[str, int], vocab_size: int) -> dict[str, int]:
-    return vocabulary | {name: len(vocabulary) + i for i, name in enumerate(_unused(vocab_size - len(vocabulary)))}
+    return vocabulary | {
+        name: len(vocabulary) + i for i, name in enumerate(_unused_pieces(vocab_size - len(vocabulary)))
+    }
 
 
-def _unused(count: int) -> list[str]:
+def _unused_pieces(count: int) -> list[str]:
     return [f'[unused{index}]' for index in range(count)]
 
 
@@ -172,5 +174,5 @@ def _canonical_pieces(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple
     scores |= dict(zip(ladder, steps, strict=True))
     rounded = sorted((-round(score, SCORE_DIGITS), piece) for piece, score in scores.items())
     special = [(name, 0.0) for name in UNIGRAM_SPECIALS]
-    unused = [(name, round(lowest, SCORE_DIGITS) - 1) for name in _unused(vocab_size - len(pieces))]
+    unused = [(name, round(lowest, SCORE_DIGITS) - 1) for name in _unused_pieces(vocab_size - len(pieces))]
     return special + [(piece, -cost) for cost, piece in rounded] + unused

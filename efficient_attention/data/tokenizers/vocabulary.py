@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from efficient_attention.data.tokenizers.special_tokens import ROLES, role_names
+from efficient_attention.data.tokenizers.special_tokens import ROLES, tokens_by_role
 from efficient_attention.errors import InputError
 
 # These start a word: SentencePiece's space, and the byte-level space, newline, tab and return.
@@ -43,8 +43,8 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tup
         InputError: ids repeat or leave gaps, or a special token in `needed` is missing; the message has `name`.
     """
     pieces = tokenizer.get_vocab(with_added_tokens=True)
-    check_ids(pieces, name)
-    found = role_names(tokenizer)
+    check_ids_contiguous(pieces, name)
+    found = tokens_by_role(tokenizer)
     for role in needed:
         if role not in found:
             known = ', '.join(ROLES[role])
@@ -65,7 +65,7 @@ def readable_token(tokenizer: Tokenizer, vocabulary: Vocabulary, id: int) -> str
     return f'##{text.removeprefix("##")}' if vocabulary.is_continuation[id] else text
 
 
-def check_ids(pieces: dict[str, int], name: str) -> None:
+def check_ids_contiguous(pieces: dict[str, int], name: str) -> None:
     """Raises an InputError with the tokenizer's name unless the ids are 0, 1, 2, ..., each exactly once."""
     ids = sorted(pieces.values())
     for expected, found in enumerate(ids):

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
+from efficient_attention.data.tokenizers.special_tokens import ROLES, with_special_tokens
 from efficient_attention.errors import InputError
 
 MAX_WORD = 100  # most characters of a word; a longer word becomes one [UNK], as in BERT
 
 
-def word_piece(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
+def wordpiece_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
     """Returns BERT's tokenizer (Devlin et al. 2018, arXiv:1810.04805) for a vocabulary; '##' marks pieces that continue
     a word.
 
@@ -23,7 +23,7 @@ def word_piece(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
     tokenizer.normalizer = bert_normalizer(lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    return with_specials(tokenizer, [name for names in ROLES.values() for name in names if name in vocabulary])
+    return with_special_tokens(tokenizer, [name for names in ROLES.values() for name in names if name in vocabulary])
 
 
 def bert_normalizer(lowercase: bool) -> normalizers.Normalizer:

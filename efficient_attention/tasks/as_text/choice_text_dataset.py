@@ -18,7 +18,7 @@ from efficient_attention.data.pairs.pair_datasets import TextPair
 from efficient_attention.data.sources.tables import TFDS, expand_table_names
 from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.as_text.scored_text_dataset import NO_LABEL, ScoredTextDataset, parse_label_numbers
+from efficient_attention.tasks.as_text.scored_text_dataset import NO_LABEL, ScoredTextDataset, parse_label_indices
 from efficient_attention.tasks.metrics.glue import accuracy
 
 FORMATS = ('swag', 'race', 'table')
@@ -73,7 +73,7 @@ class ChoiceTextDataset(ScoredTextDataset[ChoiceQuestion]):
         """Returns the accuracy of the generated texts: the share that names the right choice."""
         expected = np.array([example.answer for example in examples], np.int64)
         words = [choice_name(number) for number in range(max([3, *(len(example.choices) for example in examples)]))]
-        predicted = parse_label_numbers(texts, words, np.full_like(expected, NO_LABEL))
+        predicted = parse_label_indices(texts, words, np.full_like(expected, NO_LABEL))
         return {'accuracy': accuracy(expected, predicted)}
 
 

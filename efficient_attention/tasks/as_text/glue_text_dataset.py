@@ -21,7 +21,7 @@ from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.as_text.scored_text_dataset import (
     ScoredTextDataset,
-    parse_label_numbers,
+    parse_label_indices,
     remove_whitespace,
 )
 from efficient_attention.tasks.metrics.glue import METRICS
@@ -87,10 +87,10 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
         names, words = FORMS[self.task]
         parts = sorted(zip(names, example.texts, strict=True))
         source = ' '.join([CALLED.get(self.task, self.task), *(f'{name}: {text}' for name, text in parts)])
-        target = words[self.label_number(example)] if words else format_number(numeric_label(example))
+        target = words[self.index_of_label(example)] if words else format_number(numeric_label(example))
         return TextPair(source, target, example.file_and_line)
 
-    def label_number(self, example: LabelledText) -> int:
+    def index_of_label(self, example: LabelledText) -> int:
         """Returns the index of an example's label; raises InputError if the task has no such label."""
         labels = glue_task(self.task).labels
         if example.label not in labels:
@@ -121,8 +121,8 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
         if not words:
             expected = np.array([numeric_label(example) for example in examples])
             return expected, np.array([parse_number(text) for text in texts])
-        numbers = np.array([self.label_number(example) for example in examples], np.int64)
-        return numbers, parse_label_numbers(texts, words, numbers)
+        numbers = np.array([self.index_of_label(example) for example in examples], np.int64)
+        return numbers, parse_label_indices(texts, words, numbers)
 
 
 def make_glue_text_dataset(text: str, field: str, rest: str) -> GlueTextDataset:

@@ -74,7 +74,7 @@ class ScoredTextDataset(abc.ABC, Generic[Example]):
         return InputError(f'{where}: no label or answer, which {self.field} needs to train on or to score by')
 
 
-def parse_label_numbers(texts: Sequence[str], words: Sequence[str], expected: np.ndarray) -> np.ndarray:
+def parse_label_indices(texts: Sequence[str], words: Sequence[str], expected: np.ndarray) -> np.ndarray:
     """Returns the label index of each generated text, int64 [examples]; a text that matches no label counts as wrong.
 
     With two labels, such a text gets the index of the wrong label, as in T5's `f1_score_with_invalid`. So no metric

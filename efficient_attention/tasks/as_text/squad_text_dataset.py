@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from efficient_attention.data.examples.selections import parse_file_selections
+from efficient_attention.data.examples.example_selection import parse_file_selections
 from efficient_attention.data.examples.squad import Question, read_squad
 from efficient_attention.data.pairs.pair_datasets import TextPair
 from efficient_attention.data.sources.text_files import digest_files
@@ -22,7 +22,7 @@ UNANSWERABLE = 'unanswerable'  # target of a question without an answer (SQuAD 2
 class SquadTextDataset(ScoredTextDataset[Question]):
     """SQuAD questions as text-to-text pairs.
 
-    `files` may select a part of a file, see data/examples/selections.py.
+    `files` may select a part of a file, see data/examples/example_selection.py.
     """
 
     @property

@@ -51,7 +51,7 @@ def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
     return float(guess in wanted), max(token_overlap_scores(guess, gold)[0] for gold in wanted)
 
 
-def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
+def exact_and_f1_with_no_answer(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
     """Returns exact match and F1 of an answer as in SQuAD 2.0, where a question may have no answer.
 
     Gold answers that normalise to '' are ignored. If none is left, the right answer is ''. If prediction and gold both
@@ -91,7 +91,7 @@ def squad2_scores(
         null_odds: higher = an answer is less likely (--na-prob-file); None = all are 0.
         threshold: a prediction with higher null odds counts as '' (--na-prob-thresh).
     """
-    scores_Q2 = _exact_and_f1_array(exact_and_f1_or_none, predictions, golds)
+    scores_Q2 = _exact_and_f1_array(exact_and_f1_with_no_answer, predictions, golds)
     has_answer_Q = np.array([bool(answers) for answers in golds], bool)
     odds_Q = np.zeros(len(predictions)) if null_odds is None else np.asarray(null_odds, np.float64)
     without_Q2 = np.repeat(~has_answer_Q[:, None], 2, axis=1).astype(np.float64)
@@ -137,7 +137,7 @@ def choose_null_threshold(
 
     If it is best to answer nothing, the threshold is below all odds.
     """
-    f1_Q = _exact_and_f1_array(exact_and_f1_or_none, predictions, golds)[:, 1]
+    f1_Q = _exact_and_f1_array(exact_and_f1_with_no_answer, predictions, golds)[:, 1]
     has_answer_Q, is_given_Q = (np.array([bool(one) for one in ones], bool) for ones in (golds, predictions))
     odds_Q = np.asarray(null_odds, np.float64)
     order, totals = _cumulative_scores(f1_Q, has_answer_Q, is_given_Q, odds_Q)

@@ -20,7 +20,7 @@ from efficient_attention.tasks.problems.one_label import (
     OneLabelProblem,
     pair_with_predictions,
 )
-from efficient_attention.tasks.problems.prediction_files import write_glue, write_prediction_json_lines
+from efficient_attention.tasks.problems.prediction_files import write_glue_submissions, write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 SUFFIXES = {MATCHED_SPLIT: '_matched', MISMATCHED_SPLIT: '_mismatched'}
@@ -129,7 +129,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
     ) -> list[Path]:
         """Writes GLUE's 'test' split as '<task>.tsv', and other splits as JSON lines of id, label and probabilities."""
         if self.glue and split == 'test':
-            return write_glue(
+            return write_glue_submissions(
                 self.glue.title, examples, [guess.label if guess else None for guess in predictions], folder
             )
         pairs = zip(examples, predictions, strict=True)

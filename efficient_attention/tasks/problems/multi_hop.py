@@ -18,15 +18,14 @@ import scipy
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, SentenceId, parse_paragraphs, read_hotpotqa
-from efficient_attention.data.examples.row_template import RowTemplate, row_template
+from efficient_attention.data.examples.special_tokens_template import SpecialTokensTemplate, special_tokens_template_of
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.sources.json_files import check_unique_ids
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.hotpotqa import NAMES, answer_scores, hotpot_scores, support_scores
 from efficient_attention.tasks.problems.best_spans import best_spans
 from efficient_attention.tasks.problems.encoded_text import encoded_texts, trimmed_substring
-from efficient_attention.tasks.problems.overlong_texts import truncation_notes
-from efficient_attention.tasks.problems.paragraph_rows import (
+from efficient_attention.tasks.problems.multi_hop_rows import (
     TYPES,
     MarkedText,
     answer_positions,
@@ -36,8 +35,9 @@ from efficient_attention.tasks.problems.paragraph_rows import (
     marker_ids,
     paragraph_arrays,
 )
+from efficient_attention.tasks.problems.overlong_texts import truncation_notes
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
-from efficient_attention.tasks.problems.windows import window_spans
+from efficient_attention.tasks.problems.token_windows import window_spans
 
 THRESHOLD = 'support_threshold'
 FOR_TRAINING = ('tokens', 'token_types', 'is_global', 'start', 'end', 'type', 'support')
@@ -94,9 +94,9 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
             raise InputError(f'data.length is {length}; with examples.question_length it must be at least {least}')
 
     @functools.cached_property
-    def question_paragraph_template(self) -> RowTemplate:
+    def question_paragraph_template(self) -> SpecialTokensTemplate:
         """Returns the template of a row: the special tokens around the question and the paragraphs."""
-        return row_template(self.encoder, is_pair=True)
+        return special_tokens_template_of(self.encoder, is_pair=True)
 
     @functools.cached_property
     def title_and_sentence_markers(self) -> tuple[int, int]:

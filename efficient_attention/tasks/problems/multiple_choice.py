@@ -10,14 +10,14 @@ import scipy
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, check_string_list, read_choices
-from efficient_attention.data.examples.row_template import pad_and_stack_choices, row_template
+from efficient_attention.data.examples.special_tokens_template import pad_and_stack_choices, special_tokens_template_of
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import accuracy
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.prediction_files import write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem, mean_logits
-from efficient_attention.tasks.problems.windows import window_starts
+from efficient_attention.tasks.problems.token_windows import window_starts
 
 FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')
@@ -50,7 +50,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         super().__init__(config, encoder, length)
         if config.format not in FORMATS:
             raise InputError(f'examples.format is {config.format!r}; multiple choice reads {", ".join(FORMATS)}')
-        self.template = row_template(encoder, is_pair=True)
+        self.template = special_tokens_template_of(encoder, is_pair=True)
         self.rule = TokenLengthPolicy(config.overlong, config.stride, length)
         self.room = self.rule.tokens_left_for_texts(self.template.special_token_count, 2)
         self.dev_splits = ('dev',) if config.dev else ()
@@ -72,7 +72,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
             rows = self._choice_rows(question, texts, is_overlong=is_overlong)
             counts.count_row(question.file, is_overlong=is_overlong, made=len(rows))
             features += [self._make_feature(question, row, index) for row in rows]
-        self.note_lengths(counts)
+        self.note_overlong_rows(counts)
         return features
 
     def _choice_rows(

@@ -7,16 +7,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.arena.arena_row import SPLITS, ArenaDataset
+from efficient_attention.data.arena.dataset_interface import SPLITS, ArenaDataset
 from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_subset, glue_task
 from efficient_attention.data.examples.labelled_text import ARENA, LabelledText, arena_dataset, read_labelled
-from efficient_attention.data.examples.row_template import pad_and_stack_choices, row_template
+from efficient_attention.data.examples.special_tokens_template import pad_and_stack_choices, special_tokens_template_of
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.data.tokenizers.fixed_vocabulary import check_fixed_vocabulary
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.problem import Feature, Problem
-from efficient_attention.tasks.problems.sentence_rows import SentenceLengthPolicy, check_several_sentences, sentence_ids
+from efficient_attention.tasks.problems.sentence_rows import (
+    SentenceLengthPolicy,
+    check_several_sentences,
+    sentence_token_ids,
+)
 
 Prediction = TypeVar('Prediction')
 FORMATS = ('table', 'glue', ARENA)
@@ -47,7 +51,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         if config.towers and self.text_count != TOWERS:
             raise InputError(f'examples.towers is {config.towers}; a row here has one text, so it must be False')
         # number of texts -> template of a row
-        self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}
+        self.templates = {texts: special_tokens_template_of(encoder, is_pair=texts == 2) for texts in (1, 2)}
         in_a_row = 1 if config.towers else self.text_count
         # raises now if the rows are too short for any text
         self.rule.tokens_left_for_texts(self.templates[in_a_row].special_token_count, in_a_row)
@@ -107,7 +111,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             is_overlong = sum(map(len, texts)) + template.special_token_count > self.length
             counts.count_row(example.file, is_overlong=is_overlong, made=len(rows))
             features += [self._make_feature(template.row(*row), example, index) for row in rows]
-        self.note_lengths(counts)
+        self.note_overlong_rows(counts)
         return features
 
     def _encode_towers(self, examples: Sequence[LabelledText]) -> list[Feature]:
@@ -128,13 +132,13 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             if made:
                 joined = pad_and_stack_choices([template.row(*row) for [row] in rows], self.encoder.pad)
                 features.append(self._make_feature(joined, example, index))
-        self.note_lengths(counts)
+        self.note_overlong_rows(counts)
         return features
 
     def _encode_sentences(self, examples: Sequence[LabelledText], *, is_training: bool) -> list[Feature]:
         counts, template = LengthCounts(self.sentence_rule), self.templates[1]
         features: list[Feature] = []
-        texts = sentence_ids(self.encoder, [example.texts[0] for example in examples])
+        texts = sentence_token_ids(self.encoder, [example.texts[0] for example in examples])
         if is_training:
             check_several_sentences(texts, self.config.sentences)
         for index, (example, sentences) in enumerate(zip(examples, texts, strict=True)):
@@ -143,7 +147,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             counts.count_row(example.file, is_overlong=is_overlong, made=len(rows))
             joined = [pad_and_stack_choices([template.row(ids) for ids in row], self.encoder.pad) for row in rows]
             features += [self._make_feature(row, example, index) for row in joined]
-        self.note_lengths(counts)
+        self.note_overlong_rows(counts)
         return features
 
     def _token_ids(self, examples: Sequence[LabelledText]) -> Iterator[list[Ids]]:

@@ -13,7 +13,7 @@ import numpy as np
 from efficient_attention.data.corpus.sentence_pairs import truncated_lengths
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.encoded_text import EncodedText
-from efficient_attention.tasks.problems.windows import window_starts
+from efficient_attention.tasks.problems.token_windows import window_starts
 
 Ids = np.ndarray  # token ids, integers [l]
 MOST_NOTES = 4  # largest number of files with separate notes; RACE has one file per article, 28,000 in all
@@ -34,7 +34,7 @@ class TokenLengthPolicy:
     length: int
 
     @property
-    def limit_text(self) -> str:
+    def limit_in_words(self) -> str:
         """Returns the length limit of a row, in words for messages."""
         return f'data.length {self.length} tokens'
 
@@ -97,7 +97,7 @@ class OverlongPolicy(Protocol):
     def policy(self) -> str: ...
 
     @property
-    def limit_text(self) -> str: ...
+    def limit_in_words(self) -> str: ...
 
 
 class LengthCounts:
@@ -127,7 +127,7 @@ class LengthCounts:
     def _overlong_note(self, name: str, files: Sequence[str]) -> str:
         rows, overlong, made = (sum(map(one.__getitem__, files)) for one in (self.rows, self.overlong, self.made))
         fate = {'truncate': 'were cut', 'skip': 'were left out', 'windows': f'became {made} windows'}[self.rule.policy]
-        return f'{name}: {overlong} of {rows} rows have more than {self.rule.limit_text} and {fate}'
+        return f'{name}: {overlong} of {rows} rows have more than {self.rule.limit_in_words} and {fate}'
 
 
 def truncation_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:

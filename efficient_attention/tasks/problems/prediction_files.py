@@ -10,7 +10,7 @@ from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.errors import InputError
 
 
-def submission_name(title: str, subset: str) -> str:
+def submission_file_name(title: str, subset: str) -> str:
     """Returns the file name that GLUE's server expects for a subset of a task, such as 'MNLI-mm.tsv'."""
     if subset == DIAGNOSTIC:
         return 'AX.tsv'
@@ -19,7 +19,9 @@ def submission_name(title: str, subset: str) -> str:
     return f'{title}.tsv'
 
 
-def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[str | None], folder: Path) -> list[Path]:
+def write_glue_submissions(
+    title: str, examples: Sequence[LabelledText], values: Sequence[str | None], folder: Path
+) -> list[Path]:
     """Writes one GLUE submission file per subset of the test examples; returns the paths.
 
     Raises:
@@ -31,7 +33,9 @@ def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[st
             raise InputError(
                 f"{example.file_and_line}: no prediction (examples.overlong 'skip'); a submission needs all rows"
             )
-        files.setdefault(submission_name(title, example.subset), ['index\tprediction']).append(f'{example.id}\t{value}')
+        files.setdefault(submission_file_name(title, example.subset), ['index\tprediction']).append(
+            f'{example.id}\t{value}'
+        )
     return [write_lines(lines, folder / name) for name, lines in files.items()]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.row_template import RowTemplate, row_template
+from efficient_attention.data.examples.special_tokens_template import SpecialTokensTemplate, special_tokens_template_of
 from efficient_attention.data.examples.squad import Question, drop_misplaced_answers, read_squad
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.sources.json_files import check_unique_ids
@@ -34,7 +34,7 @@ from efficient_attention.tasks.problems.encoded_text import (
 )
 from efficient_attention.tasks.problems.overlong_texts import truncation_notes
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
-from efficient_attention.tasks.problems.windows import max_context_mask, window_spans
+from efficient_attention.tasks.problems.token_windows import max_context_mask, window_spans
 
 SCORES_2 = [f'{part}{name}' for part in ('', 'HasAns_', 'NoAns_', 'best_') for name in ('exact', 'f1')]
 THRESHOLD = 'no_answer_threshold'
@@ -76,9 +76,9 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
             )
 
     @functools.cached_property
-    def question_context_template(self) -> RowTemplate:
+    def question_context_template(self) -> SpecialTokensTemplate:
         """Returns the template of a row: the special tokens around a question and a window of the context."""
-        return row_template(self.encoder, is_pair=True)
+        return special_tokens_template_of(self.encoder, is_pair=True)
 
     def max_context_tokens(self, question_length: int) -> int:
         """Returns how many tokens of the context fit into a row with a question of `question_length` tokens."""
@@ -94,7 +94,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
             raise InputError(f'examples.{split} is empty; it must name files')
         questions = read_squad(text, is_labelled=split != 'test')
         if split != 'test' and not self.config.has_no_answer:
-            check_answered(questions)
+            check_questions_have_answers(questions)
         if split != 'train':
             check_unique_ids((question.id, question.place) for question in questions)
             return questions
@@ -239,7 +239,7 @@ def check_config(config: ExamplesConfig) -> None:
         )
 
 
-def check_answered(questions: Sequence[Question]) -> None:
+def check_questions_have_answers(questions: Sequence[Question]) -> None:
     """Raises InputError if a question has no answer although all questions must have one."""
     for question in questions:
         if question.answers == ():

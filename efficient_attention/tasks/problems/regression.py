@@ -12,7 +12,7 @@ from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
 from efficient_attention.tasks.problems.one_label import OneLabelProblem, pair_with_predictions
-from efficient_attention.tasks.problems.prediction_files import write_glue, write_prediction_json_lines
+from efficient_attention.tasks.problems.prediction_files import write_glue_submissions, write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 HIGHEST_SCORE = 5.0  # the highest score of STS-B
@@ -61,7 +61,7 @@ class Regression(OneLabelProblem[float | None]):
         """
         if self.glue and split == 'test':
             values = [None if guess is None else f'{np.clip(guess, 0, HIGHEST_SCORE):.3f}' for guess in predictions]
-            return write_glue(self.glue.title, examples, values, folder)
+            return write_glue_submissions(self.glue.title, examples, values, folder)
         pairs = zip(examples, predictions, strict=True)
         rows = [{'id': one.id, 'label': guess} for one, guess in pairs if guess is not None]
         return [write_prediction_json_lines(rows, split, folder)]

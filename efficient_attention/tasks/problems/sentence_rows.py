@@ -30,7 +30,7 @@ class SentenceLengthPolicy:
     length: int
 
     @property
-    def limit_text(self) -> str:
+    def limit_in_words(self) -> str:
         """Returns the limit of sentences and tokens of a text, in words for messages."""
         return f'examples.sentences {self.sentences} sentences, or data.length {self.length} tokens in one,'
 
@@ -71,7 +71,7 @@ def split_into_sentences(text: str) -> list[str]:
     return split_sentences(LINE_BREAK.sub('\n', text))
 
 
-def sentence_ids(encoder: TextEncoder, texts: Sequence[str]) -> list[list[Ids]]:
+def sentence_token_ids(encoder: TextEncoder, texts: Sequence[str]) -> list[list[Ids]]:
     """Returns the token ids of each sentence of each text, without special tokens.
 
     Sentences without tokens are left out, but a text always keeps at least one sentence.

@@ -11,8 +11,8 @@ import numpy as np
 import scipy
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.conll import Sentence, read_sentences
-from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.conll import TaggedSentence, read_sentences
+from efficient_attention.data.examples.special_tokens_template import special_tokens_template_of
 from efficient_attention.data.examples.text_encoder import TextEncoder, encode_in_batches
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.conll import detect_tag_scheme, entities, entity_scores
@@ -20,7 +20,7 @@ from efficient_attention.tasks.metrics.glue import accuracy
 from efficient_attention.tasks.problems.overlong_texts import LengthCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.prediction_files import write_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
-from efficient_attention.tasks.problems.windows import WordTokens, word_tokens, word_windows
+from efficient_attention.tasks.problems.token_windows import WordTokens, word_tokens, word_windows
 
 # matches a word with inner punctuation ('e-mail', "don't", '@user', '#tag', '3.5'), or a single punctuation mark
 WORD = re.compile(r"[@#]?\w+(?:[-.,'’_&/:]\w+)*|[^\w\s]")
@@ -39,7 +39,7 @@ class TagPrediction:
     probabilities: tuple[float, ...]
 
 
-class TokenClassification(Problem[Sentence, TagPrediction | None]):
+class TokenClassification(Problem[TaggedSentence, TagPrediction | None]):
     """A fine-tuning problem with a tag for each word, predicted at the word's first token.
 
     If a sentence was left out as too long, its prediction is None. Besides the arrays in tasks/problems/problem.py, a
@@ -55,7 +55,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             raise InputError(f"examples.format is {config.format!r}; token classification reads 'conll' or 'table'")
         if config.overlong == 'truncate':
             raise InputError("examples.overlong is 'truncate', which loses words; known: windows, error, skip")
-        self.template = row_template(encoder, is_pair=False)
+        self.template = special_tokens_template_of(encoder, is_pair=False)
         self.rule = TokenLengthPolicy(config.overlong, config.stride, length)
         self.room = self.rule.tokens_left_for_texts(self.template.special_token_count, 1)
         self.dev_splits = ('dev',) if config.dev else ()
@@ -72,7 +72,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             raise InputError('examples.labels is empty, and examples.train gives no tags to take labels from')
         return tuple(sorted(found))
 
-    def read_examples(self, split: str) -> list[Sentence]:
+    def read_examples(self, split: str) -> list[TaggedSentence]:
         """Returns the sentences of a split, in file order; raises InputError if a tag is unknown."""
         sentences = list(read_sentences(self.config, split))
         for sentence in sentences:
@@ -83,7 +83,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
                     raise InputError(f'{where}: tag {tag!r} is not known; known (see examples.labels): {known}')
         return sentences
 
-    def encode(self, examples: Sequence[Sentence], *, is_training: bool = False) -> list[Feature]:
+    def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool = False) -> list[Feature]:
         """Returns the sentences as rows of tokens, one or more rows per sentence."""
         del is_training  # unused, because training drops no row
         counts = LengthCounts(self.rule)
@@ -94,7 +94,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             counts.count_row(sentence.file, is_overlong=len(tokens.ids) > self.room, made=len(rows))
             lost[sentence.file] += tokens.lost_word_count
             features += [self._make_feature(sentence, tokens, row, index) for row in rows]
-        self.note_lengths(counts)
+        self.note_overlong_rows(counts)
         for file, count in lost.items():
             if count:
                 self._notes[f'{file} lost'] = (
@@ -102,12 +102,12 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
                 )
         return features
 
-    def _word_tokens(self, examples: Sequence[Sentence]) -> list[WordTokens]:
+    def _word_tokens(self, examples: Sequence[TaggedSentence]) -> list[WordTokens]:
         texts, spans = zip(*map(locate_words, examples), strict=True) if examples else ((), ())
         found = zip(encode_in_batches(self.encoder, texts), spans, strict=True)
         return [word_tokens(np.array(one.ids, np.int32), one.offsets, place) for one, place in found]
 
-    def _window_rows(self, sentence: Sentence, tokens: WordTokens) -> list[tuple[int, np.ndarray]]:
+    def _window_rows(self, sentence: TaggedSentence, tokens: WordTokens) -> list[tuple[int, np.ndarray]]:
         if len(tokens.ids) > self.room and self.rule.policy != 'windows':
             return (
                 [(0, tokens.words)]
@@ -118,7 +118,9 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             )
         return word_windows(tokens, self.room, self.config.stride)
 
-    def _make_feature(self, sentence: Sentence, tokens: WordTokens, row: tuple[int, np.ndarray], index: int) -> Feature:
+    def _make_feature(
+        self, sentence: TaggedSentence, tokens: WordTokens, row: tuple[int, np.ndarray], index: int
+    ) -> Feature:
         first, words_of_row = row
         feature = self.template.row(tokens.ids[first : first + len(words_of_row)])
         words = np.full(len(feature['tokens']), -1, np.int32)
@@ -129,12 +131,12 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             feature['labels'] = np.where(words >= 0, numbers[words], np.int32(-1))
         return self.mark_global_token(feature)
 
-    def is_labelled(self, example: Sentence) -> bool:
+    def is_labelled(self, example: TaggedSentence) -> bool:
         """Returns whether the sentence has known tags."""
         return example.tags is not None
 
     def predict_from_outputs(
-        self, examples: Sequence[Sentence], features: Sequence[Feature], outputs: Sequence[Outputs]
+        self, examples: Sequence[TaggedSentence], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[TagPrediction | None]:
         """Returns the most likely tag of each word of each sentence; None for a sentence without rows."""
         tags = [[self.fallback] * len(sentence.words) for sentence in examples]
@@ -153,7 +155,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         ]
 
     def score(
-        self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[TagPrediction | None], split: str
     ) -> dict[str, float]:
         """Returns accuracy and, if tags mark entities, entity scores, without left-out sentences."""
         del split  # unused, because there is only one dev split
@@ -170,7 +172,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return scores | entity_scores(expected, predicted, self.scheme) if self.scheme else scores
 
     def write_predictions(
-        self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str, folder: Path
+        self, examples: Sequence[TaggedSentence], predictions: Sequence[TagPrediction | None], split: str, folder: Path
     ) -> list[Path]:
         """Writes each word with its known and its predicted tag, one word per line.
 
@@ -186,7 +188,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         name = 'predictions.conll' if split == 'test' else f'{split}_predictions.conll'
         return [write_lines(lines, folder / name)]
 
-    def example_from_python(self, value: Any) -> Sentence:
+    def example_from_python(self, value: Any) -> TaggedSentence:
         """Returns a sentence from a text, which is split into words and punctuation, or from a list of words.
 
         Raises:
@@ -202,7 +204,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
             raise InputError('an input is a text or a list of words, none of it empty')
         if not words:
             raise InputError('an input is a text or a list of words, none of it empty')
-        return Sentence('', (1,) * len(words), tuple(words), None, text, tuple(spans))
+        return TaggedSentence('', (1,) * len(words), tuple(words), None, text, tuple(spans))
 
     def prediction_to_python(self, prediction: TagPrediction | None) -> list[dict[str, Any]] | None:
         """Returns {'word', 'label', 'score', 'start', 'end'} per entity, or per word if tags mark no entities.
@@ -224,7 +226,7 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return found
 
 
-def locate_words(sentence: Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
+def locate_words(sentence: TaggedSentence) -> tuple[str, tuple[tuple[int, int], ...]]:
     """Returns the text of a sentence, and the character range of each of its words."""
     if sentence.text:
         return sentence.text, sentence.spans

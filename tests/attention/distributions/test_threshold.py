@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.distributions import DISTRIBUTIONS
-from efficient_attention.attention.distributions.threshold import threshold
+from efficient_attention.attention.distributions.threshold import solve_threshold
 from tests.attention import contract
 from tests.tolerances import assert_close
 
@@ -40,7 +40,7 @@ def run(name: str, z: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Arr
     return weights, gradient
 
 
-thresholds = jax.jit(threshold, static_argnums=0)
+thresholds = jax.jit(solve_threshold, static_argnums=0)
 
 
 @pytest.mark.parametrize('name', ALPHAS)

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention.dense_attention import combine_values
 from efficient_attention.attention.favor import definition
 from efficient_attention.attention.favor import fast_attention as favor
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
 from efficient_attention.attention.features.causal import attend_causal
-from efficient_attention.attention.features.chunks import Inputs
+from efficient_attention.attention.features.chunks import FeatureAttentionInputs
 from efficient_attention.attention.features.key_sums import KeySums, zero_key_sums
 from efficient_attention.attention.logits.definition import attend_dense
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.weights import combine_values
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
@@ -319,7 +319,7 @@ def stepper(mechanism: FAVOR, width: int) -> Callable:
 
     @jit
     def step(state: KeySums, *new: jax.Array) -> tuple[jax.Array, KeySums]:
-        (out, _), state = attend_causal(Inputs(*new), state, features, mechanism.chunk)
+        (out, _), state = attend_causal(FeatureAttentionInputs(*new), state, features, mechanism.chunk)
         return out, state
 
     return step

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import using_device_tuning
 from efficient_attention.attention.favor.random_features import log_softmax_features
 from efficient_attention.attention.features import causal
 from efficient_attention.attention.features.causal import attend_causal
-from efficient_attention.attention.features.chunks import Inputs
+from efficient_attention.attention.features.chunks import FeatureAttentionInputs
 from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
 from efficient_attention.attention.features.key_sums import zero_key_sums
-from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
 jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})
@@ -32,8 +32,8 @@ def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
         def run(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple:
             start = zero_key_sums(2, 2, 8, 4)
             if rows is None:
-                start = attend_causal(Inputs(q[:, :9], k[:, :9], v[:, :9]), start, features, 16)[1]
-            inputs, kind = Inputs(q, k, v, *of_rows), reads.split()[0]
+                start = attend_causal(FeatureAttentionInputs(q[:, :9], k[:, :9], v[:, :9]), start, features, 16)[1]
+            inputs, kind = FeatureAttentionInputs(q, k, v, *of_rows), reads.split()[0]
             (out, lse), sums = attend_causal(inputs, start, features, 16, reads=kind)
             # Stabilisers may differ; means of values do not.
             return out, jnp.maximum(lse, -100.0), sums.sums_BGRK / jnp.maximum(sums.normaliser_BGR, 1e-3)[..., None]
@@ -70,7 +70,7 @@ def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
     @jit
     def run(query_logs: jax.Array, key_logs: jax.Array) -> causal.Outputs:
         values = jnp.ones((1, 6, 1, 2))
-        inputs = Inputs(query_logs[None, :, None], key_logs[None, :, None], values, *of_rows)
+        inputs = FeatureAttentionInputs(query_logs[None, :, None], key_logs[None, :, None], values, *of_rows)
         return attend_causal(inputs, zero_key_sums(1, 1, 2, 2), features, 3)[0]
 
     apart = np.tile(np.float32([[0.0, LOWEST_LOG]]), (6, 1))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.features.chunk_attention import (
     ChunkKeys,
     attend_chunk,
@@ -13,8 +14,7 @@ from efficient_attention.attention.features.chunk_attention import (
     find_queries_with_features,
 )
 from efficient_attention.attention.features.feature_map import LOWEST_LOG
-from efficient_attention.attention.features.key_sums import add_keys, scale_keys, zero_key_sums
-from efficient_attention.attention.weights import MASKED
+from efficient_attention.attention.features.key_sums import add_keys, bring_to_common_scale, zero_key_sums
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
@@ -27,9 +27,9 @@ def test_both_forms_are_the_formula(is_open: bool | None):
 
     @quick
     def both_ways(query_logs: jax.Array, before_logs: jax.Array, logs: jax.Array, values: jax.Array) -> list:
-        before, features = scale_keys(zero_key_sums(1, 2, 3, 3), before_logs)
+        before, features = bring_to_common_scale(zero_key_sums(1, 2, 3, 3), before_logs)
         before = add_keys(before, features, values)
-        scaled, features = scale_keys(before, logs)
+        scaled, features = bring_to_common_scale(before, logs)
         keys = ChunkKeys(before, scaled, logs, features, values)
         reads = None if is_open is None else jnp.zeros((1, 1, 1, 4), bool)
         return [
@@ -58,9 +58,9 @@ def test_readers_have_a_feature_with_a_key(is_open: bool):
     @quick
     def readers(query_logs: jax.Array, before_logs: jax.Array, logs: jax.Array) -> tuple:
         values = jnp.ones((1, 1, 3, 2))
-        before, features = scale_keys(zero_key_sums(1, 1, 3, 2), before_logs)
+        before, features = bring_to_common_scale(zero_key_sums(1, 1, 3, 2), before_logs)
         before = add_keys(before, features, values)
-        scaled, features = scale_keys(before, logs)
+        scaled, features = bring_to_common_scale(before, logs)
         keys, query_logs = ChunkKeys(before, scaled, logs, features, values), query_logs[:, :, None]
         found = find_queries_with_features(query_logs, keys, causal_chunk_mask(3), jnp.full((1, 1, 1, 3), is_open))
         return *found, find_queries_with_features(query_logs[..., ::-1, :], keys, causal_chunk_mask(3), None)[1]

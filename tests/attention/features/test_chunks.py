@@ -3,14 +3,14 @@
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.features.chunks import Inputs, cut_inputs, cut_mask, merge_chunks
+from efficient_attention.attention.features.chunks import FeatureAttentionInputs, cut_inputs, cut_mask, merge_chunks
 
 B, L, H, G, K = 2, 7, 4, 2, 3
 
 
 def test_joined_chunks_are_the_positions_and_a_query_stands_beside_its_key_head():
     query = jnp.arange(B * L * H * K, dtype=jnp.float32).reshape(B, L, H, K)
-    chunks = cut_inputs(Inputs(query, query[:, :, :G], query[:, :, G:]), 3)
+    chunks = cut_inputs(FeatureAttentionInputs(query, query[:, :, :G], query[:, :, G:]), 3)
     assert chunks.query_BGhCK.shape == (3, B, G, H // G, 3, K) and chunks.key_BGCK.shape == (3, B, G, 3, K)
     np.testing.assert_array_equal(merge_chunks(chunks.query_BGhCK, L), query)
     np.testing.assert_array_equal(chunks.query_BGhCK[1, 0, 1, 0, 2], query[0, 5, 2])

@@ -4,16 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.favor.random_features import log_softmax_features
 from efficient_attention.attention.features.feature_map import (
     FeatureMap,
+    divide_sums,
     key_features,
     mask_keys,
     query_features,
-    quotient,
 )
 from efficient_attention.attention.linear.definition import ELU
-from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
 
@@ -43,7 +43,7 @@ def test_scales_cancel_in_the_quotient():
         stabiliser = key_logs.max(axis=2, keepdims=True)
         query, scale = query_features(query_logs, stabiliser)
         inside = jnp.einsum('BGLR,BGMR->BGLM', query, key_features(key_logs, stabiliser))
-        return quotient(inside, inside.sum(axis=-1), scale)
+        return divide_sums(inside, inside.sum(axis=-1), scale)
 
     out, lse = by_scales(query_logs, key_logs)
     expected = np.einsum('BGLR,BGMR->BGLM', np.exp(query_logs), np.exp(key_logs))
@@ -56,7 +56,7 @@ def test_masked_keys_have_no_features_and_a_query_without_keys_gives_zeros():
     @jax.jit
     def results(is_key: jax.Array) -> tuple:
         logs = mask_keys(jnp.zeros((1, 1, 2, 3)), is_key)
-        return key_features(logs, jnp.zeros((1, 1, 1, 3))), quotient(jnp.zeros((1, 2)), jnp.zeros(1), jnp.zeros(1))
+        return key_features(logs, jnp.zeros((1, 1, 1, 3))), divide_sums(jnp.zeros((1, 2)), jnp.zeros(1), jnp.zeros(1))
 
     features, (out, lse) = jax.device_get(results(np.asarray([[True, False]])))
     np.testing.assert_array_equal(features[0, 0], [[1.0] * 3, [0.0] * 3])

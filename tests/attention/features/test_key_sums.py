@@ -7,11 +7,11 @@ import numpy as np
 from efficient_attention.attention.features.key_sums import (
     KeySums,
     add_keys,
+    bring_to_common_scale,
     combine_sums,
-    keep_rows,
     read_sums,
     rescale,
-    scale_keys,
+    reset_other_rows,
     zero_key_sums,
 )
 from tests.tolerances import assert_close
@@ -20,7 +20,7 @@ LOGS, VALUES = np.random.default_rng(0).normal(size=(2, 2, 1, 6, 3)).astype(np.f
 
 
 def summed(logs: jax.Array, values: jax.Array) -> KeySums:
-    sums, features = scale_keys(zero_key_sums(2, 1, 3, 3), logs)
+    sums, features = bring_to_common_scale(zero_key_sums(2, 1, 3, 3), logs)
     return add_keys(sums, features, values)
 
 
@@ -51,7 +51,7 @@ def test_rows_that_are_not_kept_are_as_before_any_key():
     @jax.jit
     def results(logs: jax.Array, values: jax.Array, is_kept: jax.Array) -> tuple:
         whole = summed(logs, values)
-        kept = keep_rows(whole, is_kept)
+        kept = reset_other_rows(whole, is_kept)
         return kept, whole, zero_key_sums(2, 1, 3, 3), read_sums(jnp.ones((2, 1, 1, 1, 3)), kept)
 
     kept, all_rows, empty, (numerator, denominator) = jax.device_get(results(LOGS, VALUES, np.asarray([True, False])))

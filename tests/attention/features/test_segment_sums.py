@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.features.key_sums import add_keys, scale_keys, zero_key_sums
-from efficient_attention.attention.features.segment_sums import SegmentSums, combine_sums, level_segments
+from efficient_attention.attention.features.key_sums import add_keys, bring_to_common_scale, zero_key_sums
+from efficient_attention.attention.features.segment_sums import SegmentSums, combine_sums, subtract_segment_maximum
 
 
 def stretch(segment: int, is_alone: bool) -> SegmentSums:
     """One key with feature and value 1, in each of two rows."""
     ones = jnp.ones((2, 1, 1, 1))
-    sums, features = scale_keys(zero_key_sums(2, 1, 1, 1), 0.0 * ones)
+    sums, features = bring_to_common_scale(zero_key_sums(2, 1, 1, 1), 0.0 * ones)
     return SegmentSums(add_keys(sums, features, ones), jnp.full(2, segment), jnp.full(2, is_alone))
 
 
@@ -26,7 +26,7 @@ def test_sums_go_on_only_where_the_same_segment_fills_the_second_stretch():
 def test_each_segment_has_the_level_of_its_largest_key():
     logs = np.asarray([1.0, 5.0, 90.0, 80.0], np.float32)[None, None, :, None]
     segments = np.asarray([[1, 1, 2, 2]])
-    level = jax.jit(lambda *x: level_segments(zero_key_sums(1, 1, 1, 1), *x))
+    level = jax.jit(lambda *x: subtract_segment_maximum(zero_key_sums(1, 1, 1, 1), *x))
     _, relative, levels = jax.device_get(level(logs, segments, segments == 1))
     np.testing.assert_array_equal(levels[0, 0], [5.0, 5.0, 90.0, 90.0])
     np.testing.assert_array_equal(relative[0, 0, :, 0], [-4.0, 0.0, 0.0, -10.0])

@@ -10,7 +10,7 @@ from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.features.key_sums import KeySums, combine_sums, zero_key_sums
 from efficient_attention.attention.features.sequence_parallel import may_share_segment, preceding_device_sums
 from efficient_attention.attention.linear.definition import Linear
-from efficient_attention.attention.sequence_parallel.split import SequenceSplit
+from efficient_attention.attention.sequence_parallel.sequence_split import SequenceSplit
 from efficient_attention.config.mesh import MeshConfig
 from tests.attention.split import assert_split_equals_whole, packed, vectors
 from tests.tolerances import assert_close

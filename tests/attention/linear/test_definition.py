@@ -4,7 +4,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.attention.linear.definition import Linear
-from efficient_attention.attention.parsing import model_needs
+from efficient_attention.attention.parsing import required_model_settings
 from efficient_attention.errors import InputError
 
 
@@ -28,4 +28,4 @@ def test_options_out_of_range_are_named():
 
 def test_it_draws_nothing_and_has_no_weights_to_drop():
     assert not Linear().randomness.always and not Linear().capabilities.has_dropout
-    assert model_needs(Linear(causal=True)) == 'model.attention_dropout_rate=0.0'
+    assert required_model_settings(Linear(causal=True)) == 'model.attention_dropout_rate=0.0'

@@ -27,7 +27,7 @@ def test_every_key_has_a_slot_of_its_own_until_its_last_reader(text: str):
         assert (next_keys[keys] > time).all() and (places[keys] < slots.count).all()
         assert len(set(places[keys])) == len(keys)
     busiest = max(1, *map(len, needed))
-    assert slots.count == pattern.reach.back + 1 if slots.is_ring else slots.count == busiest
+    assert slots.count == pattern.reach.back + 1 if slots.is_ring_buffer else slots.count == busiest
 
 
 @pytest.mark.parametrize('text', PATTERNS)

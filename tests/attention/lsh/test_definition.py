@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.attention.lsh import definition, hashing
 from efficient_attention.attention.lsh.definition import LSH
-from efficient_attention.attention.lsh.rounds import make_rounds
+from efficient_attention.attention.lsh.sorted_rounds import make_rounds
 from tests.attention import contract
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close

@@ -11,14 +11,14 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import efficient_attention as ea
+from efficient_attention.attention.dense_attention import apply_weight_dropout
 from efficient_attention.attention.logits.definition import attend_dense
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh import fast_attention as lsh
 from efficient_attention.attention.lsh.definition import LSH
-from efficient_attention.attention.lsh.rounds import make_rounds
+from efficient_attention.attention.lsh.sorted_rounds import make_rounds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.weights import drop_weights
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
@@ -82,7 +82,11 @@ def both(q: np.ndarray, v: np.ndarray, mechanism: LSH, **options: Any) -> tuple:
     def run(q: jax.Array, v: jax.Array) -> tuple:
         asked = request(q, v, mechanism, **options)
         weights, lse = lsh_definition.weights(asked)
-        return *jax.grad(loss, (0, 1), has_aux=True)(q, v), (weights, lse, drop_weights(jnp.ones_like(weights), asked))
+        return *jax.grad(loss, (0, 1), has_aux=True)(q, v), (
+            weights,
+            lse,
+            apply_weight_dropout(jnp.ones_like(weights), asked),
+        )
 
     gradients, outs, defined = jax.device_get(run(q, v))
     expected, expected_gradients = by_definition(q, v, defined)

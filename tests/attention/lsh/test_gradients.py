@@ -7,28 +7,28 @@ import pytest
 
 from efficient_attention.attention.lsh.definition import LSH, layout_for_length
 from efficient_attention.attention.lsh.gradients import add_to_source_chunks, sum_by_position
-from efficient_attention.attention.lsh.rounds import Rounds, sort_round
-from efficient_attention.attention.lsh.windows import cut_into_chunks, with_previous
+from efficient_attention.attention.lsh.sorted_rounds import HashRounds, sort_round
+from efficient_attention.attention.lsh.windows import cut_into_chunks, with_previous_chunk
 
 L, H, K, S, T = 22, 2, 8, 4, 2
 LAYOUT = layout_for_length(LSH(bucket_size=S, rounds=T), L)
 
 
 @pytest.fixture(scope='module')
-def rounds() -> Rounds:
+def rounds() -> HashRounds:
     buckets_BHTL = np.random.default_rng(0).integers(0, 6, (1, H, T, L), np.int32)
     return jax.jit(lambda buckets: sort_round(jnp.arange(T, dtype=jnp.int32), buckets, None, LAYOUT))(buckets_BHTL)
 
 
-def test_what_is_taken_apart_adds_up_where_it_came_from(rounds: Rounds):
-    """The transpose of `with_previous`."""
+def test_what_is_taken_apart_adds_up_where_it_came_from(rounds: HashRounds):
+    """The transpose of `with_previous_chunk`."""
     chunks = jax.random.normal(jax.random.key(3), cut_into_chunks(rounds, LAYOUT).order_BHTcS.shape + (3,))
-    put_together, pull = jax.vjp(lambda x: with_previous(x, LAYOUT), chunks)
+    put_together, pull = jax.vjp(lambda x: with_previous_chunk(x, LAYOUT), chunks)
     cotangent = jax.random.normal(jax.random.key(4), put_together.shape)
     np.testing.assert_allclose(add_to_source_chunks(cotangent, LAYOUT), pull(cotangent)[0], rtol=1e-6)
 
 
-def test_slots_are_summed_by_position_and_the_chunk_in_front_counts_as_the_last(rounds: Rounds):
+def test_slots_are_summed_by_position_and_the_chunk_in_front_counts_as_the_last(rounds: HashRounds):
     chunked = cut_into_chunks(rounds, LAYOUT)
     slots = np.random.default_rng(0).standard_normal((*chunked.order_BHTcS.shape, 1)).astype(np.float32)
     is_filling = (np.arange(LAYOUT.chunk_count * S) >= L).reshape(LAYOUT.chunk_count, S)

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from efficient_attention.attention.lsh.chunk_loops import loop_over_windows
 from efficient_attention.attention.lsh.scores import window_logits
-from efficient_attention.attention.lsh.steps import loop_over_windows
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
     LSHMaskInputs,

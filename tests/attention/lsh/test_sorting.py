@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take_along_rows
+from efficient_attention.attention.lsh.sorting import invert_permutation, segment_ranks, stable_order, take_along_rows
 
 
 def test_numbers_too_large_to_carry_their_place_sort_alike():
@@ -24,7 +24,7 @@ def test_an_order_and_its_inverse_undo_one_another():
     @jax.jit
     def there_and_back(x: jax.Array, order: jax.Array) -> tuple[jax.Array, jax.Array]:
         moved = take_along_rows(x, order)
-        return moved, take_along_rows(moved, invert(order))
+        return moved, take_along_rows(moved, invert_permutation(order))
 
     moved, back = there_and_back(x, order)
     np.testing.assert_array_equal(moved, np.take_along_axis(x, order[..., None], axis=2))

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from efficient_attention.attention.lsh.chunk_loops import loop_over_windows
 from efficient_attention.attention.lsh.definition import LSH, layout_from_request
-from efficient_attention.attention.lsh.rounds import LSHLayout, Rounds, make_rounds
 from efficient_attention.attention.lsh.scores import window_logits
-from efficient_attention.attention.lsh.steps import loop_over_windows
+from efficient_attention.attention.lsh.sorted_rounds import HashRounds, LSHLayout, make_rounds
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
     LSHMaskInputs,
@@ -19,7 +19,7 @@ from tests.attention.requests import make_request
 L, H, K, S = 24, 2, 8, 4
 
 
-def make(causal: bool = False) -> tuple[LSHLayout, Rounds, jax.Array, jax.Array]:
+def make(causal: bool = False) -> tuple[LSHLayout, HashRounds, jax.Array, jax.Array]:
     """Layout, rounds, q and v [B, H, L, K] of a row of 24 positions in chunks of 4."""
     q, v = (jax.random.normal(jax.random.key(seed), (1, L, H, K)) for seed in (0, 1))
     request = make_request(q, q, v, LSH(bucket_size=S, rounds=2, causal=causal), rng=jax.random.key(2))

@@ -82,7 +82,7 @@ def test_a_pattern_without_its_methods_says_what_it_lacks():
 
 def test_what_depends_on_the_number_of_keys_says_so():
     for pattern in (RandomTiles(1, 4), GlobalTokens(1, last=1), Causal() & bigbird(4)):
-        with pytest.raises(InputError, match='number of keys; call for_keys first'):
+        with pytest.raises(InputError, match='number of keys; call for_key_count first'):
             pattern(np.arange(3)[:, None], np.arange(3)[None])
 
 

@@ -11,7 +11,7 @@ from efficient_attention.attention.patterns.picture import (
     PARTIAL,
     WHOLE,
     ascii_picture,
-    describe,
+    describe_pattern_cost,
     listed_positions,
     pair_density,
     pair_shades,
@@ -55,13 +55,13 @@ def test_density_is_exact_or_near(text: str):
 
 
 def test_description_counts_the_tiles_of_each_pass():
-    assert describe(parse_pattern('sparse_strided(8)'), 64, 8) == [
+    assert describe_pattern_cost(parse_pattern('sparse_strided(8)'), 64, 8) == [
         'pairs allowed: 17.285% of 64 x 64, 11.1 keys a query',
         'tiles of 8 kept: 23 of 64 (35.938%), 0 of them need no mask',
         'pass 1 of 2: 15 tiles, positions in natural order',
         'pass 2 of 2: 8 tiles, positions by residue modulo 8',
     ]
-    assert describe(Full(), 16, 4)[1:] == [
+    assert describe_pattern_cost(Full(), 16, 4)[1:] == [
         'tiles of 4 kept: 16 of 16 (100.000%), 16 of them need no mask',
         'pass 1 of 1: 16 tiles, positions in natural order',
     ]

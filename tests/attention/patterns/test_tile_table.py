@@ -12,10 +12,10 @@ from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Pattern, Strided, Window
 from efficient_attention.attention.patterns.tile_table import (
     TileTable,
-    disjoint_passes,
     full_tile_table,
     order_by_residue,
     position_ranges,
+    split_into_disjoint_patterns,
     tile_table,
 )
 from tests.attention.random_patterns import PATTERNS
@@ -104,19 +104,19 @@ def test_passes_are_the_pattern_and_share_no_pair(pattern: Pattern, queries: int
     """Also after the number of keys is filled in, which is when backends ask."""
     pattern = pattern.for_key_count(keys)
     query_L1, key_1M = np.arange(queries)[:, None], np.arange(keys)[None]
-    times = sum(np.asarray(part(query_L1, key_1M), int) for part, _ in disjoint_passes(pattern))
+    times = sum(np.asarray(part(query_L1, key_1M), int) for part, _ in split_into_disjoint_patterns(pattern))
     np.testing.assert_array_equal(times, np.asarray(pattern(query_L1, key_1M), int))
-    orders = [order for _, order in disjoint_passes(pattern)]
+    orders = [order for _, order in split_into_disjoint_patterns(pattern)]
     assert orders == sorted(set(orders))
     union = np.any([part(query_L1, key_1M) for part in pattern.union_members()], axis=0)
     np.testing.assert_array_equal(union, pattern(query_L1, key_1M))
 
 
 def test_passes_of_the_presets():
-    assert disjoint_passes(parse_pattern('longformer(8)')) == ((parse_pattern('longformer(8)'), 1),)
+    assert split_into_disjoint_patterns(parse_pattern('longformer(8)')) == ((parse_pattern('longformer(8)'), 1),)
     near, far = Causal() & Window(16), Causal() & Strided(16)
-    assert disjoint_passes(parse_pattern('sparse_strided(16)')) == ((near, 1), (far - near, 16))
-    assert disjoint_passes(Strided(16)) == ((Strided(16), 16),)
+    assert split_into_disjoint_patterns(parse_pattern('sparse_strided(16)')) == ((near, 1), (far - near, 16))
+    assert split_into_disjoint_patterns(Strided(16)) == ((Strided(16), 16),)
 
 
 @pytest.mark.parametrize('text', EMPTY)
@@ -128,7 +128,7 @@ def test_few_kept_tiles_are_empty(text: str):
 
 def share_of_empty_tiles(text: str, length: int, size: int = 16) -> float:
     empty = kept = 0
-    for part, order in disjoint_passes(parse_pattern(text).for_key_count(length)):
+    for part, order in split_into_disjoint_patterns(parse_pattern(text).for_key_count(length)):
         positions = np.arange(length)[order_by_residue(np.arange(length), order)]
         some, every = allowed_tiles(part, positions, positions, size)
         is_kept, is_whole = as_dense(tile_table(part, positions, positions, size, order))
@@ -170,7 +170,7 @@ def test_64k_by_64k_touches_ranges_alone(text: str, monkeypatch: pytest.MonkeyPa
     for cls in vars(patterns).values():
         if isinstance(cls, type) and issubclass(cls, Pattern) and cls is not Pattern:
             watch(cls)
-    for part, order in disjoint_passes(parse_pattern(text).for_key_count(length)):
+    for part, order in split_into_disjoint_patterns(parse_pattern(text).for_key_count(length)):
         positions = np.arange(length)[order_by_residue(np.arange(length), order)]
         table = tile_table(part, positions, positions, size, order)
         assert (table.query_tiles, table.key_tiles) == (tiles, tiles)

@@ -6,24 +6,24 @@ import pytest
 
 from efficient_attention.attention.routing.windows import (
     WindowBlocks,
-    cut_windows,
     key_blocks,
+    make_window_blocks,
     query_blocks,
     window_positions,
 )
 
 
 def test_a_row_is_cut_into_blocks_as_wide_as_a_window_reaches():
-    assert cut_windows(10, 4, causal=False) == WindowBlocks(4, 3, 1, 1)
-    assert cut_windows(10, 4, causal=True) == WindowBlocks(4, 3, 1, 0)
-    assert cut_windows(4, 9, causal=True) == WindowBlocks(4, 1, 0, 0)
-    assert cut_windows(10, 4, causal=False).blocks_read == 3
+    assert make_window_blocks(10, 4, causal=False) == WindowBlocks(4, 3, 1, 1)
+    assert make_window_blocks(10, 4, causal=True) == WindowBlocks(4, 3, 1, 0)
+    assert make_window_blocks(4, 9, causal=True) == WindowBlocks(4, 1, 0, 0)
+    assert make_window_blocks(10, 4, causal=False).read_block_count == 3
 
 
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('window', [1, 3, 5, 10, 30])
 def test_blocks_hold_the_tokens_of_their_places_and_zeros_outside_the_row(window: int, causal: bool):
-    cut = cut_windows(10, window, causal=causal)
+    cut = make_window_blocks(10, window, causal=causal)
     x = jnp.arange(1, 11)[None, None]
     query, key = window_positions(cut)
     for found, where in ((query_blocks(x, cut), query), (key_blocks(x, cut), key)):

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from efficient_attention.attention.sequence_parallel.ring import RingExchange, attend_ring, merge_devices
-from efficient_attention.attention.sequence_parallel.ring_steps import ring_steps
-from efficient_attention.attention.weights import masked_softmax
+from efficient_attention.attention.dense_attention import masked_softmax
+from efficient_attention.attention.sequence_parallel.ring import RingExchange, attend_ring, merge_results_of_devices
+from efficient_attention.attention.sequence_parallel.ring_steps import make_ring_steps
 from tests.tolerances import assert_close
 
 COUNT, SHARE = 4, 3
@@ -47,7 +47,7 @@ def both_ways(compute: Any) -> Any:
 def test_a_row_reads_the_keys_of_all_devices():
     query, key, value, weight = inputs()
     labels = jnp.asarray([[1, 0, 1] * COUNT, [0] * COUNT * SHARE])  # the second row reads nothing
-    ring = RingExchange('sequence', ring_steps(COUNT, lambda *_: 'all'), attend)
+    ring = RingExchange('sequence', make_ring_steps(COUNT, lambda *_: 'all'), attend)
     split = jax.shard_map(
         lambda query, keys, labels: attend_ring(ring, query, keys, labels, None),
         mesh=mesh(), in_specs=KEYS, out_specs=(KEYS, PartitionSpec(None, None, 'sequence')), check_vma=False,
@@ -62,7 +62,7 @@ def test_devices_merge_parts_over_their_own_keys():
     labels = jnp.ones(key.shape[:2], jnp.int32)
 
     def parts(keys: Any, labels: Any) -> Any:
-        return merge_devices('sequence', attend(None, query, keys, labels, None))
+        return merge_results_of_devices('sequence', attend(None, query, keys, labels, None))
 
     merged = jax.shard_map(parts, mesh=mesh(), in_specs=KEYS, out_specs=PartitionSpec(), check_vma=False)
     expected = attend(None, query, (key, value), labels, None)
@@ -72,7 +72,7 @@ def test_devices_merge_parts_over_their_own_keys():
 def test_one_exchange_is_under_way_at_a_time():
     """Each exchange but the first waits for what was computed before it, so that no device collects all keys."""
     query, key, value, _ = inputs()
-    ring = RingExchange('sequence', ring_steps(COUNT, lambda *_: 'all'), attend)
+    ring = RingExchange('sequence', make_ring_steps(COUNT, lambda *_: 'all'), attend)
     split = jax.shard_map(
         functools.partial(attend_ring, ring), mesh=mesh(), in_specs=(KEYS, KEYS, KEYS, PartitionSpec()),
         out_specs=(KEYS, PartitionSpec(None, None, 'sequence')), check_vma=False,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.attention.sequence_parallel.ring_steps import Kind, RingStep, local_step, ring_steps
+from efficient_attention.attention.sequence_parallel.ring_steps import Kind, RingStep, make_local_step, make_ring_steps
 
 
 def met(steps: tuple[RingStep, ...], count: int, kind: Kind) -> list[tuple[int, int]]:
@@ -32,13 +32,13 @@ KINDS = {
 @pytest.mark.parametrize('count', [1, 2, 5, 8])
 @pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS)
 def test_each_block_that_holds_something_is_computed_once(kind: Kind, count: int):
-    blocks = met(ring_steps(count, kind), count, kind)
+    blocks = met(make_ring_steps(count, kind), count, kind)
     every = [(query, key) for query in range(count) for key in range(count)]
     assert sorted(blocks) == [block for block in every if kind(*block) is not None]
 
 
 def test_keys_go_from_neighbour_to_neighbour_half_of_the_way_round_each_way():
-    steps = ring_steps(8, KINDS['all'])
+    steps = make_ring_steps(8, KINDS['all'])
     ways = [{(to - sender) % 8 for sender, to in step.sends} for step in steps]
     assert ways == [set(), {1}, {1}, {1}, {1}, {7}, {7}, {7}]
     assert [step.is_relayed for step in steps] == [False, False, True, True, True, False, True, True]
@@ -46,18 +46,18 @@ def test_keys_go_from_neighbour_to_neighbour_half_of_the_way_round_each_way():
 
 
 def test_a_causal_row_sends_nothing_backwards_and_a_window_reaches_its_neighbours_alone():
-    sends = [step.sends for step in ring_steps(4, KINDS['causal'])]
+    sends = [step.sends for step in make_ring_steps(4, KINDS['causal'])]
     assert sends == [(), ((0, 1), (1, 2), (2, 3)), ((1, 2), (2, 3)), ((0, 3),)]
-    assert [len(step.sends) for step in ring_steps(8, KINDS['window'])] == [0, 7, 7]
+    assert [len(step.sends) for step in make_ring_steps(8, KINDS['window'])] == [0, 7, 7]
 
 
 def test_a_device_that_its_neighbour_cannot_serve_is_served_by_the_owner():
-    (_, *steps) = ring_steps(5, KINDS['global'])
+    (_, *steps) = make_ring_steps(5, KINDS['global'])
     assert all(
         sender == owner for step in steps for (sender, _), (_, owner) in zip(step.sends, step.returns, strict=True)
     )
 
 
 def test_devices_that_have_all_keys_take_one_step():
-    step = local_step({0: (0, 0), 1: (1, 0)}, lambda query, _: query or None)
+    step = make_local_step({0: (0, 0), 1: (1, 0)}, lambda query, _: query or None)
     assert (step.sends, step.blocks, step.programs) == ((), ((1, 0),), (1, 0))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention import reference
+from efficient_attention.attention import reference_backend
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.logits.definition import attend_dense
@@ -23,8 +23,8 @@ from efficient_attention.attention.softmax import backend_choice, dense_loop
 from efficient_attention.attention.softmax.backend_choice import BACKENDS
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.stack import Stack
-from efficient_attention.modules.context import Context
+from efficient_attention.models.layer_stack import Stack
+from efficient_attention.modules.layer_context import Context
 from tests.attention.cells import check, inputs, quick
 from tests.attention.requests import make_request
 from tests.models.drawn import drawn
@@ -74,7 +74,7 @@ def test_bias_of_fewer_axes_equals_the_reference(shape: tuple[int, ...], batch: 
         for heads in STEPS:
             with in_steps_of(heads):
                 found.append(dense_loop.attend_by_rows(request))
-        return found, reference.compute_attention(request)
+        return found, reference_backend.compute_attention(request)
 
     bias = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     found, expected = all_ways(*inputs(20, batch=batch)[0], bias)
@@ -190,7 +190,7 @@ def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, m
 
     programs = []
     for is_taken in (False, True):
-        monkeypatch.setattr(backend_choice, 'is_faster_by_rows', lambda _, is_taken=is_taken: is_taken)
+        monkeypatch.setattr(backend_choice, 'is_row_loop_faster', lambda _, is_taken=is_taken: is_taken)
         programs.append(quick(jax.value_and_grad(loss)).lower(params))
     assert programs[0].as_text() != programs[1].as_text()
     results = [program.compile()(params) for program in programs]
@@ -217,7 +217,7 @@ def test_refuses_what_is_no_softmax():
 def test_when_it_is_taken(shape: tuple[int, ...], cores: int, devices: int, expected: bool):
     x = jnp.zeros(shape)
     with using_platform('cpu', devices), using_device_tuning(cores=cores):
-        assert backend_choice.is_faster_by_rows(make_request(x, x, x, Softmax())) is expected
+        assert backend_choice.is_row_loop_faster(make_request(x, x, x, Softmax())) is expected
         program = str(jax.make_jaxpr(lambda q, k, v: attend(q, k, v, Softmax(), backend='dense'))(x, x, x))
     assert ('scan[' in program) is expected
 
@@ -226,4 +226,4 @@ def test_when_it_is_taken(shape: tuple[int, ...], cores: int, devices: int, expe
 def test_it_is_taken_on_no_accelerator(platform: str):
     x = jnp.zeros((32, 64, 12, 8))
     with using_platform(platform, 1), using_device_tuning(cores=1):
-        assert not backend_choice.is_faster_by_rows(make_request(x, x, x, Softmax()))
+        assert not backend_choice.is_row_loop_faster(make_request(x, x, x, Softmax()))

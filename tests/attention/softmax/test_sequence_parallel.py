@@ -12,10 +12,10 @@ from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Window
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import QueryKeyPair
-from efficient_attention.attention.sequence_parallel.split import SequenceSplit
+from efficient_attention.attention.sequence_parallel.sequence_split import SequenceSplit
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.sequence_parallel import (
-    kept_tiles,
+    digest_kept_tiles,
     merge_float_leaves,
     plan_ring_steps,
     split_float_leaves,
@@ -96,10 +96,10 @@ def test_devices_whose_blocks_keep_the_same_tiles_share_a_program():
 
 
 def test_kept_tiles_tell_blocks_apart_by_what_they_keep():
-    first = kept_tiles(Causal(), 32, 32, 16, 16, 4)
-    assert first == kept_tiles(Causal(), 64, 64, 16, 16, 4)
-    assert first[0] and first != kept_tiles(Causal(), 64, 32, 16, 16, 4)
-    assert not kept_tiles(Causal(), 0, 16, 16, 16, 4)[0]
+    first = digest_kept_tiles(Causal(), 32, 32, 16, 16, 4)
+    assert first == digest_kept_tiles(Causal(), 64, 64, 16, 16, 4)
+    assert first[0] and first != digest_kept_tiles(Causal(), 64, 32, 16, 16, 4)
+    assert not digest_kept_tiles(Causal(), 0, 16, 16, 16, 4)[0]
 
 
 def test_whole_numbers_are_kept_apart_and_put_back():

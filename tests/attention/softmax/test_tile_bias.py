@@ -11,7 +11,12 @@ from efficient_attention.attention.logits.definition import dense_bias
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, make_side
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
+    TileChunk,
+    TileMaskInputs,
+    make_token_mask_inputs,
+)
 from tests.attention.requests import make_request
 
 S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
@@ -35,8 +40,8 @@ def make(bias: object, positions: np.ndarray | None = None) -> Request:
 
 def make_mask_inputs(request: Request) -> TileMaskInputs:
     return TileMaskInputs(
-        make_side(request.positions.query, None, QUERY_LISTING, S),
-        make_side(request.positions.key, None, KEY_LISTING, S),
+        make_token_mask_inputs(request.positions.query, None, QUERY_LISTING, S),
+        make_token_mask_inputs(request.positions.key, None, KEY_LISTING, S),
         None,
     )
 

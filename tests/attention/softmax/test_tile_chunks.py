@@ -11,11 +11,11 @@ from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
     TileChunk,
     dot_products,
-    make_side,
+    make_token_mask_inputs,
     reorder,
     split_into_tiles,
-    take_computed,
-    take_visited,
+    take_computed_tiles,
+    take_visited_tiles,
     weighted_sums,
 )
 
@@ -51,12 +51,12 @@ def test_a_side_knows_positions_segments_and_numbers():
         jnp.asarray([[1, 1, 2, 2, 0]] * 2),
         np.array([4, 2, 0, 1, 3]),
     )
-    side = jax.device_get(jax.jit(lambda: make_side(positions, segments, listing, S))())
+    side = jax.device_get(jax.jit(lambda: make_token_mask_inputs(positions, segments, listing, S))())
     assert side.positions_b1nS.shape == (1, 1, 3, S) and side.segments_B1nS.shape == (2, 1, 3, S)
     np.testing.assert_array_equal(side.numbers_11nS.ravel(), [4, 2, 0, 1, 3, -1, -1, -1, -1, -1, -1, -1])
     np.testing.assert_array_equal(side.positions_b1nS.ravel()[:5], [9, 7, 5, 6, 8])
     np.testing.assert_array_equal(side.segments_B1nS[1].ravel()[:6], [0, 2, 1, 1, 2, 0])
-    assert make_side(positions, None, listing, S).segments_B1nS is None
+    assert make_token_mask_inputs(positions, None, listing, S).segments_B1nS is None
 
 
 @pytest.mark.parametrize('name', LISTS)
@@ -65,7 +65,9 @@ def test_tiles_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
     """Computed tiles [.., t, S ..]; those that each of them visits [.., t, w, S ..]."""
     x = np.arange(2 * 3 * 5 * S * math.prod(rest)).reshape(2, 3, 5, S, *rest)
     chosen, lists = make_chosen(LISTS[name]), LISTS[name]
-    computed, visited = jax.device_get(jax.jit(lambda x: (take_computed(chosen, x), take_visited(chosen, x)))(x))
+    computed, visited = jax.device_get(
+        jax.jit(lambda x: (take_computed_tiles(chosen, x), take_visited_tiles(chosen, x)))(x)
+    )
     np.testing.assert_array_equal(computed, x[:, :, COMPUTED])
     assert visited.shape == (2, 3, 2, 2, S, *rest)
     for head, tile in np.ndindex(3, 2):
@@ -74,7 +76,7 @@ def test_tiles_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
 
 def test_lists_by_head_make_heads_of_what_all_heads_share():
     positions = np.arange(5 * S).reshape(1, 1, 5, S)
-    visited = take_visited(make_chosen(LISTS['by head']), jnp.asarray(positions))
+    visited = take_visited_tiles(make_chosen(LISTS['by head']), jnp.asarray(positions))
     assert visited.shape == (1, 3, 2, 2, S)
     np.testing.assert_array_equal(visited[0, 1, 0], positions[0, 0, [3, 2]])
 
@@ -84,7 +86,7 @@ def test_tiles_that_share_a_list_pick_it_once(tiles: list[int]):
     x = np.arange(2 * 3 * 5 * S * 2).reshape(2, 3, 5, S, 2)
     chosen = make_chosen(np.array(tiles))
     assert chosen.is_shared
-    computed, visited = jax.jit(lambda x: (take_computed(chosen, x), take_visited(chosen, x)))(x)
+    computed, visited = jax.jit(lambda x: (take_computed_tiles(chosen, x), take_visited_tiles(chosen, x)))(x)
     np.testing.assert_array_equal(computed, x[:, :, COMPUTED])
     np.testing.assert_array_equal(visited, x[:, :, None, tiles])
 

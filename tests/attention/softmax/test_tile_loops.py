@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
-from efficient_attention.attention.softmax.tile_loops import Loop, restore_tile_order, run_class, run_loop
+from efficient_attention.attention.softmax.tile_loops import TileLoop, restore_tile_order, run_tile_class, run_tile_loop
 from efficient_attention.attention.softmax.tile_schedule import TileClass
 
 
@@ -27,7 +27,7 @@ def numbers_and_lists(chosen: ChosenTiles, _: TileClass, total: jax.Array) -> tu
 def test_a_class_runs_in_steps_and_drops_repeats(tiles: int, is_shared: bool):
     numbers, lists = [4, 1, 7, 2, 0], [[1, 2], [3, 4], [5, 6], [7, 8], [9, 0]]
     tile_class = make_class(numbers, None if is_shared else lists)
-    total, (found, sums) = jax.jit(lambda: run_class(tile_class, tiles, numbers_and_lists, jnp.asarray(0)))()
+    total, (found, sums) = jax.jit(lambda: run_tile_class(tile_class, tiles, numbers_and_lists, jnp.asarray(0)))()
     assert total == 5
     np.testing.assert_array_equal(found, numbers)
     np.testing.assert_array_equal(sums, [1] * 5 if is_shared else np.sum(lists, 1))
@@ -35,8 +35,8 @@ def test_a_class_runs_in_steps_and_drops_repeats(tiles: int, is_shared: bool):
 
 def test_a_loop_returns_all_tiles_in_order_and_fills_the_rest():
     classes = make_class([5, 2], [[1, 1], [2, 2]]), make_class([0, 3, 4])
-    loop = Loop(classes, 7, tile_pair_bytes=8, step_bytes=(16, 16))
-    total, (found, sums) = jax.jit(lambda: run_loop(loop, numbers_and_lists, jnp.asarray(10), (-1.0, -2.0)))()
+    loop = TileLoop(classes, 7, tile_pair_bytes=8, step_bytes=(16, 16))
+    total, (found, sums) = jax.jit(lambda: run_tile_loop(loop, numbers_and_lists, jnp.asarray(10), (-1.0, -2.0)))()
     assert total == 15
     np.testing.assert_array_equal(found, [0, -1, 2, 3, 4, 5, -1])
     np.testing.assert_array_equal(sums, [1, -2, 4, 1, 1, 2, -2])
@@ -45,11 +45,11 @@ def test_a_loop_returns_all_tiles_in_order_and_fills_the_rest():
 def test_steps_fit_their_bytes_and_are_even():
     separate = make_class(list(range(10)), [[0, 1]] * 10)
     tiles = {
-        size: Loop((separate,), 10, tile_pair_bytes=4, step_bytes=(size, 1)).tiles_of_step(separate)
+        size: TileLoop((separate,), 10, tile_pair_bytes=4, step_bytes=(size, 1)).tiles_of_step(separate)
         for size in (1, 8, 24, 48, 10**9)
     }
     shared = make_class(list(range(10)))
-    assert Loop((shared,), 10, tile_pair_bytes=4, step_bytes=(1, 48)).tiles_of_step(shared) == 5
+    assert TileLoop((shared,), 10, tile_pair_bytes=4, step_bytes=(1, 48)).tiles_of_step(shared) == 5
     assert tiles == {1: 1, 8: 1, 24: 3, 48: 5, 10**9: 10}  # 4 steps of 3 hold 10 tiles better than 3, 3, 3, 1
 
 

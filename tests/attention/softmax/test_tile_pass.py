@@ -11,7 +11,12 @@ from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_bias import ArrayBias
-from efficient_attention.attention.softmax.tile_pass import attend_pass, dropout_seeds, make_terms, step_sizes
+from efficient_attention.attention.softmax.tile_pass import (
+    attend_pass,
+    dropout_seeds,
+    make_logit_terms,
+    step_byte_sizes,
+)
 from efficient_attention.attention.softmax.tile_relative import RelativeBias
 from efficient_attention.attention.softmax.tile_schedule import TilePass, schedule_tiles
 from tests.attention.requests import make_request
@@ -56,7 +61,7 @@ def test_terms_are_those_that_the_request_has():
         ({'bias': bias}, [ArrayBias]),
         ({'bias': bias, 'is_relative': True}, [ArrayBias, RelativeBias]),
     ):
-        assert [type(term) for term in make_terms(make(**options), HEADS, causal_pass())] == kinds
+        assert [type(term) for term in make_logit_terms(make(**options), HEADS, causal_pass())] == kinds
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_terms_are_those_that_the_request_has():
 )
 def test_steps_are_small_on_cpus_alone(platform: str, sizes: tuple[int, int]):
     with using_platform(platform):
-        assert step_sizes() == sizes
+        assert step_byte_sizes() == sizes
 
 
 def test_dropout_begins_at_the_hash_of_row_and_head():

@@ -11,6 +11,7 @@ from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, GlobalTokens, Pattern, PerHead, RandomTiles, Window
 from efficient_attention.attention.patterns.presets import bigbird
 from efficient_attention.attention.patterns.tile_table import TileTable, tile_table
+from efficient_attention.attention.softmax.blocked_backend import head_groups
 from efficient_attention.attention.softmax.tile_schedule import (
     CLASSES,
     PADDING,
@@ -23,7 +24,6 @@ from efficient_attention.attention.softmax.tile_schedule import (
     share_tile_list,
     tile_classes,
 )
-from efficient_attention.attention.softmax.tiled import head_groups
 from tests.attention.random_patterns import PATTERNS
 
 STEADY = settings(max_examples=200, deadline=None, derandomize=True)

@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from efficient_attention.data.arena.arena_row import SPLITS
 from efficient_attention.data.arena.associative_recall import FILLER, QUERIES, associative_recall_row
+from efficient_attention.data.arena.dataset_interface import SPLITS
 from efficient_attention.data.tokenizers.fixed_vocabulary import RECALL_VALUES, WORDS
 
 FIRST = {  # SHA-256 of the first hundred rows of each split

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from efficient_attention.data.arena.arena_row import is_hashed_to_split
+from efficient_attention.data.arena.dataset_interface import is_hashed_to_split
 from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.tokenizers.fixed_vocabulary import FIRST_WORD, fixed_vocabulary_size

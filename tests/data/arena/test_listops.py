@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.arena import listops
-from efficient_attention.data.arena.arena_row import SPLITS
+from efficient_attention.data.arena.dataset_interface import SPLITS
 from efficient_attention.data.arena.listops import evaluate_operator, listops_row
 from efficient_attention.data.tokenizers.fixed_vocabulary import WORDS
 from efficient_attention.errors import InputError

@@ -9,13 +9,13 @@ from efficient_attention.data.arena.pathfinder_sprites import (
     DEGREES,
     STRAIGHT_ON,
     bar_picture,
-    circle,
-    dilated,
+    cells_near_bar,
+    circle_cells,
+    dilate_cells,
+    directions_in_degrees,
     disc_picture,
-    footprint,
     moves_per_degree,
     turn_weights,
-    whole_degrees,
 )
 
 VECTORS = [(0, 2), (2, 0), (-1, 1), (5, 0), (-3, 4), (4, -3), (-4, -4)]
@@ -32,15 +32,15 @@ def test_moves_end_on_the_nearest_cell():
 
 def test_a_circle_has_each_cell_once_and_about_one_a_cell_of_arc():
     for radius in (3, 6, 7, 8):
-        cells = circle(radius)
+        cells = circle_cells(radius)
         assert len(cells) == len(np.unique(cells, axis=0)) and 0.85 < len(cells) / (2 * np.pi * radius) < 1.05
         assert np.abs(np.linalg.norm(cells, axis=1) - radius).max() < 0.75
 
 
 def test_directions_are_whole_degrees():
     offsets = np.array([[0, 3], [3, 3], [3, 0], [0, -3], [-3, 0], [-1, 7]])
-    assert whole_degrees(offsets).tolist() == [0, 45, 90, 180, 270, 352]
-    assert (np.abs((whole_degrees(moves_per_degree(100)) - np.arange(DEGREES) + 180) % 360 - 180) <= 1).all()
+    assert directions_in_degrees(offsets).tolist() == [0, 45, 90, 180, 270, 352]
+    assert (np.abs((directions_in_degrees(moves_per_degree(100)) - np.arange(DEGREES) + 180) % 360 - 180) <= 1).all()
 
 
 @pytest.mark.parametrize('continuity', [1.0, 1.8])
@@ -59,7 +59,7 @@ def test_weights_fall_with_the_turn_up_to_a_right_angle_over_the_continuity(cont
 @pytest.mark.parametrize('vector', VECTORS)
 def test_a_footprint_is_what_lies_within_its_radius(vector, radius):
     end = np.array(vector, float)
-    found = {tuple(cell) for cell in footprint(vector, radius).tolist()}
+    found = {tuple(cell) for cell in cells_near_bar(vector, radius).tolist()}
     for cell in itertools.product(range(-9, 10), repeat=2):
         share = np.clip(-(np.array(cell) @ end) / (end @ end), 0, 1)
         assert (cell in found) == (np.linalg.norm(cell + share * end) <= radius + 1e-6)
@@ -67,11 +67,11 @@ def test_a_footprint_is_what_lies_within_its_radius(vector, radius):
 
 def test_dilation_adds_what_lies_within_the_radius():
     cells = np.array([[0, 0], [0, 4]])
-    assert set(map(tuple, dilated(cells, 1).tolist())) == {
+    assert set(map(tuple, dilate_cells(cells, 1).tolist())) == {
         (row, column + shift) for row, column in [(0, 0), (0, 1), (1, 0), (0, -1), (-1, 0)] for shift in (0, 4)
     }
-    wide = dilated(footprint((3, 4), 1), 2)
-    assert len(wide) == len(np.unique(wide, axis=0)) > len(footprint((3, 4), 2))
+    wide = dilate_cells(cells_near_bar((3, 4), 1), 2)
+    assert len(wide) == len(np.unique(wide, axis=0)) > len(cells_near_bar((3, 4), 2))
 
 
 @pytest.mark.parametrize('thickness', [0.5, 1.0, 1.5, 2.0])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.arena.arena_row import ArenaRow
+from efficient_attention.data.arena.dataset_interface import ArenaRow
 from efficient_attention.data.arena.dataset_registry import open_arena_dataset
 from efficient_attention.data.arena.pathfinder import pathfinder_image
 from efficient_attention.data.arena.shallow_baselines import (

@@ -2,19 +2,19 @@
 
 import pickle
 
-from efficient_attention.data.batching.epoch_cache import LastTwoEpochs
+from efficient_attention.data.batching.epoch_cache import TwoEpochCache
 
 
 def test_last_two_keeps_two():
     made = []
-    kept = LastTwoEpochs()
+    kept = TwoEpochCache()
     for epoch in (0, 1, 0, 1, 2, 1, 0):
         kept.get(epoch, made.append)
     assert made == [0, 1, 2, 0]
 
 
 def test_a_copy_is_empty():
-    kept: LastTwoEpochs[int] = LastTwoEpochs()
+    kept: TwoEpochCache[int] = TwoEpochCache()
     kept.get(0, int)
     made = []
     pickle.loads(pickle.dumps(kept)).get(0, made.append)

@@ -15,7 +15,7 @@ from efficient_attention.data.corpus.bart_noise import (
     random_span_starts,
     span_lengths,
 )
-from efficient_attention.data.corpus.noise import TextToNoise
+from efficient_attention.data.corpus.noise_interface import TextToNoise
 
 MASK = 5000
 STARTS = np.array([0, 40, 47, 120, 180])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.corpus.batches import (
     evaluation_batches,
     evaluation_row_count,
@@ -34,7 +34,7 @@ def train(*, start=0, stop=6, config=None, prepared=None, batch_size=8, seed=0, 
     batches = training_batches(
         prepared or memory_prepared(),
         config or make_config(),
-        HostBlock(batch_size, **processes),
+        HostBatchShard(batch_size, **processes),
         seed=seed,
         steps=range(start, stop),
     )
@@ -103,7 +103,7 @@ def test_an_error_in_a_worker_comes_through():
 
 def test_a_worker_that_was_killed_ends_the_input_with_one_line():
     config = make_config(workers=1, prefetch=1)
-    batches = training_batches(memory_prepared(), config, HostBlock(8), seed=0, steps=range(10**6))
+    batches = training_batches(memory_prepared(), config, HostBatchShard(8), seed=0, steps=range(10**6))
     next(batches)
     (worker,) = [child for child in multiprocessing.active_children() if 'grain' in child.name]
     os.kill(worker.pid, signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_a_worker_that_was_killed_ends_the_input_with_one_line():
 
 
 def _read_until_killed(connection):
-    batches = training_batches(memory_prepared(), make_config(workers=1), HostBlock(8), seed=0, steps=range(10**6))
+    batches = training_batches(memory_prepared(), make_config(workers=1), HostBatchShard(8), seed=0, steps=range(10**6))
     next(batches), next(batches)
     connection.send([child.pid for child in multiprocessing.active_children()])
     time.sleep(60)
@@ -150,10 +150,11 @@ def test_workers_end_with_a_killed_parent():
 LEAVE_IN_THE_MIDDLE = """
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.batches import training_batches
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from tests.data.corpus.memory_corpus import memory_prepared
 steps = dict(seed=0, steps=range(1000))
-left = [training_batches(memory_prepared(), DataConfig(workers=workers), HostBlock(8), **steps) for workers in (0, 1)]
+shard = HostBatchShard(8)
+left = [training_batches(memory_prepared(), DataConfig(workers=workers), shard, **steps) for workers in (0, 1)]
 print([next(batches)['tokens'].shape for batches in left])
 """
 
@@ -167,7 +168,7 @@ def test_a_program_may_end_in_the_middle():
 def evaluate(prepared, config, *, batch_size, process_count=1, seed=0):
     """The global batches, from the blocks of all processes."""
     blocks = [
-        list(evaluation_batches(prepared, config, HostBlock(batch_size, index, process_count), seed=seed))
+        list(evaluation_batches(prepared, config, HostBatchShard(batch_size, index, process_count), seed=seed))
         for index in range(process_count)
     ]
     return [joined(each) for each in zip(*blocks, strict=True)]
@@ -214,7 +215,7 @@ def test_a_batch_far_larger_than_an_epoch_is_refused():
 def test_a_split_too_small_is_refused_before_the_first_batch():
     prepared = memory_prepared(held_out=MemoryCorpus([9, 9], [0, 2], 'held_out'))
     with pytest.raises(InputError, match='the held_out split has 1'):
-        evaluation_batches(prepared, make_config(pairs='nsp'), HostBlock(4), seed=0)
+        evaluation_batches(prepared, make_config(pairs='nsp'), HostBatchShard(4), seed=0)
 
 
 def test_an_error_in_a_row_comes_through():
@@ -226,7 +227,7 @@ def test_an_error_in_a_row_comes_through():
 
 def test_throughput_is_measured():
     prepared = memory_prepared(memory_corpus(documents=400))
-    batches = training_batches(prepared, make_config(), HostBlock(8), seed=0, steps=range(200))
+    batches = training_batches(prepared, make_config(), HostBatchShard(8), seed=0, steps=range(200))
     rate = tokens_per_second(batches, 150)
     print(f'{rate:,.0f} tokens/s')
     assert rate > 10_000

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from efficient_attention.data.corpus.corpus_split_writer import SplitWriter
 from efficient_attention.data.corpus.distributed_split_writer import (
     SECTIONS,
     DocumentSizes,
@@ -17,7 +18,6 @@ from efficient_attention.data.corpus.distributed_split_writer import (
     write_split_index,
 )
 from efficient_attention.data.corpus.encoding import encode_documents
-from efficient_attention.data.corpus.writer import SplitWriter
 from efficient_attention.data.tokenizers.training import train_tokenizer
 
 SIZE, SHARD_BYTES = 300, 6000

@@ -8,10 +8,10 @@ import pytest
 
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.data.corpus.bart_noise import BartNoise
-from efficient_attention.data.corpus.noise import Noise
+from efficient_attention.data.corpus.noise_interface import Noise
 from efficient_attention.data.corpus.noised_rows import NoisedRows
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, noised_lengths
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus
 

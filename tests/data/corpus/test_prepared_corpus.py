@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.corpus import prepared_corpus as module
+from efficient_attention.data.corpus.corpus_split_writer import SplitWriter, write_manifest
 from efficient_attention.data.corpus.prepared_corpus import CorpusSplit, open_corpus
-from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
 from efficient_attention.data.preparation.cache_folder import file_sha256, manifest_checksum
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError

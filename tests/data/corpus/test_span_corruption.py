@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.corpus.noise import TextToNoise
+from efficient_attention.data.corpus.noise_interface import TextToNoise
 from efficient_attention.data.corpus.span_corruption import (
     SpanCorruption,
     corrupt_spans,

@@ -18,8 +18,8 @@ def batches(batch_size: int = 4, **options) -> PackedBatches:
 
 
 def epoch_of(one: PackedBatches, epoch: int) -> list[Batch]:
-    first = sum(one.steps_of(number) for number in range(epoch))
-    return list(one.training_batches(first, first + one.steps_of(epoch), 0, 1))
+    first = sum(one.steps_in_epoch(number) for number in range(epoch))
+    return list(one.training_batches(first, first + one.steps_in_epoch(epoch), 0, 1))
 
 
 def pairs_in(batch: Batch) -> list[Texts]:

@@ -5,7 +5,7 @@ import pytest
 
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 
 SYMBOLS = SequenceSpecialIds(pad=10, end=1, start=2), SequenceSpecialIds(pad=0, end=1, start=2)
 

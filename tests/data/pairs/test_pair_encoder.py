@@ -9,10 +9,10 @@ from efficient_attention.data.pairs.pair_datasets import TextPair
 from efficient_attention.data.pairs.pair_encoder import (
     OverlongPairs,
     PairEncoder,
-    SideEncoder,
+    SourceOrTargetEncoder,
     special_ids_of_tokenizer,
 )
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
 PIECES = {'<pad>': 0, '</s>': 1, '<unk>': 2, 'a': 3, 'b': 4, 'c': 5}
@@ -28,8 +28,8 @@ def encoder(overlong: str = 'truncate') -> PairEncoder:
     return PairEncoder(side(PIECES, 4), side(PIECES, 3), overlong)
 
 
-def side(pieces: dict[str, int], length: int) -> SideEncoder:
-    return SideEncoder(tokenizer_of(pieces), special_ids_of_tokenizer(tokenizer_of(pieces)), length)
+def side(pieces: dict[str, int], length: int) -> SourceOrTargetEncoder:
+    return SourceOrTargetEncoder(tokenizer_of(pieces), special_ids_of_tokenizer(tokenizer_of(pieces)), length)
 
 
 PAIRS = [TextPair('a b', 'c', 'line 1'), TextPair('a b c', 'c b a', 'line 2'), TextPair('b', 'a b', 'line 3')]

@@ -3,7 +3,7 @@
 import pytest
 from array_record.python import array_record_module
 
-from efficient_attention.data.sources.array_records import record_documents
+from efficient_attention.data.sources.array_records import array_record_documents
 from efficient_attention.errors import InputError
 
 
@@ -19,13 +19,13 @@ def test_array_records(tmp_path, options):
     texts = [f'dökument {i}' for i in range(600)]
     write_records(tmp_path / 'a', [text.encode() for text in texts], options)
     write_records(tmp_path / 'b', [b'last'])
-    assert list(record_documents([tmp_path / 'a', tmp_path / 'b'])) == [*texts, 'last']
+    assert list(array_record_documents([tmp_path / 'a', tmp_path / 'b'])) == [*texts, 'last']
 
 
 def test_a_record_that_is_not_utf_8_is_named(tmp_path):
     write_records(tmp_path / 'a', [b'good', b'bad \xfe'])
     with pytest.raises(InputError, match='a: record 1: byte 0xfe at offset 4 is not UTF-8'):
-        list(record_documents([tmp_path / 'a']))
+        list(array_record_documents([tmp_path / 'a']))
 
 
 def test_a_file_that_is_no_array_record_is_named(tmp_path):
@@ -34,5 +34,5 @@ def test_a_file_that_is_no_array_record_is_named(tmp_path):
     (tmp_path / 'text').write_text('no records here')
     for name in ['cut', 'text']:
         with pytest.raises(InputError, match=f'{name}: not a valid ArrayRecord file') as caught:
-            list(record_documents([tmp_path / name]))
+            list(array_record_documents([tmp_path / name]))
         assert '\n' not in str(caught.value)

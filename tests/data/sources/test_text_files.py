@@ -114,13 +114,13 @@ def test_a_small_file_that_unpacks_to_far_more_than_a_text_is_left_early(tmp_pat
 def count_read(monkeypatch) -> list[int]:
     """The bytes of each piece that is unpacked from here on."""
     found: list[int] = []
-    counted = text_files._Unpacked._check_decompressed_size
+    counted = text_files._SizeLimitedReader._check_decompressed_size
 
     def count(self, data: bytes) -> bytes:
         found.append(len(data))
         return counted(self, data)
 
-    monkeypatch.setattr(text_files._Unpacked, '_check_decompressed_size', count)
+    monkeypatch.setattr(text_files._SizeLimitedReader, '_check_decompressed_size', count)
     return found
 
 

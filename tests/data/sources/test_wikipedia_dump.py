@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.data.sources import wikipedia_dump
-from efficient_attention.data.sources.source import open_source
-from efficient_attention.data.sources.wikipedia_dump import dump_documents, plain_text, read_pages
+from efficient_attention.data.sources.text_source import open_source
+from efficient_attention.data.sources.wikipedia_dump import read_pages, wikipedia_dump_documents, wikitext_to_plain_text
 from efficient_attention.errors import InputError
 
 SAMPLE = Path(__file__).resolve().parents[3] / 'data' / 'wikipedia_dump_sample'  # 206 pages of a dump of 2016
@@ -36,7 +36,7 @@ def test_articles_are_read_and_other_pages_are_not(tmp_path, name: str):
         page('A cat.', title='Cat').replace('<model>wikitext</model>', ''),
     ]
     path = write_dump(tmp_path / name, *pages)
-    assert list(dump_documents([path])) == ['A dog & a cat.', 'A cat.']
+    assert list(wikipedia_dump_documents([path])) == ['A dog & a cat.', 'A cat.']
     assert [page.title for page in read_pages(path)] == ['Dog', 'Dog', 'Dog', 'Dog', 'Cat']
     source = open_source(f'dump:{path}')
     assert list(source.documents()) == ['A dog & a cat.', 'A cat.'] and len(source.digest()) == 64
@@ -61,32 +61,32 @@ def test_articles_are_read_and_other_pages_are_not(tmp_path, name: str):
     ],
 )
 def test_markup_becomes_running_text(wikitext: str, text: str):
-    assert plain_text(wikitext) == text
+    assert wikitext_to_plain_text(wikitext) == text
 
 
 @pytest.mark.parametrize('opening', ['<ref>', '[http://a ', 'http://a ', '{|\n', ' ', ', ', '__'])
 def test_openings_without_an_end_do_not_take_for_ever(opening: str):
-    assert plain_text('Text. ' + opening * 100_000).startswith('Text.')
+    assert wikitext_to_plain_text('Text. ' + opening * 100_000).startswith('Text.')
 
 
 def test_a_cut_or_foreign_file_is_named_with_the_line(tmp_path, monkeypatch):
     path = tmp_path / 'dump.xml'
     path.write_text('<mediawiki>\n<page><title>Dog')
     with pytest.raises(InputError, match=r'dump.xml: not the XML of a dump \(no element found: line 2'):
-        list(dump_documents([path]))
+        list(wikipedia_dump_documents([path]))
     path.write_text('{"text": "Good."}')
     with pytest.raises(InputError, match='dump.xml: not the XML of a dump'):
-        list(dump_documents([path]))
+        list(wikipedia_dump_documents([path]))
     path.write_text('<!DOCTYPE m [<!ENTITY a "aaaa">]>\n<mediawiki>&a;</mediawiki>')
     with pytest.raises(InputError, match='dump.xml: line 1: a document type declaration, which dumps never have'):
-        list(dump_documents([path]))
+        list(wikipedia_dump_documents([path]))
     monkeypatch.setattr(wikipedia_dump, 'PAGE_CHARACTERS', 9)
     with pytest.raises(InputError, match='line 1: a page of more than 9 characters'):
-        list(dump_documents([write_dump(path, page('0123456789'))]))
+        list(wikipedia_dump_documents([write_dump(path, page('0123456789'))]))
     packed = write_dump(tmp_path / 'dump.xml.bz2', page('Good.'))
     packed.write_bytes(packed.read_bytes()[:-8])
     with pytest.raises(InputError, match=r'dump.xml.bz2: cannot be read \(Compressed file ended'):
-        list(dump_documents([packed]))
+        list(wikipedia_dump_documents([packed]))
 
 
 @pytest.mark.real

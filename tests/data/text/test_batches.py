@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.batching.host_block import HostBlock
+from efficient_attention.data.batching.host_batch_shard import HostBatchShard
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.rows import TextRows
 from efficient_attention.errors import InputError
@@ -13,12 +13,12 @@ KINDS = ('streams', 'windows')
 
 
 def train(tokens=200, *, batches='streams', batch_size=4, seed=0, start=0, stop=6, **processes):
-    block = HostBlock(batch_size, **processes)
+    block = HostBatchShard(batch_size, **processes)
     return list(training_batches(rows_of(tokens), batches, block, seed=seed, steps=range(start, stop)))
 
 
 def evaluate(tokens, *, batch_size=4, stride=None, **processes):
-    return list(evaluation_batches(rows_of(tokens), HostBlock(batch_size, **processes), stride=stride))
+    return list(evaluation_batches(rows_of(tokens), HostBatchShard(batch_size, **processes), stride=stride))
 
 
 def rows_of(tokens, **fields):
@@ -129,11 +129,12 @@ def test_a_sliding_window_predicts_every_token_once_with_enough_before_it(tokens
 @pytest.mark.parametrize('streams, count', [(1, 1), (4, 1), (4, 2), (6, 3)])
 def test_memory_evaluation_reads_every_stream_in_order_and_predicts_each_token_once(tokens, streams, count):
     blocks = [
-        list(memory_evaluation_batches(rows_of(tokens), HostBlock(streams, index, count))) for index in range(count)
+        list(memory_evaluation_batches(rows_of(tokens), HostBatchShard(streams, index, count)))
+        for index in range(count)
     ]
     assert len({len(block) for block in blocks}) == 1
     batches = [joined(each) for each in zip(*blocks, strict=True)]
-    assert_same(batches, list(memory_evaluation_batches(rows_of(tokens), HostBlock(streams))))
+    assert_same(batches, list(memory_evaluation_batches(rows_of(tokens), HostBatchShard(streams))))
     read = []
     for stream in range(streams):
         rows = {name: np.concatenate([batch[name][stream] for batch in batches]) for name in batches[0]}
@@ -160,7 +161,7 @@ def cut_rows(tokens=100):
 
 
 def test_windows_number_the_documents_of_a_row_from_1():
-    block = HostBlock(4)
+    block = HostBatchShard(4)
     trained = training_batches(cut_rows(), 'windows', block, seed=0, steps=range(20))
     batches = [*trained, *evaluation_batches(cut_rows(), block)]
     for batch in batches:
@@ -174,7 +175,7 @@ def test_windows_number_the_documents_of_a_row_from_1():
 def test_stream_segments_are_equal_exactly_within_a_document_of_one_reading(cut):
     rows = cut_rows() if cut else rows_of(100)
     steps = range(13)  # 4 steps read a stream once
-    batches = list(training_batches(rows, 'streams', HostBlock(3), seed=0, steps=steps))
+    batches = list(training_batches(rows, 'streams', HostBatchShard(3), seed=0, steps=steps))
     for stream in range(3):
         segments = np.concatenate([batch['segments'][stream] for batch in batches])
         documents = document_of(np.concatenate([batch['tokens'][stream] for batch in batches]))
@@ -186,7 +187,7 @@ def test_stream_segments_are_equal_exactly_within_a_document_of_one_reading(cut)
 
 
 def test_memory_evaluation_keeps_a_documents_number_from_segment_to_segment():
-    for batch in memory_evaluation_batches(cut_rows(), HostBlock(3)):
+    for batch in memory_evaluation_batches(cut_rows(), HostBatchShard(3)):
         np.testing.assert_array_equal(
             batch['segments'], np.where(batch['weights'] > 0, document_of(batch['tokens']), 0)
         )
@@ -195,7 +196,7 @@ def test_memory_evaluation_keeps_a_documents_number_from_segment_to_segment():
 @pytest.mark.parametrize('kind', KINDS)
 def test_rows_of_images_are_whole_and_every_byte_is_a_target(kind):
     seen = set()
-    for batch in training_batches(images(7), kind, HostBlock(3), seed=0, steps=range(9)):
+    for batch in training_batches(images(7), kind, HostBatchShard(3), seed=0, steps=range(9)):
         assert (batch['targets'][:, 0] % LENGTH == 0).all() and (batch['weights'] == 1).all()
         np.testing.assert_array_equal(batch['targets'] - batch['targets'][:, :1], [np.arange(LENGTH)] * 3)
         assert (batch['tokens'][:, 0] == 10**6).all()
@@ -206,7 +207,7 @@ def test_rows_of_images_are_whole_and_every_byte_is_a_target(kind):
 
 @pytest.mark.parametrize('read', [evaluation_batches, memory_evaluation_batches])
 def test_all_bytes_of_held_out_images_are_predicted_once(read):
-    rows = joined(list(read(images(7), HostBlock(4))))
+    rows = joined(list(read(images(7), HostBatchShard(4))))
     is_counted = rows['weights'] > 0
     np.testing.assert_array_equal(np.sort(rows['targets'][is_counted]), np.arange(7 * LENGTH))
     assert (is_counted.all(axis=1) | ~is_counted.any(axis=1)).all()
@@ -214,7 +215,7 @@ def test_all_bytes_of_held_out_images_are_predicted_once(read):
 
 
 def test_too_few_images_are_refused():
-    block, first = HostBlock(4), {'seed': 0, 'steps': range(1)}
+    block, first = HostBatchShard(4), {'seed': 0, 'steps': range(1)}
     line = r'^there are 3 images to train on, too few for 4 streams; lower train.batch_size$'
     with pytest.raises(InputError, match=line):
         training_batches(images(3), 'streams', block, **first)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.text.rows import TextRows, check_rows
+from efficient_attention.data.text.rows import TextRows, check_enough_targets
 from efficient_attention.errors import InputError
 
 START = np.zeros(1, np.int64)
@@ -45,6 +45,6 @@ def test_segments_stay_positive_after_many_readings(cut):
 
 
 def test_less_than_one_row_is_refused():
-    check_rows(TextRows(np.arange(9), 8, START))
+    check_enough_targets(TextRows(np.arange(9), 8, START))
     with pytest.raises(InputError, match='the text to train on has 8 tokens; one segment of data.length 8 needs 9'):
-        check_rows(TextRows(np.arange(8), 8, START))
+        check_enough_targets(TextRows(np.arange(8), 8, START))

@@ -5,15 +5,15 @@ import itertools
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.sources.source import Source
+from efficient_attention.data.sources.text_source import TextSource
 from efficient_attention.data.text.splits import SPLITS, split_text
 from efficient_attention.errors import InputError
 
 DOCUMENTS = [f'Document {number} says é{"!" * (number % 5)}' for number in range(40)]
 
 
-def source_of(documents: list[str]) -> Source:
-    return Source(text='text:x', digest=lambda: 'x', documents=lambda: iter(documents))
+def source_of(documents: list[str]) -> TextSource:
+    return TextSource(text='text:x', digest=lambda: 'x', documents=lambda: iter(documents))
 
 
 def parts_of(documents: list[str], **fields) -> dict[str, list]:

@@ -11,7 +11,7 @@ import sentencepiece
 from efficient_attention.data.tokenizers.added_tokens import added_tokens
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text_special_ids import find_text_to_text_special_ids
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_byte_level import BYTES, roberta
 from tests.data.tokenizers.test_sentencepiece import ALBERT, MODELS, train
@@ -96,7 +96,7 @@ def test_robertas_pair_of_files_has_them_too(tmp_path: Path):
         '[SEP]',
         '</s>',
     ]
-    assert text_to_text_ids(tokenizer, 'roberta').end == 2  # not the [SEP] that the author added
+    assert find_text_to_text_special_ids(tokenizer, 'roberta').end == 2  # not the [SEP] that the author added
 
 
 def test_t5s_stand_behind_its_sentinels(tmp_path: Path):
@@ -104,7 +104,7 @@ def test_t5s_stand_behind_its_sentinels(tmp_path: Path):
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / 'spiece.model')).get_piece_size()
     beside(tmp_path, added_tokens={'<sep>': pieces + 100, '<hl>': pieces + 101})
     tokenizer = load_tokenizer(tmp_path / 'spiece.model', lowercase=False, is_text_to_text=True)
-    ids = text_to_text_ids(tokenizer, 't5')
+    ids = find_text_to_text_special_ids(tokenizer, 't5')
     assert (ids.size, ids.end, ids.sentinels[0]) == (pieces + 102, 1, pieces + 99)
     found = make_plain_text_tokenizer(tokenizer).encode('fox <hl> fox <sep> fox </s>', add_special_tokens=False).ids
     names = [tokenizer.id_to_token(id) for id in found]
@@ -118,7 +118,7 @@ def test_named_sentinels_are_all_that_there_are(tmp_path: Path):
     named = {str(pieces + 1 - number): {'content': f'<extra_id_{number}>', 'special': True} for number in (0, 1)}
     beside(tmp_path, tokenizer_config={'added_tokens_decoder': named})
     tokenizer = load_tokenizer(tmp_path / 'spiece.model', lowercase=False, is_text_to_text=True)
-    assert text_to_text_ids(tokenizer, 't5').sentinels == (pieces + 1, pieces)
+    assert find_text_to_text_special_ids(tokenizer, 't5').sentinels == (pieces + 1, pieces)
 
 
 def test_roles_that_a_model_lacks_stand_behind_them(tmp_path: Path):

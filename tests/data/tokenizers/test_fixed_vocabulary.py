@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.special_tokens_template import special_tokens_template_of
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.data.tokenizers.fixed_vocabulary import (
     FIRST_WORD,
@@ -12,7 +12,7 @@ from efficient_attention.data.tokenizers.fixed_vocabulary import (
     byte_character,
     fixed_tokenizer,
     fixed_vocabulary_size,
-    is_fixed,
+    is_fixed_vocabulary,
 )
 from efficient_attention.errors import InputError
 
@@ -40,9 +40,9 @@ def test_published_listops_with_parentheses_reads_the_same():
 
 def test_what_stands_around_texts():
     plain, with_cls = (text_encoder(Path(name)) for name in ('fixed:bytes', 'fixed:bytes:cls'))
-    assert row_template(plain, is_pair=False).fixed == ((), ())
-    assert row_template(plain, is_pair=True).fixed == ((), (plain.sep,), ())
-    assert row_template(with_cls, is_pair=False).fixed == ((plain.cls,), ())
+    assert special_tokens_template_of(plain, is_pair=False).fixed == ((), ())
+    assert special_tokens_template_of(plain, is_pair=True).fixed == ((), (plain.sep,), ())
+    assert special_tokens_template_of(with_cls, is_pair=False).fixed == ((plain.cls,), ())
 
 
 def test_a_file_holds_a_fixed_vocabulary(tmp_path: Path):
@@ -53,7 +53,11 @@ def test_a_file_holds_a_fixed_vocabulary(tmp_path: Path):
 
 
 def test_names():
-    assert is_fixed('fixed:bytes') and is_fixed(Path('fixed:bytes')) and not is_fixed('data/fixed.json')
+    assert (
+        is_fixed_vocabulary('fixed:bytes')
+        and is_fixed_vocabulary(Path('fixed:bytes'))
+        and not is_fixed_vocabulary('data/fixed.json')
+    )
     for name in ('fixed:letters', 'fixed:bytes:sep'):
         with pytest.raises(
             InputError, match=f'^tokenizer {name}: known fixed vocabularies: fixed:bytes, fixed:listops'

@@ -7,7 +7,7 @@ from tokenizers import Regex, normalizers
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
-from efficient_attention.data.tokenizers.wordpiece import word_piece
+from efficient_attention.data.tokenizers.wordpiece import wordpiece_tokenizer
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_wordpiece import PIECES, VOCABULARY
 
@@ -29,7 +29,7 @@ def test_vocab_txt(tmp_path):
 
 
 def test_tokenizer_json_round_trip(tmp_path):
-    original = word_piece(VOCABULARY, lowercase=True)
+    original = wordpiece_tokenizer(VOCABULARY, lowercase=True)
     original.save(str(tmp_path / 'tokenizer.json'))
     loaded = load_tokenizer(tmp_path / 'tokenizer.json', lowercase=False)  # its own normalisation counts
     text = 'Abc [MASK] BÉ!'
@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_loaded_is_named(tmp_path, name, content, fault):
 
 
 def test_a_strange_regular_expression_is_refused(tmp_path):
-    tokenizer = word_piece(VOCABULARY, lowercase=True)
+    tokenizer = wordpiece_tokenizer(VOCABULARY, lowercase=True)
     for pattern, is_safe in [(' {2,}', True), (r'\s+', True), ('(a+)+b', False)]:
         tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Replace(Regex(pattern), ' ')])
         tokenizer.save(str(tmp_path / 'tokenizer.json'))

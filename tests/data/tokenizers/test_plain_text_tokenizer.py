@@ -10,12 +10,12 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.pairs.pair_encoder import SideEncoder, special_ids_of_tokenizer
-from efficient_attention.data.text.units import TokenizerUnits
+from efficient_attention.data.pairs.pair_encoder import SourceOrTargetEncoder, special_ids_of_tokenizer
+from efficient_attention.data.text.text_units import TokenizerUnits
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS
-from efficient_attention.data.tokenizers.wordpiece import word_piece
+from efficient_attention.data.tokenizers.wordpiece import wordpiece_tokenizer
 
 TEXT = 'who met [E1] anna [/E1] in paris'
 WORDS = ['who', 'met', 'anna', 'in', 'paris', '[', ']', '/', 'sep', 'e', '##1', 's', '<', '>', 'pad']
@@ -23,7 +23,7 @@ WORDS = ['who', 'met', 'anna', 'in', 'paris', '[', ']', '/', 'sep', 'e', '##1', 
 
 def entity_tokenizer() -> Tokenizer:
     """BERT's, with two special tokens that mark an entity, as `add_special_tokens` of transformers writes it."""
-    tokenizer = word_piece({piece: id for id, piece in enumerate([*BERT_SPECIALS, *WORDS])}, lowercase=True)
+    tokenizer = wordpiece_tokenizer({piece: id for id, piece in enumerate([*BERT_SPECIALS, *WORDS])}, lowercase=True)
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ('[E1]', '[/E1]')])
     return tokenizer
 
@@ -87,7 +87,7 @@ def test_a_corpus_and_a_language_model_keep_them(tmp_path: Path):
 
 def test_pairs_keep_them_and_take_the_end_of_a_text_for_text():
     tokenizer = unigram(added=('<extra_id_0>', '<hl>', '<sep>'))
-    side = SideEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 64)
+    side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 64)
     assert side.symbols.end == 1  # not <sep>, which the author added
     (ids,) = side.ids(['a </s> <pad> <unk> <hl> b <extra_id_0>'])
     spelt = ['▁', '<', '/', 's', '>', '▁', '<', 'p', 'a', 'd', '>', '▁', '<', 'u', 'n', 'k', '>']

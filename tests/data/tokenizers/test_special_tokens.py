@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, ROLES, with_sentinels, with_specials
+from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, ROLES, with_sentinels, with_special_tokens
 
 NAMES = {'bert': BERT_SPECIALS, 'roberta': ('<pad>', '<unk>', '<s>', '</s>', '<mask>')}
 
@@ -22,20 +22,20 @@ def test_every_role_knows_both_families():
 @pytest.mark.parametrize('family', NAMES)
 def test_special_tokens_are_found_in_text_and_framed_by_the_template(family):
     names = NAMES[family]
-    tokenizer = with_specials(word_level(names), list(names))
+    tokenizer = with_special_tokens(word_level(names), list(names))
     assert tokenizer.encode(f'a {names[4]} b').ids == [2, 5, 4, 6, 3]
     pair = tokenizer.encode('a', 'b a')
     assert pair.ids == [2, 5, 3, 6, 5, 3] and pair.type_ids == [0, 0, 0, 1, 1, 1]
 
 
 def test_new_names_get_the_next_ids():
-    tokenizer = with_specials(word_level(['<pad>', '<unk>']), ['<pad>', '[CLS]', '[MASK]'])
+    tokenizer = with_special_tokens(word_level(['<pad>', '<unk>']), ['<pad>', '[CLS]', '[MASK]'])
     assert [tokenizer.token_to_id(name) for name in ('<pad>', '[CLS]', '[MASK]')] == [0, 4, 5]
     assert tokenizer.encode('a').ids == [2]  # no [SEP], no template
 
 
 def test_sentinels_are_the_last_ids_and_the_first_one_the_last():
-    tokenizer = with_sentinels(with_specials(word_level(BERT_SPECIALS), list(BERT_SPECIALS)), 2)
+    tokenizer = with_sentinels(with_special_tokens(word_level(BERT_SPECIALS), list(BERT_SPECIALS)), 2)
     assert [tokenizer.token_to_id(f'<extra_id_{number}>') for number in range(2)] == [8, 7]
     assert tokenizer.encode('a <extra_id_1> b', add_special_tokens=False).ids == [5, 7, 6]
     assert with_sentinels(word_level(BERT_SPECIALS), 0).get_vocab_size() == 7

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from efficient_attention.data.tokenizers.text_to_text import SequenceSpecialIds
+from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 
 
 def test_an_end_and_a_begin_where_there_is_one():

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
-from efficient_attention.data.tokenizers.wordpiece import word_piece
+from efficient_attention.data.tokenizers.wordpiece import wordpiece_tokenizer
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_loading import PIECES, VOCABULARY, save
 
@@ -51,7 +51,7 @@ def test_what_is_not_needed_may_be_lacking(tmp_path):
 
 @pytest.mark.parametrize('id, fault', [(7, 'two pieces have id 7'), (99, 'no piece has id 9'), (2**32 - 1, 'no piece')])
 def test_ids_that_repeat_or_leave_gaps_are_refused(tmp_path, id, fault):
-    word_piece(VOCABULARY, lowercase=True).save(str(tmp_path / 'tokenizer.json'))
+    wordpiece_tokenizer(VOCABULARY, lowercase=True).save(str(tmp_path / 'tokenizer.json'))
     content = json.loads((tmp_path / 'tokenizer.json').read_text())
     content['model']['vocab'][PIECES[9]] = id
     (tmp_path / 'tokenizer.json').write_text(json.dumps(content))

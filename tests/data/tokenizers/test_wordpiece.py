@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.data.tokenizers.wordpiece import word_piece
+from efficient_attention.data.tokenizers.wordpiece import wordpiece_tokenizer
 
 PIECES = [
     '[PAD]',
@@ -86,7 +86,7 @@ def test_every_old_character_is_treated_as_in_bert(lowercase):
 
     Of the letters without case, which are ideographs and Hangul but for a few, each fiftieth and the ends of ranges.
     """
-    tokenizer = word_piece(VOCABULARY, lowercase=lowercase)
+    tokenizer = wordpiece_tokenizer(VOCABULARY, lowercase=lowercase)
     old = unicodedata.ucd_3_2_0
     kinds = ((chr(point), unicodedata.category(chr(point))) for point in range(0x110000))
     characters = [c for c, kind in kinds if kind == old.category(c) and kind not in ('Cn', 'Co', 'Cs')]
@@ -105,12 +105,12 @@ def test_every_old_character_is_treated_as_in_bert(lowercase):
 
 @given(st.text(st.sampled_from('abcdefghxABÉé!. \t北京\u0301\x00\u200b\u00a0')), st.booleans())
 def test_pieces_are_the_longest_from_the_left(text, lowercase):
-    tokenizer = word_piece(VOCABULARY, lowercase=lowercase)
+    tokenizer = wordpiece_tokenizer(VOCABULARY, lowercase=lowercase)
     expected = [piece for word in expected_words(text, lowercase) for piece in expected_pieces(word)]
     assert tokenizer.encode(text, add_special_tokens=False).tokens == expected
 
 
 @pytest.mark.parametrize('length, tokens', [(100, ['a', *['##a'] * 99]), (101, ['[UNK]']), (5000, ['[UNK]'])])
 def test_a_word_of_more_than_100_characters_is_unknown(length, tokens):
-    tokenizer = word_piece(VOCABULARY, lowercase=True)
+    tokenizer = wordpiece_tokenizer(VOCABULARY, lowercase=True)
     assert tokenizer.encode('a' * length, add_special_tokens=False).tokens == tokens

@@ -66,7 +66,9 @@ def test_bad_flags_are_refused(monkeypatch, arguments: tuple):
 def test_every_mechanism_has_a_model_of_each_length(side: str):
     for length in (1024, 1500):
         config = ModelConfig(**benchmark_shape(side, 'small', length)['model'])
-        assert config.max_length == length and all(limit >= length for limit in config.position_tables.values())
+        assert config.max_length == length and all(
+            limit >= length for limit in config.position_limits_by_field.values()
+        )
 
 
 def tiny_shape() -> dict[str, Any]:

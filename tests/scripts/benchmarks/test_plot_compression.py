@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from scripts.benchmarks.plot_compression import draw, parse_qualities, read_sides
+from scripts.benchmarks.plot_compression import draw, parse_scores, read_scored_models
 from tests.scripts.called import refusal_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +23,7 @@ def figures(tmp_path: Path) -> Path:
 
 
 def test_sides_with_scores_are_drawn(figures: Path):
-    sides = read_sides(figures, 128, 32, parse_qualities(['whole=86.4', 'int8=86.0', 'int8=86.2']))
+    sides = read_scored_models(figures, 128, 32, parse_scores(['whole=86.4', 'int8=86.0', 'int8=86.2']))
     assert sides['int8'] == {'qualities': [86.0, 86.2], 'milliseconds': 598.0, 'bytes': 23_000_000}
     left, right = draw(sides, '32 x 128 tokens', 'accuracy, %').axes
     assert [text.get_text() for text in left.texts] == ['whole', 'int8'] == [text.get_text() for text in right.texts]
@@ -31,7 +31,7 @@ def test_sides_with_scores_are_drawn(figures: Path):
 
 
 def test_figures_of_the_benchmark_are_read():
-    [whole] = read_sides(ROOT / 'docs/results/data/compression.json', 128, 32, {'whole': [86.4]}).values()
+    [whole] = read_scored_models(ROOT / 'docs/results/data/compression.json', 128, 32, {'whole': [86.4]}).values()
     assert whole['milliseconds'] > 100 and whole['bytes'] == 90_261_504
 
 
@@ -45,7 +45,7 @@ def test_figures_of_the_benchmark_are_read():
 )
 def test_bad_input_is_one_line(figures: Path, quality: list[str], length: int, message: str):
     with pytest.raises(InputError, match=message):
-        read_sides(figures, length, 32, parse_qualities(quality))
+        read_scored_models(figures, length, 32, parse_scores(quality))
 
 
 def test_the_command_writes_a_picture(figures: Path):

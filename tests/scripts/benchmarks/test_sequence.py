@@ -24,7 +24,7 @@ def test_each_number_of_devices_has_a_line(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_a_row_with_memory_has_the_arguments_and_gradients_of_its_keys_and_distances():
     """On each of two devices half of three sides of 64 vectors and two of 80, and the table of distances 0 to 16."""
-    call = sequence.AttendCall(parse_mechanism('causal & window(16)'), length=64, memory=16)
+    call = sequence.AttentionLengths(parse_mechanism('causal & window(16)'), length=64, memory=16)
     arguments, results, temporary = sequence.compiled_memory_sizes(call, sequence.emulated_devices(2))
     expected = ((3 * 64 + 2 * 80) / 2 + 17) * 2 * 16 * 4 / 2**20
     # The program has a few bytes of pointers beside them.

@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from scripts.stress import fuzz_readers
-from scripts.stress.fuzz_readers import READERS, Finding, FuzzedReader, ReaderTimeout, check_reader, fuzz
+from scripts.stress.fuzz_readers import READERS, FuzzedReader, ReaderTimeout, ReaderViolation, check_reader, fuzz
 from scripts.stress.fuzz_samples import TOKENIZER, WORD_PIECE, json_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ def raises(error: BaseException) -> FuzzedReader:
     'error', [KeyError('x'), RecursionError(), MemoryError(), ReaderTimeout(), InputError(' ')], ids=repr
 )
 def test_what_no_reader_may_do_is_a_finding(error: BaseException, tmp_path: Path):
-    with pytest.raises(Finding):
+    with pytest.raises(ReaderViolation):
         check_reader(raises(error), b'', tmp_path)
 
 

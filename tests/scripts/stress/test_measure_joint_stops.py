@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.processes import phases
+from efficient_attention.processes import phase_log
 from scripts.stress import measure_joint_stops as script
 from scripts.stress.measure_joint_stops import StopResult
-from scripts.stress.phase_moments import SignalMoment
+from scripts.stress.signal_moments import SignalMoment
 
 SAVED = 'stopped after step 5, which is saved; the same command goes on from there'
 NOTHING = 'stopped by SIGTERM; there was nothing to save'
@@ -45,7 +45,7 @@ def test_what_is_not_as_documented_is_named(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ):
-    monkeypatch.setattr(script, 'newest_saved', lambda _: saved)
+    monkeypatch.setattr(script, 'newest_saved_step', lambda _: saved)
     for number, text in enumerate(errors):
         (tmp_path / f'stderr-{number}').write_text(text)
         (tmp_path / f'stdout-{number}').touch()
@@ -67,14 +67,14 @@ def test_those_that_do_not_end_are_killed_and_have_no_code(monkeypatch: pytest.M
         return [subprocess.Popen(['bash', '-c', word]) for word in words]
 
     monkeypatch.setattr(script, 'launch', launch)
-    stop = script.stop_once(tmp_path, signal.SIGTERM, [0], SignalMoment(phases.STEP, 1, 0.3), 2)
+    stop = script.stop_once(tmp_path, signal.SIGTERM, [0], SignalMoment(phase_log.STEP, 1, 0.3), 2)
     assert stop and (stop.phase, stop.codes[1]) == ('step', None) and 'process 1 did not end' in stop.faults
 
 
 def test_a_stop_that_is_not_clean_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
     monkeypatch.setattr(script.sys, 'argv', ['measure_joint_stops.py', f'--folder={tmp_path}'])
     for stops, fault in [([CLEAN], ''), ([CLEAN, CLEAN._replace(faults=['exit codes [4, 4]'])], '1 of 2 stop')]:
-        monkeypatch.setattr(script, 'all_stops', lambda *_, found=stops: found)
+        monkeypatch.setattr(script, 'stop_all_runs', lambda *_, found=stops: found)
         with pytest.raises(RunError, match=fault) if fault else contextlib.nullcontext():
             script.main()
         result = json.loads(capsys.readouterr().out)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import RunError
-from efficient_attention.processes import phases
+from efficient_attention.processes import phase_log
 from scripts.stress import measure_stops as script
 from scripts.stress.measure_stops import StopResult
-from scripts.stress.phase_moments import PhaseSpan, SignalMoment
+from scripts.stress.signal_moments import PhaseSpan, SignalMoment
 
 # Notes that it imports; ends at SIGTERM with one line and code 143, a moment later.
 PROGRAM = (
     'trap \'sleep 0.2; echo "stopped by SIGTERM; there was nothing to save" >&2; exit 143\' TERM; '
-    f'echo "1.5 imports 0" >> ${phases.VARIABLE}; while true; do sleep 0.05; done'
+    f'echo "1.5 imports 0" >> ${phase_log.VARIABLE}; while true; do sleep 0.05; done'
 )
 SPANS = [PhaseSpan('start', 0.0, 1.0), PhaseSpan('imports', 1.0, 2.0), PhaseSpan('step', 2.0, 3.0)]
 CLEAN = StopResult('SIGTERM', 'step', 0.5, 0.25, 3, [], '')
@@ -34,7 +34,7 @@ def test_a_stop_is_what_the_process_said_and_how_it_ended(monkeypatch: pytest.Mo
 
 
 def test_a_signal_that_a_process_swallows_is_a_stop_that_is_not_clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    program(monkeypatch, f'trap "" TERM; echo "1.5 imports 0" >> ${phases.VARIABLE}; sleep 0.5')
+    program(monkeypatch, f'trap "" TERM; echo "1.5 imports 0" >> ${phase_log.VARIABLE}; sleep 0.5')
     stop = script.stop_once(tmp_path, signal.SIGTERM, SignalMoment('imports', 1, 0.0))
     assert stop and stop.faults == ['exit code 0']
 
@@ -62,7 +62,7 @@ def test_runs_are_stopped_until_they_are_finished_and_then_compared(monkeypatch:
     monkeypatch.setattr(script, 'stop_once', stop_once)
     monkeypatch.setattr(script, 'run_to_end', lambda folder, name: finished.append((folder, name)))
     monkeypatch.setattr(script, 'folder_differences', differences)
-    stops, lines = script.stopped_runs(tmp_path, 4, 0, SPANS)
+    stops, lines = script.stop_and_resume_runs(tmp_path, 4, 0, SPANS)
     assert stops == [CLEAN, bad, CLEAN, CLEAN] and lines == [[], ['a line is missing']]
     assert {phase for _, phase in asked} == {'imports', 'step'} and len({number for number, _ in asked}) == 2
     assert finished == 2 * [(tmp_path, 'stopped')]
@@ -79,7 +79,7 @@ def test_what_is_not_clean_not_equal_or_never_hit_fails(monkeypatch: pytest.Monk
     monkeypatch.setattr(script, 'measure_uninterrupted_run', lambda _: SPANS)
     cases = [([imports, CLEAN], [], ''), ([slow], [], '1 stop'), ([CLEAN], ['a line'], '1 difference')]
     for stops, lines, said in [*cases, (20 * [CLEAN], [], 'no stop hit: imports')]:
-        monkeypatch.setattr(script, 'stopped_runs', lambda *_, found=(stops, [lines]): found)
+        monkeypatch.setattr(script, 'stop_and_resume_runs', lambda *_, found=(stops, [lines]): found)
         with pytest.raises(RunError, match=said) if said else contextlib.nullcontext():
             script.main()
     out = capsys.readouterr().out

@@ -6,14 +6,14 @@ import random
 import pytest
 
 from efficient_attention.errors import RunError
-from efficient_attention.processes import phases
+from efficient_attention.processes import phase_log
 from scripts.stress import soak
-from scripts.stress.phase_moments import PhaseEvent, SignalMoment
-from scripts.stress.soak import ProcessResult, leftovers, run_or_kill, run_to_end
+from scripts.stress.signal_moments import PhaseEvent, SignalMoment
+from scripts.stress.soak import ProcessResult, run_or_kill, run_to_end, unfinished_files
 from tests.quick_compile import FLAGS
 
-# Notes a phase, as `efficient_attention/processes/phases.py` does, and waits.
-NOTES = 'echo said >&2; echo "1.5 imports 0" >> $' + phases.VARIABLE + '; exec sleep 60'
+# Notes a phase, as `efficient_attention/processes/phase_log.py` does, and waits.
+NOTES = 'echo said >&2; echo "1.5 imports 0" >> $' + phase_log.VARIABLE + '; exec sleep 60'
 
 
 class FirstOccurrences(random.Random):
@@ -25,9 +25,9 @@ class FirstOccurrences(random.Random):
 
 def test_three_kills_leave_no_trace(tmp_path, monkeypatch):
     monkeypatch.setenv('XLA_FLAGS', FLAGS)  # one device: a process of eight takes half as long again
-    only = (phases.EVALUATION, phases.SAVE, phases.SEALING)
+    only = (phase_log.EVALUATION, phase_log.SAVE, phase_log.SEALING)
     small = ('--config.train.steps=20', '--config.model.layers=1')
-    found = soak.soak('memory', tmp_path / 'memory', 3, FirstOccurrences(0), *small, only=only)
+    found = soak.kill_and_compare('memory', tmp_path / 'memory', 3, FirstOccurrences(0), *small, only=only)
     assert found['differences'] == [] and found['kills'] == 3 and sum(found['hit'].values()) == 3
     assert set(found['hit']) & set(only)  # one may come late, but not all of them before there is something to lose
     assert found['seconds_to_step']['resumed'] > 0
@@ -61,7 +61,7 @@ def test_the_first_step_ends_where_the_next_phase_begins():
 def test_what_is_left_half_written_is_named(tmp_path):
     (tmp_path / 'run' / 'checkpoints' / '5.orbax-checkpoint-tmp-17').mkdir(parents=True)
     (tmp_path / '.partial-host-17-0a').touch()
-    assert leftovers(tmp_path) == [
+    assert unfinished_files(tmp_path) == [
         f'{tmp_path}/.partial-host-17-0a was left behind',
         f'{tmp_path}/run/checkpoints/5.orbax-checkpoint-tmp-17 was left behind',
     ]

@@ -13,7 +13,7 @@ from efficient_attention.tasks.metrics.squad import (
     best_threshold,
     choose_null_threshold,
     exact_and_f1,
-    exact_and_f1_or_none,
+    exact_and_f1_with_no_answer,
     normalize_answer,
     squad2_scores,
     squad_scores,
@@ -71,12 +71,12 @@ def test_overlap_counts_a_word_as_often_as_both_have_it():
 )
 def test_the_two_versions(prediction, golds, first, second):
     assert exact_and_f1(prediction, golds) == pytest.approx(first)
-    assert exact_and_f1_or_none(prediction, golds) == pytest.approx(second)
+    assert exact_and_f1_with_no_answer(prediction, golds) == pytest.approx(second)
 
 
 def test_questions_without_answer():
-    assert exact_and_f1_or_none('', []) == (1.0, 1.0)
-    assert exact_and_f1_or_none('cat', []) == (0.0, 0.0)
+    assert exact_and_f1_with_no_answer('', []) == (1.0, 1.0)
+    assert exact_and_f1_with_no_answer('cat', []) == (0.0, 0.0)
     with pytest.raises(InputError, match='needs examples.has_no_answer'):
         exact_and_f1('', [])
 
@@ -167,7 +167,7 @@ def test_version_2_equals_the_stored_scores():
     """
     fixture = stored('squad_2')
     for text, golds, _, *scores in fixture['cases']:
-        assert exact_and_f1_or_none(text, golds) == pytest.approx(tuple(scores), abs=1e-9), (text, golds)
+        assert exact_and_f1_with_no_answer(text, golds) == pytest.approx(tuple(scores), abs=1e-9), (text, golds)
     for start, stop, threshold, report in fixture['reports']:
         predictions, golds, odds, *_ = zip(*fixture['cases'][start:stop], strict=True)
         arguments = (predictions, golds) if threshold is None else (predictions, golds, odds)
@@ -274,7 +274,7 @@ def test_version_2_equals_the_official_script(tmp_path, seed):
     script = runpy.run_path(str(SCRIPTS / 'evaluate-v2.0.py'))
     exact, f1 = script['get_raw_scores'](data_of(golds)['data'], ids['predictions'])
     for number, (text, answers) in enumerate(zip(predictions, golds, strict=True)):
-        assert exact_and_f1_or_none(text, answers) == (exact[str(number)], f1[str(number)]), (text, answers)
+        assert exact_and_f1_with_no_answer(text, answers) == (exact[str(number)], f1[str(number)]), (text, answers)
     files = write(tmp_path, data=data_of(golds), **ids)
     assert official('evaluate-v2.0.py', *files[:2]) == percentages(squad2_scores(predictions, golds))
     for threshold in (1.0, -2.0):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.tasks.problems.windows import max_context_mask, window_spans, window_starts
+from efficient_attention.tasks.problems.token_windows import max_context_mask, window_spans, window_starts
 
 
 @given(st.integers(1, 100), st.integers(1, 30), st.integers(1, 40))

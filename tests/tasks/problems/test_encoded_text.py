@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.special_tokens_template import special_tokens_template_of
 from efficient_attention.data.examples.text_encoder import encoding_to_arrays
 from efficient_attention.tasks.problems.encoded_text import (
     encoded_texts,
@@ -15,7 +15,7 @@ from tests.tasks.letters import letters, spaced_letters
 
 @pytest.mark.parametrize('encoder', [letters(), spaced_letters()], ids=['bert', 'roberta'])
 def test_rows_equal_the_tokenizer_s_own(encoder):
-    template = row_template(encoder, is_pair=True)
+    template = special_tokens_template_of(encoder, is_pair=True)
     first, second = (encoded_texts(encoder, [text])[0] for text in ('who is it', 'a cat'))
     row = template.row(first.ids, second.ids)
     expected = encoding_to_arrays(encoder.tokenizer.encode('who is it', 'a cat'))

@@ -7,8 +7,8 @@ import pytest
 from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.prediction_files import (
-    submission_name,
-    write_glue,
+    submission_file_name,
+    write_glue_submissions,
     write_lines,
     write_prediction_json_lines,
 )
@@ -27,7 +27,7 @@ from efficient_attention.tasks.problems.prediction_files import (
     ],
 )
 def test_names(title, subset, name):
-    assert submission_name(title, subset) == name
+    assert submission_file_name(title, subset) == name
 
 
 def test_each_subset_has_a_file(tmp_path):
@@ -35,7 +35,7 @@ def test_each_subset_has_a_file(tmp_path):
         LabelledText('f', 'line 2', id, ('a',), subset=subset)
         for id, subset in [('0', ''), ('1', ''), ('0', 'mismatched')]
     ]
-    paths = write_glue('MNLI', examples, ['neutral', 'entailment', 'contradiction'], tmp_path / 'new')
+    paths = write_glue_submissions('MNLI', examples, ['neutral', 'entailment', 'contradiction'], tmp_path / 'new')
     assert [path.name for path in paths] == ['MNLI-m.tsv', 'MNLI-mm.tsv']
     assert paths[0].read_text() == 'index\tprediction\n0\tneutral\n1\tentailment\n'
     assert paths[1].read_text() == 'index\tprediction\n0\tcontradiction\n'
@@ -43,7 +43,7 @@ def test_each_subset_has_a_file(tmp_path):
 
 def test_a_submission_lacks_no_row(tmp_path):
     with pytest.raises(InputError, match="f: line 2: no prediction .*'skip'"):
-        write_glue('RTE', [LabelledText('f', 'line 2', '0', ('a',))], [None], tmp_path)
+        write_glue_submissions('RTE', [LabelledText('f', 'line 2', '0', ('a',))], [None], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,7 +7,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.sentence_rows import (
     SentenceLengthPolicy,
     check_several_sentences,
-    sentence_ids,
+    sentence_token_ids,
     split_into_sentences,
 )
 from tests.tasks.letters import letters
@@ -26,7 +26,7 @@ def test_a_line_break_of_html_is_a_border_where_two_of_them_are():
 
 
 def test_sentences_without_a_token_are_left_out_but_for_one():
-    found = sentence_ids(letters(), ['ab. C.', ' ', 'x'])
+    found = sentence_token_ids(letters(), ['ab. C.', ' ', 'x'])
     assert [[len(ids) for ids in text] for text in found] == [[3, 2], [0], [1]]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.tasks.problems.windows import WordTokens, word_tokens, word_windows
+from efficient_attention.tasks.problems.token_windows import WordTokens, word_tokens, word_windows
 
 
 def tokens_of(sizes):

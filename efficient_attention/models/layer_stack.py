@@ -1,0 +1,378 @@
+"""A stack of N layers: with separate or shared parameters, plain or reversible, and with optional rematerialisation.
+
+For training the layers run under one scan, so program size and compile time do not depend on N. Parameters of separate
+layers are stacked along a leading axis of size N. For inference, see inference_layout.py.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jaxtyping import Int
+
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.layer_activations import LayerActivations, LayerTap, stack_layer_activations
+from efficient_attention.models.position_bias import PositionBias
+from efficient_attention.models.reversible import ReversibleStackSpec, run_reversible_stack
+from efficient_attention.models.segment_memory import AnyMemory, StateMemory, empty_states, first_memory
+from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, initial_streams, merge_streams
+from efficient_attention.modules.layer_context import AttentionMemory, Context, SharedTerms
+from efficient_attention.modules.learned_operands import make_learned
+from efficient_attention.modules.memory_compression import Told, sum_over_layers
+from efficient_attention.modules.transformer_xl_distances import DistanceBiases
+from efficient_attention.recurrence.run_cell import RecurrentState
+
+
+class SharedLayerInputs(NamedTuple):
+    """The inputs of all layers of a reversible stack that get gradients: shared parameters, terms of the logits, the
+    encoded source.
+    """
+
+    layer: nnx.State | None
+    terms: SharedTerms
+    other_BMD: Any  # None without an encoded source
+
+
+class LayerOutputs(NamedTuple):
+    """The extra outputs of all N layers besides their hidden states, stacked over the layers.
+
+    Args:
+        kept: the layers' part of the new memory; None without memory.
+        tap: the layer activations; None unless requested.
+        told: the auxiliary losses of compressed memory.
+    """
+
+    kept: Any
+    tap: LayerTap | None
+    told: Told
+
+
+BeforeLayer = AttentionMemory | tuple[RecurrentState, ...] | None
+
+
+class ScanGroups(NamedTuple):
+    """The mechanisms and parameters with which a scan runs the layers of a stack.
+
+    Each step of the scan runs one layer per mechanism. A turn is the index of a layer in its step. Exactly one of
+    `separate` and `shared` is None.
+
+    Args:
+        mechanisms: one per turn.
+        separate: parameters of single layers, leaves [steps, turns, ...].
+        shared: parameters of all layers.
+        unroll: number of scan steps compiled in sequence.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    separate: nnx.State | None
+    shared: nnx.State | None
+    unroll: int
+
+
+class Stack(nnx.Module):
+    """A stack of encoder or decoder layers, [B, L, D] -> [B, L, D].
+
+    Args:
+        config: the config of the layers and of the stack.
+        causal: whether no query reads a later key.
+        sub_layers: the sub-layers of each layer; by default from the config.
+        first: number of the first layer, if other layers precede this stack.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        causal: bool = False,
+        sub_layers: tuple[SubLayer, ...] | None = None,
+        first: int = 0,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.config, self.first = config, first
+        self.position_bias = make_position_bias(config, causal, rngs)
+        self.learned = make_learned(config, config.mechanisms[0], is_shared=True, rngs=rngs)
+        make = functools.partial(Layer, config, sub_layers=sub_layers)
+        self.layers: Any = (
+            stacked_layers(make, len(set(config.layer_to_param_index)), rngs) if config.is_stacked else make(rngs=rngs)
+        )
+        self.is_separate, self.is_stacked = False, config.is_stacked
+
+    def unstack_layers(self) -> None:
+        """Replaces the stacked parameter arrays by separate arrays for each layer; models/inference_layout.py explains
+        why.
+        """
+        self.layers, self.is_separate = nnx.List(self.parameter_layers()), True
+
+    def __call__(self, x_BLD: Array, context: Context) -> Array:
+        """Returns the last layer's output [B, L, D].
+
+        Args:
+            x_BLD: the embedded tokens.
+            context: inputs of all layers. Layer i folds its number into `rng` and `mechanism_rng`. Recurrent layers
+                start with the initial states of the other sequence, if it has some.
+        """
+        context = context.with_shared_terms(self.shared_terms(context.positions_BL))
+        if self.config.stack == 'reversible' and not self.is_separate:
+            return run_reversible_stack(*self.reversible_parts(context), x_BLD)
+        memory = None if context.other is None else first_memory(context.other)
+        return self.run(x_BLD, context, memory)[0]
+
+    def run(
+        self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
+    ) -> tuple[Array, LayerOutputs]:
+        """Returns the last layer's output, and the extra outputs of all layers, stacked along a leading axis N.
+
+        Args:
+            x_BLD: the input.
+            context: inputs of all layers, including the terms of the logits.
+            memory: the memory of earlier segments; None in most models.
+            is_tapped: whether to return the layer activations.
+        """
+        streams = initial_streams(x_BLD, is_reversible=self.config.stack == 'reversible')
+        if self.is_separate:
+            streams, handed_out = self.run_unrolled_layers(streams, context, memory, is_tapped)
+            return merge_streams(streams, x_BLD.dtype), handed_out
+        # Each step of the scan runs one layer. If layers alternate mechanisms, each step runs one layer per mechanism.
+        graph, turns = nnx.split(self.layers)[0], self.scan_groups()
+        calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in turns.mechanisms]
+        calls = [with_rematerialisation(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
+        numbers = (self.first + jnp.arange(self.config.layers)).reshape(-1, len(calls))
+        memories = None if memory is None else memory.per_layer_arrays()
+        memories = jax.tree.map(lambda leaf: leaf.reshape(*numbers.shape, *leaf.shape[1:]), memories)
+
+        def step(streams: Streams, layers: tuple[nnx.State | None, Array, Any]) -> tuple[Streams, list[Any]]:
+            separate, numbers, memories = layers
+            each = []
+            for turn, call in enumerate(calls):
+                before = None if memory is None else memory.layer_memory(layer_slice(memories, turn))
+                parameters = turns.shared if separate is None else layer_slice(separate, turn)
+                streams, handed = call(parameters, numbers[turn], before, streams)
+                each.append(handed)
+            return streams, each
+
+        streams, each = jax.lax.scan(step, streams, (turns.separate, numbers, memories), unroll=turns.unroll)
+        handed_out = jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
+        return merge_streams(streams, x_BLD.dtype), handed_out
+
+    def run_unrolled_layers(
+        self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
+    ) -> tuple[Streams, LayerOutputs]:
+        """Runs the layers without a scan, from separate arrays per layer; returns the same results as `run`.
+
+        The size of the compiled program grows with the number of layers.
+        """
+        layers, each = self.parameter_layers(), []
+        for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
+            before = None if memory is None else memory.layer_memory(layer_slice(memory.per_layer_arrays(), number))
+            graph, parameters = nnx.split(layers[self.config.layer_to_param_index[number]])
+            call = LayerCall(mechanism, context, is_tapped, graph)
+            streams, handed = call.apply(parameters, self.first + number, before, streams)
+            each.append(handed)
+        return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+
+    def with_layer_activations(self, x_BLD: Array, context: Context) -> tuple[Array, LayerActivations]:
+        """Returns the last layer's output and the activations of all layers: outputs, queries and keys.
+
+        A reversible stack is differentiated here like a plain one, because the activations are stored anyway.
+        """
+        context = context.with_shared_terms(self.shared_terms(context.positions_BL))
+        memory = None if context.other is None else first_memory(context.other)
+        x_BLD, handed_out = self.run(x_BLD, context, memory, is_tapped=True)
+        assert handed_out.tap is not None
+        return x_BLD, stack_layer_activations(handed_out.tap, x_BLD.dtype)
+
+    def with_recurrent_states(self, x_BLD: Array, context: Context) -> tuple[Array, StateMemory]:
+        """Returns the last layer's output and the final states of the recurrent layers."""
+        context = context.with_shared_terms(self.shared_terms(context.positions_BL))
+        memory = empty_states(self.config, len(x_BLD))
+        x_BLD, handed_out = self.run(x_BLD, context, memory)
+        return x_BLD, memory.next_memory(handed_out.kept, context.segments_BL)
+
+    def continue_from_memory(
+        self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
+    ) -> tuple[Array, AnyMemory, Told]:
+        """Returns the stack's output for the text segment after `memory`, the memory after this segment, and the
+        auxiliary layer losses.
+
+        This works only for plain stacks.
+        """
+        positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
+        context = Context(segments_BL, positions_BL, rng).with_shared_terms(self.shared_terms())
+        memory = jax.lax.stop_gradient(memory)
+        x_BLD, handed_out = self.run(x_BLD, context, memory)
+        return x_BLD, memory.next_memory(handed_out.kept, segments_BL), sum_over_layers(handed_out.told)
+
+    def shared_terms(self, positions_BL: Array | None = None) -> SharedTerms:
+        """Returns the attention terms that all layers share: the position bias, and arrays that the mechanism learns
+        for all layers.
+
+        Args:
+            positions_BL: positions of the tokens in their texts; by default the indices in the row.
+        """
+        terms = SharedTerms() if self.position_bias is None else self.position_bias.shared_terms(positions_BL)
+        return terms._replace(learned=None if self.learned is None else self.learned())
+
+    def parameter_layers(self) -> tuple[Layer, ...]:
+        """Returns the layers that have separate parameters; layers that share parameters appear only once.
+
+        `config.layer_to_param_index` maps each layer's number to an index in the result.
+        """
+        if self.is_separate:
+            return tuple(self.layers)
+        if not self.is_stacked:
+            return (self.layers,)
+        graph, stacked = nnx.split(self.layers)
+        count = len(set(self.config.layer_to_param_index))
+        return tuple(nnx.merge(graph, layer_slice(stacked, number)) for number in range(count))
+
+    def scan_groups(self) -> ScanGroups:
+        """Returns the parameters and mechanisms with which a scan runs the layers."""
+        config = self.config
+        mechanisms = layer_mechanisms(config, self.first)
+        mechanisms = mechanisms[: mechanism_period(mechanisms)]
+        count = len(mechanisms)
+        unroll = max(1, min(config.scan_unroll // count, config.layers // count))
+        parameters = nnx.state(self.layers)
+        if not self.is_stacked:
+            return ScanGroups(mechanisms, None, parameters, unroll)
+        if config.sharing == 'all':  # each layer gets a copy of the parameters of its layer group
+            numbers = np.asarray(config.layer_to_param_index)
+            parameters = jax.tree.map(lambda leaf: leaf[numbers], parameters)
+        separate = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters)
+        return ScanGroups(mechanisms, separate, None, unroll)
+
+    def reversible_parts(
+        self, context: Context
+    ) -> tuple[ReversibleStackSpec, nnx.State | None, SharedLayerInputs, Context]:
+        """Returns the arguments for the functions of models/reversible.py, except the input vectors."""
+        graph, turns = nnx.split(self.layers)[0], self.scan_groups()
+        branches = tuple(
+            tuple(functools.partial(reversible_layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
+            for mechanism in turns.mechanisms
+        )
+        plan = ReversibleStackSpec(branches, self.config.layers, turns.unroll)
+        terms, other_BMD = SharedTerms(context.bias, context.distance_biases, context.learned), None
+        nothing: Any = None
+        context = context.with_shared_terms(SharedTerms())
+        if context.other is not None:
+            other_BMD = context.other.states_BMD
+            context = context._replace(other=context.other._replace(states_BMD=nothing, first_BNU=None))
+        return plan, turns.separate, SharedLayerInputs(turns.shared, terms, other_BMD), context
+
+
+class LayerCall(NamedTuple):
+    """A layer as a function for a scan: its graph definition and mechanism, and the inputs of all layers."""
+
+    mechanism: Mechanism
+    context: Context
+    is_tapped: bool
+    graph: Any
+
+    def apply(
+        self, parameters: Any, number: Array | int, memory: BeforeLayer, streams: Streams
+    ) -> tuple[Streams, LayerOutputs]:
+        """Returns the residual streams after layer `number` with these parameters, and the layer's extra outputs."""
+        layer: Layer = nnx.merge(self.graph, parameters)
+        context = self.context.layer_context(number, memory)
+        after, operands = layer.run(streams, context, self.mechanism)
+        kept: Any = operands.pop(RECURRENT.name, None)
+        told: Told = {}
+        if isinstance(memory, AttentionMemory):
+            kept, told = layer.memory_and_aux_losses(streams[0], context, self.mechanism)
+        tap = (after, operands) if self.is_tapped else None
+        return after, LayerOutputs(None if memory is None else kept, tap, told)
+
+
+def reversible_layer_branch(
+    graph: nnx.GraphDef,
+    mechanism: Mechanism,
+    sub: SubLayer,
+    parameters: tuple[nnx.State | None, SharedLayerInputs],
+    context: Context,
+    number: Int[Array, ''],
+    x_BLD: Array,
+) -> Array:
+    """Returns the output of one sub-layer, as a branch of a reversible layer."""
+    separate, read = parameters
+    context = context.with_shared_terms(read.terms)
+    if context.other is not None:
+        context = context._replace(other=context.other._replace(states_BMD=read.other_BMD))
+    layer = nnx.merge(graph, read.layer if separate is None else separate)
+    return layer.reversible_branch(sub, x_BLD, context.layer_context(number), mechanism)
+
+
+def layer_slice(arrays: Any, number: int) -> Any:
+    """Returns the slice of one layer from a pytree of arrays with a leading layer axis."""
+    return jax.tree.map(lambda leaf: leaf[number], arrays)
+
+
+def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ...]:
+    """Returns the attention mechanism of each layer: the config's mechanisms in turn, with random patterns sampled per
+    layer.
+
+    `first` is the number of the first layer.
+    """
+    turns = config.mechanisms
+    return tuple(turns[layer % len(turns)].for_layer(first + layer) for layer in range(config.layers))
+
+
+def mechanism_period(mechanisms: tuple[Mechanism, ...]) -> int:
+    """Returns the smallest period with which the layers' mechanisms repeat; one scan step runs this number of
+    layers.
+    """
+    count = len(mechanisms)
+    divisors = (number for number in range(1, count + 1) if count % number == 0)
+    return next(p for p in divisors if all(mechanisms[i] == mechanisms[i % p] for i in range(count)))
+
+
+def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> PositionBias | DistanceBiases | None:
+    """Returns the position bias that all layers share; None without a position bias or if each layer has a separate
+    one.
+
+    Raises:
+        InputError: `relative` is 'transformer_xl' in a stack that is not causal.
+    """
+    if config.relative == 'none':
+        return None
+    if config.relative != 'transformer_xl':
+        return PositionBias(config, causal=causal, rngs=rngs)
+    if not causal:
+        raise InputError(
+            "model.relative is 'transformer_xl', which counts distances to earlier tokens: only decoders support it"
+        )
+    return DistanceBiases(config, rngs=rngs) if config.relative_shared_biases else None
+
+
+def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> Layer:
+    """Returns `count` layers with independent initial parameters, stacked along a leading axis of each array."""
+
+    @nnx.split_rngs(splits=count)
+    @nnx.vmap(in_axes=0, out_axes=0)
+    def create(rngs: nnx.Rngs) -> Layer:
+        return make(rngs=rngs)
+
+    return create(rngs)
+
+
+def with_rematerialisation(apply: Callable, remat: str, *, in_scan: bool = True) -> Callable:
+    """Returns a function with the same results, whose backward pass stores or recomputes activations as the option
+    `remat` says.
+
+    'none' stores all intermediate values, 'full' recomputes them, and 'dots' stores only matrix products without batch
+    dimensions. In a scan, the compiler cannot merge the recomputation with the forward pass. `in_scan=False` prevents
+    this merge explicitly.
+    """
+    if remat == 'none':
+        return apply
+    policies = {
+        'full': jax.checkpoint_policies.nothing_saveable,
+        'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    }
+    return jax.checkpoint(apply, policy=policies[remat], prevent_cse=not in_scan)

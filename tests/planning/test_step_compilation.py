@@ -1,0 +1,80 @@
+"""The step is compiled without data, and what it takes is what the run's arrays take."""
+
+import dataclasses
+import importlib.util
+from typing import Any
+
+import jax
+import pytest
+
+from efficient_attention.planning.collectives import collectives_of
+from efficient_attention.planning.cost import cost_of
+from efficient_attention.planning.step_compilation import compile_step, temporary_bytes_from_error
+from efficient_attention.planning.topology import make_topology_devices, parse_topology
+from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
+from tests.planning.tiny_step import config, tiny_step
+from tests.training.tiny_run import tiny_config
+
+STATE = ('params', 'opt_state')
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+
+def test_a_device_holds_its_part_of_the_state():
+    run, memory = tiny_step().run, tiny_step().memory
+    whole = {name: 4 * sum(leaf.size for leaf in jax.tree.leaves(getattr(run.abstract_state, name))) for name in STATE}
+    assert whole['params'] / 2 <= memory.parameters < 0.6 * whole['params']  # of fsdp 2; small arrays stay whole
+    assert memory.parameters * 2 <= memory.optimizer < 0.6 * whole['opt_state']
+    assert memory.batch == 4 * (4 * 4 * 32 + 3 * 4 * 5 + 2 * 4)  # of 4 rows
+    assert 0 < memory.temporary and memory.total_bytes == sum(vars(memory).values())
+    assert memory.bytes_without_rows < memory.total_bytes
+
+
+def test_a_run_of_the_same_config_takes_what_was_planned(tmp_path):
+    """Its arrays on a device, and the program that is compiled for them, as XLA counts them."""
+    run = build_run(tiny_config(tmp_path, **{'mesh.fsdp': 2}), jax.devices()[:2])
+    state, batch = run.init_random_state(), run.put_batch_on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+    held = {'parameters': state.params, 'optimizer': state.opt_state, 'batch': batch}
+    planned = dataclasses.asdict(tiny_step().memory)
+    assert {name: planned[name] for name in held} == {name: bytes_on_device(tree) for name, tree in held.items()}
+    compiled = jit_train_step(run).lower(state, batch).compile()
+    counted = compiled.memory_analysis()
+    assert counted.temp_size_in_bytes == planned['temporary']
+    taken = counted.argument_size_in_bytes + counted.output_size_in_bytes - counted.alias_size_in_bytes
+    assert taken + counted.generated_code_size_in_bytes == tiny_step().memory.total_bytes - planned['temporary']
+
+
+def bytes_on_device(tree: Any) -> int:
+    return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def test_the_program_has_the_products_that_the_model_needs():
+    step = tiny_step()
+    assert step.program is not None and not step.program.loops_of_unknown_length()
+    # No activation is computed twice; the heads' small products are left out of the model's count.
+    needed = step.run.task.training_flops() / 2
+    assert needed <= cost_of(step.program).flops < 1.2 * needed
+
+
+def test_a_refusal_names_its_bytes():
+    error = (
+        'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (18.51G) exceeds '
+        'available HBM (15.75G).'
+    )
+    assert temporary_bytes_from_error(error) == int(18.51 * 2**30)
+    assert temporary_bytes_from_error('RESOURCE_EXHAUSTED: Used 1.5T of 31.25G hbm.') == int(1.5 * 2**40)
+    assert temporary_bytes_from_error('INTERNAL: HLO temporaries (18.51G)') is None
+
+
+@pytest.mark.parametrize('text, package', [('v5e:2x2', 'libtpu'), ('h200:4', 'jax_cuda13_plugin')])
+def test_other_compilers_compile_the_same_products(text, package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f'needs {package}: make plan')
+    step = compile_step(config(), make_topology_devices(parse_topology(text)))
+    assert step.program is not None and not step.program.loops_of_unknown_length()
+    cost, on_half = cost_of(step.program), cost_of(tiny_step().program)
+    assert 0.95 < 2 * cost.flops / on_half.flops < 1.2
+    assert (cost.cycles > 0) == (package == 'libtpu')
+    assert step.memory.parameters == tiny_step().memory.parameters
+    axes = {one.axes for one in collectives_of(step.program, step.run.mesh.shape)}
+    assert 'fsdp' in axes and axes <= {'data', 'fsdp', 'data+fsdp'}
