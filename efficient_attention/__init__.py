@@ -43,6 +43,7 @@ _PUBLIC = {
     'Routing': 'attention.routing.definition',
     'Sinkhorn': 'attention.sinkhorn.definition',
     'Synthesizer': 'attention.synthesizer.definition',
+    'Lengths': 'attention.lengths',
     'Relative': 'attention.relative',
     'parse_mechanism': 'attention.parsing',
     'parse_pattern': 'attention.parsing',

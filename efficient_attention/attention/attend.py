@@ -27,6 +27,7 @@ from efficient_attention.attention.checks import (
     check_vectors,
 )
 from efficient_attention.attention.device_mesh import device_mesh
+from efficient_attention.attention.lengths import Lengths, Numbers
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import get_implementation
 from efficient_attention.attention.relative import Relative
@@ -34,7 +35,6 @@ from efficient_attention.attention.request import (
     AttendKeywords,
     CallOptions,
     Dropout,
-    Numbers,
     QueryKeyPair,
     Request,
     with_padding_zeroed,
@@ -82,8 +82,8 @@ def attend(
     additive: Float[Array, 'H K'] | None = None,
     centres: Float[Array, 'B L H'] | None = None,
     learned: Mapping[str, Array] | None = None,
-    query_segments: Int[Numbers, 'B L'] | None = None,
-    key_segments: Int[Numbers, 'B M'] | None = None,
+    query_segments: Int[Numbers, 'B L'] | Lengths | None = None,
+    key_segments: Int[Numbers, 'B M'] | Lengths | None = None,
     query_positions: Int[Numbers, '#B L'] | None = None,
     key_positions: Int[Numbers, '#B M'] | None = None,
     dropout_rate: float = 0.0,
@@ -115,7 +115,8 @@ def attend(
             Segment 0 is padding: its queries give zeros. Its queries, keys and values, even NaN, change no output and
             no gradient of other segments. Numbers are in [0, 2**31). Numbers outside this range are rejected in NumPy
             arrays and in JAX arrays on a CPU. They are not detected on other devices, where the check would have to
-            wait for the device, nor inside `jax.jit`, where values are unknown.
+            wait for the device, nor inside `jax.jit`, where values are unknown. If each row holds one text followed by
+            padding, give its length as `Lengths(lengths_B)`: the result is the same, and more backends support it.
         key_segments: see `query_segments`.
         query_positions: the positions that the pattern compares; 0, 1, ... by default. The values of a NumPy array are
             known at trace time, so a backend can skip pairs that the pattern forbids.
@@ -210,9 +211,10 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_centres(query, mechanism, options.centres)
     check_learned(query, mechanism, options.learned)
     check_rng_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
-    is_one = options.key_segments is options.query_segments  # LSH requires that query and key segments stay one object
-    query_segments_BL = as_int32(options.query_segments)
-    segments = QueryKeyPair(query_segments_BL, query_segments_BL if is_one else as_int32(options.key_segments))
+    # LSH requires that query and key segments stay one object.
+    is_one = options.key_segments is options.query_segments and query.shape[1] == key.shape[1]
+    query_segments_BL = as_int32(options.query_segments, query.shape[1])
+    key_segments_BM = query_segments_BL if is_one else as_int32(options.key_segments, key.shape[1])
     positions = QueryKeyPair(
         positions_or_default(options.query_positions, query.shape[1]),
         positions_or_default(options.key_positions, key.shape[1]),
@@ -225,7 +227,8 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
         key,
         value,
         mechanism,
-        segments=None if options.query_segments is None else segments,
+        segments=None if options.query_segments is None else QueryKeyPair(query_segments_BL, key_segments_BM),
+        lengths=lengths_of(options),
         positions=positions,
         dropout=dropout,
         bias=expand_bias_to_4d(options.bias),
@@ -239,10 +242,20 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     )
 
 
-def as_int32(segments: Any) -> Any:
-    """Returns segments as a JAX array; NumPy segments become int32,
+def lengths_of(options: CallOptions) -> QueryKeyPair | None:
+    """Returns the int32 lengths [B] of queries and keys if both segment arguments are `Lengths`, else None."""
+    query, key = options.query_segments, options.key_segments
+    if not (isinstance(query, Lengths) and isinstance(key, Lengths)):
+        return None
+    return QueryKeyPair(*(jnp.asarray(one.lengths_B, jnp.int32) for one in (query, key)))
+
+
+def as_int32(segments: Any, length: int) -> Any:
+    """Returns segments as a JAX array [B, length]; NumPy segments become int32,
     because JAX would warn when it narrows wider integers.
     """
+    if isinstance(segments, Lengths):
+        return segments.segments(length)
     return jnp.asarray(segments.astype(np.int32)) if isinstance(segments, np.ndarray) else segments
 
 

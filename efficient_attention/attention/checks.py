@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from efficient_attention.attention.lengths import AnySegments, Lengths, Numbers
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import Numbers
 
 
 def check_mechanism(mechanism: object) -> None:
@@ -51,16 +51,31 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
         raise ValueError(f'{mechanism}: its keys are its queries; pass one array as query and key')
 
 
-def check_segments(query: Array, key: Array, query_segments: Numbers | None, key_segments: Numbers | None) -> None:
-    """Raises a ValueError unless both segment arguments are None, or are integers [B, L]
-    and [B, M] from 0 to 2**31 - 1.
+def check_segments(
+    query: Array, key: Array, query_segments: AnySegments | None, key_segments: AnySegments | None
+) -> None:
+    """Raises a ValueError unless both segment arguments are None, are integers [B, L] and [B, M] from 0 to 2**31 - 1,
+    or are `Lengths` of rows with L and M positions.
     """
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
     for name, x, vectors in (('query_segments', query_segments, query), ('key_segments', key_segments, key)):
-        if x is not None:
+        if isinstance(x, Lengths):
+            check_lengths(name, x.lengths_B, *vectors.shape[:2])
+        elif x is not None:
             check_integers(name, x, (vectors.shape[:2],))
             check_range(name, x)
+
+
+def check_lengths(name: str, lengths_B: Numbers, rows: int, length: int) -> None:
+    """Raises a ValueError unless lengths are integers [B] from 0 to the number of positions; only values known at trace
+    time in the CPU's memory are checked.
+    """
+    check_integers(f'{name}.lengths_B', lengths_B, ((rows,),))
+    if is_concrete(lengths_B) and is_on_cpu(lengths_B):
+        for row, value in enumerate(np.asarray(lengths_B)):
+            if not 0 <= value <= length:
+                raise ValueError(f'{name}.lengths_B holds {value} in row {row}; rows have {length} positions')
 
 
 def check_range(name: str, segments: Any) -> None:

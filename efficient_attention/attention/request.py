@@ -9,10 +9,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int, Shaped
 
+from efficient_attention.attention.lengths import AnySegments, Numbers
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.relative import Relative
-
-Numbers = Array | np.ndarray
 
 
 class QueryKeyPair(NamedTuple):
@@ -54,8 +53,8 @@ class CallOptions:
     additive: Array | None = None
     centres: Array | None = None
     learned: Mapping[str, Array] | None = None
-    query_segments: Numbers | None = None
-    key_segments: Numbers | None = None
+    query_segments: AnySegments | None = None
+    key_segments: AnySegments | None = None
     query_positions: Numbers | None = None
     key_positions: Numbers | None = None
     dropout_rate: float = 0.0
@@ -73,8 +72,8 @@ class AttendKeywords(TypedDict, total=False):
     additive: Array | None
     centres: Array | None
     learned: Mapping[str, Array] | None
-    query_segments: Numbers | None
-    key_segments: Numbers | None
+    query_segments: AnySegments | None
+    key_segments: AnySegments | None
     query_positions: Numbers | None
     key_positions: Numbers | None
     dropout_rate: float
@@ -87,8 +86,8 @@ class AttendKeywords(TypedDict, total=False):
 class Request:
     """The checked arguments of an attention call.
 
-    Positions are always present. Segments are given for both queries and keys, or are None. Dropout is present only at
-    a rate above 0.
+    Positions are always present. Segments are given for both queries and keys, or are None. Lengths [B] are given in
+    addition to segments if both came as `Lengths`. Dropout is present only at a rate above 0.
 
     Shapes: query [B, L, H, K]; key and value [B, M, G, K] with H a multiple of G; segments int [B, L] and [B, M]. The
     bias broadcasts to [B, H, L, M] or is a function of positions. Positions are int [1 or B, L] and [1 or B, M]: NumPy
@@ -108,6 +107,7 @@ class Request:
     centres: Array | None = None  # [B, L, H]: window centres, as fractions of the segment's keys
     learned: Mapping[str, Array] | None = None  # by name, as `Mechanism.learned_operands` declares
     rng: Array | None = None
+    lengths: QueryKeyPair | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how softmax attention is executed
     place: ShardPlacement | None = None  # None if the request holds whole rows

@@ -7,6 +7,7 @@ from typing import Unpack
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import direction_config
 from efficient_attention.models.decoder import OutputHead, make_head
@@ -29,12 +30,12 @@ class TwoWayLanguageModel(nnx.Module):
         """The embeddings, which both reading directions share."""
         return self.encoder.embeddings
 
-    def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Unpack[EncoderOptions]) -> Array:
+    def hidden(self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]) -> Array:
         """Returns the hidden states [B, L, D]; each half of a vector belongs to one reading direction.
 
         The first half at position t depends on tokens 0 ... t, the second half on tokens t ... L - 1.
         """
-        return self.encoder(tokens_BL, segments_BL, **options)
+        return self.encoder(tokens_BL, segments, **options)
 
     def logits(self, hidden_BLE: Array) -> Array:
         """Returns float32 logits [B, L, V] of the next token in one reading direction, from the hidden states of this

@@ -71,7 +71,7 @@ def split_directions(x_BLD: Array, context: Context) -> tuple[Array, Array, Cont
     """
     ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
     back_BLE, segments_BL, positions_BL = back_BLE[:, ::-1], context.segments_BL[:, ::-1], context.positions_BL[:, ::-1]
-    return ahead_BLE, back_BLE, context._replace(segments_BL=segments_BL, positions_BL=positions_BL)
+    return ahead_BLE, back_BLE, context._replace(segments_BL=segments_BL, positions_BL=positions_BL, lengths_B=None)
 
 
 class DirectionNorms(nnx.Module):

@@ -14,6 +14,7 @@ from efficient_attention.attention.cache import Cache, decode
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
@@ -21,7 +22,7 @@ from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.global_tokens import GlobalProjections, GlobalTokens, attend_with_global
 from efficient_attention.modules.layer_constructors import embedding, kernel_init, linear
-from efficient_attention.modules.layer_context import Context, ContextOptions, LayerMemory, fold_into_key
+from efficient_attention.modules.layer_context import Context, ContextOptions, LayerMemory, fold_into_key, make_context
 from efficient_attention.modules.learned_operands import LearnedOperands, make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.positions import apply_rotary_positions
@@ -142,7 +143,7 @@ class Attention(AttentionProjections):
     def __call__(
         self,
         x_BLD: Array,
-        segments_BL: Array,
+        segments: AnySegments,
         positions_BL: Array,
         *,
         mechanism: Mechanism | None = None,
@@ -150,9 +151,9 @@ class Attention(AttentionProjections):
     ) -> Array:
         """Returns the attention output [B, L, D], without the operands that `run` also returns.
 
-        The other arguments are the fields of `Context`.
+        `segments` is an array [B, L] or `Lengths`. The other arguments are the fields of `Context`.
         """
-        return self.run(x_BLD, Context(segments_BL, positions_BL, **options), mechanism)[0]
+        return self.run(x_BLD, make_context(segments, positions_BL, **options), mechanism)[0]
 
     def run(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
@@ -179,8 +180,10 @@ class Attention(AttentionProjections):
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
             return self.merge_and_project_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
-        options = dataclasses.replace(options, bias=context.bias, query_segments=segments_BL, key_segments=segments_BL)
+        read = context.attend_segments
+        options = dataclasses.replace(options, bias=context.bias, query_segments=read, key_segments=read)
         if memory is not None:
+            options = dataclasses.replace(options, query_segments=segments_BL)
             options = memory.memory_attend_options(options, segments_BL)
             mechanism = match_memory_length(mechanism, memory) if config.same_length else mechanism
         operands = self.attention_operands(q_BLHK, k_BMHK, v_BMHK, context, distances=k_BMHK.shape[1])

@@ -18,6 +18,7 @@ from efficient_attention.attention.cross_attention_cache import (
     cache_cross_keys,
 )
 from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
+from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.config.layer import LayerConfig
@@ -28,6 +29,7 @@ from efficient_attention.modules.layer_context import (
     ContextOptions,
     EncodedSource,
     fold_into_key,
+    make_context,
     require_source,
 )
 from efficient_attention.modules.learned_operands import make_learned
@@ -50,13 +52,13 @@ class CrossAttention(AttentionProjections):
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
     def __call__(
-        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Unpack[ContextOptions]
+        self, x_BLD: Array, segments: AnySegments, positions_BL: Array, **options: Unpack[ContextOptions]
     ) -> Array:
         """Returns the attention output [B, L, D], without the operands that `run` also returns.
 
-        The other arguments are the fields of `Context`.
+        `segments` is an array [B, L] or `Lengths`. The other arguments are the fields of `Context`.
         """
-        return self.run(x_BLD, Context(segments_BL, positions_BL, **options))[0]
+        return self.run(x_BLD, make_context(segments, positions_BL, **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, AttentionOperands]:
         """Returns the output of the attention to the encoded source, and the queries and keys.
@@ -138,7 +140,9 @@ def cross_options(mechanism: Mechanism, context: Context, options: CallOptions) 
     """
     other = require_source(context.other, 'cross_attention')
     rng = cross_rng(context.mechanism_rng) if mechanism.randomness.always else None
-    options = dataclasses.replace(options, rng=rng, query_segments=context.segments_BL, key_segments=other.segments_BM)
+    options = dataclasses.replace(
+        options, rng=rng, query_segments=context.attend_segments, key_segments=other.attend_segments
+    )
     if not mechanism.requirements.positions:
         return options
     return dataclasses.replace(options, query_positions=context.positions_BL, key_positions=other.positions_BM)

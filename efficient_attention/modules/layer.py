@@ -18,6 +18,7 @@ from efficient_attention.attention.cross_attention_cache import CrossAttentionKe
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
+from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, AttentionOperands
@@ -30,6 +31,7 @@ from efficient_attention.modules.layer_context import (
     ContextOptions,
     LayerMemory,
     fold_into_key,
+    make_context,
 )
 from efficient_attention.modules.memory_compression import (
     RECONSTRUCTION,
@@ -132,7 +134,7 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x_BLD: Array,
-        segments_BL: Array,
+        segments: AnySegments,
         positions_BL: Array,
         *,
         mechanism: Mechanism | None = None,
@@ -140,9 +142,9 @@ class Layer(nnx.Module):
     ) -> Array:
         """Returns the layer's output [B, L, D], without the operands that `run` also returns.
 
-        The other arguments are the fields of `Context`.
+        `segments` is an array [B, L] or `Lengths`. The other arguments are the fields of `Context`.
         """
-        return self.run((x_BLD,), Context(segments_BL, positions_BL, **options), mechanism)[0][0]
+        return self.run((x_BLD,), make_context(segments, positions_BL, **options), mechanism)[0][0]
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None

@@ -3,7 +3,7 @@ encoded source.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
+from efficient_attention.attention.lengths import AnySegments, lengths_or_segments, segments_and_lengths
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.recurrence.cell_interface import States
 from efficient_attention.recurrence.run_cell import RecurrentState
@@ -84,12 +85,19 @@ class EncodedSource(NamedTuple):
 
     A query reads only vectors with its segment number; segment 0 is padding. Windows use the positions, which
     are 0, 1, ... by default. `first_BNU` holds the initial states of all N recurrent layers of a decoder; None = zeros.
+    `lengths_B` holds the number of tokens per row if each row has one text; None = unknown.
     """
 
     states_BMD: Array
     segments_BM: Array
     positions_BM: Array | None = None
     first_BNU: States | None = None
+    lengths_B: Array | None = None
+
+    @property
+    def attend_segments(self) -> AnySegments:
+        """Returns the segments in the form that most backends of `attend` support: lengths if they are known."""
+        return lengths_or_segments(self.segments_BM, self.lengths_B)
 
 
 class Context(NamedTuple):
@@ -112,6 +120,7 @@ class Context(NamedTuple):
         other: the encoded source that cross-attention reads.
         state_rng: PRNG key for state dropout, if `rng` is specific to one position.
         product_BLX: input product of a recurrent sub-layer, if it has terms besides the input.
+        lengths_B: the number of tokens per row if each row has one text followed by padding; None = unknown.
     """
 
     segments_BL: Array
@@ -126,6 +135,12 @@ class Context(NamedTuple):
     other: EncodedSource | None = None
     state_rng: Array | None = None
     product_BLX: Array | None = None
+    lengths_B: Array | None = None
+
+    @property
+    def attend_segments(self) -> AnySegments:
+        """Returns the segments in the form that most backends of `attend` support: lengths if they are known."""
+        return lengths_or_segments(self.segments_BL, self.lengths_B)
 
     def layer_context(
         self, number: int | Array, memory: AttentionMemory | tuple[RecurrentState, ...] | None = None
@@ -155,6 +170,12 @@ class ContextOptions(TypedDict, total=False):
     other: EncodedSource | None
     state_rng: Array | None
     product_BLX: Array | None
+
+
+def make_context(segments: AnySegments, positions_BL: Array, **options: Unpack[ContextOptions]) -> Context:
+    """Returns the context of rows with these segments, an array [B, L] or `Lengths`."""
+    segments_BL, lengths_B = segments_and_lengths(segments, positions_BL.shape[1])
+    return Context(segments_BL, positions_BL, **options)._replace(lengths_B=lengths_B)
 
 
 def require_source(other: EncodedSource | None, reader: str) -> EncodedSource:

@@ -9,9 +9,16 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import gather_parameter, shard_activations
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.layer_constructors import kernel_init, linear
-from efficient_attention.modules.layer_context import AttentionMemory, Context, ContextOptions, fold_into_key
+from efficient_attention.modules.layer_context import (
+    AttentionMemory,
+    Context,
+    ContextOptions,
+    fold_into_key,
+    make_context,
+)
 from efficient_attention.recurrence.cell_interface import CellOperand
 from efficient_attention.recurrence.cells import find_cell
 from efficient_attention.recurrence.run_cell import LearnedCell, RecurrentState, run_cell, run_cell_on_input_product
@@ -34,12 +41,13 @@ class RecurrentSubLayer(nnx.Module):
         wide = config.recurrent_state_width * (1 + config.bidirectional)
         self.out = linear(config, wide, config.width, rngs, use_bias=False) if wide != config.width else None
 
-    def __call__(self, x_BLD: Array, segments_BL: Array, **options: Unpack[ContextOptions]) -> Array:
+    def __call__(self, x_BLD: Array, segments: AnySegments, **options: Unpack[ContextOptions]) -> Array:
         """Returns the sub-layer's output [B, L, D], without the states that `run` also returns.
 
-        The other arguments are the fields of `Context`; positions are not used.
+        `segments` is an array [B, L] or `Lengths`. The other arguments are the fields of `Context`; positions are not
+        used.
         """
-        return self.run(x_BLD, Context(segments_BL, jnp.zeros_like(segments_BL), **options))[0]
+        return self.run(x_BLD, make_context(segments, jnp.zeros(x_BLD.shape[:2], jnp.int32), **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, tuple[RecurrentState, ...]]:
         """Returns the sub-layer's output, and the final state of each direction.

@@ -16,7 +16,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
-from efficient_attention.attention.request import Numbers, Request
+from efficient_attention.attention.lengths import Numbers
+from efficient_attention.attention.request import Request
 
 
 def cosine_map(length: int) -> FeatureMap:

@@ -50,7 +50,9 @@ def attend_sharded(request: Request, mesh: Mesh, implementation: Implementation)
     has_lse = request.mechanism.capabilities.has_logits
     query, length = axes.partition_spec('BLHK', request.query), axes.query
     out_specs = query, PartitionSpec(query[0], query[2], length) if has_lse else None
-    compute = functools.partial(attend_shard_arrays, dataclasses.replace(request, rng=None), axes, implementation)
+    compute = functools.partial(
+        attend_shard_arrays, dataclasses.replace(request, rng=None, lengths=None), axes, implementation
+    )
     return jax.shard_map(compute, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma=False)(arrays)
 
 

@@ -157,7 +157,9 @@ def pad_to_whole_blocks(request: Request) -> Request:
     vectors = (request.query, request.key, request.value)
     query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in vectors)
     positions_1L = np.arange(length + extra, dtype=np.int32)[None]
-    request = dataclasses.replace(request, query=query, key=key, value=value, segments=QueryKeyPair(*segments))
+    request = dataclasses.replace(
+        request, query=query, key=key, value=value, segments=QueryKeyPair(*segments), lengths=None
+    )
     return dataclasses.replace(request, positions=QueryKeyPair(positions_1L, positions_1L))
 
 

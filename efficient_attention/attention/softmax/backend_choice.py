@@ -56,7 +56,7 @@ BACKENDS: dict[str, Backend] = {
     'jax_nn': jax_nn.compute_attention,
     'cudnn': cudnn.compute_attention,
 }
-AUTO_ORDER = ('dense', 'blocked')
+AUTO_ORDER = ('cudnn', 'dense', 'blocked')
 # Largest number of query-key pairs for which 'auto' uses the backend `dense`, which builds arrays [B, H, L, M].
 # The cases below have other limits; a backend that the caller names has no limit.
 MOST_DENSE_PAIRS = 512 * 512
@@ -93,15 +93,23 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
     if request.backend != 'auto':
         return BACKENDS[request.backend](request)
     lacks = []
-    for name in AUTO_ORDER if prefers_dense(request) else [name for name in AUTO_ORDER if name != 'dense']:
+    for name in auto_order(request):
         try:
             result = BACKENDS[name](request)
         except NotImplementedError as error:
             lacks.append(f'{name}: {error}')
             continue
-        log_choice(name, pattern_text(request_pattern(request)))
+        log_choice(name, pattern_text(request_pattern(request)), '; '.join(lacks))
         return result
     raise NotImplementedError('; '.join(lacks))
+
+
+def auto_order(request: Request) -> list[str]:
+    """Returns the backends that 'auto' tries for this request, in order; it tries cuDNN only on GPUs."""
+    skipped = set() if device_tuning().has_cudnn else {'cudnn'}
+    if not prefers_dense(request):
+        skipped.add('dense')
+    return [name for name in AUTO_ORDER if name not in skipped]
 
 
 def prefers_dense(request: Request) -> bool:
@@ -138,6 +146,7 @@ def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:
 
 
 @functools.cache
-def log_choice(backend: str, pattern: str) -> None:
-    """Logs which backend 'auto' chose, once for each pair of backend and pattern."""
-    logging.getLogger(__name__).info('attention: Softmax over %s runs on the %s backend', pattern, backend)
+def log_choice(backend: str, pattern: str, lacks: str) -> None:
+    """Logs once for each pattern which backend 'auto' chose, and what the backends before it lack."""
+    line = 'attention: Softmax over %s runs on the %s backend%s'
+    logging.getLogger(__name__).info(line, pattern, backend, f' ({lacks})' if lacks else '')

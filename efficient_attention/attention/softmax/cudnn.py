@@ -1,11 +1,12 @@
 """The backend `cudnn`: softmax attention on cuDNN through `jax.nn.dot_product_attention`.
 
 The backend supports only calls that cuDNN computes exactly. No mask is ever passed, because the library would turn it
-into an additive bias of all pairs. A left window must be combined with `is_causal`, without which cuDNN reads later
-keys (jax issue 39576).
+into an additive bias of all pairs. Padding is passed as the lengths of the rows. A left window must be combined with
+`is_causal`, without which cuDNN reads later keys (jax issue 39576).
 """
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern, Reach
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import Request, without_padding
 
 WIDEST_HEAD = 128  # the largest width for all GPUs with cuDNN's fused attention; some support 256
 
@@ -25,16 +26,32 @@ def compute_attention(request: Request) -> tuple[Array, None]:
     a full, causal or causal & window pattern, with 16-bit inputs.
     """
     check_supported(request)
-    reach = request_pattern(request).reach
+    return attend_fused(request, 'cudnn'), None
+
+
+def attend_fused(request: Request, implementation: Literal['cudnn', 'xla']) -> Array:
+    """Returns the output of `jax.nn.dot_product_attention` for a request that `check_supported` accepts.
+
+    The result with 'xla' is the same up to rounding, on any device; tests compare it with the definition.
+    """
+    reach, lengths = request_pattern(request).reach, request.lengths
+    # A row of padding gets the length 1, because cuDNN does not define the result without keys.
+    query_lengths_B, key_lengths_B = (None, None) if lengths is None else (jnp.maximum(one_B, 1) for one_B in lengths)
     out = jax.nn.dot_product_attention(
         request.query,
         request.key,
         request.value,
+        query_seq_lengths=query_lengths_B,
+        key_value_seq_lengths=key_lengths_B,
         is_causal=reach.ahead == 0,
         local_window_size=None if math.isinf(reach.back) else (int(reach.back), 0),
-        implementation='cudnn',
+        implementation=implementation,
     )
-    return out, None
+    if request.segments is None:
+        return out
+    # Queries of padding give zeros; so do queries of a row whose keys are all padding.
+    has_keys_B1 = request.segments.key[:, :1] != 0
+    return without_padding(out, jnp.where(has_keys_B1, request.segments.query, 0))
 
 
 def check_supported(request: Request) -> None:
@@ -53,7 +70,7 @@ def check_supported(request: Request) -> None:
         f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
         'additive bias': request.bias is not None or request.relative is not None,
         'additive scores': request.additive is not None,
-        'segments': request.segments is not None,
+        'segments except Lengths': request.segments is not None and request.lengths is None,
         'attention dropout': request.dropout is not None,
         'log-sum-exp that can be merged': request.return_lse,
         'unequal lengths or other positions than 0, 1, ...': not is_full and not has_aligned_positions(request),

@@ -1,0 +1,42 @@
+"""Defines `Lengths`: the segments of rows that hold one text each, followed by padding."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Int
+
+Numbers = Array | np.ndarray
+
+
+class Lengths(NamedTuple):
+    """The segments of rows with one text each: row b has `lengths_B[b]` tokens of segment 1, then padding (segment 0).
+
+    It is accepted wherever segments [B, L] are, and means the same as the array `segments(L)`. Some backends compute
+    lengths but no segments, such as `cudnn`.
+
+    Attributes:
+        lengths_B: integers from 0 to L, the number of tokens in each row.
+    """
+
+    lengths_B: Numbers
+
+    def segments(self, length: int) -> Int[Array, 'B L']:
+        """Returns the same segments as an int32 array [B, L]: 1 for tokens, 0 for padding."""
+        return (jnp.arange(length) < jnp.asarray(self.lengths_B)[:, None]).astype(jnp.int32)
+
+
+AnySegments = Numbers | Lengths
+
+
+def segments_and_lengths(segments: AnySegments, length: int) -> tuple[Array, Array | None]:
+    """Returns segments as an array [B, L]; and the lengths [B] if they were given as `Lengths`, else None."""
+    if isinstance(segments, Lengths):
+        return segments.segments(length), jnp.asarray(segments.lengths_B)
+    return segments, None  # type: ignore[return-value]  # modules pass NumPy segments on as they are
+
+
+def lengths_or_segments(segments_BL: Array, lengths_B: Array | None) -> AnySegments:
+    """Returns the lengths if they are known, else the segments; the reverse of `segments_and_lengths`."""
+    return segments_BL if lengths_B is None else Lengths(lengths_B)
