@@ -210,7 +210,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_centres(query, mechanism, options.centres)
     check_learned(query, mechanism, options.learned)
     check_rng_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
-    is_one = options.key_segments is options.query_segments  # LSH requires that query and key segments stay one object
+    is_one = options.key_segments is options.query_segments  # LSH requires query and key segments to stay one object
     query_segments_BL = as_int32(options.query_segments)
     segments = QueryKeyPair(query_segments_BL, query_segments_BL if is_one else as_int32(options.key_segments))
     positions = QueryKeyPair(

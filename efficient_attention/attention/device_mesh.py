@@ -123,7 +123,7 @@ def map_over_shards(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B
     mesh = device_mesh()
     if mesh is None:
         return function(x_BHLM)
-    # The letter K has no mesh axis, so neither L nor M is sharded.
+    # `ACTIVATIONS` shards axes named L and M but not K, so 'BHKK' leaves the query and key axes of `x_BHLM` unsharded.
     spec = partition('BHKK', x_BHLM.shape, mesh, ACTIVATIONS)
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHLM)
 

@@ -107,7 +107,7 @@ def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '
     """
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)
-    # If flat rows of c numbers are read as rows of c - 1, each row shifts one place further left.
+    # Rows of c numbers are read as rows of c - 1, so each row shifts one place further left than the row before.
     # Extra rows in front and behind make the gradient a slice of one padded array.
     # On a CPU this slice takes a third less time than padding twice.
     flat = jnp.pad(flat, ((0, 0),) * len(lead) + ((width - rows, width - 2),))

@@ -110,7 +110,7 @@ class Request:
     rng: Array | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how softmax attention is executed
-    place: ShardPlacement | None = None  # None if the request holds whole rows
+    place: ShardPlacement | None = None  # place of this device's shard; None if the request holds whole rows
 
     @property
     def has_default_positions(self) -> bool:

@@ -65,7 +65,7 @@ class EnsembleMember:
     graph: nnx.GraphDef
     params: Any
     labels: tuple[int, ...]  # position of each label of the run among the model's labels; () = both have the same order
-    has_global: bool  # False = the batch loses its marks of global tokens before this model reads it
+    has_global: bool  # whether this model reads marks of global tokens; if False, they are removed from its batch
     digest: str  # SHA-256 of the model's parameters, config and labels
 
 

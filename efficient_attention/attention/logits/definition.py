@@ -216,7 +216,7 @@ def additive_logits(
 
 
 def multiply_adds(_: Mechanism, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: two products over every query-key pair,
-    whatever the pattern; sorting is not counted.
+    """Returns the multiply-adds of one row: two products over every query-key pair, whatever the pattern. The step from
+    logits to weights is not counted.
     """
     return 2 * width * length * length * heads

@@ -165,7 +165,7 @@ def count_rounds_with_pair(request: Request, layout: LSHLayout) -> Int[Array, 'B
 
 
 def is_allowed_pair(request: Request, layout: LSHLayout) -> Bool[Array, 'b 1 #L #M']:
-    """Returns whether each key is in the query's segment and, in the causal form, not after the query."""
+    """Returns whether each key is in the query's segment and, in the causal form, at or before the query."""
     allowed_b1LM = causal_mask(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed_b1LM & same_segment(request)
 

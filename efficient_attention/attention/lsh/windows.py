@@ -77,7 +77,7 @@ class ChunkWindow(NamedTuple):
 
 
 def make_mask_inputs(request: Request, layout: LSHLayout, rounds: HashRounds, buckets_BHTL: Array) -> LSHMaskInputs:
-    """Returns the arrays in the order of positions that masks and dropout of this attention request need."""
+    """Returns the arrays that masks and dropout of this attention request read, in the order of positions."""
     shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
     if layout.causal and not request.has_default_positions:
@@ -131,8 +131,8 @@ def make_window(
 
 
 def with_previous_chunk(x: Shaped[Array, 'B H T c S *rest'], layout: LSHLayout) -> Shaped[Array, 'B H T g m *rest']:
-    """Returns the entries that each of the last g chunks reads: the entries
-    of the chunk before, if any, and its own.
+    """Returns, for each of the last g chunks, the entries that its queries read: the entries of the chunk before, if
+    any, and of the chunk itself.
     """
     return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.previous_chunks else x
 

@@ -27,8 +27,8 @@ class Block(Pattern):
         return (blocks >= -self.back) & (blocks <= self.ahead)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        position pair is in allowed blocks.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in allowed blocks,
+        and whether every pair is.
         """
         lowest = key.low // self.size - query.high // self.size
         highest = key.high // self.size - query.low // self.size

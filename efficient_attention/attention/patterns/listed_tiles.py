@@ -43,8 +43,8 @@ class ListedTiles(Pattern):
         return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        position pair is in a listed tile.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in a listed tile,
+        and whether every pair is.
         """
         table = _listed_tile_mask(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)

@@ -33,8 +33,8 @@ def dense_backend(request: Request) -> Result:
 
 
 def is_row_loop_faster(request: Request) -> bool:
-    """Returns whether dense attention is faster row by row: on one CPU device,
-    if the batch's scores exceed its caches and one row is large enough.
+    """Returns whether dense attention is faster row by row: on one CPU device, if the batch's scores exceed the CPU's
+    caches and one row is large enough.
 
     Rows that are sharded over devices cannot be computed one after another without gathering them. A row smaller than a
     step brings no gain on two cores, where the time goes into distributing small operations. On one core every length
@@ -61,8 +61,8 @@ AUTO_ORDER = ('dense', 'blocked')
 # The cases below have other limits; a backend that the caller names has no limit.
 MOST_DENSE_PAIRS = 512 * 512
 # Largest number of query-key pairs for `dense` with a relative term; `dense` stores this term next to the scores.
-# Steps of four layers of 128 with four streams were measured (two cores of an AMD EPYC, jaxlib 0.10).
-# With 128 x 640 pairs `dense` takes 62 ms and `blocked` 65 ms; with 256 x 768 pairs they take 178 and 126 ms.
+# A model with four layers of width 128 and four text streams was measured on two cores of an AMD EPYC (jaxlib 0.10).
+# A step with 128 x 640 pairs takes 62 ms by `dense` and 65 ms by `blocked`; with 256 x 768 pairs 178 and 126 ms.
 MOST_RELATIVE_PAIRS = 2**17
 # Largest number of query-key pairs for `dense` in float32 on one CPU device.
 # The limit is for patterns that keep at least half of all query-key pairs.

@@ -81,7 +81,7 @@ def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
     x_BLHK = jnp.repeat(x_BLHK, heads // x_BLHK.shape[2], axis=2)
     if len(group) == heads:
         return x_BLHK
-    # The indices are unique, so the gradient adds up nothing and does not depend on an order of additions.
+    # The indices are unique, so the gradient contains no sums whose order could vary.
     return x_BLHK.at[:, :, np.asarray(group)].get(
         mode='promise_in_bounds', unique_indices=True, indices_are_sorted=True
     )

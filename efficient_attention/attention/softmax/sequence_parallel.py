@@ -96,8 +96,8 @@ def attend_block(whole: RingConstants, block: Block, standing: Any, keys: Any, l
 
 
 def place_device_block(split: SequenceSplit, starts: QueryKeyPair, block: Block) -> tuple[ShardPlacement, QueryKeyPair]:
-    """Returns the place of this device's block of queries and keys in whole rows,
-    and the positions for which its program is compiled.
+    """Returns where this device's block of queries and keys begins in the whole rows, and the positions for which the
+    block's program is compiled.
     """
     device = split.device()
     query = device if split.has_query_shares else jnp.int32(0)

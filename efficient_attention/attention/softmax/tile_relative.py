@@ -58,7 +58,7 @@ class RelativeBias(LogitTerm):
     """The relative term of a tile pass: its queries in tiles, and its table of distance vectors in tiles."""
 
     q_BGnhSK: Any  # an Array, or a placeholder while JAX flattens trees of arrays
-    table_1GhnSK: Any  # in falling order of distances; float32, as is its gradient
+    table_1GhnSK: Any  # rows in descending order of distance; the table and its gradient are float32
     diagonal: int = dataclasses.field(metadata={'static': True})  # table tile of query tile 0 and key tile 0
     widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles per query tile
 
