@@ -82,8 +82,8 @@ def consecutive_start(positions_bL: Array | np.ndarray) -> int | None:
 
 
 def descending_table_rows(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
-    """Returns `count` rows of the distance table in falling order from row `top` on;
-    beyond an end of the table, its end row repeats.
+    """Returns `count` rows of the distance table in descending order, beginning at row `top`. Beyond either end of the
+    table, the row at this end repeats.
 
     The function uses only slices of the table and repeated end rows, so that its gradient consists of sums and slices.
     """

@@ -39,7 +39,7 @@ def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Arr
     `chunk` is the largest number of positions computed at once.
     """
     count = new.query.shape[1]
-    # added here, because zeros from `cut_into_chunks` would count as a separate segment
+    # `cut_into_chunks` would add zeros that count as a separate segment, so padding is added here.
     extra = -count % min(count, chunk)
     query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in new[:3])
     segments_BL = jnp.pad(new.segments, ((0, 0), (0, extra)))

@@ -58,8 +58,8 @@ def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
 def attend_chunk_exactly(
     query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
 ) -> Outputs:
-    """Computes the same attention as `attend_chunk`, but without underflow:
-    it takes the logarithm of each query-key pair in the chunk.
+    """Computes the same attention as `attend_chunk`, but without underflow: it computes the logarithm of the weight of
+    each query-key pair in the chunk.
 
     Queries are computed one at a time.
     """

@@ -26,7 +26,7 @@ def cosine_map(length: int) -> FeatureMap:
     return FeatureMap(make_log_cosine_features(length), has_zeros=True)
 
 
-# one cached function per length, so that calls of equal length share compiled programs
+# The cache keeps one function per length, so that calls of equal length share compiled programs.
 @functools.lru_cache(maxsize=64)
 def make_log_cosine_features(length: int) -> Callable[[Array, Any], Array]:
     """Returns the function from a vector with its position appended, [..., K + 1],

@@ -12,7 +12,8 @@ from jax import Array
 
 @jax.custom_vjp
 def permute_positions(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: ARG001  the gradient reads target_BL
-    """Returns an array whose entry n along positions is `x` at position `source[n]`; zeros where `source[n]` is -1.
+    """Returns an array whose entry n along the axis of positions is the entry `source[n]` of `x`, or zeros where
+    `source[n]` is -1.
 
     `target_BL` is the entry n to which each position moves. The gradient is the same gather in the other direction; the
     gradient of plain indexing would be a scatter.

@@ -1,5 +1,5 @@
-"""Computes linear attention over packed segments, chunk by chunk;
-the key sums cover only the segment that is open at a chunk's start.
+"""Computes linear attention over packed segments, chunk by chunk; the key sums cover only the last segment of the
+chunks before.
 
 Axes: G key heads with h query heads each, C positions of a chunk, R features.
 """

@@ -32,7 +32,7 @@ from efficient_attention.attention.patterns import Pattern, head_patterns
 from efficient_attention.attention.relative import relative_logits
 
 # A shared beam cache is read in parts of at least LEAST_PART slots, so that empty parts can be skipped.
-# Each part adds compiled code, so there are at most MOST_PARTS parts.
+# Each part of a beam cache adds compiled code, so there are at most MOST_PARTS parts.
 LEAST_PART, MOST_PARTS = 16, 4
 
 
@@ -335,8 +335,8 @@ def put_in_slots(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
 
 
 def put_in_beam_slots(places_B1: Array, part: BeamCachePart, new: BeamCachePart) -> BeamCachePart:
-    """Returns a part of a beam cache with new keys written to slots of these indices;
-    an index beyond the last slot is dropped.
+    """Returns a part of a beam cache with new keys written to slots of these indices; keys with an index beyond the
+    last slot are dropped.
     """
     return BeamCachePart(
         scatter_last_axis(part.key_BGKwM, places_B1, new.key_BGKwM),

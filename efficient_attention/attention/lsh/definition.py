@@ -46,8 +46,8 @@ SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros gives a key 
 
 @dataclasses.dataclass(frozen=True)
 class LSH(Mechanism):
-    """Softmax attention over query-key pairs that share a chunk in any of several rounds;
-    a round sorts positions by an angular hash.
+    """Softmax attention over query-key pairs that share a chunk in any of several rounds. A round sorts positions by an
+    angular hash and cuts them into chunks.
 
     The key is the unit vector of the query (shared QK), so `attend` takes query and key as the same array. Defaults
     follow the paper's released code rather than the paper: a query also reads keys of neighbouring buckets inside its

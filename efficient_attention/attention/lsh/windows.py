@@ -71,7 +71,7 @@ class ChunkWindow(NamedTuple):
     start: tuple[Array, Array]  # indices of the first hash round and chunk
     order_BHTcS: Array
     queries: WindowTokens  # properties of the window's queries [B, H, T, g, S]
-    keys: WindowTokens  # properties of the keys that they read [B, H, T, g, m]
+    keys: WindowTokens  # properties of the keys that these queries read [B, H, T, g, m]
     numbers_T: Array
     seeds_BH: Array | None
 

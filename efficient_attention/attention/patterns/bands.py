@@ -112,7 +112,7 @@ class Window(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """The window's reach: radius x dilation positions, both back and ahead."""
+        """The window's reach: radius x dilation positions, the same distance back and ahead."""
         return Reach(self.radius * self.dilation, self.radius * self.dilation)
 
     @property

@@ -37,7 +37,7 @@ class Block(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """The block pattern's reach: the distance back from a block's last position to the first key
-        that it reads, and the same ahead.
+        """The block pattern's reach back and ahead. Back, it is the distance from a block's last position to the first
+        key that the block reads.
         """
         return Reach((self.back + 1) * self.size - 1, (self.ahead + 1) * self.size - 1)

@@ -43,8 +43,8 @@ class PositionRanges:
 
 
 class Reach(NamedTuple):
-    """The largest distance in positions from a query to the keys that it reads,
-    back and ahead; infinite if unbounded.
+    """The largest distances in positions from a query to the keys that it reads: back to earlier keys, and ahead to
+    later keys; infinite if unbounded.
     """
 
     back: float
@@ -329,8 +329,8 @@ def pattern_text(pattern: Pattern) -> str:
 
 
 def _bracketed_operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
-    """Returns both operands of a combined pattern, and whether each needs brackets in text;
-    equal operators need none on the left.
+    """Returns both operands of a combined pattern, and whether each operand needs brackets in text; a left operand with
+    the same operator needs none.
     """
     left, right = pattern.parts()
     return [(left, left.sign not in ('', pattern.sign)), (right, right.sign != '')]

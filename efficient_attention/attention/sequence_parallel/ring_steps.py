@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Hashable
 
 Block = tuple[int, int]  # index of a share of the queries, index of a share of the keys
-# returns the label of a block's program; None if the block has nothing to compute
+# A `Kind` returns the label of a block's program, or None if the block has nothing to compute.
 Kind = Callable[[int, int], Hashable | None]
 
 

@@ -59,8 +59,9 @@ class RelativeBias(LogitTerm):
 
     q_BGnhSK: Any  # an Array, or a placeholder while JAX flattens trees of arrays
     table_1GhnSK: Any  # rows in descending order of distance; the table and its gradient are float32
-    diagonal: int = dataclasses.field(metadata={'static': True})  # table tile of query tile 0 and key tile 0
-    widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles per query tile
+    # index of the table tile that query tile 0 reads for key tile 0
+    diagonal: int = dataclasses.field(metadata={'static': True})
+    widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles that a query tile reads
 
     @property
     def has_tile_gradient(self) -> bool:
@@ -207,8 +208,8 @@ def consecutive_offset(request: Request, tile_pass: TilePass) -> int:
 
 
 def visits_neighbours(tile_class: TileClass, empty: int) -> bool:
-    """Returns whether each tile of a class visits consecutive tiles, the same for all heads;
-    `empty` tiles at the end are ignored.
+    """Returns whether each tile of a class visits consecutive tiles, the same for all heads; padding at the end, with
+    the index `empty`, is ignored.
     """
     if len(tile_class.visited_hnw) > 1:
         return False

@@ -21,7 +21,7 @@ from efficient_attention.attention.patterns.tile_table import (
     tile_table,
 )
 
-# Tiles are sorted into the fewest classes whose padding is below this share of all kept tiles, at most CLASSES.
+# Tiles are sorted into at most CLASSES classes: the fewest whose padding is below this share of all kept tiles.
 PADDING = 0.1
 CLASSES = 6
 # Tiles share one list, the union of their lists, if it is at most this many times as long as their longest list.
@@ -64,7 +64,7 @@ class TilePass:
     # classes of query tiles; a loop over them computes the output and the query gradients
     by_query: tuple[TileClass, ...]
     by_key: tuple[TileClass, ...]  # classes of key tiles; a loop over them computes the gradients of keys and values
-    tiles: int  # kept tiles over all heads, or of one head if heads do not differ
+    tiles: int  # number of kept tiles over all heads, or of one head if heads do not differ
 
 
 @functools.lru_cache(maxsize=256)
