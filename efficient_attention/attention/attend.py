@@ -44,7 +44,7 @@ from efficient_attention.attention.softmax.backend_choice import BACKENDS as SOF
 
 # `backend` of `attend` is 'auto', 'reference' (the dense definition), or a way to execute softmax attention.
 BACKENDS = ('reference', *SOFTMAX_BACKENDS)
-DROPOUT_STREAM = 0x64726F70  # folded into `rng` for dropout, if the mechanism also samples from `rng`
+DROPOUT_STREAM = 0x64726F70  # folded into `rng` to get the dropout key, if the mechanism also samples from `rng`
 
 
 @overload

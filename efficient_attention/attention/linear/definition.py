@@ -1,5 +1,5 @@
-"""Defines linear attention: softmax is replaced by products of features of queries and keys. The features are elu(x) +
-1 or cosFormer's features.
+"""Defines linear attention: softmax is replaced by products of features of queries and keys. The features are
+cosFormer's features or elu(x) + 1.
 """
 
 import dataclasses

@@ -173,7 +173,7 @@ def decode_beams(
     both = zip(cache_part_slices(cache), cache.parts, strict=True)
     parts = tuple(put_in_beam_slots(slots_within_part(places_B1, part), keys, added) for part, keys in both)
     after = BeamKeyCache(parts, put_number(cache.writers_BKM, places_B1))
-    after = jax.lax.optimization_barrier(after)  # XLA then updates the cache in place
+    after = jax.lax.optimization_barrier(after)  # With this barrier, XLA updates the cache in place.
     return attend_beams(spec, query_bnHK[:, 0], new, after, terms), after
 
 

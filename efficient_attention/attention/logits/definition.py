@@ -27,7 +27,8 @@ from efficient_attention.errors import require
 
 FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 Weights = tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]
-Weigh = Callable[[Request, Any, Any], Weights]  # arguments: attention request, and dtype and precision of products
+# function of an attention request and of the dtype and precision of products
+Weigh = Callable[[Request, Any, Any], Weights]
 
 
 @dataclasses.dataclass(frozen=True)

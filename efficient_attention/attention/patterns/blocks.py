@@ -37,7 +37,7 @@ class Block(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """The block pattern's reach back and ahead. Back, it is the distance from a block's last position to the first
-        key that the block reads.
+        """The block pattern's reach: back from a block's last position to the first key that the block reads, and ahead
+        from the block's first position to the last key.
         """
         return Reach((self.back + 1) * self.size - 1, (self.ahead + 1) * self.size - 1)

@@ -16,7 +16,7 @@ EMPTY, MASKED_OUT, PARTIAL, WHOLE = range(4)
 
 EXACT_LENGTH = 2048  # largest length for which every query-key pair is evaluated
 SAMPLED_ROWS = 1024  # number of queries that are sampled for longer rows
-CHARACTERS = '·░▒▓█'  # by share of allowed pairs: none, <= 1/3, <= 2/3, more, all
+CHARACTERS = '·░▒▓█'  # character by share of allowed pairs: none, <= 1/3, <= 2/3, more, all
 
 
 def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int = 1) -> np.ndarray:

@@ -88,7 +88,7 @@ def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
 
 
 def static_positions(positions_bL: Numbers, is_irrelevant: bool) -> bytes | int:
-    """Returns positions that are known at trace time as int32 bytes, else only the number of positions.
+    """Returns positions as int32 bytes if they are known at trace time, else only the number of positions.
 
     Positions must also be equal in all rows. If positions are irrelevant, the bytes are those of 0, 1, ...
     """

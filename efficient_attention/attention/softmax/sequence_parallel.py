@@ -91,7 +91,7 @@ def attend_block(whole: RingConstants, block: Block, standing: Any, keys: Any, l
         place=place,
     )
     out_BLHK, lse_BHL = compute_attention(request)
-    assert lse_BHL is not None  # not None, because `return_lse` is True
+    assert lse_BHL is not None  # the log-sum-exp exists, because `return_lse` is True
     return out_BLHK, lse_BHL
 
 

@@ -27,8 +27,8 @@ class ArrayBias(LogitTerm):
 
     @property
     def has_tile_gradient(self) -> bool:
-        """Whether the bias differs between query tiles; one chunk then computes the whole gradient of a query tile's
-        bias.
+        """Whether the bias differs between query tiles; one chunk then computes the complete bias gradient of each of
+        its query tiles.
         """
         return self.array_bghnSnS.shape[3] > 1
 

@@ -174,7 +174,7 @@ def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: TilePas
         q_BLHK.reshape(batch, queries, groups, -1, width), tile_pass.query_listing_L, tile_pass.size
     )
     distances, size = relative.table.shape[0], tile_pass.size
-    # Table tile `diagonal` begins at distance offset + S - 1; tile 0 has only distances beyond the table's last one.
+    # Table tile `diagonal` begins at distance offset + S - 1. Tile 0 holds only distances beyond the table's last one.
     diagonal = -(-(relative.first + distances - 1 - offset) // size)
     top = offset + size - 1 + size * diagonal
     tiles = 1 + -(-(top - relative.first) // size)
