@@ -44,7 +44,7 @@ from efficient_attention.attention.softmax.backend_choice import BACKENDS as SOF
 
 # `backend` of `attend` is 'auto', 'reference' (the dense definition), or a way to execute softmax attention.
 BACKENDS = ('reference', *SOFTMAX_BACKENDS)
-DROPOUT_STREAM = 0x64726F70  # folded into `rng` for dropout, if the mechanism also samples from `rng`
+DROPOUT_STREAM = 0x64726F70  # folded into `rng` to get the dropout key, if the mechanism also samples from `rng`
 
 
 @overload
@@ -211,7 +211,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_centres(query, mechanism, options.centres)
     check_learned(query, mechanism, options.learned)
     check_rng_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
-    # LSH requires that query and key segments stay one object.
+    # LSH requires query and key segments to stay one object.
     is_one = options.key_segments is options.query_segments and query.shape[1] == key.shape[1]
     query_segments_BL = as_int32(options.query_segments, query.shape[1])
     key_segments_BM = query_segments_BL if is_one else as_int32(options.key_segments, key.shape[1])

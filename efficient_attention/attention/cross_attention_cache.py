@@ -154,8 +154,8 @@ def attend_cross_cached(
 def attend_compressed_keys(
     mechanism: Mechanism, slots: CompressedKeys, query_BLHK: Array, segments_BL: Array, options: CallOptions
 ) -> Float[Array, 'B L H K']:
-    """Returns softmax attention over compressed keys, with dropout;
-    zeros for padding and for queries whose segment is not the source text's.
+    """Returns softmax attention over compressed keys, with dropout; zeros for padding and for queries whose segment is
+    not the segment of the source text.
     """
     raise_unsupported(
         mechanism.name, {'dropout on weights': options.dropout_rate > 0.0 and not mechanism.capabilities.drops_slots}

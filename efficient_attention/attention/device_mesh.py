@@ -94,8 +94,8 @@ def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) ->
 
 
 def constrain_sharding(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '...']:
-    """Returns `x` sharded over the mesh as the table says for its dimension letters;
-    returns `x` itself without a mesh.
+    """Returns `x` sharded over the mesh by its dimension letters, which `table` maps to mesh axes; returns `x` itself
+    without a mesh.
     """
     mesh = device_mesh()
     if mesh is None:
@@ -123,7 +123,7 @@ def map_over_shards(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B
     mesh = device_mesh()
     if mesh is None:
         return function(x_BHLM)
-    # The letter K has no mesh axis, so neither L nor M is sharded.
+    # `ACTIVATIONS` shards axes named L and M but not K, so 'BHKK' leaves the query and key axes of `x_BHLM` unsharded.
     spec = partition('BHKK', x_BHLM.shape, mesh, ACTIVATIONS)
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHLM)
 

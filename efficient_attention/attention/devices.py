@@ -28,8 +28,8 @@ MIB = 2**20  # bytes
 
 
 def device_kind() -> str:
-    """Returns the kind of device that programs are compiled for: 'cpu', 'gpu' or 'tpu',
-    as set by `using_platform`, else of JAX's default device.
+    """Returns the kind of device that programs are compiled for, 'cpu', 'gpu' or 'tpu': the kind set by
+    `using_platform`, else the kind of JAX's default device.
     """
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     platform = _platform.value or getattr(device, 'platform', device) or jax.default_backend()

@@ -30,7 +30,7 @@ class LearnedOperand:
 
 @dataclasses.dataclass(frozen=True)
 class Requirements:
-    """What a mechanism requires of a call, such as positions, and of the rows, such as a single text.
+    """What a mechanism requires of a call: for example, that positions are given, or that each row holds a single text.
 
     Args:
         positions: the mechanism compares query and key positions.

@@ -102,7 +102,7 @@ def _parse_and_build(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
     """
     try:
         return build(_parse(text), text)
-    except (RecursionError, MemoryError):  # raised by Python's parser and by `build` for deep nesting
+    except (RecursionError, MemoryError):  # Python's parser or `build` raises these errors for deep nesting
         raise InputError(f'attention {text[:40]!r}...: nested too deeply') from None
 
 

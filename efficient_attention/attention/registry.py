@@ -40,8 +40,8 @@ def load_implementation(name: str) -> Implementation:
 
 
 def get_implementation(mechanism: Mechanism) -> Implementation:
-    """Returns the `Implementation` of a mechanism; raises a NotImplementedError
-    if the registry does not list its class.
+    """Returns the `Implementation` of a mechanism; raises a NotImplementedError if the registry does not list the
+    mechanism's class.
     """
     if mechanism.name in NAMES and (implementation := load_implementation(mechanism.name)).kind is type(mechanism):
         return implementation

@@ -82,8 +82,8 @@ def consecutive_start(positions_bL: Array | np.ndarray) -> int | None:
 
 
 def descending_table_rows(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
-    """Returns `count` rows of the distance table in falling order from row `top` on;
-    beyond an end of the table, its end row repeats.
+    """Returns `count` rows of the distance table in descending order, beginning at row `top`. Beyond either end of the
+    table, the row at this end repeats.
 
     The function uses only slices of the table and repeated end rows, so that its gradient consists of sums and slices.
     """
@@ -107,7 +107,7 @@ def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '
     """
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)
-    # If flat rows of c numbers are read as rows of c - 1, each row shifts one place further left.
+    # Rows of c numbers are read as rows of c - 1, so each row shifts one place further left than the row before.
     # Extra rows in front and behind make the gradient a slice of one padded array.
     # On a CPU this slice takes a third less time than padding twice.
     flat = jnp.pad(flat, ((0, 0),) * len(lead) + ((width - rows, width - 2),))

@@ -31,8 +31,8 @@ class Dropout(NamedTuple):
 
 
 class ShardPlacement(NamedTuple):
-    """The place of one device's block of queries and keys within whole rows,
-    which are sharded over devices (sequence parallel).
+    """Where one device's block of queries and keys is within the whole rows, which sequence parallelism shards over
+    devices.
 
     A request with a placement has positions that count from the block's start and are known at trace time. The fields
     of the placement depend on the device's number, so they are known only while the program runs.
@@ -105,12 +105,12 @@ class Request:
     relative: Relative | None = None
     additive: Array | None = None  # the vector v [H, K] of additive scores v tanh(q + k)
     centres: Array | None = None  # [B, L, H]: window centres, as fractions of the segment's keys
-    learned: Mapping[str, Array] | None = None  # by name, as `Mechanism.learned_operands` declares
+    learned: Mapping[str, Array] | None = None  # learned arrays by name, as `Mechanism.learned_operands` declares them
     rng: Array | None = None
     lengths: QueryKeyPair | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how softmax attention is executed
-    place: ShardPlacement | None = None  # None if the request holds whole rows
+    place: ShardPlacement | None = None  # place of this device's shard; None if the request holds whole rows
 
     @property
     def has_default_positions(self) -> bool:

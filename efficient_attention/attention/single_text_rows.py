@@ -9,8 +9,8 @@ from efficient_attention.attention.request import Request
 
 
 def check_single_text_rows(request: Request, **lacks: bool) -> None:
-    """Raises a NotImplementedError that names each requested feature in `lacks`, and a requested bias, log-sum-exp or
-    length that such mechanisms lack.
+    """Raises a NotImplementedError that names each requested feature that the mechanism lacks: a feature in `lacks`, a
+    bias, a log-sum-exp, or too many keys.
     """
     mechanism, keys = request.mechanism, request.key.shape[1]
     lacks = {name.replace('_', ' '): is_asked for name, is_asked in lacks.items()}

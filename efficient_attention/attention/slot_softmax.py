@@ -99,7 +99,7 @@ def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, A
     read_Gsm, g = _apply_dropout_mask(parts_Gsm, pairs).astype(value_GmX.dtype), _einsum_letters(parts_Gsm)
     _, to_value = jax.vjp(lambda value_GmX: _weighted_sums(read_Gsm, value_GmX), value_GmX)
     # Both terms of a logit's gradient use the same rounded value, because they cancel if a weight is near 1.
-    # The value is not rounded to float16, because it may underflow there.
+    # This value is not rounded to float16, in which it may underflow.
     dtype = jnp.bfloat16 if value_GmX.dtype == jnp.bfloat16 else jnp.float32
     dsums_GsX = (dout_GsX / ((1.0 - rate) * total_Gs1)).astype(dtype)
     rounded_GsX = dsums_GsX.astype(jnp.float32)

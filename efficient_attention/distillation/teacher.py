@@ -64,8 +64,8 @@ class EnsembleMember:
 
     graph: nnx.GraphDef
     params: Any
-    labels: tuple[int, ...]  # position of each label of the run among the model's labels; () = both have the same order
-    has_global: bool  # False = the batch loses its marks of global tokens before this model reads it
+    labels: tuple[int, ...]  # position of each run label among the model's labels; () if the order is the same
+    has_global: bool  # whether this model reads marks of global tokens; if False, they are removed from its batch
     digest: str  # SHA-256 of the model's parameters, config and labels
 
 

@@ -121,7 +121,7 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
 
 
 def matrix_group(path: str, kind: str, shape: tuple[int, ...], block: int) -> PruningGroup:
-    """Returns the pruning group of a single kernel, whose entries are square blocks with side `block`, or single
+    """Returns a pruning group for a single kernel. The group's entries are square blocks with side `block`, or single
     weights if `block` is 1.
 
     Raises:

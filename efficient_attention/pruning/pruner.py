@@ -169,8 +169,8 @@ class Pruner:
         return of_attention if group.kind == ATTENTION else self.config.keep
 
     def kept_entry_count(self, share: float, entries: int, done: Array) -> Array:
-        """Returns how many entries of a pruning group are kept at progress `done` of the schedule, from 0 to 1; at
-        least 1 entry.
+        """Returns how many entries of a pruning group are kept, at least 1, when the pruning schedule has reached the
+        progress `done`, from 0 to 1.
 
         At `done` = 1, the number is exact. Earlier, float32 rounding may miss one entry in ten million.
         """
@@ -203,8 +203,8 @@ class Pruner:
         return masks
 
     def score_threshold_mask(self, group: PruningGroup, scores: Array, done: Array) -> Array:
-        """Returns the mask of soft movement pruning, which keeps entries whose sigmoid of the score exceeds the
-        threshold.
+        """Returns the mask of soft movement pruning, which keeps the entries for which the sigmoid of the score exceeds
+        the threshold.
 
         A minimum number of entries with the largest scores is always kept.
         """

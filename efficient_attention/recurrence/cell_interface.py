@@ -69,8 +69,8 @@ class Cell:
         return sum(self.blocks)
 
     def split_gate_blocks(self, x: Array, units: int) -> tuple[Array, ...]:
-        """Splits an array, whose last axis concatenates all gates of a cell (U each), into one array per block of
-        gates.
+        """Splits an array whose last axis concatenates the values of all gates of a cell (U per gate) into one array
+        per block of gates.
         """
         ends = [units * sum(self.blocks[:count]) for count in range(1, len(self.blocks))]
         return tuple(jnp.split(x, ends, axis=-1))

@@ -48,9 +48,7 @@ class ScanMasks(NamedTuple):
         return tuple(jnp.where(self.begins_LB[..., None], 0.0, one) for one in states)
 
     def apply_state_mask(self, state: Array) -> Array:
-        """Returns the recurrent state after state dropout, as the recurrent product reads it, for one or all
-        positions.
-        """
+        """Returns the state after state dropout, which the recurrent product reads, for one or all positions."""
         if self.state_mask_BU is None:
             return state
         return state * (self.state_mask_BU if state.ndim == 2 else self.state_mask_BU[None])

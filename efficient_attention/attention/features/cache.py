@@ -1,5 +1,5 @@
-"""The decoding cache of causal linear attention with any feature map:
-sums over the keys, whose size does not depend on the length.
+"""The decoding cache of causal linear attention with any feature map: sums over the keys. The size of these sums does
+not depend on the length.
 """
 
 from typing import NamedTuple
@@ -39,7 +39,8 @@ def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Arr
     `chunk` is the largest number of positions computed at once.
     """
     count = new.query.shape[1]
-    extra = -count % min(count, chunk)  # zeros added later by `cut_into_chunks` would count as a separate segment
+    # `cut_into_chunks` would add zeros that count as a separate segment, so padding is added here.
+    extra = -count % min(count, chunk)
     query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in new[:3])
     segments_BL = jnp.pad(new.segments, ((0, 0), (0, extra)))
     filled_BL = fill_padding_segments(segments_BL, cache.segment_B)

@@ -40,7 +40,9 @@ AttendChunk = Callable[[Array, ChunkKeys, Array, Array | None], Outputs]
 
 def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None) -> Outputs:
     """Returns outputs and log-sum-exp of a chunk's queries over the allowed keys of their chunk and the sums of earlier
-    keys; where `is_open_B11C` is False, the sums are not read.
+    keys.
+
+    Where `is_open_B11C` is False, the sums are not read.
     """
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.scaled.stabiliser_BGR[:, :, None, None])
     inside_BGhCc = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, keys.features_BGcR)
@@ -56,8 +58,8 @@ def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, i
 def attend_chunk_exactly(
     query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
 ) -> Outputs:
-    """Computes the same attention as `attend_chunk`, but without underflow:
-    it takes the logarithm of each query-key pair in the chunk.
+    """Computes the same attention as `attend_chunk`, but without underflow: it computes the logarithm of the weight of
+    each query-key pair in the chunk.
 
     Queries are computed one at a time.
     """
@@ -74,8 +76,8 @@ def attend_chunk_exactly(
 def find_queries_with_features(
     query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
 ) -> Outputs:
-    """Finds the queries that share a non-zero feature with a readable key: returns zeros as outputs, and as log-sum-exp
-    0 for these queries, else `MASKED`.
+    """Returns zeros as outputs, and a log-sum-exp of 0 for queries that share a non-zero feature with a readable key,
+    else `MASKED`.
     """
     query_BGhCR, inside_BGcR, before_BGR = (
         (jax.lax.stop_gradient(logs) > LOWEST_LOG / 2).astype(jnp.float32)
@@ -118,5 +120,5 @@ def merge_head_axes(x: Shaped[Array, '...']) -> Array:
 
 
 def causal_chunk_mask(size: int) -> Array:
-    """Returns the causal mask [1, C, c] within a chunk: whether a key does not come after a query."""
+    """Returns the causal mask [1, C, c] within a chunk: True where the key is at or before the query."""
     return jnp.tril(jnp.ones((1, size, size), bool))

@@ -21,11 +21,14 @@ from efficient_attention.attention.request import Request
 
 
 def cosine_map(length: int) -> FeatureMap:
-    """Returns cosFormer's feature map, for vectors with their position appended and positions below `length`."""
+    """Returns cosFormer's feature map. It reads vectors that hold their position as one more number; this position must
+    be below `length`.
+    """
     return FeatureMap(make_log_cosine_features(length), has_zeros=True)
 
 
-@functools.lru_cache(maxsize=64)  # one function per length, so that calls share compiled programs
+# The cache keeps one function per length, so that calls of equal length share compiled programs.
+@functools.lru_cache(maxsize=64)
 def make_log_cosine_features(length: int) -> Callable[[Array, Any], Array]:
     """Returns the function from a vector with its position appended, [..., K + 1],
     to the logarithms of cosFormer's 2 K features.

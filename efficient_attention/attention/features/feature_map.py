@@ -21,7 +21,7 @@ from jaxtyping import Float, Shaped
 from efficient_attention.attention.dense_attention import MASKED
 
 LOWEST_LOG = -1e30  # the logarithm of a feature that is 0; the sum of two such numbers is still finite
-SMALLEST_DENOMINATOR = 1e-30  # a quotient with a smaller denominator would be noise; float32 holds 1e-38
+SMALLEST_DENOMINATOR = 1e-30  # smaller denominators would give noise as quotients; float32 holds 1e-38
 
 
 @jax.tree_util.register_dataclass
@@ -53,8 +53,8 @@ class FeatureMap:
 
 
 def query_features(logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...']) -> tuple[Array, Array]:
-    """Returns scaled features of queries, and the logarithm of the scale;
-    they fit keys whose features were divided by exp(stabiliser).
+    """Returns the features of queries, scaled to fit keys whose features were divided by exp(stabiliser), and the
+    logarithm of the scale.
 
     All arrays are [..., R], the scale [...].
     """

@@ -119,8 +119,8 @@ def safe_denominator(
 
 
 def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Array]:
-    """Returns the sums [B, G, V, R] over all keys of values times features,
-    and the largest log feature [B, G, R] of any key.
+    """Returns the sums of values times features over all keys, [B, G, V, R], and the largest log feature of any key,
+    [B, G, R].
 
     The sums are divided by exp of this largest log feature.
     """

@@ -12,7 +12,8 @@ from jax import Array
 
 @jax.custom_vjp
 def permute_positions(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: ARG001  the gradient reads target_BL
-    """Returns an array whose entry n along positions is `x` at position `source[n]`; zeros where `source[n]` is -1.
+    """Returns an array whose entry n along the axis of positions is the entry `source[n]` of `x`, or zeros where
+    `source[n]` is -1.
 
     `target_BL` is the entry n to which each position moves. The gradient is the same gather in the other direction; the
     gradient of plain indexing would be a scatter.
@@ -34,8 +35,8 @@ permute_positions.defvjp(_permute_forward, _permute_backward)
 
 
 class SegmentOrder(NamedTuple):
-    """The sorted order of packed rows: the segment, query and key at each of N sorted entries (-1: none),
-    and the entry of each query and key.
+    """The sorted order of packed rows: the segment, query and key at each sorted index (-1: none), and the sorted index
+    of each query and key.
     """
 
     segments_BN: Array
@@ -70,7 +71,7 @@ def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool
 
 
 def has_one_segment(query_segments_BL: Array, key_segments_BM: Array) -> Array:
-    """Returns one boolean for the batch: whether no row holds more than one segment besides padding.
+    """Returns one boolean for the batch: whether every row holds at most one segment besides padding.
 
     If it is True, only padding needs a mask.
     """

@@ -1,5 +1,5 @@
-"""Computes linear attention over packed segments, chunk by chunk;
-the key sums cover only the segment that is open at a chunk's start.
+"""Computes linear attention over packed segments, chunk by chunk; the key sums cover only the last segment of the
+chunks before.
 
 Axes: G key heads with h query heads each, C positions of a chunk, R features.
 """
@@ -70,7 +70,7 @@ def causal_segment_step(
     allowed_bCC = allowed_bCC & causal_chunk_mask(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
     keys = ChunkKeys(level_sums, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
     out_BGhCK, lse_BGhC = attend(query_logs_BGhCR, keys, allowed_bCC, open_BC[:, None, None])
-    # The stabiliser gets the last segment's level back, because the next chunk subtracts its own levels.
+    # The last segment's largest log feature is added to the stabiliser again; the next chunk subtracts its own.
     stabiliser_BGR = sums.stabiliser_BGR + levels_BGC[:, :, -1:]
     sums = reset_other_rows(sums, open_BC[:, -1])._replace(stabiliser_BGR=stabiliser_BGR)
     sums = add_keys(sums, jnp.where(last_BC[:, None, :, None], key_BGCR, 0.0), chunk.value_BGCK)
@@ -81,8 +81,8 @@ def causal_segment_step(
 def reverse_segment_step(
     after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap
 ) -> tuple[SegmentSums, Outputs]:
-    """Computes one chunk of packed segments whose queries read only the keys after their chunk;
-    the scan starts at the last chunk.
+    """Computes one chunk of packed segments in which queries read only the keys after their chunk; the scan starts at
+    the last chunk.
     """
     segments_BC, sums = segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]

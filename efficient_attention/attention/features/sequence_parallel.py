@@ -1,5 +1,5 @@
-"""Sequence parallel attention with a feature map: devices exchange sums over their keys,
-whose size does not depend on the length.
+"""Sequence parallel attention with a feature map. Devices exchange sums over their keys; the size of these sums does
+not depend on the length.
 
 - If every query reads all keys, the devices add their sums.
 - If causal, a device begins with the sums of all devices before it.
@@ -100,7 +100,7 @@ def preceding_device_sums(own: KeySums, split: SequenceSplit) -> KeySums:
 
 
 def is_one_segment(segments: QueryKeyPair, split: SequenceSplit) -> Array:
-    """Returns one boolean, equal on all devices: whether no row of the batch holds more than one segment besides
+    """Returns one boolean, equal on all devices: whether every row of the batch holds at most one segment besides
     padding.
     """
 

@@ -1,4 +1,4 @@
-"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236), and cosFormer (Qin et al. 2022, 2202.08791)."""
+"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236), and cosFormer (Qin et al. 2022, arXiv 2202.08791)."""
 
 from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.linear import cache, definition, fast_attention

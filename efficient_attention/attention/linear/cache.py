@@ -1,5 +1,5 @@
-"""The decoding cache of causal linear attention: sums of phi(k) v and of phi(k) over the keys,
-whose size does not depend on the length.
+"""The decoding cache of causal linear attention: sums of phi(k) v and of phi(k) over the keys. The size of these sums
+does not depend on the length.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
-"""Defines linear attention: softmax is replaced by products of features of queries and keys,
-either elu(x) + 1 or cosFormer's.
+"""Defines linear attention: softmax is replaced by products of features of queries and keys. The features are
+cosFormer's features or elu(x) + 1.
 """
 
 import dataclasses
@@ -65,8 +65,9 @@ class Linear(FeatureAttention):
 
     @functools.cached_property
     def key_access(self) -> KeyAccess:
-        """Allows cross-attention only in the noncausal form; the kind 'cos' counts positions separately in each
-        sequence.
+        """Allows cross-attention only in the noncausal form.
+
+        The kind 'cos' counts positions separately in each sequence.
         """
         return KeyAccess(other_sequence=not self.causal)
 
@@ -111,6 +112,6 @@ def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int
     Both include the sums for the denominator. The causal form adds two products over the pairs of each chunk.
     """
     chunk = min(mechanism.chunk, length) if mechanism.causal else 0
-    if mechanism.kind == 'cos':  # two features per vector entry, and a position in each vector
+    if mechanism.kind == 'cos':  # each vector also holds its position, and each entry has two features
         return heads * length * (4 * width * (width + 2) + chunk * (3 * width + 1))
     return heads * length * 2 * width * (width + 1 + chunk)

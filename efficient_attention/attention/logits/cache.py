@@ -32,7 +32,7 @@ from efficient_attention.attention.patterns import Pattern, head_patterns
 from efficient_attention.attention.relative import relative_logits
 
 # A shared beam cache is read in parts of at least LEAST_PART slots, so that empty parts can be skipped.
-# Each part adds compiled code, so there are at most MOST_PARTS parts.
+# Each part of a beam cache adds compiled code, so there are at most MOST_PARTS parts.
 LEAST_PART, MOST_PARTS = 16, 4
 
 
@@ -173,7 +173,7 @@ def decode_beams(
     both = zip(cache_part_slices(cache), cache.parts, strict=True)
     parts = tuple(put_in_beam_slots(slots_within_part(places_B1, part), keys, added) for part, keys in both)
     after = BeamKeyCache(parts, put_number(cache.writers_BKM, places_B1))
-    after = jax.lax.optimization_barrier(after)  # XLA then updates the cache in place
+    after = jax.lax.optimization_barrier(after)  # With this barrier, XLA updates the cache in place.
     return attend_beams(spec, query_bnHK[:, 0], new, after, terms), after
 
 
@@ -335,8 +335,8 @@ def put_in_slots(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
 
 
 def put_in_beam_slots(places_B1: Array, part: BeamCachePart, new: BeamCachePart) -> BeamCachePart:
-    """Returns a part of a beam cache with new keys written to slots of these indices;
-    an index beyond the last slot is dropped.
+    """Returns a part of a beam cache with new keys written to slots of these indices; keys with an index beyond the
+    last slot are dropped.
     """
     return BeamCachePart(
         scatter_last_axis(part.key_BGKwM, places_B1, new.key_BGKwM),

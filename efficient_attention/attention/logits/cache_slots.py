@@ -47,8 +47,8 @@ class CacheSlots:
 
 @functools.lru_cache(maxsize=256)
 def assign_cache_slots(pattern: Pattern, heads: int, length: int) -> CacheSlots:
-    """Assigns keys to the fewest cache slots, so that each key stays while any head may still read it, for `length`
-    positions.
+    """Assigns the keys of `length` positions to the fewest cache slots in which each key stays while any head may still
+    read it.
     """
     back = pattern.reach.back
     if back < length:

@@ -27,7 +27,8 @@ from efficient_attention.errors import require
 
 FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 Weights = tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]
-Weigh = Callable[[Request, Any, Any], Weights]  # arguments: attention request, and dtype and precision of products
+# function of an attention request and of the dtype and precision of products
+Weigh = Callable[[Request, Any, Any], Weights]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +217,7 @@ def additive_logits(
 
 
 def multiply_adds(_: Mechanism, length: int, heads: int, width: int) -> int:
-    """Returns the multiply-adds of one row: two products over every query-key pair,
-    whatever the pattern; sorting is not counted.
+    """Returns the multiply-adds of one row: two products over every query-key pair, whatever the pattern. The step from
+    logits to weights is not counted.
     """
     return 2 * width * length * length * heads

@@ -46,8 +46,8 @@ SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros gives a key 
 
 @dataclasses.dataclass(frozen=True)
 class LSH(Mechanism):
-    """Softmax attention over query-key pairs that share a chunk in any of several rounds;
-    a round sorts positions by an angular hash.
+    """Softmax attention over query-key pairs that share a chunk in any of several rounds. A round sorts positions by an
+    angular hash and cuts them into chunks.
 
     The key is the unit vector of the query (shared QK), so `attend` takes query and key as the same array. Defaults
     follow the paper's released code rather than the paper: a query also reads keys of neighbouring buckets inside its
@@ -165,7 +165,7 @@ def count_rounds_with_pair(request: Request, layout: LSHLayout) -> Int[Array, 'B
 
 
 def is_allowed_pair(request: Request, layout: LSHLayout) -> Bool[Array, 'b 1 #L #M']:
-    """Returns whether each key is in the query's segment and, in the causal form, not after the query."""
+    """Returns whether each key is in the query's segment and, in the causal form, at or before the query."""
     allowed_b1LM = causal_mask(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed_b1LM & same_segment(request)
 

@@ -54,7 +54,7 @@ def forward(
     total_BHL = jnp.where(has_key_BHL, sums.total, 1.0)
     out_BHLK = (sums.out / total_BHL[..., None]).astype(q_BHLK.dtype)
     lse_BHL = jnp.where(has_key_BHL, sums.maximum + jnp.log(total_BHL), MASKED)
-    # Maximum and total are saved, because a log-sum-exp near -1e5 (a token that reads only itself) has 0.4 % error.
+    # The maximum and the total are saved, because weights from a log-sum-exp near -1e5 would have a 0.4 % error.
     statistics = jnp.where(has_key_BHL, sums.maximum, 0.0), 1.0 / total_BHL
     return (out_BHLK, lse_BHL), (q_BHLK, v_BHLK, rounds, mask_inputs, out_BHLK, statistics)
 

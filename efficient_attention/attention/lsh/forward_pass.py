@@ -96,7 +96,7 @@ def round_indices(rounds: HashRounds) -> range:
 
 
 def merge_sums(parts: list[SoftmaxSums]) -> SoftmaxSums:
-    """Returns the softmax sums over the keys of all `parts`, rescaled to the largest of their maxima."""
+    """Returns the softmax sums over the keys of all `parts`, rescaled to the largest of the parts' maxima."""
     maximum_BHL = functools.reduce(jnp.maximum, [part.maximum for part in parts])
     shares_BHL = [jnp.exp(part.maximum - maximum_BHL) for part in parts]
     terms = [

@@ -137,7 +137,7 @@ def sum_by_position(x_BHTcSK: Array, layout: LSHLayout, rounds: HashRounds, befo
 
     `before` is the number of copied chunks in front of the first chunk, 0 or 1.
     """
-    if before:  # the first chunk is a copy of the last chunk, so its gradients are added there
+    if before:  # the first chunk is a copy of the last chunk; the copy's gradients are added to the last chunk
         x_BHTcSK = add_chunks(x_BHTcSK, x_BHTcSK[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunk_count)))
     return sum_arrays(
         [order_by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in round_indices(rounds)]

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-MOST_BUCKETS = 128  # for more buckets two rotations are combined, because one would cost more than attention
+# More buckets are hashed by two combined rotations, because one rotation would cost more than attention.
+MOST_BUCKETS = 128
 HASHED_AT_ONCE = 4096  # number of positions that are hashed together
 
 

@@ -16,7 +16,7 @@ from efficient_attention.attention.lsh.definition import SELF_LOGIT
 from efficient_attention.attention.lsh.sorted_rounds import NO_RUN, LSHLayout
 from efficient_attention.attention.lsh.windows import ChunkWindow, WindowVectors
 
-NO_KEY_RUN = -2  # differs from NO_RUN, so that padding queries and padding keys do not match
+NO_KEY_RUN = -2  # the run number of padding keys; differs from NO_RUN, so that padding queries do not match them
 
 
 def window_logits(

@@ -108,8 +108,8 @@ def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None,
 
 
 def number_bucket_runs(buckets_BHTL: Array, ranks_BHTL: Array | None, layout: LSHLayout) -> Int[Array, 'B H T L']:
-    """Returns a number per sorted token that rises where the bucket or segment changes;
-    NO_RUN for padding, whose segment rank is L.
+    """Returns a number per sorted token; it rises where the bucket or the segment changes. Padding, whose segment rank
+    is L, gets NO_RUN.
     """
     is_new_BHTL = jnp.diff(buckets_BHTL, axis=-1, prepend=buckets_BHTL[..., :1]) != 0
     if ranks_BHTL is not None:

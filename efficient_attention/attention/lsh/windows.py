@@ -71,13 +71,13 @@ class ChunkWindow(NamedTuple):
     start: tuple[Array, Array]  # indices of the first hash round and chunk
     order_BHTcS: Array
     queries: WindowTokens  # properties of the window's queries [B, H, T, g, S]
-    keys: WindowTokens  # properties of the keys that they read [B, H, T, g, m]
+    keys: WindowTokens  # properties of the keys that these queries read [B, H, T, g, m]
     numbers_T: Array
     seeds_BH: Array | None
 
 
 def make_mask_inputs(request: Request, layout: LSHLayout, rounds: HashRounds, buckets_BHTL: Array) -> LSHMaskInputs:
-    """Returns the arrays in the order of positions that masks and dropout of this attention request need."""
+    """Returns the arrays that masks and dropout of this attention request read, in the order of positions."""
     shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
     if layout.causal and not request.has_default_positions:
@@ -131,8 +131,8 @@ def make_window(
 
 
 def with_previous_chunk(x: Shaped[Array, 'B H T c S *rest'], layout: LSHLayout) -> Shaped[Array, 'B H T g m *rest']:
-    """Returns the entries that each of the last g chunks reads: the entries
-    of the chunk before, if any, and its own.
+    """Returns, for each of the last g chunks, the entries that its queries read: the entries of the chunk before, if
+    any, and of the chunk itself.
     """
     return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.previous_chunks else x
 

@@ -19,8 +19,8 @@ class Full(Pattern):
         return (query - key) == (query - key)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns (True, True) for each pair of query and key ranges: some position pair,
-        and every position pair, is allowed.
+        """Returns two booleans for each pair of query and key ranges. Both are True: the full pattern allows some
+        position pair, and every pair.
         """
         every = (query.low == query.low) & (key.low == key.low)
         return every, every
@@ -49,7 +49,9 @@ class Causal(Pattern):
         return key <= query
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every, position pair is causal."""
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is causal, and whether
+        every pair is causal.
+        """
         return key.low <= query.high, key.high <= query.low
 
     @property
@@ -92,8 +94,8 @@ class Window(Pattern):
         return near if self.dilation == 1 else near & (distance % self.dilation == 0)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        position pair is in the window.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in the window, and
+        whether every pair is.
 
         The nearest and the farthest pair of positions decide; with dilation, residues are compared as well.
         """
@@ -110,7 +112,7 @@ class Window(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """The window's reach: radius x dilation positions, both back and ahead."""
+        """The window's reach: radius x dilation positions, the same distance back and ahead."""
         return Reach(self.radius * self.dilation, self.radius * self.dilation)
 
     @property
@@ -125,8 +127,8 @@ class Window(Pattern):
 
 
 def multiples_in_ranges(step: int, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-    """Returns for each pair of query and key ranges whether some, and whether every,
-    distance is a multiple of `step`.
+    """Returns two booleans for each pair of query and key ranges: whether some distance is a multiple of `step`, and
+    whether every distance is.
     """
     if step == 1:
         return Full().tile_coverage(query, key)

@@ -27,8 +27,8 @@ class Block(Pattern):
         return (blocks >= -self.back) & (blocks <= self.ahead)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        position pair is in allowed blocks.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in allowed blocks,
+        and whether every pair is.
         """
         lowest = key.low // self.size - query.high // self.size
         highest = key.high // self.size - query.low // self.size
@@ -37,7 +37,7 @@ class Block(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """The block pattern's reach: the distance back from a block's last position to the first key
-        that it reads, and the same ahead.
+        """The block pattern's reach: back from a block's last position to the first key that the block reads, and ahead
+        from the block's first position to the last key.
         """
         return Reach((self.back + 1) * self.size - 1, (self.ahead + 1) * self.size - 1)

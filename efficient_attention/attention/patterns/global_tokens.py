@@ -24,8 +24,8 @@ class Prefix(Pattern):
         return (key <= query) | (key < self.count)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        position pair is in the prefix pattern.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in the prefix
+        pattern, and whether every pair is.
         """
         return (key.low <= query.high) | (key.low < self.count), (key.high <= query.low) | (key.high < self.count)
 
@@ -52,8 +52,8 @@ class GlobalTokens(Pattern):
         return (query < self.count) | (key < self.count) | (query >= start) | (key >= start)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        pair includes a global position.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair includes a global
+        position, and whether every pair does.
         """
         start = self.last_global_start()
         some = (query.low < self.count) | (key.low < self.count) | (query.high >= start) | (key.high >= start)

@@ -14,8 +14,8 @@ MOST_TILES = 2**13  # limit of tile numbers, because the table has one byte per 
 
 @dataclasses.dataclass(frozen=True)
 class ListedTiles(Pattern):
-    """The pattern that allows exactly the listed tiles of `size` x `size` positions;
-    `pairs` is query tile, key tile, query tile, key tile, ...
+    """The pattern that allows exactly the listed tiles of `size` x `size` positions; `pairs` holds the number of a
+    query tile, then of a key tile, in turn.
 
     This is for a layout that was sampled elsewhere, such as the random blocks of a BigBird checkpoint. With `PerHead`
     each head has its own list.
@@ -43,8 +43,8 @@ class ListedTiles(Pattern):
         return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        position pair is in a listed tile.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in a listed tile,
+        and whether every pair is.
         """
         table = _listed_tile_mask(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)

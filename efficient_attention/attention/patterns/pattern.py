@@ -43,8 +43,8 @@ class PositionRanges:
 
 
 class Reach(NamedTuple):
-    """The largest distance in positions from a query to the keys that it reads,
-    back and ahead; infinite if unbounded.
+    """The largest distances in positions from a query to the keys that it reads: back to earlier keys, and ahead to
+    later keys; infinite if unbounded.
     """
 
     back: float
@@ -64,7 +64,8 @@ class Pattern:
         raise NotImplementedError(f'{type(self).__name__} defines no predicate')
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every, position pair is allowed.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is allowed, and
+        whether every pair is allowed.
 
         Each query range is compared with each key range. The result is two boolean arrays: some, every.
         """
@@ -152,8 +153,8 @@ class And(Pattern):
         return self.left(query, key) & self.right(query, key)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of ranges whether both patterns allow some position pair,
-        and whether both allow every position pair.
+        """Returns two booleans for each pair of query and key ranges: whether both patterns allow some position pair,
+        and whether both patterns allow every pair.
 
         The two patterns may allow different pairs, so `some` may be true for an empty tile.
         """
@@ -193,8 +194,8 @@ class Or(Pattern):
         return self.left(query, key) | self.right(query, key)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of ranges whether either pattern allows some position pair,
-        and whether one allows every pair.
+        """Returns two booleans for each pair of query and key ranges: whether either pattern allows some position pair,
+        and whether one pattern allows every pair.
         """
         left, right = self.left.tile_coverage(query, key), self.right.tile_coverage(query, key)
         return left[0] | right[0], left[1] | right[1]
@@ -225,8 +226,8 @@ class Difference(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of ranges whether some, and whether every,
-        position pair is in `left` and not in `right`.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in `left` and not
+        in `right`, and whether every pair is.
 
         Some pair counts as allowed if `left` allows some pair and `right` does not allow every pair. Every pair is
         allowed if `left` allows every pair and `right` allows none.
@@ -328,8 +329,8 @@ def pattern_text(pattern: Pattern) -> str:
 
 
 def _bracketed_operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
-    """Returns both operands of a combined pattern, and whether each needs brackets in text;
-    equal operators need none on the left.
+    """Returns both operands of a combined pattern, and whether each operand needs brackets in text; a left operand with
+    the same operator needs none.
     """
     left, right = pattern.parts()
     return [(left, left.sign not in ('', pattern.sign)), (right, right.sign != '')]

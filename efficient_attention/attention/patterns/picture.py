@@ -16,7 +16,7 @@ EMPTY, MASKED_OUT, PARTIAL, WHOLE = range(4)
 
 EXACT_LENGTH = 2048  # largest length for which every query-key pair is evaluated
 SAMPLED_ROWS = 1024  # number of queries that are sampled for longer rows
-CHARACTERS = '·░▒▓█'  # by share of allowed pairs: none, <= 1/3, <= 2/3, more, all
+CHARACTERS = '·░▒▓█'  # character by share of allowed pairs: none, <= 1/3, <= 2/3, more, all
 
 
 def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int = 1) -> np.ndarray:
@@ -68,8 +68,8 @@ def ascii_picture(pattern: Pattern, length: int, columns: int = 32) -> str:
 
 
 def describe_pattern_cost(pattern: Pattern, length: int, size: int) -> list[str]:
-    """Returns lines of text with the number of query-key pairs that a pattern allows,
-    and of tiles of `size` positions that it keeps.
+    """Returns lines of text with two counts: the query-key pairs that a pattern allows, and the tiles of `size`
+    positions that it keeps.
     """
     share, is_exact = pair_density(pattern, length)
     kind = '' if is_exact else f' (measured on {SAMPLED_ROWS} queries)'

@@ -31,8 +31,8 @@ def bigbird(block: int = 64, random: int = 3, seed: int = 0) -> Pattern:
 
 
 def sparse_fixed(block: int = 128, width: int = 8) -> Pattern:
-    """Returns the Sparse Transformer's fixed pattern, with its two heads merged into one
-    (Child et al. 2019, arXiv 1904.10509, 4.3).
+    """Returns the Sparse Transformer's fixed pattern, with its two heads merged into one (Child et al. 2019, arXiv
+    1904.10509, section 4.3).
     """
     return Causal() & (Block(block) | Summary(block, width))
 

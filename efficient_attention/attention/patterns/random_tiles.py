@@ -48,8 +48,8 @@ class RandomTiles(Pattern):
         return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        position pair is in a chosen tile.
+        """Returns two booleans for each pair of query and key ranges: whether some position pair is in a chosen tile,
+        and whether every pair is.
         """
         count = len(self.chosen_key_tiles())
         rows = np.arange(int(query.high.max()) // self.size + 1)

@@ -28,8 +28,8 @@ class Strided(Pattern):
         return (query - key) % self.stride == 0
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every,
-        distance is a multiple of the stride.
+        """Returns two booleans for each pair of query and key ranges: whether some distance is a multiple of the
+        stride, and whether every distance is.
         """
         return multiples_in_ranges(self.stride, query, key)
 
@@ -63,7 +63,8 @@ class Summary(Pattern):
         return (key % self.block >= self.block - self.width) & (query == query)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns for each pair of query and key ranges whether some, and whether every, key is a summary position.
+        """Returns two booleans for each pair of query and key ranges: whether some key is at a summary position, and
+        whether every key is.
 
         Residues decide if positions are listed by residue; else the number of summary positions in each range decides.
         """

@@ -68,8 +68,8 @@ def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: in
 
 
 def full_tile_table(queries: int, keys: int, size: int) -> TileTable:
-    """Returns a table of all tiles, each with a mask; it is for positions
-    that are known only while the program runs.
+    """Returns a table of all tiles, each with a mask; this table is used for positions that are known only while the
+    program runs.
     """
     rows, columns = -(-queries // size), -(-keys // size)
     return TileTable(

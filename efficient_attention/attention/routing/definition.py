@@ -93,7 +93,7 @@ class Routing(Mechanism):
         the last column counts tokens.
         """
         routed = heads - self.local_heads
-        if routed < 1:  # `check_heads` raises the error
+        if routed < 1:  # `check_heads` raises the error if all heads are local
             return {}
         return {
             'centroids': LearnedOperand(
@@ -133,7 +133,7 @@ def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
 
 
 def is_allowed_pair(request: Request) -> Bool[Array, 'b 1 #L #M']:
-    """Returns whether each key is in the query's segment and, in the causal form, not after the query."""
+    """Returns whether each key is in the query's segment and, in the causal form, at or before the query."""
     allowed_b1LM = same_segment(request)
     return allowed_b1LM & causal_mask(request) if ensure_kind(Routing, request.mechanism).causal else allowed_b1LM
 

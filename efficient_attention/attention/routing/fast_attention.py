@@ -151,13 +151,13 @@ def allowed_pairs(groups: TokenGroups, window: int | None, *, causal: bool) -> B
         masks.append((groups.query_segments_BHgs[..., None] == segments_BHg1m) & (segments_BHg1m != 0))
     if causal:
         masks.append(key_BHg1m <= query_BHgs1)
-    if window is not None and masks:  # without masks the row is one block within the window
+    if window is not None and masks:  # without other masks the whole row fits in the window
         masks.append(jnp.abs(query_BHgs1 - key_BHg1m) <= window)
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
 def dropout_pair_mask(request: Request, groups: TokenGroups) -> Bool[Array, 'B H g s m'] | None:
-    """Returns which query-key pairs dropout keeps, the same in all clusters of a pair; None if dropout is off.
+    """Returns which query-key pairs dropout keeps; a pair is treated alike in all its clusters. None if dropout is off.
 
     The random bits equal the bits of `dropout.dropout_keep_mask`.
     """

@@ -1,5 +1,4 @@
-"""Ring attention: keys travel around the devices, and each device merges its partial results
-over them by their log-sum-exps.
+"""Ring attention: keys travel around the devices, and each device merges its partial results by their log-sum-exps.
 
 The functions run inside `jax.shard_map`. The backward pass sends the keys around once more, recomputes each block, and
 sends the gradients of its keys back to their owner. Memory saved between the passes does not grow with the number of

@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Callable, Hashable
 
 Block = tuple[int, int]  # index of a share of the queries, index of a share of the keys
-Kind = Callable[[int, int], Hashable | None]  # from a block to a label of its program; None: nothing to compute
+# A `Kind` returns the label of a block's program, or None if the block has nothing to compute.
+Kind = Callable[[int, int], Hashable | None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +41,8 @@ def make_ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
     neighbour did not receive the keys, the owner sends them.
     """
     steps: list[RingStep] = []
-    before = 0, frozenset(range(count))  # the previous step's shift, and the devices that it sent keys to
+    # the shift of the previous step, and the devices that received keys in that step
+    before = 0, frozenset(range(count))
     for shift in [*range(count // 2 + 1), *range(count - 1, count // 2, -1)]:
         blocks = {query: (query, (query - shift) % count) for query in range(count)}
         readers = frozenset(query for query, block in blocks.items() if kind(*block) is not None)
@@ -59,8 +61,8 @@ def make_ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
 
 
 def make_local_step(blocks: dict[int, Block], kind: Kind) -> RingStep:
-    """Returns the single step of devices that already hold all keys that their queries read;
-    `blocks` maps each device to its block.
+    """Returns the only ring step of devices that already hold all keys that their queries read; `blocks` maps each
+    device to its block.
     """
     return RingStep((), False, (), *group_devices_by_kind(blocks, kind))
 

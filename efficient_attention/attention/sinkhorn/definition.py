@@ -46,7 +46,7 @@ from efficient_attention.errors import (
 
 HIGHEST = jax.lax.Precision.HIGHEST
 # A mixed key counts as empty if the shares of its tokens sum to less than this number.
-# Dividing by a smaller sum could give gradients beyond float32; a partly filled last block has such sums.
+# Division by a smaller sum could give gradients beyond float32. A partly filled last block has such small sums.
 SMALLEST_TOTAL = 1e-12
 
 
@@ -146,8 +146,8 @@ def check_request(request: Request) -> None:
 
 
 def pad_to_whole_blocks(request: Request) -> Request:
-    """Returns the attention request with its rows padded to a multiple of the block size;
-    unchanged if they already are.
+    """Returns the attention request with its rows padded to a multiple of the block size; unchanged if the rows already
+    are whole blocks.
     """
     batch, length = request.query.shape[:2]
     if not (extra := -length % ensure_kind(Sinkhorn, request.mechanism).block):
@@ -203,8 +203,8 @@ def sort_blocks(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Block
 def first_sorted_shares(
     shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut: int
 ) -> Float[Array, 'B H c j']:
-    """Returns the mixing shares of blocks for only the first `cut` places of the sorted row;
-    places whose own block has no token are skipped.
+    """Returns the shares of the blocks that are mixed at the first `cut` places of the sorted row. A place is skipped
+    if the block with the same number holds no token.
     """
     if is_there_bn is None:
         return shares_BHij[:, :, :cut]

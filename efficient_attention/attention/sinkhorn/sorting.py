@@ -1,5 +1,5 @@
-"""Sorts the blocks of a row for Sinkhorn attention: sums of blocks, logits of each place,
-Gumbel noise, and Sinkhorn balancing.
+"""Sorts the blocks of a row for Sinkhorn attention: computes a logit for each pair of a block and a place in the sorted
+row, adds Gumbel noise, and balances the logits.
 
 Letters: n blocks of a row, s slots of a block; i places of the sorted row, j the blocks that are mixed there.
 """

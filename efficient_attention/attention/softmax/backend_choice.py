@@ -33,8 +33,8 @@ def dense_backend(request: Request) -> Result:
 
 
 def is_row_loop_faster(request: Request) -> bool:
-    """Returns whether dense attention is faster row by row: on one CPU device,
-    if the batch's scores exceed its caches and one row is large enough.
+    """Returns whether dense attention is faster row by row: on one CPU device, if the batch's scores exceed the CPU's
+    caches and one row is large enough.
 
     Rows that are sharded over devices cannot be computed one after another without gathering them. A row smaller than a
     step brings no gain on two cores, where the time goes into distributing small operations. On one core every length
@@ -61,23 +61,23 @@ AUTO_ORDER = ('cudnn', 'dense', 'blocked')
 # The cases below have other limits; a backend that the caller names has no limit.
 MOST_DENSE_PAIRS = 512 * 512
 # Largest number of query-key pairs for `dense` with a relative term; `dense` stores this term next to the scores.
-# Steps of four layers of 128 with four streams were measured (two cores of an AMD EPYC, jaxlib 0.10).
-# With 128 x 640 pairs `dense` takes 62 ms and `blocked` 65 ms; with 256 x 768 pairs they take 178 and 126 ms.
+# A model with four layers of width 128 and four text streams was measured on two cores of an AMD EPYC (jaxlib 0.10).
+# A step with 128 x 640 pairs takes 62 ms by `dense` and 65 ms by `blocked`; with 256 x 768 pairs 178 and 126 ms.
 MOST_RELATIVE_PAIRS = 2**17
 # Largest number of query-key pairs for `dense` in float32 on one CPU device.
 # The limit is for patterns that keep at least half of all query-key pairs.
 # On one CPU device `dense` loops over rows and heads, so it holds only the pairs of one head.
 # Forward and backward passes were measured on two cores of an Intel Xeon with AMX, jaxlib 0.10.
-# 4 rows of 12 heads of 64, 600 positions: `dense` 168 ms and `blocked` 395 ms; causal 135 and 204 ms.
-# 4 rows of 12 heads of 64, 1,024 positions: `dense` 351 ms and `blocked` 727 ms; causal 395 and 451 ms.
-# 4 rows of 12 heads of 64, 1,448 positions: `dense` 900 ms and `blocked` 1,750 ms; causal 684 and 989 ms.
+# 4 rows of 12 heads of width 64, 600 positions: `dense` 168 ms, `blocked` 395 ms; causal 135 and 204 ms.
+# 4 rows of 12 heads of width 64, 1,024 positions: `dense` 351 ms, `blocked` 727 ms; causal 395 and 451 ms.
+# 4 rows of 12 heads of width 64, 1,448 positions: `dense` 900 ms, `blocked` 1,750 ms; causal 684 and 989 ms.
 # One causal row of 8 heads, 2,048 positions: `dense` 327 ms and `blocked` 224 ms.
 # In bfloat16 neither `dense` nor `blocked` is always faster.
 MOST_LOOPED_PAIRS = 2**21
 # Largest number of query-key pairs for `dense` in float32 on one CPU core, for patterns that keep all pairs.
 # The backends were measured on one core of an AMD EPYC with jaxlib 0.10.
-# 8 rows of 2 heads of 32, 1,448 positions: `dense` 477 ms and `blocked` 637 ms, but causal 477 and 370 ms.
-# 8 rows of 2 heads of 32, 2,000 positions: `dense` 860 ms and `blocked` 1,296 ms, but causal 922 and 737 ms.
+# 8 rows of 2 heads of width 32, 1,448 positions: `dense` 477 ms, `blocked` 637 ms, but causal 477 and 370 ms.
+# 8 rows of 2 heads of width 32, 2,000 positions: `dense` 860 ms, `blocked` 1,296 ms, but causal 922 and 737 ms.
 MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
 TILED = ('blocked', 'cudnn')  # backends that never hold all query-key pairs in memory
 

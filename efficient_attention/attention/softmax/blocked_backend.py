@@ -82,14 +82,14 @@ def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
     x_BLHK = jnp.repeat(x_BLHK, heads // x_BLHK.shape[2], axis=2)
     if len(group) == heads:
         return x_BLHK
-    # The indices are unique, so the gradient adds up nothing and does not depend on an order of additions.
+    # The indices are unique, so the gradient contains no sums whose order could vary.
     return x_BLHK.at[:, :, np.asarray(group)].get(
         mode='promise_in_bounds', unique_indices=True, indices_are_sorted=True
     )
 
 
 def static_positions(positions_bL: Numbers, is_irrelevant: bool) -> bytes | int:
-    """Returns positions that are known at trace time as int32 bytes, else only the number of positions.
+    """Returns positions as int32 bytes if they are known at trace time, else only the number of positions.
 
     Positions must also be equal in all rows. If positions are irrelevant, the bytes are those of 0, 1, ...
     """

@@ -18,7 +18,7 @@ from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request, without_padding
 
-WIDEST_HEAD = 128  # the largest width for all GPUs with cuDNN's fused attention; some support 256
+WIDEST_HEAD = 128  # largest head width that all GPUs with cuDNN's fused attention support; some GPUs support 256
 
 
 def compute_attention(request: Request) -> tuple[Array, None]:

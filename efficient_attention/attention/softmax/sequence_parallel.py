@@ -91,13 +91,13 @@ def attend_block(whole: RingConstants, block: Block, standing: Any, keys: Any, l
         place=place,
     )
     out_BLHK, lse_BHL = compute_attention(request)
-    assert lse_BHL is not None  # not None, because `return_lse` is True
+    assert lse_BHL is not None  # the log-sum-exp exists, because `return_lse` is True
     return out_BLHK, lse_BHL
 
 
 def place_device_block(split: SequenceSplit, starts: QueryKeyPair, block: Block) -> tuple[ShardPlacement, QueryKeyPair]:
-    """Returns the place of this device's block of queries and keys in whole rows,
-    and the positions for which its program is compiled.
+    """Returns where this device's block of queries and keys begins in the whole rows, and the positions for which the
+    block's program is compiled.
     """
     device = split.device()
     query = device if split.has_query_shares else jnp.int32(0)

@@ -27,7 +27,9 @@ class ArrayBias(LogitTerm):
 
     @property
     def has_tile_gradient(self) -> bool:
-        """Whether each query tile has its own bias, so that the gradient of this bias is complete after one chunk."""
+        """Whether the bias differs between query tiles; one chunk then computes the complete bias gradient of each of
+        its query tiles.
+        """
         return self.array_bghnSnS.shape[3] > 1
 
     @property
@@ -61,8 +63,8 @@ class ArrayBias(LogitTerm):
         return None if self.has_tile_gradient else jnp.zeros_like(self.array_bghnSnS)
 
     def add_chunk_gradient(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
-        """Returns the bias gradient's sum with a chunk's gradient added;
-        or None and the chunk's gradient, if each query tile has its own bias.
+        """Returns the bias gradient's running total and a list of finished gradients. If each query tile has its own
+        bias, the total is None and the list holds the chunk's gradient.
 
         In a chunk's gradient the axis of query tiles comes first.
         """
@@ -109,8 +111,8 @@ class FunctionBias(LogitTerm):
     def add_chunk_gradient(
         self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
     ) -> tuple['FunctionBias', list[Array]]:
-        """Returns the sum of the parameters' gradients with a chunk's gradient added;
-        the empty list says that no tile has its own gradient.
+        """Returns the sum of the parameters' gradients with a chunk's gradient added, and an empty list, because no
+        tile has a separate gradient.
         """
         return jax.tree.map(add_gradient, total, gradient), []
 

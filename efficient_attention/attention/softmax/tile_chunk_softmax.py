@@ -32,7 +32,7 @@ class TileOperands(NamedTuple):
     q_BGnhSK: Array  # queries, scaled by 1 / sqrt(K)
     k_BGnSK: Array
     v_BGnSK: Array
-    terms: tuple[LogitTerm, ...]  # added to the dot products of queries and keys
+    terms: tuple[LogitTerm, ...]  # terms, such as a bias, that are added to the dot products of queries and keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,13 @@ class TileOptions:
 
     tile_pass: TilePass
     dropout_rate: float
-    step_bytes: tuple[int, int]  # bytes of a step's scores, if tiles have separate or shared lists
+    # bytes of scores per loop step: first for tiles with separate lists, then for tiles that share a list
+    step_bytes: tuple[int, int]
 
 
 def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:
-    """Returns the `TileChunk` of the chosen tiles, which belong to one class of tiles.
+    """Returns the `TileChunk` of one loop step, from the indices of the tiles that the step computes; all these tiles
+    belong to the class `tile_class`.
 
     If key tiles are computed, keys that do not exist are not masked, because their results are dropped.
     """
@@ -121,7 +123,7 @@ def forward_chunk(
     v = chunk.select_key_tiles(operands.v_BGnSK)
     out = weighted_sums(chunk, weights.astype(v.dtype), v)
     maximum = maximum[..., 0, 0]
-    has_key = maximum > MASKED / 2  # without an allowed key the weights are meaningless
+    has_key = maximum > MASKED / 2  # a query without an allowed key has meaningless weights
     out = jnp.where(has_key[..., None], out / total[..., None], 0.0)
     return out.astype(v.dtype), jnp.where(has_key, maximum + jnp.log(total), MASKED)
 

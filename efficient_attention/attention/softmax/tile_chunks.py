@@ -40,7 +40,7 @@ class ChosenTiles(NamedTuple):
     """The indices of the tiles that one step of a loop computes, and of the tiles that each of them visits."""
 
     computed_t: Array
-    visited: Array | np.ndarray  # [1 or heads, t, w], or [w] if all visit the same tiles
+    visited: Array | np.ndarray  # [1 or heads, t, w]; or [w] if all computed tiles visit the same w tiles
     is_repeat_t: Array  # True for computed tiles that only pad the chunk
 
     @property
@@ -59,20 +59,20 @@ class TileChunk(NamedTuple):
     """
 
     chosen: ChosenTiles
-    by_key: bool  # True if key tiles are computed and query tiles visited
-    checks_pattern: bool  # True if the pattern forbids some pair of these tiles
-    checks_keys: bool  # True if some key position of these tiles does not exist
-    size: int  # S, positions of a tile
+    by_key: bool  # True: key tiles are computed and visit query tiles; False: the reverse
+    checks_pattern: bool  # True if the pattern forbids some query-key pair in these tiles
+    checks_keys: bool  # True if these tiles contain padding instead of some keys
+    size: int  # S, the number of positions in a tile
 
     def select_query_tiles(self, x: Shaped[Array, '...']) -> Array:
-        """Returns the query tiles of `x` [B, G, n, ...] that a chunk reads:
-        [B, G, t, ...], or [B, G, t or 1, w, ...] if `by_key`.
+        """Returns the query tiles of `x` [B, G, n, ...] that a chunk reads: its computed tiles [B, G, t, ...], or, if
+        `by_key`, the w tiles that each key tile visits, [B, G, t or 1, w, ...].
         """
         return (take_visited_tiles if self.by_key else take_computed_tiles)(self.chosen, x)
 
     def select_key_tiles(self, x: Shaped[Array, '...']) -> Array:
-        """Returns the key tiles of `x` [B, G, n, ...] that a chunk reads:
-        [B, G, t or 1, w, ...], or [B, G, t, ...] if `by_key`.
+        """Returns the key tiles of `x` [B, G, n, ...] that a chunk reads: the w tiles that each query tile visits, [B,
+        G, t or 1, w, ...], or, if `by_key`, its computed tiles [B, G, t, ...].
         """
         return (take_computed_tiles if self.by_key else take_visited_tiles)(self.chosen, x)
 

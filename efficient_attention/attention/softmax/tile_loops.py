@@ -19,9 +19,10 @@ class TileLoop(NamedTuple):
     """The static description of a loop over tiles: its classes of tiles, and the sizes of its steps."""
 
     classes: tuple[TileClass, ...]
-    tile_count: int  # all computed tiles, including tiles that visit no tile
+    tile_count: int  # number of all computed tiles, including tiles that visit no tile
     tile_pair_bytes: int  # bytes of the scores between one query tile and one key tile
-    step_bytes: tuple[int, int]  # bytes of a step's scores, if tiles have separate or shared lists
+    # bytes of scores per loop step: first for tiles with separate lists, then for tiles that share a list
+    step_bytes: tuple[int, int]
 
     def tiles_of_step(self, tile_class: TileClass) -> int:
         """Returns how many tiles of a class one loop step computes: as many as the step size allows, spread evenly over

@@ -70,8 +70,8 @@ def make_logit_terms(request: Request, heads_H: np.ndarray, tile_pass: TilePass)
 
 
 def step_byte_sizes() -> tuple[int, int]:
-    """Returns the bytes of scores per loop step: if each tile has its own list
-    of visited tiles, and if tiles share one list.
+    """Returns the bytes of scores per loop step as two numbers: for tiles with separate lists of visited tiles, and for
+    tiles that share one list.
     """
     return device_tuning().tile_step_bytes, device_tuning().shared_tile_step_bytes
 
@@ -88,8 +88,8 @@ def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
 
 
 def exceeds_step_size(options: TileOptions, operands: TileOperands) -> bool:
-    """Returns whether to compute key heads one after another: if the scores of one tile
-    over all heads exceed a step, on devices with small steps.
+    """Returns whether to compute key heads one after another. This saves memory on devices with small loop steps, if
+    the scores of one tile over all heads exceed a step.
 
     Heads that are sharded over devices are not looped over, because each head would have to be gathered.
     """

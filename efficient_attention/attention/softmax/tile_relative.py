@@ -58,9 +58,10 @@ class RelativeBias(LogitTerm):
     """The relative term of a tile pass: its queries in tiles, and its table of distance vectors in tiles."""
 
     q_BGnhSK: Any  # an Array, or a placeholder while JAX flattens trees of arrays
-    table_1GhnSK: Any  # in falling order of distances; float32, as is its gradient
-    diagonal: int = dataclasses.field(metadata={'static': True})  # table tile of query tile 0 and key tile 0
-    widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles per query tile
+    table_1GhnSK: Any  # rows in descending order of distance; the table and its gradient are float32
+    # index of the table tile that query tile 0 reads for key tile 0
+    diagonal: int = dataclasses.field(metadata={'static': True})
+    widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles that a query tile reads
 
     @property
     def has_tile_gradient(self) -> bool:
@@ -173,7 +174,7 @@ def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: TilePas
         q_BLHK.reshape(batch, queries, groups, -1, width), tile_pass.query_listing_L, tile_pass.size
     )
     distances, size = relative.table.shape[0], tile_pass.size
-    # Table tile `diagonal` begins at distance offset + S - 1; tile 0 has only distances beyond the table's last one.
+    # Table tile `diagonal` begins at distance offset + S - 1. Tile 0 holds only distances beyond the table's last one.
     diagonal = -(-(relative.first + distances - 1 - offset) // size)
     top = offset + size - 1 + size * diagonal
     tiles = 1 + -(-(top - relative.first) // size)
@@ -207,8 +208,8 @@ def consecutive_offset(request: Request, tile_pass: TilePass) -> int:
 
 
 def visits_neighbours(tile_class: TileClass, empty: int) -> bool:
-    """Returns whether each tile of a class visits consecutive tiles, the same for all heads;
-    `empty` tiles at the end are ignored.
+    """Returns whether each tile of a class visits consecutive tiles, the same for all heads; padding at the end, with
+    the index `empty`, is ignored.
     """
     if len(tile_class.visited_hnw) > 1:
         return False

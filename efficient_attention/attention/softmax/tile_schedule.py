@@ -21,7 +21,7 @@ from efficient_attention.attention.patterns.tile_table import (
     tile_table,
 )
 
-# Tiles are sorted into the fewest classes whose padding is below this share of all kept tiles, at most CLASSES.
+# Tiles are sorted into at most CLASSES classes: the fewest whose padding is below this share of all kept tiles.
 PADDING = 0.1
 CLASSES = 6
 # Tiles share one list, the union of their lists, if it is at most this many times as long as their longest list.
@@ -58,12 +58,13 @@ class TilePass:
     """
 
     patterns: tuple[Pattern, ...]  # one pattern for all heads, or one for each head
-    size: int  # S, positions of a tile
-    query_listing_L: np.ndarray  # query indices, in the order in which tiles are cut
+    size: int  # S, the number of positions in a tile
+    query_listing_L: np.ndarray  # indices of queries, in the order in which queries are cut into tiles
     key_listing_M: np.ndarray
-    by_query: tuple[TileClass, ...]  # query tiles, whose loop computes the output and dq
-    by_key: tuple[TileClass, ...]  # key tiles, whose loop computes dk and dv
-    tiles: int  # kept tiles over all heads, or of one head if heads do not differ
+    # classes of query tiles; a loop over them computes the output and the query gradients
+    by_query: tuple[TileClass, ...]
+    by_key: tuple[TileClass, ...]  # classes of key tiles; a loop over them computes the gradients of keys and values
+    tiles: int  # number of kept tiles over all heads, or of one head if heads do not differ
 
 
 @functools.lru_cache(maxsize=256)
@@ -157,7 +158,7 @@ def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
     if not len(tiles):
         return []
     lengths = counts_n[tiles]
-    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # indices at which a shorter length begins
+    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # indices at which tiles with shorter lists begin
     starts = starts[np.linspace(0, len(starts) - 1, min(len(starts), LENGTHS)).astype(int)]
     borders = optimal_group_borders(lengths, np.append(starts, len(tiles)))
     return [np.sort(group) for group in np.split(tiles, borders)]
@@ -188,8 +189,8 @@ def optimal_group_borders(lengths_n: np.ndarray, places: np.ndarray) -> list[int
 def share_tile_list(
     computed_n: np.ndarray, visited_hnw: np.ndarray, empty: int, checks_pattern: bool, is_ragged: bool
 ) -> TileClass:
-    """Returns the class of these tiles; they share one list of visited tiles
-    if it is at most SPREAD times as long as the longest list.
+    """Returns the class of these tiles. They share one list of visited tiles if it is at most SPREAD times as long as
+    the longest list of one tile.
 
     Otherwise each tile keeps its own list.
     """

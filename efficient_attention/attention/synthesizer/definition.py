@@ -78,8 +78,8 @@ class Synthesizer(PatternAttention):
 
     @functools.cached_property
     def key_access(self) -> KeyAccess:
-        """Describes which keys the pattern lets queries read; never by distance,
-        because each pair of positions has a separate logit.
+        """Describes which keys the pattern lets queries read. This never depends on the distance only, because each
+        pair of positions has a separate logit.
         """
         return KeyAccess(
             by_length=self.pattern.for_key_count(64) != self.pattern.for_key_count(4096),

@@ -44,7 +44,9 @@ def forward(compute: Compute, fixed: Arrays, of_groups: Arrays, of_steps: Arrays
 
 
 def backward(compute: Compute, kept: tuple[Arrays, Arrays, Arrays], gradients: Any) -> tuple[None, Arrays, Arrays]:
-    """Returns the gradients of the groups' arrays, summed over the steps in place, and of the steps' arrays."""
+    """Returns the gradients of the arrays of groups, summed in place over each group's steps, and the gradients of the
+    arrays of steps.
+    """
     fixed, of_groups, of_steps = kept
     groups, steps = group_and_step_counts(of_steps)
 
