@@ -51,7 +51,7 @@ def adaptive_softmax_loss_sums(
         place_Bc: Array,
         weights_Bc: Array,
     ) -> dict[str, Array]:
-        if is_axis_sharded('L'):  # Otherwise each device would compute the full chunk.
+        if is_axis_sharded('L'):  # Without sharded positions, each device would compute the full chunk.
             hidden_BcE = shard_activations(hidden_BcE, 'BLE')
         losses_Bc, is_correct_Bc = adaptive_softmax_losses(clusters, hidden_BcE, cluster_Bc, place_Bc)
         return weighted_sums(losses_Bc, is_correct_Bc, weights_Bc)

@@ -96,7 +96,8 @@ def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array)
 
 
 def support_loss(logits_BL: Array, labels_BL: Array, weights_B: Array) -> Array:
-    """Returns the binary cross-entropy of sentence markers, a mean within each row and a weighted sum over rows.
+    """Returns the binary cross-entropy of sentence markers: the mean over the markers of each row, summed over rows
+    with the rows' weights.
 
     Labels are 0 and 1 at markers, -1 elsewhere.
     """

@@ -44,7 +44,7 @@ class PretrainingTask(Task):
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
         if has_held_out(data.held_out, config.eval.split):
-            # raises now if the held-out split is too small, instead of at an evaluation
+            # This call raises InputError now if the held-out split is too small, instead of at an evaluation.
             evaluation_row_count(self.corpus, data, seed)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'corpus': self.corpus.fingerprint}

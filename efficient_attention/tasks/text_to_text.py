@@ -98,7 +98,8 @@ class TextToTextTask(EncoderDecoderTask):
         return self.make_tokenizer(data, (0,)), target
 
     def make_tokenizer(self, data: DataConfig, sides: tuple[int, ...]) -> Tokenizer:
-        """Returns the tokenizer of a file, or trains one on sources (0), targets (1) or both of the training pairs."""
+        """Loads the tokenizer that the config names, or trains one on the sources (0 in `sides`) and targets (1 in
+        `sides`) of the training pairs."""
         tokenizer = load_config_tokenizer(data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer

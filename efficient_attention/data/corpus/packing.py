@@ -109,8 +109,8 @@ def cut_excerpts(
 
 
 def _excerpt_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longest: int) -> np.ndarray:
-    """Returns where an excerpt ends: at the first sentence border at or after the target; if that is too long, at the
-    last border that fits; otherwise within a sentence."""
+    """Returns where an excerpt ends: at the first sentence border at or after the target length. If the excerpt is then
+    too long, it ends at the last border that fits, or else within a sentence."""
     reached = before[np.minimum(np.searchsorted(before, start + targets), len(before) - 1)]
     fitting = before[np.searchsorted(before, start + longest, side='right') - 1]
     return np.where(reached <= start + longest, reached, np.where(fitting > start, fitting, start + longest))

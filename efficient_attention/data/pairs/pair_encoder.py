@@ -24,8 +24,8 @@ ENCODED_AT_ONCE = 4096  # number of pairs that are encoded at a time
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPair:
-    """A source and a target as token ids, int32 [M] and [L], end tokens included; with their location in the files, and
-    their number in the dataset."""
+    """A source and a target as token ids with end tokens, int32 [source tokens] and [target tokens]; with their
+    location in the files and their number in the dataset."""
 
     source: np.ndarray
     target: np.ndarray
@@ -81,8 +81,8 @@ class SourceOrTargetEncoder:
 
     @functools.cached_property
     def plain_text_tokenizer(self) -> Tokenizer:
-        """Returns a tokenizer for user texts: a typed '</s>' is plain text; the mask, sentinels and tokens that an
-        author added stay whole."""
+        """Returns a tokenizer for user texts: a typed '</s>' is plain text; the mask, sentinels and tokens that the
+        checkpoint's author added stay whole."""
         mask = tokens_by_role(self.tokenizer).get('mask')
         return make_plain_text_tokenizer(self.tokenizer, () if mask is None else (mask,))
 

@@ -19,7 +19,8 @@ from efficient_attention.errors import InputError, RunError
 
 MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
-TARGET_TOKENIZER = 'target_tokenizer.json'  # file in a workdir, if targets have a separate tokenizer
+# file of the target tokenizer in a workdir, if sources and targets have separate tokenizers
+TARGET_TOKENIZER = 'target_tokenizer.json'
 UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 
@@ -84,8 +85,8 @@ def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
 
 
 def check_file_checksums(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
-    """Raises InputError unless every file has the size and checksum that the manifest states; `content` has the meaning
-    as in `read_manifest`."""
+    """Raises InputError unless every file has the size and checksum that the manifest states; `content` has the same
+    meaning as in `read_manifest`."""
     for name, expected in manifest['files'].items():
         path = folder / name
         if not path.is_file():

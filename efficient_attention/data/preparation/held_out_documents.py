@@ -8,7 +8,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 
 HASHES = 2**64
-# If the loss has a standard deviation of 3 bits per token, its mean over 10,000 tokens has a deviation of 0.03 bits.
+# If a token's loss has a standard deviation of 3 bits, the mean over 10,000 tokens has a standard error of 0.03 bits.
 FEW_TOKENS = 10_000
 FAR_OFF = 2.0  # If the actual and the requested share differ by more than this factor, a run prints the actual share.
 
@@ -60,8 +60,8 @@ def split_counts(manifest: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[in
 
 
 def held_out_share_note(share: float, documents: tuple[int, int], tokens: tuple[int, int]) -> list[str]:
-    """Returns a warning, as a list of one line, if the held-out share of tokens is far from `share`, which counts
-    documents; otherwise [].
+    """Returns a warning, as a list of one line, if the held-out share of tokens differs much from the requested share
+    of documents; otherwise [].
 
     Args:
         share: `data.held_out`.

@@ -11,7 +11,8 @@ from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, Sentenc
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.tasks.problems.encoded_text import EncodedText, encoded_texts, tokens_in_character_span
 
-TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'  # unused pieces of BERT's vocabularies, which no text contains
+# reserved pieces of BERT's vocabularies; no text contains them
+TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'
 TYPES = ('span', 'yes', 'no')
 
 

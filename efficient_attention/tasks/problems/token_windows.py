@@ -31,7 +31,7 @@ def window_spans(count: int, capacity: int, stride: int) -> list[tuple[int, int]
 
 
 def max_context_mask(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns bool [windows, count]: whether a window is the first window in which the token has the most context.
+    """Marks, for each token, the first of the windows in which the token has the most context: bool [windows, tokens].
 
     Context is the number of tokens to the left or to the right, whichever is smaller, plus 0.01 times the window's
     length (Devlin et al.'s code for SQuAD).
