@@ -66,7 +66,8 @@ def adaptive_softmax_loss_sums(
 def adaptive_softmax_losses(
     clusters: tuple[VocabularyCluster, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array
 ) -> tuple[Array, Array]:
-    """Returns each target's loss, and whether it is the most probable word of its cluster and the first cluster."""
+    """Returns each target's loss, and whether the target is the most probable word among its own cluster and the first
+    cluster."""
     first, *tails = clusters
     logits_BLn = first.logits(hidden_BLE)
     words = logits_BLn.shape[-1] - len(tails)
@@ -86,7 +87,8 @@ def adaptive_softmax_losses(
 
 
 def tail_losses(tail: VocabularyCluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:
-    """Returns each target's log-probability within a tail cluster, and whether it is the most probable word there."""
+    """Returns each target's log-probability within a tail cluster, and whether the target is the most probable word of
+    that cluster."""
     logits_BLn = tail.logits(hidden_BLE)
     log_p_BL = take_target_logits(logits_BLn, place_BL) - jax.nn.logsumexp(logits_BLn, axis=-1)
     return log_p_BL, logits_BLn.argmax(axis=-1) == place_BL

@@ -74,7 +74,7 @@ class Objective(abc.ABC):
 
 
 class OutputObjective(Objective):
-    """An objective computed only from the outputs that the model gives for each row, as predictions are."""
+    """An objective that, like predictions, is computed only from the model's outputs for each row."""
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:

@@ -280,7 +280,8 @@ def name_target_fields_in_errors() -> Iterator[None]:
 
 
 def source_padded_lengths(config: RunConfig) -> tuple[int, ...]:
-    """Returns, in rising order, the lengths to which a source is padded if its evaluation batch has no other row."""
+    """Returns the lengths to which a source can be padded if it is the only row of an evaluation batch, shortest
+    first."""
     most = config.data.length
     rows = DenoisingTask.without_data(config).lengths[:1] if config.has_noise else config.pairs.buckets
     return tuple(sorted({min(length, most) for length in rows} | {most}))

@@ -42,7 +42,7 @@ from efficient_attention.errors import InputError, is_whole_number, require, req
 DIFFICULTIES = ('easy', 'intermediate', 'hard')
 BARS = (6, 9, 14)  # published numbers of bars per snake, by difficulty
 SETTINGS = {
-    # Sizes 16 and 20 are not in the original. They have too few pixels for distractors and for as many bars.
+    # Sizes 16 and 20 are not in the original. They have too few pixels for distractors and for the published numbers.
     16: PathfinderGeometry(
         size=16,
         padding=1,
@@ -133,8 +133,9 @@ class PathfinderImage(NamedTuple):
 
     pixels: np.ndarray  # grey values, uint8 [size, size]
     label: int  # 1 if both discs lie on the same snake, else 0
-    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] per snake: tail and head of each bar, in order
-    distractors: tuple[np.ndarray, ...]  # int64 [bars, 2, 2] per distractor snake that fitted into the image
+    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] for each snake: tail and head of each bar, in order
+    # int64 [bars, 2, 2] for each distractor that fitted into the image: tail and head of each bar
+    distractors: tuple[np.ndarray, ...]
     discs: np.ndarray  # int64 [2, 2]: the tail of a snake's first bar, and the head of a snake's last bar
     margin: int  # margin around a bar, in pixels; the gap between two bars is about twice as wide
 

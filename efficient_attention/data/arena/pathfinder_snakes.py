@@ -275,8 +275,8 @@ def _sample_next_heads(
     before: np.ndarray,
     taken: int,
 ) -> np.ndarray:
-    """Samples the head of the next bar for each attempt: int64 [attempts], candidate numbers; -1 if no candidate is
-    free.
+    """Samples the next bar's head for each attempt; returns the number of the chosen candidate, or -1 if no candidate
+    is free: int64 [attempts].
 
     Args:
         marks: uint8 [cells of all boards].

@@ -27,7 +27,7 @@ from efficient_attention.errors import InputError
 # With few documents, a test accuracy is uncertain, however many pairs are sampled from them.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
 SOURCE = 'source of passages'  # name of the passages' source in error messages
-LONG = 20_000  # From this length in bytes on, both ends of a document are removed.
+LONG = 20_000  # If a document has at least this many bytes, both of its ends are removed.
 EDGE = 20  # one twentieth of a long document is removed at each end
 
 

@@ -207,7 +207,8 @@ def _iterate_and_close(dataset: grain.IterDataset) -> Generator[Batch, None, Non
 
 @atexit.register
 def _close_unfinished() -> None:
-    """Ends the threads and workers of unfinished batches before the interpreter shuts down."""
+    """Closes unfinished generators of batches, which ends their threads and workers, before the interpreter shuts
+    down."""
     for batches in list(_unfinished):
         batches.close()
 

@@ -127,7 +127,7 @@ class NoisedRows:
     def _texts_of_whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
         """Cuts documents into texts of whole sentences, in the order of the split; a sentence that is too long is cut
         anywhere."""
-        # `cut_excerpts` needs a random generator. With a share of 0 for short excerpts, it has no effect.
+        # `cut_excerpts` needs a random generator, which has no effect if the share of short excerpts is 0.
         of_documents, rng = (
             np.asarray(self._corpus.document_starts),
             np.random.default_rng(0),

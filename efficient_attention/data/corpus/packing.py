@@ -47,8 +47,8 @@ class PackingPlan:
 
 
 def plan_packing(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
-    """Plans the rows of an epoch: cuts all documents of a split into excerpts and packs them in random order. Reads
-    sentence lengths, no tokens."""
+    """Plans the rows of an epoch: cuts all documents of a split into excerpts and packs them in random order. It reads
+    only sentence lengths, not tokens."""
     before = cumulative_token_counts(corpus.sentence_lengths)
     document_starts = np.asarray(corpus.document_starts)
     longest = config.length - EXCERPT_SPECIALS

@@ -49,8 +49,8 @@ class PairPlan:
 
 
 def plan_pairs(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PairPlan:
-    """Plans the pairs of an epoch: cuts every document of a split into random sentence pairs. Reads sentence lengths,
-    no tokens.
+    """Plans the pairs of an epoch: cuts every document of a split into random sentence pairs. It reads only sentence
+    lengths, not tokens.
 
     Raises:
         InputError: next-sentence pairs need two documents, and the split has fewer.

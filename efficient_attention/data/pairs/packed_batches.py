@@ -60,7 +60,7 @@ class PackedBatches:
         return len(self.epoch_plan(0))
 
     def mean_padded_lengths(self) -> tuple[int, int]:
-        """Returns the lengths of source rows and of target rows, which are the same for all rows."""
+        """Returns the row length of sources and the row length of targets; all packed rows have these lengths."""
         return self.lengths
 
     def tokens_per_step(self) -> float:

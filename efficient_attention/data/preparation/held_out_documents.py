@@ -25,7 +25,7 @@ def document_hash(document: str | bytes) -> int:
 
 
 def held_out_threshold(hashes: Sequence[int], share: float) -> int:
-    """Computes the threshold for held-out documents: a document is held out if its hash is smaller.
+    """Computes the threshold for held-out documents: a document is held out if its hash is below the threshold.
 
     With 0 < share < 1, both splits get a document: a small corpus holds out the document with the smallest hash, or
     trains on the one with the largest. Documents with equal texts are in the same split.

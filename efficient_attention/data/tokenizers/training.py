@@ -23,7 +23,7 @@ CHARACTER_COVERAGE = 0.9999
 CHARACTER_SHARE = 3
 # No piece mixes letters, digits and signs, as in SentencePiece.
 RUNS = r'▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^▁\p{L}\p{M}\p{N}]+|▁'
-SCORE_DIGITS = 3  # decimals of a log probability that are kept; the noise is near 1e-10
+SCORE_DIGITS = 3  # number of decimals to which log probabilities are rounded; they differ by about 1e-10 between runs
 UNUSED = re.compile(r'\[unused\d+\]')
 # The Unigram trainer adds single characters at the end; their scores differ by this step from one to the next.
 LADDER = 1e-4

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers as fractions, equal to the two official SQuAD scripts.
+"""Computes exact match and F1 of answers as fractions, with the same results as the two official SQuAD scripts.
 
 Source: Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822), and the evaluation scripts for versions
 1.1 and 2.0. The scripts print percentages; here all scores are in [0, 1].

@@ -75,7 +75,8 @@ def paragraph_arrays(
 
 
 def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
-    """Returns the most likely position of the answer, as number of the text, first character and end.
+    """Returns the most likely position of the answer: the number of the title or sentence, and the first and end
+    character in it.
 
     It is None if no text contains the answer.
 

@@ -83,7 +83,8 @@ def word_tokens(ids: np.ndarray, offsets: Sequence[tuple[int, int]], spans: Sequ
 
 
 def word_windows(tokens: WordTokens, room: int, stride: int) -> list[tuple[int, np.ndarray]]:
-    """Returns the first token and the predicted words of each window over a sentence that is longer than a row.
+    """Returns, for each window over a sentence that is longer than a row, its first token and the words that it
+    predicts.
 
     A window has at most `room` tokens. Its words are an array [l] as in `WordTokens`.
 
