@@ -111,5 +111,6 @@ def target_cluster_and_index(targets_BL: Array, clusters: tuple[VocabularyCluste
 
 
 def take_target_logits(logits_BLn: Array, place_BL: Array) -> Array:
-    """Returns the logit of each position's target, [B, L], at the index `place_BL`."""
+    """Returns the logit of each position's target, [rows, positions], given the target's index `place_BL` among the
+    logits."""
     return jnp.take_along_axis(logits_BLn, place_BL[..., None], axis=-1)[..., 0]

@@ -76,7 +76,7 @@ def is_labelled(batch: Batch) -> bool:
 
 
 def tag_weights(batch: Batch) -> Array:
-    """Returns the weight of each token, [B, L]: the weight of its row if the token has a tag, otherwise 0."""
+    """Returns the weight of each token, [rows, tokens]: the weight of its row if the token has a tag, otherwise 0."""
     return batch['weights'][:, None] * (batch['labels'] >= 0).astype(jnp.float32)
 
 

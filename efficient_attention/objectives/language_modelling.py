@@ -76,7 +76,8 @@ class LanguageModelling(Objective):
 
 
 def backward_weights(batch: Batch) -> Array:
-    """Returns the weight of predicting each token t backwards, from token t + 1 and later tokens, float32 [B, L - 1].
+    """Returns the weight of the backward prediction of each token, from the tokens after it: float32 [rows, tokens -
+    1].
 
     It is the weight of token t + 1, or 0 if the tokens belong to different texts. A row's last token has no later token
     in the row.

@@ -78,7 +78,7 @@ class OutputObjective(Objective):
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns each loss term's weighted sums from the model's outputs, which are arrays [B, ...] by name."""
+        """Returns each loss term's weighted sums from the model's outputs, which are arrays [rows, ...] by name."""
 
     def outputs_and_sums(self, model: Any, batch: Batch) -> tuple[Mapping[str, Array], Sums]:
         """Returns the model's outputs per row, without dropout, and the loss terms' weighted sums."""

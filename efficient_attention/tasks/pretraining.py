@@ -150,6 +150,7 @@ class PretrainingTask(Task):
 
 
 def unigram_losses(counts_V: np.ndarray) -> np.ndarray:
-    """Returns float32 [V]: -log p(token) in nats under a unigram model with add-one smoothing."""
+    """Returns each token's loss, -log p(token) in nats, under a unigram model with add-one smoothing: float32
+    [vocabulary size]."""
     smoothed = counts_V.astype(np.float64) + 1.0
     return -np.log(smoothed / smoothed.sum()).astype(np.float32)

@@ -227,7 +227,7 @@ class TextToTextTask(EncoderDecoderTask):
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
 
     def filler_pieces_note(self) -> str:
-        """Returns a note if most pieces of the vocabulary only fill it up and are never used, otherwise ''."""
+        """Returns a note if most pieces of the vocabulary are fillers, which are never used; otherwise ''."""
         pieces = self.tokenizer.get_vocab(with_added_tokens=True)
         found = len(unused_ids(pieces))
         if 2 * found < len(pieces):
@@ -288,7 +288,7 @@ def source_padded_lengths(config: RunConfig) -> tuple[int, ...]:
 
 
 def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> None:
-    """Raises InputError if there are source prefixes, but not exactly one per dataset of a split."""
+    """Raises InputError if source prefixes are given, but not exactly one for each dataset of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
             raise InputError(

@@ -69,8 +69,8 @@ def root_operator_baseline(train: Rows) -> Predict:
 
 
 def root_digits_baseline(train: Rows) -> Predict:
-    """Fits a ListOps baseline that applies the root operator to the digits directly under it. If there are no such
-    digits, predicts as `root_operator_baseline`."""
+    """Fits a ListOps baseline that applies the root operator to the digits directly under it. Without such digits, it
+    predicts as `root_operator_baseline`."""
     otherwise = root_operator_baseline(train)
 
     def predict(rows: Rows) -> np.ndarray:

@@ -67,7 +67,8 @@ def plan_packing(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generat
 def packed_row(
     plan: PackingPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int
 ) -> dict[str, np.ndarray]:
-    """Returns a packed row before masking: tokens, segments, token_types (all 0) and positions, each int32 [L]."""
+    """Returns a packed row before masking: tokens, segments, token_types (all 0) and positions, each int32 [row
+    length]."""
     row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
     row['tokens'][:] = vocabulary.pad
     at = 0

@@ -97,8 +97,8 @@ def sample_target_lengths(count: int, longest: int, short_probability: float, rn
 def pair_row(
     plan: PairPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Returns the row of a sentence pair before masking: tokens, segments, token_types, positions [L]; pair_labels,
-    pair_weights [].
+    """Returns the row of a sentence pair before masking: tokens, segments, token_types, positions [row length];
+    pair_labels, pair_weights [].
 
     A pair that is too long is cut as in BERT: token by token from the longer half, at a random end.
     """

@@ -92,7 +92,7 @@ def max_uncorrupted_tokens(room: tuple[int, int], density: float, mean_span: flo
     def fits(tokens: int) -> bool:
         return all(n <= most for n, most in zip(noised_lengths(tokens, density, mean_span), room, strict=True))
 
-    # A text longer than the sum of both limits never fits: its source and target together are at least as long.
+    # A text longer than the sum of both limits never fits: source and target together are at least as long as the text.
     found = next((tokens for tokens in range(sum(room), 1, -1) if fits(tokens)), 0)
     if not found:
         raise InputError(

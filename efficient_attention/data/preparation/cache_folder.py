@@ -27,7 +27,7 @@ UNIGRAM_COUNTS = 'unigram_counts.npy'
 @contextlib.contextmanager
 def new_cache_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
     """Yields a temporary folder, which becomes the cache folder when the `with` block ends. If another process has
-    created the cache folder meanwhile, keeps the other's folder.
+    created the cache folder meanwhile, that folder is kept.
 
     Args:
         folder: the new folder; its name must identify its content.

@@ -78,7 +78,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def _choice_rows(
         self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool
     ) -> list[list[Feature]]:
-        """Returns the rows [A] of each feature of a question: one row per choice.
+        """Returns, for each feature of a question, its rows: one row per choice.
 
         There is one feature, or one per window, or none if the question is left out.
         """
