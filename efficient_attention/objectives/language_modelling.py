@@ -66,7 +66,7 @@ class LanguageModelling(Objective):
         if self.is_two_way:
             hidden_BLD, back_BLD = jnp.split(hidden_BLD, 2, axis=-1)
         sums = next_token_loss_sums(model, hidden_BLD, batch['targets'], batch['weights'])
-        if 'unigram_losses' in batch:  # validation batches have a unigram model's losses on the same tokens
+        if 'unigram_losses' in batch:  # Validation batches also contain a unigram model's losses on the same tokens.
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
         of_layers = {term: {'loss': total} for term, total in told.items()}
         if back_BLD is None:

@@ -64,7 +64,8 @@ SETTINGS = {
         thickness=0.5,
         margins=(1,),
         disc_radius=1.5,
-        continuity=0.7,  # a lower continuity, so that the positions of the discs reveal less about the label
+        # This continuity is lower than at other sizes, so that the positions of the discs reveal less about the label.
+        continuity=0.7,
         distractor_bars=0,
         contrasts=(75, 75, 100),
         greys=4,

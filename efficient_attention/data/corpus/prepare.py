@@ -81,8 +81,7 @@ def training_documents(config: DataConfig) -> Iterator[str]:
 
 
 def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
-    """Returns the tokenizer file of a config as a tokenizer, after checks; returns None if the config asks to train
-    one.
+    """Loads and checks the tokenizer file that a config names; returns None if the config asks to train a tokenizer.
 
     With `is_text_to_text`, it may lack an encoder's special tokens, and have more or fewer pieces than `vocab_size`.
     """

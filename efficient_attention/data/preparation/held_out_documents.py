@@ -53,8 +53,8 @@ def more_documents_advice(source: str) -> str:
 
 
 def split_counts(manifest: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns (training, held-out) documents and (training, held-out) tokens, from the manifest of a prepared corpus or
-    text."""
+    """Returns the numbers of training and held-out documents, and of training and held-out tokens, from the manifest of
+    a prepared corpus or text."""
     train, held_out = manifest['counts']['train'], manifest['counts']['held_out']
     return (train['documents'], held_out['documents']), (train['tokens'], held_out['tokens'])
 

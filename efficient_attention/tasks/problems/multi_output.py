@@ -44,7 +44,7 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
     def predict_from_outputs(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, float] | None]:
-        """Returns the number of each name for each example, from the mean logits over its rows."""
+        """Returns {name: number} for each example, computed from the mean logits over the rows of the example."""
         means = mean_logits(len(examples), features, outputs)
         return [None if logits is None else self._named_outputs(logits) for logits in means]
 
