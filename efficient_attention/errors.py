@@ -6,7 +6,7 @@ import os
 import sys
 from typing import cast
 
-MOST_LETTERS = 4000  # most characters of a printed line
+MOST_LETTERS = 4000  # maximum number of characters of a printed line
 KINDS_IN_WORDS: dict[type, str] = {  # type of a value -> its name in error messages
     str: 'a text',
     int: 'a whole number',

@@ -51,7 +51,7 @@ def adaptive_softmax_loss_sums(
         place_Bc: Array,
         weights_Bc: Array,
     ) -> dict[str, Array]:
-        if is_axis_sharded('L'):  # Otherwise each device would compute the full chunk.
+        if is_axis_sharded('L'):  # Without sharded positions, each device would compute the full chunk.
             hidden_BcE = shard_activations(hidden_BcE, 'BLE')
         losses_Bc, is_correct_Bc = adaptive_softmax_losses(clusters, hidden_BcE, cluster_Bc, place_Bc)
         return weighted_sums(losses_Bc, is_correct_Bc, weights_Bc)
@@ -66,7 +66,8 @@ def adaptive_softmax_loss_sums(
 def adaptive_softmax_losses(
     clusters: tuple[VocabularyCluster, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array
 ) -> tuple[Array, Array]:
-    """Returns each target's loss, and whether it is the most probable word of its cluster and the first cluster."""
+    """Returns each target's loss, and whether the target is the most probable word among its own cluster and the first
+    cluster."""
     first, *tails = clusters
     logits_BLn = first.logits(hidden_BLE)
     words = logits_BLn.shape[-1] - len(tails)
@@ -86,7 +87,8 @@ def adaptive_softmax_losses(
 
 
 def tail_losses(tail: VocabularyCluster, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:
-    """Returns each target's log-probability within a tail cluster, and whether it is the most probable word there."""
+    """Returns each target's log-probability within a tail cluster, and whether the target is the most probable word of
+    that cluster."""
     logits_BLn = tail.logits(hidden_BLE)
     log_p_BL = take_target_logits(logits_BLn, place_BL) - jax.nn.logsumexp(logits_BLn, axis=-1)
     return log_p_BL, logits_BLn.argmax(axis=-1) == place_BL
@@ -109,5 +111,6 @@ def target_cluster_and_index(targets_BL: Array, clusters: tuple[VocabularyCluste
 
 
 def take_target_logits(logits_BLn: Array, place_BL: Array) -> Array:
-    """Returns the logit of each position's target, [B, L], at the index `place_BL`."""
+    """Returns the logit of each position's target, [rows, positions], given the target's index `place_BL` among the
+    logits."""
     return jnp.take_along_axis(logits_BLn, place_BL[..., None], axis=-1)[..., 0]

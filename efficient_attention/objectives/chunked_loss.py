@@ -49,7 +49,8 @@ def chunked_sums(
 
 
 def split_into_position_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:
-    """Returns an array [B, L, ...] as chunks of positions [chunks, B, chunk, ...], zero-padded at the end."""
+    """Splits an array [rows, positions, ...] into chunks of positions, [chunks, rows, chunk length, ...]; pads the end
+    with zeros."""
     batch, length = x.shape[:2]
     chunks = -(-length // chunk)
     padded = jnp.pad(x, ((0, 0), (0, chunks * chunk - length), *((0, 0),) * (x.ndim - 2)))

@@ -189,17 +189,18 @@ class Distillation(OutputObjective):
 
 
 def is_same_text(batch: Batch) -> Array:
-    """Returns bool [B, L, L]: whether two tokens of a row belong to the same text. B counts each choice as a row."""
+    """Returns whether two tokens of a row belong to the same text: bool [rows, tokens, tokens]; each choice counts as a
+    row."""
     segments_BL = batch['segments'].reshape(-1, batch['segments'].shape[-1])
     return (segments_BL[:, :, None] == segments_BL[:, None, :]) & (segments_BL > 0)[:, :, None]
 
 
 def is_token(batch: Batch) -> Array:
-    """Returns bool [B, L]: whether a position is not padding. B counts each choice as a row."""
+    """Returns whether a position has a token, not padding: bool [rows, positions]; each choice counts as a row."""
     return batch['segments'].reshape(-1, batch['segments'].shape[-1]) > 0
 
 
-# ---- Loss terms that compare student and teacher, summed over a batch; logits are q k / sqrt(K) within a text. ----
+# ---- Loss terms that compare student and teacher, summed over a batch. Attention logits are scaled dot products. ----
 
 
 def soft_target_kl(
@@ -257,6 +258,7 @@ def attention_relations_kl_sum(student: tuple[Array, Array], teacher: tuple[Arra
 
 
 def scaled_dot_products(left_NBLHK: Array, right_NBMHK: Array) -> Array:
-    """Returns float32 dot products [N, B, H, L, M] of all pairs of vectors, divided by the root of their width."""
+    """Returns the dot products of all pairs of a left and a right vector, divided by the root of their width: float32
+    [layers, rows, heads, left, right]."""
     left_NBLHK, right_NBMHK = left_NBLHK.astype(jnp.float32), right_NBMHK.astype(jnp.float32)
     return jnp.einsum('NBLHK,NBMHK->NBHLM', left_NBLHK, right_NBMHK) / math.sqrt(left_NBLHK.shape[-1])

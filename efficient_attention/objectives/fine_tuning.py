@@ -76,7 +76,7 @@ def is_labelled(batch: Batch) -> bool:
 
 
 def tag_weights(batch: Batch) -> Array:
-    """Returns the weight of each token, [B, L]: the weight of its row if the token has a tag, otherwise 0."""
+    """Returns the weight of each token, [rows, tokens]: the weight of its row if the token has a tag, otherwise 0."""
     return batch['weights'][:, None] * (batch['labels'] >= 0).astype(jnp.float32)
 
 
@@ -96,7 +96,8 @@ def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array)
 
 
 def support_loss(logits_BL: Array, labels_BL: Array, weights_B: Array) -> Array:
-    """Returns the binary cross-entropy of sentence markers, a mean within each row and a weighted sum over rows.
+    """Returns the binary cross-entropy of sentence markers: the mean over the markers of each row, summed over rows
+    with the rows' weights.
 
     Labels are 0 and 1 at markers, -1 elsewhere.
     """

@@ -66,7 +66,7 @@ class LanguageModelling(Objective):
         if self.is_two_way:
             hidden_BLD, back_BLD = jnp.split(hidden_BLD, 2, axis=-1)
         sums = next_token_loss_sums(model, hidden_BLD, batch['targets'], batch['weights'])
-        if 'unigram_losses' in batch:  # validation batches have a unigram model's losses on the same tokens
+        if 'unigram_losses' in batch:  # Validation batches also contain a unigram model's losses on the same tokens.
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
         of_layers = {term: {'loss': total} for term, total in told.items()}
         if back_BLD is None:
@@ -76,7 +76,8 @@ class LanguageModelling(Objective):
 
 
 def backward_weights(batch: Batch) -> Array:
-    """Returns the weight of predicting each token t backwards, from token t + 1 and later tokens, float32 [B, L - 1].
+    """Returns the weight of the backward prediction of each token, from the tokens after it: float32 [rows, tokens -
+    1].
 
     It is the weight of token t + 1, or 0 if the tokens belong to different texts. A row's last token has no later token
     in the row.

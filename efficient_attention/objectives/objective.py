@@ -27,14 +27,16 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the total weight of each loss term's examples, by which the loops divide the term's sums, in float32.
+        """Returns the total weight of each loss term's examples, in float32; the loops divide the term's sums by this
+        weight.
 
-        It needs no model.
+        The weights do not depend on the model.
         """
 
     @abc.abstractmethod
     def sums(self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0) -> tuple[Sums, Any]:
-        """Returns each loss term's weighted sums over the batch, including 'loss', and the `carry` for the next batch.
+        """Returns each loss term's weighted sums over the batch, including 'loss', and the state to carry to the next
+        batch.
 
         Args:
             model: the model to evaluate.
@@ -45,7 +47,8 @@ class Objective(abc.ABC):
         """
 
     def loss_factor(self, term: str) -> float:  # noqa: ARG002  in most objectives all terms have factor 1
-        """Returns the factor of a loss term's mean in the total loss; metrics are not multiplied."""
+        """Returns the factor by which a loss term's mean is multiplied in the total loss; metrics are not
+        multiplied."""
         return 1.0
 
     def metric_names(self, of_task: frozenset[str]) -> frozenset[str]:
@@ -56,11 +59,13 @@ class Objective(abc.ABC):
         return of_task
 
     def initial_auxiliary_params(self, rng: Array) -> Any:  # noqa: ARG002  most objectives have no extra arrays
-        """Returns the initial values of trained arrays outside the model, or None if there are none."""
+        """Returns the initial values of the objective's own trained arrays, such as projections, or None if it has
+        none."""
         return None
 
     def with_auxiliary_params(self, beside: Any) -> Self:  # noqa: ARG002
-        """Returns the objective with the current values of its trained arrays outside the model."""
+        """Returns the objective with the given values of its own trained arrays, which are no parameters of the
+        model."""
         return self
 
     def initial_carry(self, rows: int) -> Any:  # noqa: ARG002  most objectives carry nothing
@@ -69,11 +74,11 @@ class Objective(abc.ABC):
 
 
 class OutputObjective(Objective):
-    """An objective computed only from the outputs that the model gives for each row, as predictions are."""
+    """An objective that, like predictions, is computed only from the model's outputs for each row."""
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns each loss term's weighted sums from the model's outputs, which are arrays [B, ...] by name."""
+        """Returns each loss term's weighted sums from the model's outputs, which are arrays [rows, ...] by name."""
 
     def outputs_and_sums(self, model: Any, batch: Batch) -> tuple[Mapping[str, Array], Sums]:
         """Returns the model's outputs per row, without dropout, and the loss terms' weighted sums."""

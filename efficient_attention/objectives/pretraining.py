@@ -38,7 +38,7 @@ class Pretraining(Objective):
         tokens_BP, weights_BP = batch['masked_tokens'], batch['masked_weights']
         losses_BP = cross_entropy(logits_BPV, tokens_BP)
         sums = {'masked_lm': weighted_sums(losses_BP, is_top_prediction(logits_BPV, tokens_BP), weights_BP)}
-        if 'unigram_losses' in batch:  # validation batches have a unigram model's losses on the same tokens
+        if 'unigram_losses' in batch:  # Validation batches also contain a unigram model's losses on the same tokens.
             sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * weights_BP).sum()
         if self.has_pairs:
             logits_BC, labels_B = outputs['pair'], batch['pair_labels']

@@ -43,7 +43,7 @@ def teacher_states_for_batch(arrays: dict[str, Array], rows: int) -> Batch:
 
 
 def move_rows_first(array: Float[Array, '...'], rows: int) -> Float[Array, '...']:
-    """Reshapes an array [layers, encoder rows, ...] to [rows, encoder rows per row, layers, ...]."""
+    """Reshapes an array [layers, encoder rows, ...] to [batch rows, encoder rows per batch row, layers, ...]."""
     array = array.swapaxes(0, 1)
     return array.reshape(rows, -1, *array.shape[1:])
 

@@ -78,7 +78,8 @@ class ArenaPretrainingTask(PretrainingTask):
 
     @functools.cached_property
     def unigram_losses_V(self) -> np.ndarray:  # type: ignore[override]  # computed at first use
-        """Returns float32 [V]: the loss of each token id, in nats, under a unigram model of the training rows."""
+        """Returns the loss of each token id, in nats, under a unigram model of the training rows: float32 [vocabulary
+        size]."""
         counts_V = np.zeros(self.encoder.size, np.int64)
         for index in range(self.rows.count):
             counts_V += np.bincount(self.rows.token_ids(index), minlength=self.encoder.size)

@@ -46,7 +46,8 @@ class DenoisingTask(EncoderDecoderTask):
         self.set_up_from_config(config)
         loaded = load_config_tokenizer(config.data, is_text_to_text=True)
         if loaded is not None:
-            self.checked_special_ids(loaded)  # raises before the corpus is prepared with an unsuitable tokenizer
+            # This call raises InputError for an unsuitable tokenizer before the corpus is prepared.
+            self.checked_special_ids(loaded)
         self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
         self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
         ids, begin = self.checked_special_ids(self.tokenizer)
@@ -91,7 +92,7 @@ class DenoisingTask(EncoderDecoderTask):
         if self.has_spans:
             sentinels = np.array(ids.sentinels[: self.spans], np.int32)
             return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
-        assert ids.mask is not None  # otherwise `checked_special_ids` has already raised
+        assert ids.mask is not None  # Without a mask, `checked_special_ids` has already raised InputError.
         return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property

@@ -60,7 +60,8 @@ class LanguageModellingTask(Task):
             )
         self.check_evaluation()
         if has_held_out(data.held_out, evaluation.split):
-            self.evaluation_batches(0, 1)  # raises now if the split is too small, instead of at the first evaluation
+            # This call raises InputError now if the split is too small, instead of at the first evaluation.
+            self.evaluation_batches(0, 1)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'text': self.text.fingerprint}
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)

@@ -44,7 +44,7 @@ class PretrainingTask(Task):
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
         if has_held_out(data.held_out, config.eval.split):
-            # raises now if the held-out split is too small, instead of at an evaluation
+            # This call raises InputError now if the held-out split is too small, instead of at an evaluation.
             evaluation_row_count(self.corpus, data, seed)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'corpus': self.corpus.fingerprint}
@@ -150,6 +150,7 @@ class PretrainingTask(Task):
 
 
 def unigram_losses(counts_V: np.ndarray) -> np.ndarray:
-    """Returns float32 [V]: -log p(token) in nats under a unigram model with add-one smoothing."""
+    """Returns each token's loss, -log p(token) in nats, under a unigram model with add-one smoothing: float32
+    [vocabulary size]."""
     smoothed = counts_V.astype(np.float64) + 1.0
     return -np.log(smoothed / smoothed.sum()).astype(np.float32)

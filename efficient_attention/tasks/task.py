@@ -74,7 +74,8 @@ class Task(abc.ABC):
 
     @property
     def evaluation_protocol(self) -> dict[str, str | int]:
-        """Returns how the held-out split is evaluated, for the evaluation result; empty if there is only one way."""
+        """Returns a description of how the held-out split is evaluated, for the evaluation result; empty if there is
+        only one way."""
         return {}
 
     @abc.abstractmethod

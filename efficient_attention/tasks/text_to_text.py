@@ -98,7 +98,8 @@ class TextToTextTask(EncoderDecoderTask):
         return self.make_tokenizer(data, (0,)), target
 
     def make_tokenizer(self, data: DataConfig, sides: tuple[int, ...]) -> Tokenizer:
-        """Returns the tokenizer of a file, or trains one on sources (0), targets (1) or both of the training pairs."""
+        """Loads the tokenizer that the config names, or trains one on the sources (0 in `sides`) and targets (1 in
+        `sides`) of the training pairs."""
         tokenizer = load_config_tokenizer(data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer
@@ -226,7 +227,7 @@ class TextToTextTask(EncoderDecoderTask):
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
 
     def filler_pieces_note(self) -> str:
-        """Returns a note if most pieces of the vocabulary only fill it up and are never used, otherwise ''."""
+        """Returns a note if most pieces of the vocabulary are fillers, which are never used; otherwise ''."""
         pieces = self.tokenizer.get_vocab(with_added_tokens=True)
         found = len(unused_ids(pieces))
         if 2 * found < len(pieces):
@@ -279,14 +280,15 @@ def name_target_fields_in_errors() -> Iterator[None]:
 
 
 def source_padded_lengths(config: RunConfig) -> tuple[int, ...]:
-    """Returns, in rising order, the lengths to which a source is padded if its evaluation batch has no other row."""
+    """Returns the lengths to which a source can be padded if it is the only row of an evaluation batch, shortest
+    first."""
     most = config.data.length
     rows = DenoisingTask.without_data(config).lengths[:1] if config.has_noise else config.pairs.buckets
     return tuple(sorted({min(length, most) for length in rows} | {most}))
 
 
 def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> None:
-    """Raises InputError if there are source prefixes, but not exactly one per dataset of a split."""
+    """Raises InputError if source prefixes are given, but not exactly one for each dataset of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
             raise InputError(

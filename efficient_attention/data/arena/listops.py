@@ -25,7 +25,7 @@ DIGITS, CLOSE = 10, 14  # Words 0 to 9 are the digits, words 10 to 13 the operat
 DEEPEST = 10  # depth of the tree, counted from 1, at which every node is a digit
 MOST_ARGUMENTS = 10
 OPERATOR_SHARE = 0.25
-# most trees to sample per row; for a test row, about 1 in 100 has a length that Long Range Arena allows
+# maximum number of trees sampled for a row; for a test row, about 1 tree in 100 has a length that the benchmark allows
 MOST_TREES = 20_000
 RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
 BLOCK = 1024  # how many random numbers are generated at once

@@ -22,8 +22,9 @@ TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_tes
 # The files put parentheses around an operator and each argument. Models never see them.
 PARENTHESES = str.maketrans('()', '  ')
 NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
-TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}  # tenths of the images, in the order of the metadata files
-FIELDS = 4  # fields of a metadata line that are used: folder, file, number, label
+# split -> (first tenth, end) of all images, in the order of the metadata files
+TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}
+FIELDS = 4  # number of fields of a metadata line that are read: folder, file, number, label
 
 
 class LabelledImagePath(NamedTuple):
@@ -72,8 +73,8 @@ def pathfinder_metadata_files(folder: Path) -> tuple[Path, ...]:
 
 
 def pathfinder_image_paths(folder: Path, split: str) -> list[LabelledImagePath]:
-    """Returns the images of a split; of the images in the order of the metadata files, 80 % are train, the next 10 %
-    dev, the last 10 % test.
+    """Returns the images of a split. In the order of the metadata files, the first 80 % of all images are train, the
+    next 10 % dev, the last 10 % test.
 
     Raises:
         InputError: there is no metadata file, or a line has an unknown form; the message names file and line.

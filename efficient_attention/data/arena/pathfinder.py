@@ -42,7 +42,7 @@ from efficient_attention.errors import InputError, is_whole_number, require, req
 DIFFICULTIES = ('easy', 'intermediate', 'hard')
 BARS = (6, 9, 14)  # published numbers of bars per snake, by difficulty
 SETTINGS = {
-    # Sizes 16 and 20 are not in the original. They have too few pixels for distractors and for as many bars.
+    # Sizes 16 and 20 are not in the original. They have too few pixels for distractors and for the published numbers.
     16: PathfinderGeometry(
         size=16,
         padding=1,
@@ -64,7 +64,8 @@ SETTINGS = {
         thickness=0.5,
         margins=(1,),
         disc_radius=1.5,
-        continuity=0.7,  # a lower continuity, so that the positions of the discs reveal less about the label
+        # This continuity is lower than at other sizes, so that the positions of the discs reveal less about the label.
+        continuity=0.7,
         distractor_bars=0,
         contrasts=(75, 75, 100),
         greys=4,
@@ -133,8 +134,9 @@ class PathfinderImage(NamedTuple):
 
     pixels: np.ndarray  # grey values, uint8 [size, size]
     label: int  # 1 if both discs lie on the same snake, else 0
-    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] per snake: tail and head of each bar, in order
-    distractors: tuple[np.ndarray, ...]  # int64 [bars, 2, 2] per distractor snake that fitted into the image
+    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] for each snake: tail and head of each bar, in order
+    # int64 [bars, 2, 2] for each distractor that fitted into the image: tail and head of each bar
+    distractors: tuple[np.ndarray, ...]
     discs: np.ndarray  # int64 [2, 2]: the tail of a snake's first bar, and the head of a snake's last bar
     margin: int  # margin around a bar, in pixels; the gap between two bars is about twice as wide
 

@@ -18,10 +18,11 @@ from efficient_attention.errors import InputError
 
 DRAWS = 3  # how many samples of a next bar may fail before the attempt to grow a snake fails
 DISTRACTOR_STARTS = 5  # attempts to place a distractor before it is left out
-LEAST_FREE = 0.01  # least share of all cells in which a distractor can start; with fewer free cells, it does not start
-FIRST_ATTEMPTS = 32  # attempts in parallel at first; doubled each time, up to MOST_ATTEMPTS
+# minimum share of cells in which a distractor can start; with a smaller share, an attempt to place it fails
+LEAST_FREE = 0.01
+FIRST_ATTEMPTS = 32  # number of parallel attempts in the first try; each further try doubles it, up to MOST_ATTEMPTS
 MOST_ATTEMPTS = 512
-# most attempts per pair of snakes; the hardest published case, 64 x 64 pixels and 14 bars, needs about 3,000
+# maximum number of attempts per pair of snakes; the hardest published case (64 x 64 pixels, 14 bars) needs about 3,000
 MOST_STARTS = 2**18
 
 # TAKEN marks cells within a margin of a bar. In CLOSED cells no bar may end.
@@ -36,20 +37,20 @@ class PathfinderGeometry:
 
     size: int
     padding: int  # width of the border that has no bars
-    seed_distance: int  # distance between the first tails of the two snakes
+    seed_distance: int  # distance between the tails of the two snakes' first bars
     bar_length: int
     thickness: float
     margins: tuple[int, ...]  # possible widths of half the gap between two bars; each image uses one width
     disc_radius: float
-    continuity: float  # A bar turns by less than 90 degrees / continuity from the previous bar.
+    continuity: float  # A bar turns by less than (90 / continuity) degrees from the direction of the previous bar.
     distractor_bars: int  # number of bars of all distractors of an image together
     contrasts: tuple[int, int, int]  # contrasts of snakes, distractors and discs, in per cent
     greys: int = 256  # number of grey levels, equally spaced from 0 to 255
 
     @property
     def border_width(self) -> int:
-        """Returns the least distance between the first snake's start and the image's edge: 2 x `seed_distance`, or less
-        in small images."""
+        """Returns the minimum distance between the first snake's start and the image's edge: 2 x `seed_distance`, or
+        less in small images."""
         return min(2 * self.seed_distance, self.size // 2 - 2)
 
 
@@ -66,16 +67,18 @@ class SnakeShapeTables:
     stride: int  # number of cells in a row of the board
     first: int  # index on the board of the image's first cell
     empty: np.ndarray  # uint8 [cells]: marks of a board that has no bars yet
-    second_seeds: np.ndarray  # int64 [360]: moves from the first snake's first tail to the second snake's first tail
+    # int64 [360]: moves from the tail of the first snake's first bar to the tail of the second snake's first bar
+    second_seeds: np.ndarray
     seed_shapes: np.ndarray  # int64 [360]: index in `moves` of a first bar's shape, by its direction in degrees
     # int64 [360]: moves from a first bar's head to its pivot, the centre of the circle of possible heads
     seed_pivots: np.ndarray
     # int64 [360]: moves from a bar's pivot (centre of the circle of possible heads) to the next bar's pivot
     next_pivots: np.ndarray
     heads: np.ndarray  # int64 [candidates]: moves from a bar's pivot to each of its possible heads
-    head_shapes: np.ndarray  # int64 [candidates]: index in `moves` of the bar's shape, by its head
-    head_degrees: np.ndarray  # int64 [candidates]: direction of the bar in degrees, by its head
-    weights: np.ndarray  # int32 [360, candidates]: sampling weights of the heads, by the direction of the previous bar
+    head_shapes: np.ndarray  # int64 [candidates]: for each possible head, the index in `moves` of the bar's shape
+    head_degrees: np.ndarray  # int64 [candidates]: for each possible head, the bar's direction in degrees
+    # int32 [360, candidates]: sampling weight of each possible head, for each direction of the previous bar
+    weights: np.ndarray
     moves: np.ndarray  # int64 [shapes]: moves from a bar's tail to its head
     # int64 [shapes, cells]: cells within a margin of a bar, relative to its head; cells may repeat
     footprints: np.ndarray
@@ -133,7 +136,7 @@ def snake_shape_tables(setting: PathfinderGeometry, margin: int) -> SnakeShapeTa
 
 
 def _padded_table(rows: Iterable[np.ndarray]) -> np.ndarray:
-    """Returns arrays of unequal length as one table, an array per row; shorter arrays are padded with their first
+    """Stacks arrays of unequal length as the rows of one array; each shorter array is padded with its own first
     value."""
     rows = list(rows)
     longest = max(map(len, rows))
@@ -141,10 +144,11 @@ def _padded_table(rows: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _empty_occupancy_board(setting: PathfinderGeometry, around: int, margin: int) -> np.ndarray:
-    """Returns a board without bars: bars avoid the border, their margins may enter it, and heads stay a margin away
+    """Returns the marks of a board without bars: bars must stay out of the border, and heads at least one margin away
     from it.
 
-    A tail may be closer to the border than a head; otherwise snakes could not turn near the edge.
+    The margins around bars may enter the border. A tail may be closer to the border than a head; otherwise snakes could
+    not turn near the edge.
     """
     cells = np.full((setting.size + 2 * around,) * 2, EVERY_SNAKE, np.uint8)
     inside = slice(around + setting.padding - margin, margin - around - setting.padding)
@@ -240,7 +244,7 @@ def _grow_snakes(
     degrees, origins = seeds.degrees.copy(), alive * boards.shape[1]
     heads = seeds.tails + shapes.moves[shapes.seed_shapes[degrees]]
     pivots = heads + shapes.seed_pivots[degrees] + origins
-    # indices over the boards of all attempts; the return statement subtracts each board's start
+    # Cell numbers run over the boards of all attempts. The return statement subtracts the first number of each board.
     chains = np.zeros((snakes, bars, attempts, 2), np.int64)
     chains[:, 0] = np.stack([seeds.tails, heads], axis=-1) + origins[:, None]
     for this in range(snakes if snakes > 1 else 0):
@@ -271,8 +275,8 @@ def _sample_next_heads(
     before: np.ndarray,
     taken: int,
 ) -> np.ndarray:
-    """Samples the head of the next bar for each attempt: int64 [attempts], candidate numbers; -1 if no candidate is
-    free.
+    """Samples the next bar's head for each attempt; returns the number of the chosen candidate, or -1 if no candidate
+    is free: int64 [attempts].
 
     Args:
         marks: uint8 [cells of all boards].
@@ -299,7 +303,7 @@ def _sample_next_heads(
 
 
 def _mark_occupied_cells(shapes: SnakeShapeTables, marks: np.ndarray, bars: np.ndarray, snake: int) -> None:
-    """Marks bars, int64 [bars, 2], as obstacles for one snake; there is at most one bar per board."""
+    """Marks bars, int64 [bars, 2], as obstacles for one snake; each of the parallel boards gets at most one bar."""
     shape = np.searchsorted(shapes.moves, bars[:, 1] - bars[:, 0])
     marks[bars[:, 1, None] + shapes.surroundings[shape]] |= shapes.surrounding_marks[shape] << 2 * snake
 

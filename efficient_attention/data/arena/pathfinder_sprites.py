@@ -15,7 +15,7 @@ DEGREES = 360
 DECIMALS = 9  # Sines and distances are rounded to 9 decimals before they are compared or rounded to cells.
 ANTIALIAS = 2  # Shapes are drawn at twice their size, then shrunk.
 AROUND = 4  # cells of margin around a shape, so that shrinking cuts nothing off; Lanczos reads three cells to each side
-STRAIGHT_ON = 2**20  # weight of a next bar that continues straight on
+STRAIGHT_ON = 2**20  # sampling weight of a next bar that continues in the same direction
 
 Vector = tuple[int, int]
 
@@ -29,7 +29,8 @@ class Sprite(NamedTuple):
 
 
 def moves_per_degree(distance: int) -> np.ndarray:
-    """Returns the offset after a move by `distance` cells in each whole degree: int64 [360, 2], rows and columns.
+    """Returns the offset of a move by `distance` cells in the direction of each whole degree: int64 [360, 2], rows and
+    columns.
 
     A negative distance moves backwards.
     """
@@ -50,10 +51,11 @@ def directions_in_degrees(offsets: np.ndarray) -> np.ndarray:
 
 
 def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
-    """Returns sampling weights of the next bar: int64 [360, degrees], by the previous bar's direction and the next
-    bar's direction.
+    """Returns the sampling weight of each candidate for the next bar, for each direction of the previous bar: int64
+    [360, candidates].
 
-    A weight is cos^2(min(continuity x turn, 90 degrees)), rounded to a whole number of units 1 / STRAIGHT_ON.
+    `degrees` are the directions of the candidates. A weight is cos^2(min(continuity x turn, 90 degrees)), rounded to a
+    whole number of units 1 / STRAIGHT_ON.
     """
     turns = np.abs((np.arange(DEGREES)[:, None] - degrees + DEGREES // 2) % DEGREES - DEGREES // 2)
     angles = np.minimum(continuity * turns, 90.0) * (math.pi / 180)
@@ -101,8 +103,8 @@ def _directions(count: int) -> np.ndarray:
 
 
 def _line_center(width: int) -> float:
-    """Returns the offset of a line's centre, in pixels of the enlarged drawing: between two pixels if its width is
-    even."""
+    """Returns the offset of a line's centre from a pixel's centre, in pixels of the enlarged drawing: 0 for an odd line
+    width, 0.5 for an even one."""
     return 0.0 if width % 2 else 0.5
 
 

@@ -23,11 +23,11 @@ from efficient_attention.data.preparation.held_out_documents import document_has
 from efficient_attention.data.sources.text_source import open_source
 from efficient_attention.errors import InputError
 
-# A hash of a document's text selects its split. The test split has twice as many documents as dev,
-# because an accuracy on few documents is uncertain, however many pairs are sampled from them.
+# A hash of a document's text selects its split. The test split has twice as many documents as the dev split.
+# With few documents, a test accuracy is uncertain, however many pairs are sampled from them.
 TENTHS = {'train': range(7), 'dev': range(7, 8), 'test': range(8, 10)}
 SOURCE = 'source of passages'  # name of the passages' source in error messages
-LONG = 20_000  # From this length in bytes on, both ends of a document are removed.
+LONG = 20_000  # If a document has at least this many bytes, both of its ends are removed.
 EDGE = 20  # one twentieth of a long document is removed at each end
 
 
@@ -44,7 +44,8 @@ class PassagePairSampler:
     length: int
 
     def row(self, seed: int, split: str, index: int) -> ArenaRow:
-        """Returns the pair with number `index`; all documents are equally likely, and so are both classes."""
+        """Returns the pair with number `index`; all documents are equally likely, and both classes are equally
+        likely."""
         rng = row_random_generator(seed, split, index)
         label, first = int(rng.integers(2)), int(rng.integers(len(self.documents)))
         if label:

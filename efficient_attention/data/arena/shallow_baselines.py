@@ -69,8 +69,8 @@ def root_operator_baseline(train: Rows) -> Predict:
 
 
 def root_digits_baseline(train: Rows) -> Predict:
-    """Fits a ListOps baseline that applies the root operator to the digits directly under it. If there are no such
-    digits, predicts as `root_operator_baseline`."""
+    """Fits a ListOps baseline that applies the root operator to the digits directly under it. Without such digits, it
+    predicts as `root_operator_baseline`."""
     otherwise = root_operator_baseline(train)
 
     def predict(rows: Rows) -> np.ndarray:
@@ -103,8 +103,8 @@ def most_common_value_baseline(train: Rows) -> Predict:
 
 
 def trigram_baseline(train: Rows) -> Predict:
-    """Fits a linear model on byte 3-grams; its features are their shares in one text, or the similarity of two
-    texts."""
+    """Fits a linear model on byte 3-grams. For single texts, the features are the shares of the 3-grams; for pairs, the
+    feature is the similarity of the two texts."""
     return linear_model(trigram_features, train)
 
 
@@ -154,8 +154,8 @@ def disc_places(rows: Rows) -> np.ndarray:
 
 
 def trigram_features(rows: Rows) -> scipy.sparse.csr_array:
-    """Returns features of byte 3-grams: the square roots of their shares in a text, [rows, buckets]; for two texts the
-    inner product, [rows, 1]."""
+    """Returns the square roots of the shares of byte 3-grams in each text, [rows, buckets]; for pairs of texts, the
+    inner product of these features of both texts, [rows, 1]."""
     sides = [_hashed_trigram_counts([row.texts[side] for row in rows]) for side in range(len(rows[0].texts))]
     if len(sides) == 1:
         return sides[0]

@@ -29,7 +29,7 @@ class HostBatchShard:
         return self.batch_size // self.process_count
 
     def global_position(self, row: int) -> int:
-        """Converts a row number of this process, counted over its blocks of all steps, to the row's position in the
-        sequence of global batches."""
+        """Converts a row number of this process, which counts the rows that the process reads over all steps, to the
+        row's position in the sequence of global batches."""
         step, row_of_block = divmod(row, self.rows)
         return step * self.batch_size + self.process_index * self.rows + row_of_block

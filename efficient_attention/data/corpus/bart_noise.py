@@ -59,8 +59,11 @@ class BartNoise(Noise):
 
 
 def permute_sentences(starts: np.ndarray, tokens: int, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns the token positions 0 ... tokens - 1 after shuffling a random share of the sentences, rounded up;
-    sentences begin at `starts`."""
+    """Shuffles a random share of a text's sentences, rounded up to whole sentences; returns the positions of all tokens
+    in the new order.
+
+    Sentences begin at `starts`; the text has `tokens` tokens.
+    """
     chosen = rng.permutation(len(starts))[: math.ceil(share * len(starts))]
     order = np.arange(len(starts))
     order[chosen] = rng.permutation(chosen)

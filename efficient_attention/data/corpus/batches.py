@@ -42,13 +42,13 @@ class RowSource(Protocol):
     count: int  # number of rows in an epoch
 
     def training_row(self, position: int) -> Row:
-        """Returns the row at a position in training; positions continue from epoch to epoch."""
+        """Returns the training row at a position; positions count rows over all epochs."""
 
     def row(self, epoch: int, index: int) -> Row:
         """Returns the row with number `index` in an epoch."""
 
     def padding_row(self) -> Row:
-        """Returns a row of padding, with the arrays of any other row and no weight in any loss."""
+        """Returns a row of only padding, which has the same arrays as other rows and weight 0 in every loss."""
 
 
 # A batch with more than 16 epochs of rows is surely a mistake. This limit reports it before memory runs out.
@@ -64,7 +64,7 @@ def training_batches(
     steps: range,
     rows: RowSource | None = None,
 ) -> Iterator[Batch]:
-    """Yields the rows of each step's global batch that this process reads: arrays [batch_size / process_count, ...].
+    """Yields this process's rows of each global training batch: arrays [batch_size / process_count, ...].
 
     A caller may pass its own `rows`: rows of the train split that it has already planned, which takes time, or rows
     of another kind than for masked language models.
@@ -174,8 +174,8 @@ def _prefetched_batches(source: GrainRowSource, *, workers: int, prefetch: int) 
 def _load_in_workers(dataset: grain.IterDataset, workers: int, buffered: int) -> grain.IterDataset:
     """Returns a Grain dataset whose batches are built by worker processes; each worker buffers up to `buffered`
     batches."""
-    # Semaphores of earlier processes may be in reference cycles, so this call collects them first.
-    # If Python 3.12 freed them while it starts to track new ones, each would print a warning about a leak.
+    # Semaphores of ended processes may remain in reference cycles. This call frees them now.
+    # If Python 3.12 freed old semaphores while it starts to track new ones, it would print warnings about leaks.
     gc.collect()
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain reads absl flags, which are not parsed if the program is no absl app.
@@ -207,7 +207,8 @@ def _iterate_and_close(dataset: grain.IterDataset) -> Generator[Batch, None, Non
 
 @atexit.register
 def _close_unfinished() -> None:
-    """Ends the threads and workers of unfinished batches before the interpreter shuts down."""
+    """Closes unfinished generators of batches, which ends their threads and workers, before the interpreter shuts
+    down."""
     for batches in list(_unfinished):
         batches.close()
 

@@ -81,7 +81,7 @@ class SplitWriter:
         self._shard_starts = array.array('q')
         self._document = -1
         self._record_tokens, self._most_shard_bytes = record_tokens, shard_bytes
-        # bytes written to the open shard; the first value makes the first record open a shard
+        # number of bytes in the open shard; it starts at the limit, so that the first record opens a shard
         self._shard_bytes = shard_bytes
         self._writer: Any = None
         (folder / split).mkdir()
@@ -152,8 +152,8 @@ class SplitWriter:
 
 @contextlib.contextmanager
 def convert_disk_full_error() -> Iterator[None]:
-    """Raises an OSError in place of the RuntimeError that array_record raises on a full disk, as writing other files
-    does."""
+    """Converts the RuntimeError that array_record raises on a full disk to an OSError, which other writers of files
+    raise."""
     try:
         yield
     except RuntimeError as error:

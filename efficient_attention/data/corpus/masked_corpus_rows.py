@@ -49,7 +49,8 @@ class MaskedCorpusRows:
         return self._plans.get(self._static_copy_epoch(epoch), self._make_epoch_plan)
 
     def training_row(self, position: int) -> dict[str, np.ndarray]:
-        """Returns the row at a position in training over all epochs; each epoch has its own random order of rows.
+        """Returns the training row at a position, which counts rows over all epochs; each epoch has its own random
+        order of rows.
 
         Plans of later epochs may have more or fewer rows than `count`, because splits or packing differ. A longer plan
         omits some rows at random; a shorter plan repeats some.
@@ -77,7 +78,7 @@ class MaskedCorpusRows:
             raise kind(f'{where}: {one_line(error)}') from error
 
     def padding_row(self) -> dict[str, np.ndarray]:
-        """Returns a row of padding, with the arrays of any other row and all weights 0."""
+        """Returns a row of only padding, which has the same arrays as other rows and weight 0 everywhere."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._vocabulary.pad
         return row

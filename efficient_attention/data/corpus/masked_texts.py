@@ -32,8 +32,8 @@ class MaskedTexts:
         self._orders: TwoEpochCache[np.ndarray] = TwoEpochCache()
 
     def training_row(self, position: int) -> Row:
-        """Returns the row at a position in training over all epochs; each epoch contains all rows in another random
-        order."""
+        """Returns the training row at a position, which counts rows over all epochs; each epoch contains all rows in a
+        new random order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
@@ -57,7 +57,7 @@ class MaskedTexts:
         return len(self._texts[index]) > self._length
 
     def padding_row(self) -> Row:
-        """Returns a row of padding, with the arrays of any other row and all weights 0."""
+        """Returns a row of only padding, which has the same arrays as other rows and weight 0 everywhere."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._pad
         return row

@@ -19,7 +19,7 @@ from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.tokenizers.text_to_text_special_ids import SequenceSpecialIds
 from efficient_attention.errors import InputError
 
-SHORTEST = 2  # fewest tokens of a text to which noise is added
+SHORTEST = 2  # minimum number of tokens of a text to which noise is added
 
 
 class NoisedRows:
@@ -57,8 +57,8 @@ class NoisedRows:
         return source + self._ends.special_id_count, target + self._ends.special_id_count
 
     def training_row(self, position: int) -> dict[str, np.ndarray]:
-        """Returns the row at a position in training over all epochs; each epoch contains all rows in another random
-        order."""
+        """Returns the training row at a position, which counts rows over all epochs; each epoch contains all rows in a
+        new random order."""
         epoch, turn = divmod(position, self.count)
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
@@ -81,7 +81,7 @@ class NoisedRows:
         return self._padded_row(index, *map(self._ends.add_special_ids, pair))
 
     def padding_row(self) -> dict[str, np.ndarray]:
-        """Returns a row of padding, with the arrays of any other row and no weight in any loss."""
+        """Returns a row of only padding, which has the same arrays as other rows and weight 0 in every loss."""
         return self._padded_row(-1, np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     def tokens_and_sentence_starts(self, start: int, stop: int) -> TextToNoise:
@@ -116,8 +116,8 @@ class NoisedRows:
         )
 
     def _equal_length_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Cuts the split into texts of equal length that may cross documents; training has one text fewer, so that a
-        random offset can shift all texts."""
+        """Cuts the split into texts of equal length, which may cross document borders. Training has one text fewer, so
+        that a random offset can shift all texts."""
         most = self._noise.tokens
         starts = np.arange(max(1, self.token_count // most - 1) if is_training else -(-self.token_count // most)) * most
         stops = np.minimum(starts + most, self.token_count)
@@ -127,7 +127,7 @@ class NoisedRows:
     def _texts_of_whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
         """Cuts documents into texts of whole sentences, in the order of the split; a sentence that is too long is cut
         anywhere."""
-        # `cut_excerpts` needs a random generator. With a share of 0 for short excerpts, it has no effect.
+        # `cut_excerpts` needs a random generator, which has no effect if the share of short excerpts is 0.
         of_documents, rng = (
             np.asarray(self._corpus.document_starts),
             np.random.default_rng(0),

@@ -47,8 +47,8 @@ class PackingPlan:
 
 
 def plan_packing(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
-    """Plans the rows of an epoch: cuts all documents of a split into excerpts and packs them in random order. Reads
-    sentence lengths, no tokens."""
+    """Plans the rows of an epoch: cuts all documents of a split into excerpts and packs them in random order. It reads
+    only sentence lengths, not tokens."""
     before = cumulative_token_counts(corpus.sentence_lengths)
     document_starts = np.asarray(corpus.document_starts)
     longest = config.length - EXCERPT_SPECIALS
@@ -67,7 +67,8 @@ def plan_packing(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generat
 def packed_row(
     plan: PackingPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int
 ) -> dict[str, np.ndarray]:
-    """Returns a packed row before masking: tokens, segments, token_types (all 0) and positions, each int32 [L]."""
+    """Returns a packed row before masking: tokens, segments, token_types (all 0) and positions, each int32 [row
+    length]."""
     row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
     row['tokens'][:] = vocabulary.pad
     at = 0
@@ -109,8 +110,8 @@ def cut_excerpts(
 
 
 def _excerpt_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longest: int) -> np.ndarray:
-    """Returns where an excerpt ends: at the first sentence border at or after the target; if that is too long, at the
-    last border that fits; otherwise within a sentence."""
+    """Returns where an excerpt ends: at the first sentence border at or after the target length. If the excerpt is then
+    too long, it ends at the last border that fits, or else within a sentence."""
     reached = before[np.minimum(np.searchsorted(before, start + targets), len(before) - 1)]
     fitting = before[np.searchsorted(before, start + longest, side='right') - 1]
     return np.where(reached <= start + longest, reached, np.where(fitting > start, fitting, start + longest))

@@ -81,8 +81,7 @@ def training_documents(config: DataConfig) -> Iterator[str]:
 
 
 def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
-    """Returns the tokenizer file of a config as a tokenizer, after checks; returns None if the config asks to train
-    one.
+    """Loads and checks the tokenizer file that a config names; returns None if the config asks to train a tokenizer.
 
     With `is_text_to_text`, it may lack an encoder's special tokens, and have more or fewer pieces than `vocab_size`.
     """
@@ -155,7 +154,7 @@ def write_vocabulary_and_manifest(
         'source_sha256': parts.source_sha256,
         'tokenizer_sha256': file_sha256(folder / TOKENIZER),
         'held_out': config.held_out,
-        # The hash of the ids detects changes of rules and libraries that no other field detects.
+        # The hash of the ids detects changes of rules and libraries that no other field of the manifest detects.
         'content_sha256': parts.content_sha256,
     }
     manifest = {
@@ -188,7 +187,7 @@ class _SourceStatistics:
 
     characters: int
     hashes: array.array  # hash of each document, in the order of the source
-    threshold: int  # Documents with a smaller hash are held out.
+    threshold: int  # Documents whose hash is below this threshold are held out.
     documents: Callable[[], Iterable[str]]  # yields all documents; reads them from memory if the source is small
 
     def training_documents(self) -> Iterator[str]:

@@ -49,8 +49,8 @@ class PairPlan:
 
 
 def plan_pairs(corpus: CorpusSplit, config: DataConfig, rng: np.random.Generator) -> PairPlan:
-    """Plans the pairs of an epoch: cuts every document of a split into random sentence pairs. Reads sentence lengths,
-    no tokens.
+    """Plans the pairs of an epoch: cuts every document of a split into random sentence pairs. It reads only sentence
+    lengths, not tokens.
 
     Raises:
         InputError: next-sentence pairs need two documents, and the split has fewer.
@@ -88,8 +88,8 @@ def cumulative_token_counts(sentence_lengths: np.ndarray) -> np.ndarray:
 
 
 def sample_target_lengths(count: int, longest: int, short_probability: float, rng: np.random.Generator) -> np.ndarray:
-    """Samples a target length in tokens per document: `longest`, or for a share of the documents a uniform number in 2
-    ... longest."""
+    """Samples a target length in tokens for each document: a random length from 2 to `longest` for a given share of the
+    documents, otherwise `longest`."""
     is_short = rng.random(count) < short_probability
     return np.where(is_short, rng.integers(SHORTEST_TARGET, longest + 1, count), longest)
 
@@ -97,8 +97,8 @@ def sample_target_lengths(count: int, longest: int, short_probability: float, rn
 def pair_row(
     plan: PairPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Returns the row of a sentence pair before masking: tokens, segments, token_types, positions [L]; pair_labels,
-    pair_weights [].
+    """Returns the row of a sentence pair before masking: tokens, segments, token_types, positions [row length];
+    pair_labels, pair_weights [].
 
     A pair that is too long is cut as in BERT: token by token from the longer half, at a random end.
     """
@@ -139,8 +139,11 @@ class _ParallelDocumentWalk:
 
 
 def _next_sentence_pairs(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Forms next-sentence pairs; returns spans [pairs, 2, 3] and labels [pairs], with documents and sentences counted
-    over all non-empty documents."""
+    """Forms next-sentence pairs. Returns (document, first sentence, end sentence) of segments A and B, [pairs, 2, 3],
+    and whether B is random, [pairs].
+
+    Documents and sentences are counted over all non-empty documents.
+    """
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
@@ -158,8 +161,11 @@ def _next_sentence_pairs(walk: _ParallelDocumentWalk, rng: np.random.Generator) 
 
 
 def _sentence_order_pairs(walk: _ParallelDocumentWalk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Forms sentence-order pairs; returns spans [pairs, 2, 3] and labels [pairs], with documents and sentences counted
-    over all non-empty documents."""
+    """Forms sentence-order pairs. Returns (document, first sentence, end sentence) of segments A and B, [pairs, 2, 3],
+    and whether A and B are swapped, [pairs].
+
+    Documents and sentences are counted over all non-empty documents.
+    """
     spans, labels = [], []
     document, start = np.arange(len(walk.starts)), walk.starts
     while document.size:
@@ -186,8 +192,8 @@ def _random_second_segment(
     other: np.ndarray,
     other_start: np.ndarray,
 ) -> np.ndarray:
-    """Samples a segment B for each segment A, [pairs, 3]: from a random sentence of another document on, until the
-    target length is reached."""
+    """Samples a segment B from another document for each segment A: (document, first sentence, end sentence), [pairs,
+    3]. B ends where the pair reaches its target length."""
     document, start, middle = first
     chosen = (other * (len(walk.starts) - 1)).astype(np.int64)
     chosen += chosen >= document

@@ -77,11 +77,11 @@ def noised_lengths(tokens: int, density: float, mean_span: float) -> tuple[int, 
 
 
 def max_uncorrupted_tokens(room: tuple[int, int], density: float, mean_span: float) -> int:
-    """Returns the length of the longest text whose source and target fit into `room`, such as 568 tokens for T5's
-    limits of 511 and 113 tokens.
+    """Returns the length of the longest text whose source and target fit into `room`; for T5's limits of 511 source and
+    113 target tokens, this is 568 tokens.
 
     Args:
-        room: most tokens of a source and of a target, without begin and end tokens.
+        room: maximum number of tokens of a source and of a target, without begin and end tokens.
         density: see `SpanCorruption`.
         mean_span: see `SpanCorruption`.
 
@@ -92,7 +92,7 @@ def max_uncorrupted_tokens(room: tuple[int, int], density: float, mean_span: flo
     def fits(tokens: int) -> bool:
         return all(n <= most for n, most in zip(noised_lengths(tokens, density, mean_span), room, strict=True))
 
-    # The sum of both limits is a safe start, because source and target together are at least as long as the text.
+    # A text longer than the sum of both limits never fits: source and target together are at least as long as the text.
     found = next((tokens for tokens in range(sum(room), 1, -1) if fits(tokens)), 0)
     if not found:
         raise InputError(

@@ -57,7 +57,7 @@ class FeatureBatches:
 
     @functools.cached_property
     def choice_shape(self) -> tuple[int, ...]:
-        """Returns (A,), where A is the largest number of choices of a row; () if rows have no choices."""
+        """Returns the largest number of choices of a row, as the tuple (choices,), or () if rows have no choices."""
         return max(feature['tokens'].shape[:-1] for feature in self.features)
 
     def tokens_per_step(self) -> float:
@@ -68,7 +68,7 @@ class FeatureBatches:
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[Batch]:
-        """Yields the rows that this process reads of the training batches start_step:stop_step.
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`.
 
         Raises:
             InputError: there is no row, or the batch size is not a multiple of the number of processes.
@@ -78,15 +78,15 @@ class FeatureBatches:
             yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields the rows that this process reads of the evaluation batches; these contain every row once, the longest
-        rows first."""
+        """Yields this process's rows of the evaluation batches, which contain every row once, the longest rows
+        first."""
         block = HostBatchShard(self.batch_size, process_index, process_count)
         for rows in self.length_buckets.longest_first_batches(is_row_alone=self.is_row_alone):
             yield self.make_batch(rows, block)
 
     def make_batch(self, rows: np.ndarray, block: HostBatchShard) -> Batch:
-        """Builds the rows that this process reads of one batch, given the row numbers of the batch; it has the
-        arrays of `pad_and_stack_rows`."""
+        """Builds this process's rows of one batch, given the batch's row numbers; the arrays are described by
+        `pad_and_stack_rows`."""
         first = block.process_index * block.rows
         block_rows = rows[first : first + block.rows]
         shape = (block.rows, *self.padded_shape(rows))
@@ -95,7 +95,7 @@ class FeatureBatches:
         )
 
     def padded_shape(self, rows: np.ndarray) -> tuple[int, ...]:
-        """Returns the shape to which these rows are padded: (L,), with choices (A, L), with sentences (S, L)."""
+        """Returns the shape to which these rows are padded: (tokens,), or (choices, tokens), or (sentences, tokens)."""
         if not self.sentences:
             return (*self.choice_shape, self.length_buckets.bucket_of_rows(rows))
         longest = max(self.features[row]['tokens'].shape[-1] for row in rows)
@@ -116,7 +116,8 @@ class FeatureBatches:
 def pad_and_stack_rows(
     features: Sequence[Feature], numbers: np.ndarray, shape: tuple[int, ...], pad: int, like: Feature
 ) -> Batch:
-    """Pads rows and stacks them to a batch: arrays [B, L], with choices [B, A, L], or with sentences [B, S, L].
+    """Pads rows and stacks them to a batch: arrays [rows, tokens], [rows, choices, tokens] or [rows, sentences,
+    tokens].
 
     Padding completes rows, choices and sentences; rows of weight 0 complete the batch. The batch adds three
     arrays: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label), and 'index' int32 [B]

@@ -20,7 +20,7 @@ from efficient_attention.data.sources.text_files import find_files, read_lines
 from efficient_attention.errors import InputError
 
 CONLLU = ('id', 'form', 'lemma', 'upos', 'xpos', 'feats', 'head', 'deprel', 'deps', 'misc')
-DEFAULTS = {'text': 0, 'label': -1}  # column index for each default name in the config
+DEFAULTS = {'text': 0, 'label': -1}  # default column name in the config -> index of the column
 CONLLU_DEFAULTS = {'text': 'form', 'label': 'upos'}
 
 Line = tuple[int, list[str]]  # line number from 1, columns of the line

@@ -46,8 +46,8 @@ class ChoiceQuestion:
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """Returns one text per choice: the question with the choice in place of its gaps, or else with the choice at
-        its end."""
+        """Returns one text per choice: the choice fills the gaps of the question, or follows the question if it has no
+        gaps."""
         if BLANK in self.question:
             return tuple(choice.join(BLANKS.split(self.question)) for choice in self.choices)
         return tuple(f'{self.question} {choice}' if self.question else choice for choice in self.choices)
@@ -73,8 +73,8 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
 
 
 def answer_index(label: str | None, choices: int, where: str, field: str) -> int | None:
-    """Returns the number of the right choice, from 0, given a label that is this number or a letter from A; returns
-    None for None.
+    """Converts a label, which is a number from 0 or a letter from A, to the number of the right choice; None stays
+    None.
 
     Raises:
         InputError: there is no such choice.

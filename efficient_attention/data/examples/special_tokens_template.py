@@ -77,7 +77,7 @@ def special_tokens_template_of(encoder: TextEncoder, *, is_pair: bool) -> Specia
     fixed: list[list[int]] = [[]]
     fixed_types: list[list[int]] = [[]]
     text_types: list[int] = []
-    # Counts the tokens of texts so far. `sequence_ids` does not help, as it is None for the first text of a pair.
+    # `seen` counts the text tokens so far. `sequence_ids` cannot tell texts apart: it is None for a pair's first text.
     seen = 0
     for id, kind, is_special in zip(row.ids, row.type_ids, row.special_tokens_mask, strict=True):
         if is_special:
@@ -93,8 +93,8 @@ def special_tokens_template_of(encoder: TextEncoder, *, is_pair: bool) -> Specia
 
 
 def pad_and_stack_choices(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np.ndarray]:
-    """Stacks the rows of a question's choices to one feature: padded 'tokens' and 'token_types' [A, l], and 'lengths'
-    [A]."""
+    """Stacks the rows of a question's choices to one feature: padded 'tokens' and 'token_types' [choices, tokens], and
+    'lengths' [choices]."""
     lengths = np.array([len(row['tokens']) for row in rows], np.int32)
     joined = {'lengths': lengths}
     for name, fill in (('tokens', pad), ('token_types', 0)):

@@ -13,7 +13,7 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 
-TEXTS_AT_ONCE = 1024  # limits memory, because an encoding takes 100 times as many bytes as its ids
+TEXTS_AT_ONCE = 1024  # number of texts tokenised at once; an encoding takes 100 times as many bytes as its ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ class TextEncoder:
 
 
 def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
-    """Returns the encoder of a tokenizer file (tokenizer.json, vocab.txt, *.model); `lowercase` has the meaning as in
-    `load_tokenizer`.
+    """Returns the encoder of a tokenizer file (tokenizer.json, vocab.txt, *.model); `lowercase` has the same meaning as
+    in `load_tokenizer`.
 
     Raises:
         InputError: as `load_tokenizer`.

@@ -60,7 +60,7 @@ class PackedBatches:
         return len(self.epoch_plan(0))
 
     def mean_padded_lengths(self) -> tuple[int, int]:
-        """Returns the lengths of source rows and of target rows, which are the same for all rows."""
+        """Returns the row length of sources and the row length of targets; all packed rows have these lengths."""
         return self.lengths
 
     def tokens_per_step(self) -> float:
@@ -77,7 +77,7 @@ class PackedBatches:
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[Batch]:
-        """Yields the rows that this process reads of the training batches start_step:stop_step.
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`.
 
         Raises:
             InputError: there is no pair, or the batch size is not a multiple of the number of processes.
@@ -114,7 +114,7 @@ class PackedBatches:
         return [rows[place] for place in rng.permutation(len(rows))]
 
     def make_batch(self, rows: Sequence[Sequence[int]], block: HostBatchShard) -> Batch:
-        """Builds the rows that this process reads of one batch, given the pair numbers of each row."""
+        """Builds this process's rows of one batch, given the pair numbers of each row of the batch."""
         first = block.process_index * block.rows
         batch: Batch = {}
         for length, symbols, (side, names) in zip(self.lengths, self.symbols, SIDES.items(), strict=True):

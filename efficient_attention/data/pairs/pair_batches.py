@@ -81,7 +81,7 @@ class PairBatches:
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[Batch]:
-        """Yields the rows that this process reads of the training batches start_step:stop_step.
+        """Yields this process's rows of the training batches from `start_step` to `stop_step`.
 
         Raises:
             InputError: there is no pair, or the batch size is not a multiple of the number of processes.
@@ -91,7 +91,7 @@ class PairBatches:
             yield self.make_batch(self.length_buckets.rows_of_step(step), block)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[Batch]:
-        """Yields the rows that this process reads of the evaluation batches; these contain every pair once, the longest
+        """Yields this process's rows of the evaluation batches, which contain every pair once, the longest pairs
         first."""
         block = HostBatchShard(self.batch_size, process_index, process_count)
         for rows in self.evaluation_batch_rows():
@@ -132,8 +132,8 @@ class PairBatches:
         return min(bucket, most_source), min(bucket, most_target)
 
     def make_batch(self, rows: np.ndarray, block: HostBatchShard, lengths: tuple[int, int] | None = None) -> Batch:
-        """Builds the rows that this process reads of one batch, given its pair numbers; by default, `lengths` are the
-        result of `padded_lengths`."""
+        """Builds this process's rows of one batch, given the batch's pair numbers; `lengths` defaults to the result of
+        `padded_lengths`."""
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
         pairs = [self.pairs[row] for row in numbers]

@@ -24,8 +24,8 @@ ENCODED_AT_ONCE = 4096  # number of pairs that are encoded at a time
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPair:
-    """A source and a target as token ids, int32 [M] and [L], end tokens included; with their location in the files, and
-    their number in the dataset."""
+    """A source and a target as token ids with end tokens, int32 [source tokens] and [target tokens]; with their
+    location in the files and their number in the dataset."""
 
     source: np.ndarray
     target: np.ndarray
@@ -81,8 +81,8 @@ class SourceOrTargetEncoder:
 
     @functools.cached_property
     def plain_text_tokenizer(self) -> Tokenizer:
-        """Returns a tokenizer for user texts: a typed '</s>' is plain text; the mask, sentinels and tokens that an
-        author added stay whole."""
+        """Returns a tokenizer for user texts: a typed '</s>' is plain text; the mask, sentinels and tokens that the
+        checkpoint's author added stay whole."""
         mask = tokens_by_role(self.tokenizer).get('mask')
         return make_plain_text_tokenizer(self.tokenizer, () if mask is None else (mask,))
 
@@ -101,13 +101,14 @@ class SourceOrTargetEncoder:
         return [self.symbols.add_special_ids(one.ids) for one in encoded]
 
     def truncate_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Cuts token ids to the length limit, with an end token, and puts them into the model's reading order."""
+        """Cuts token ids that exceed the length limit and ends them with an end token; puts the ids into the model's
+        reading order."""
         ids = ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
         return ids[self.reversed_positions(len(ids))]
 
     def reversed_positions(self, length: int) -> np.ndarray:
-        """Returns, for each token in the model's reading order, its position in the text; begin and end tokens
-        count."""
+        """Returns, for each token in the model's reading order, its position in the original text with begin and end
+        tokens."""
         places, first = np.arange(length), self.symbols.special_id_count - 1
         if self.is_reversed:
             places[first : length - 1] = places[first : length - 1][::-1]

@@ -19,14 +19,15 @@ from efficient_attention.errors import InputError, RunError
 
 MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
-TARGET_TOKENIZER = 'target_tokenizer.json'  # file in a workdir, if targets have a separate tokenizer
+# file of the target tokenizer in a workdir, if sources and targets have separate tokenizers
+TARGET_TOKENIZER = 'target_tokenizer.json'
 UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 
 @contextlib.contextmanager
 def new_cache_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
     """Yields a temporary folder, which becomes the cache folder when the `with` block ends. If another process has
-    created the cache folder meanwhile, keeps the other's folder.
+    created the cache folder meanwhile, that folder is kept.
 
     Args:
         folder: the new folder; its name must identify its content.
@@ -84,8 +85,8 @@ def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
 
 
 def check_file_checksums(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
-    """Raises InputError unless every file has the size and checksum that the manifest states; `content` has the meaning
-    as in `read_manifest`."""
+    """Raises InputError unless every file has the size and checksum that the manifest states; `content` has the same
+    meaning as in `read_manifest`."""
     for name, expected in manifest['files'].items():
         path = folder / name
         if not path.is_file():

@@ -8,7 +8,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 
 HASHES = 2**64
-# If the loss has a standard deviation of 3 bits per token, its mean over 10,000 tokens has a deviation of 0.03 bits.
+# If a token's loss has a standard deviation of 3 bits, the mean over 10,000 tokens has a standard error of 0.03 bits.
 FEW_TOKENS = 10_000
 FAR_OFF = 2.0  # If the actual and the requested share differ by more than this factor, a run prints the actual share.
 
@@ -25,7 +25,7 @@ def document_hash(document: str | bytes) -> int:
 
 
 def held_out_threshold(hashes: Sequence[int], share: float) -> int:
-    """Computes the threshold for held-out documents: a document is held out if its hash is smaller.
+    """Computes the threshold for held-out documents: a document is held out if its hash is below the threshold.
 
     With 0 < share < 1, both splits get a document: a small corpus holds out the document with the smallest hash, or
     trains on the one with the largest. Documents with equal texts are in the same split.
@@ -53,15 +53,15 @@ def more_documents_advice(source: str) -> str:
 
 
 def split_counts(manifest: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns (training, held-out) documents and (training, held-out) tokens, from the manifest of a prepared corpus or
-    text."""
+    """Returns the numbers of training and held-out documents, and of training and held-out tokens, from the manifest of
+    a prepared corpus or text."""
     train, held_out = manifest['counts']['train'], manifest['counts']['held_out']
     return (train['documents'], held_out['documents']), (train['tokens'], held_out['tokens'])
 
 
 def held_out_share_note(share: float, documents: tuple[int, int], tokens: tuple[int, int]) -> list[str]:
-    """Returns a warning, as a list of one line, if the held-out share of tokens is far from `share`, which counts
-    documents; otherwise [].
+    """Returns a warning, as a list of one line, if the held-out share of tokens differs much from the requested share
+    of documents; otherwise [].
 
     Args:
         share: `data.held_out`.

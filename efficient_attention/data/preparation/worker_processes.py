@@ -16,7 +16,7 @@ from efficient_attention.errors import InputError
 
 Task = TypeVar('Task')
 Result = TypeVar('Result')
-WAITING = 4  # most tasks per process that are submitted ahead of the results, which limits memory
+WAITING = 4  # maximum number of tasks per process that are submitted before their results are read; this limits memory
 
 
 def usable_cores() -> int:

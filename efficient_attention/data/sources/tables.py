@@ -22,7 +22,8 @@ SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')
 TFDS = 'tfds:'
 # A number after a colon, such as ':1.0.0', is a version and part of the name.
 TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')
-LARGEST_FIELD = 2**31 - 1  # most characters of a field; the csv module's default of 131,072 is too small for a book
+# maximum number of characters of a field; the csv module's default of 131,072 is too small for a book
+LARGEST_FIELD = 2**31 - 1
 
 CSV_FAULTS = {  # message of Python's csv module -> message for users
     'unexpected end of data': 'a double quote opens a field and none closes it',

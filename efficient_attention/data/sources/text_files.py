@@ -15,8 +15,8 @@ from typing import Any, Self, TypeVar
 
 from efficient_attention.errors import InputError
 
-MOST_BYTES = 2**31  # most bytes of a file that is read as one text
-MOST_OF_A_LINE = 2**28  # most bytes of a line; the corpus text8 is one line of 10^8 bytes
+MOST_BYTES = 2**31  # maximum number of bytes of a file that is read as one text
+MOST_OF_A_LINE = 2**28  # maximum number of bytes of a line; the corpus text8 is one line of 10^8 bytes
 PIECE = 2**20  # bytes read at a time, so that the limits apply before a whole line or file is in memory
 # A packed file may unpack to ROOM bytes or to MOST_RATIO times its size, whichever is more.
 # Text shrinks to a third or a tenth when it is packed, very repetitive text to a fiftieth.

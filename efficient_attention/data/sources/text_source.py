@@ -74,9 +74,8 @@ def open_source(text: str, field: str = 'data.source') -> TextSource[str]:
     )
 
 
-_Opened = tuple[
-    str, Callable[[], str], Callable[[], Iterable[str]]
-]  # kind and options of a source as text, a function that hashes the content, a function that yields the documents
+# kind and options of a text source; a function that hashes the source's content; a function that yields its documents
+_Opened = tuple[str, Callable[[], str], Callable[[], Iterable[str]]]
 
 
 def _open_stdlib(_rest: str) -> _Opened:

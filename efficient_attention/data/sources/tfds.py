@@ -69,7 +69,7 @@ def tfds_rows(name: str, split: str) -> Sequence[dict]:
 
 
 def check_tfds_runs_no_code(name: str) -> None:
-    """Raises InputError if opening a TFDS dataset would import modules that its name or its files choose.
+    """Raises InputError if opening a TFDS dataset would import Python modules that its name or its files name.
 
     TFDS takes 'space:name' for a community's code, and imports the class that features.json gives for a feature.
     """

@@ -17,7 +17,7 @@ Batch = dict[str, np.ndarray]
 
 
 def training_batches(rows: TextRows, kind: str, block: HostBatchShard, *, seed: int, steps: range) -> Iterator[Batch]:
-    """Yields the rows of each step's global batch that this process reads: arrays [batch_size / process_count, L].
+    """Yields this process's rows of each global training batch: arrays [batch_size / process_count, row length].
 
     With 'streams', row r reads one part of the text, targets / batch_size long, in order. It starts again when less
     than a row is left, and each pass over the part has different segment numbers. With 'windows', each row starts at

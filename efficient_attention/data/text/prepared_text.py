@@ -51,7 +51,7 @@ def ids_path(folder: Path, split: str) -> Path:
 
 
 def document_starts_path(folder: Path, split: str) -> Path:
-    """Returns the path of the file with the document starts of a split."""
+    """Returns the path of the file that lists where the documents of a split start."""
     return folder / f'{split}_starts.npy'
 
 

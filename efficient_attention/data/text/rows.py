@@ -13,11 +13,11 @@ LARGEST = 2**31 - 1  # largest segment number (int32); after it, numbers restart
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextRows:
-    """Rows of `length` tokens with their targets, from one split of a text or of images with ids x.
+    """Rows of `length` tokens with their targets, cut from one split of a text or of a set of images.
 
-    In a text, target i is x[i + 1] and its token is x[i]; all ids except the first are targets. Images (`start` >= 0)
-    are `length` ids long. There, target i is x[i]; its token is x[i - 1], or `start` at the beginning of an image. All
-    ids are targets.
+    The ids of the split are x. In a text, target i is x[i + 1] and its token is x[i]; all ids except the first are
+    targets. Images (`start` >= 0) are `length` ids long. There, target i is x[i]; its token is x[i - 1], or `start` at
+    the beginning of an image. All ids are targets.
 
     Attributes:
         ids: [N].
@@ -40,15 +40,13 @@ class TextRows:
 
     @property
     def row_start_multiple(self) -> int:
-        """Returns the number of which every row's first target is a multiple: 1 for texts, the length of an image for
+        """Returns the number of which each row's first target is a multiple: 1 for texts, the length of an image for
         images."""
         return self.length if self.start >= 0 else 1
 
     def row(self, first: int, stop: int | None = None, *, reading: int | None = None) -> Row:
-        """Returns the row with the targets first:first + length; it has tokens, targets, segments and weights (1 =
-        counts), each [length].
-
-        It has tokens, targets, segments and weights (1 = counts), each [length].
+        """Returns the row with the targets first:first + length: arrays of tokens, targets, segments and weights (0 =
+        the target does not count), each [length].
 
         After the last target, or after `stop`, the row has padding: weight 0, segment 0. Without `reading`, segments of
         a row are 1, 2, ... `reading` counts earlier passes over the text. With it, equal segment numbers in two rows

@@ -13,7 +13,7 @@ from efficient_attention.data.text.text_units import Text
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'held_out', 'test')
-# A function of this type yields (split, document or the part of it in this split), in the order of the source.
+# A function of this type yields (split, text) in source order; the text is a document, or its part in this split.
 SplitTexts = Callable[[], Iterator[tuple[str, Text]]]
 
 

@@ -52,7 +52,8 @@ class TextUnits(abc.ABC):
 
     @property
     def text_vocabulary_size(self) -> int:
-        """Returns the number of ids that can occur in texts: V, or V - 1 if one id is reserved for `start`."""
+        """Returns the number of ids that can occur in texts: the vocabulary size, minus 1 if one id is reserved for
+        `start`."""
         return self.size - (self.start >= 0)
 
     def split_into_sections(self, text: Text) -> Iterator[Text]:

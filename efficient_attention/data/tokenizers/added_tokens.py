@@ -23,7 +23,8 @@ FLAGS = ('single_word', 'lstrip', 'rstrip', 'normalized', 'special')
 
 @dataclasses.dataclass(frozen=True)
 class AddedTokenEntry:
-    """A token that an author added, its id (None = the next free id), and the file that lists it."""
+    """A token that a checkpoint's author added to the vocabulary, its id (None = the next free id), and the file that
+    lists it."""
 
     token: AddedToken
     id: int | None
@@ -49,8 +50,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def added_tokens(folder: Path) -> list[AddedTokenEntry]:
-    """Returns the tokens that the files of a folder add: first tokens with an id, sorted by id, then special tokens
-    without an id, in order.
+    """Returns the tokens that a checkpoint's author lists in the files of a folder: first tokens with an id, sorted by
+    id, then special tokens without an id, in the order of the files.
 
     Raises:
         InputError: a file is invalid, or two files give a token different ids; the message names the file.
@@ -75,8 +76,8 @@ def added_tokens(folder: Path) -> list[AddedTokenEntry]:
 
 
 def add_author_tokens(tokenizer: Tokenizer, added: list[AddedTokenEntry]) -> Tokenizer:
-    """Adds tokens to a tokenizer, which then never splits them in a text; new tokens must have the next free ids.
-    Returns the tokenizer.
+    """Adds the tokens of a checkpoint's author to a tokenizer, which then never splits these tokens in a text. New
+    tokens must have the next free ids. Returns the tokenizer.
 
     Raises:
         InputError: a token has another id than expected; the message names the file.

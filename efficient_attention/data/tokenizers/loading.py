@@ -54,14 +54,14 @@ FAMILIES = {
         '|'.join([ENDINGS, BEFORE + r'[\p{L}\p{M}]+', r'\p{N}', r' ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*', SPACES]),
     ),
 }
-# Tokenizers that are trained here, or converted from SentencePiece models, have these expressions.
+# Tokenizers that are trained here, or converted from SentencePiece models, contain these regular expressions.
 OWN = (' {2,}', r'\s+', RUNS)
 SAFE_PATTERNS = frozenset({*OWN, *(pattern for patterns in FAMILIES.values() for pattern in patterns)})
 
 UNKNOWN = 'a \U000e0100'  # test text: a word, and a character that no vocabulary contains
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # parts of a tokenizer.json that may contain regular expressions
 MOST_SENTINELS = 10_000
-MOST_GROWTH = 1000  # most characters that a normalizer may make from one character
+MOST_GROWTH = 1000  # maximum number of characters that a normalizer may make from one character
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
@@ -148,7 +148,7 @@ def _check_regular_expressions(part: Any, step: str, path: Path) -> None:
 
 
 def _max_normalizer_growth(part: Any) -> int:
-    """Returns the most characters that a normalizer's replacements can make from one character."""
+    """Returns the maximum number of characters that a normalizer's replacements can make from one character."""
     if isinstance(part, dict):
         longest = max((len(part.get(name) or '') for name in ('content', 'prepend')), default=0)
         return max(1, longest) * math.prod(map(_max_normalizer_growth, part.values()))

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.special_tokens import structural_tokens
 
-# Documents with more characters are cut at the next blank line, which limits the size of tasks and records.
+# Documents with more characters are cut at the next blank line, so that worker tasks and stored records stay small.
 SECTION = 2**17
 BLANK_LINE = re.compile(r'\n[ \t]*\n')
 
@@ -33,7 +33,7 @@ def make_plain_text_tokenizer(tokenizer: Tokenizer, symbols: Collection[str] = (
     """
     content = json.loads(tokenizer.to_str())
     model, hidden = content['model'], structural_tokens(tokenizer) - set(symbols)
-    mark = secrets.token_hex(16)  # The mark is random for each tokenizer, so that no text can contain it.
+    mark = secrets.token_hex(16)  # Random characters around a token's name ensure that no text contains the name.
     # The unknown token keeps its name, because in a text it gives the unknown id anyway.
     unknown = model.get('unk_token')
     names = {name: f'{mark}{name}{mark}' for name in hidden if name != unknown or name not in model['vocab']}

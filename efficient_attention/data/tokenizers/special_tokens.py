@@ -82,15 +82,15 @@ def structural_tokens(tokenizer: Tokenizer) -> set[str]:
     every, own = tokenizer.get_vocab(), tokenizer.get_vocab(with_added_tokens=False)
     named = {name for names in ROLES.values() for name in names if name in own}
     roles, framing = tokens_by_role(tokenizer), template_tokens(tokenizer)
-    # If the tokenizer has an end token, another family's end of text is only a token that an author added.
+    # If the tokenizer has its own end token, an added end-of-text token of another model family is an ordinary token.
     has_end = 'sep' in roles
     ends = {name for name in (*TEXT_ENDS, *TEXT_STARTS) if name in own or (name in every and not has_end)}
     return {*roles.values(), *framing, *named, *ends}
 
 
 def author_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Returns the tokens with their ids that an author added and that are not structural; a text is never split inside
-    them."""
+    """Returns token -> id for the tokens that a checkpoint's author added, without structural tokens such as [SEP]; a
+    text is never split inside them."""
     structural = structural_tokens(tokenizer)
     added = {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
     return {name: id for name, id in added.items() if name not in structural}

@@ -23,9 +23,10 @@ CHARACTER_COVERAGE = 0.9999
 CHARACTER_SHARE = 3
 # No piece mixes letters, digits and signs, as in SentencePiece.
 RUNS = r'▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^▁\p{L}\p{M}\p{N}]+|▁'
-SCORE_DIGITS = 3  # decimals of a log probability that are kept; the noise is near 1e-10
+SCORE_DIGITS = 3  # number of decimals to which log probabilities are rounded; they differ by about 1e-10 between runs
 UNUSED = re.compile(r'\[unused\d+\]')
-LADDER = 1e-4  # difference between the scores of consecutive characters that the Unigram trainer adds at the end
+# The Unigram trainer adds single characters at the end; their scores differ by this step from one to the next.
+LADDER = 1e-4
 
 
 def train_tokenizer(kind: str, texts: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> Tokenizer:
@@ -60,7 +61,7 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        # The trainer fixes the ids of special tokens. So `continuing` is in this list, though it has no special tokens.
+        # The trainer fixes only the ids of this list, so it includes `continuing`, whose pieces are not special.
         special_tokens=[*BERT_SPECIALS, *continuing],
     )
     tokenizer.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from efficient_attention.data.tokenizers.special_tokens import ROLES, with_special_tokens
 from efficient_attention.errors import InputError
 
-MAX_WORD = 100  # most characters of a word; a longer word becomes one [UNK], as in BERT
+MAX_WORD = 100  # maximum number of characters of a word; a longer word becomes one [UNK], as in BERT
 
 
 def wordpiece_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:

@@ -10,7 +10,7 @@ LAST = ('E', 'L', 'S', 'U', 'W')
 LETTER = f'(?P<letter>[{"".join(BEGIN + INSIDE)}])'
 FIRST = re.compile(f'{LETTER}(?:-(?P<kind>.*))?')  # a tag such as 'B-person', or 'B' for entities without types
 BEHIND = re.compile(f'(?P<kind>.+)-{LETTER}')  # a tag such as 'person-B'
-UNTYPED = '_'  # the type of entities whose tags name no type
+UNTYPED = '_'  # entity type if a tag names no type
 
 
 def detect_tag_scheme(labels: Sequence[str]) -> re.Pattern[str] | None:
@@ -27,7 +27,8 @@ def detect_tag_scheme(labels: Sequence[str]) -> re.Pattern[str] | None:
         return FIRST
     if tags and all(map(FIRST.fullmatch, tags)):
         return FIRST if {'B', 'I'} & set(tags) or all('-' in tag for tag in tags) else None
-    has_begin = any(tag.endswith(BEGIN) for tag in tags)  # otherwise 'positive-I' and 'negative-I' would count as tags
+    # Without this check, labels such as 'positive-I' and 'negative-I' would count as entity tags.
+    has_begin = any(tag.endswith(BEGIN) for tag in tags)
     return BEHIND if has_begin and all(map(BEHIND.fullmatch, tags)) else None
 
 

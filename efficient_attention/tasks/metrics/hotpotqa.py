@@ -1,4 +1,4 @@
-"""Scores of answers and supporting sentences, equal to HotpotQA's official script.
+"""Computes scores of answers and of supporting sentences, with the same results as HotpotQA's official script.
 
 Source: Yang et al. 2018, arXiv 1809.09600.
 """

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers as fractions, equal to the two official SQuAD scripts.
+"""Computes exact match and F1 of answers as fractions, with the same results as the two official SQuAD scripts.
 
 Source: Rajpurkar et al. 2016 (arXiv:1606.05250) and 2018 (arXiv:1806.03822), and the evaluation scripts for versions
 1.1 and 2.0. The scripts print percentages; here all scores are in [0, 1].
@@ -150,7 +150,8 @@ def choose_null_threshold(
 def _cumulative_scores(
     scores_Q: np.ndarray, has_answer_Q: np.ndarray, is_given_Q: np.ndarray, null_odds_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the order of the questions by their odds of no answer, and the total score if the first n are answered.
+    """Sorts the questions by their odds of no answer. Returns this order and, for each n, the total score if only the
+    first n questions are answered.
 
     There is one total score for each n = 0, 1, 2, and so on.
 

@@ -14,7 +14,7 @@ COMBINING = ('Mn', 'Me')  # Unicode categories of characters that belong to the 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedText:
-    """A tokenised text: the token ids, int32 [P], and the character range of each token, int32 [P, 2].
+    """A tokenised text: the token ids, int32 [tokens], and the character range of each token, int32 [tokens, 2].
 
     A range is the first character and the end, which is the character after the last.
     """

@@ -150,7 +150,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     def paragraph_window_spans(
         self, question_length: int, count: int, place: str, overlong: list[str]
     ) -> list[tuple[int, int]]:
-        """Returns (first, end) of the part of the `count` paragraph tokens that each row of a question has.
+        """Returns, for each row of a question, which of the `count` paragraph tokens the row contains, as (first, end).
 
         A question that is too long is added to `overlong`.
 

@@ -11,7 +11,8 @@ from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, Sentenc
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.tasks.problems.encoded_text import EncodedText, encoded_texts, tokens_in_character_span
 
-TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'  # unused pieces of BERT's vocabularies, which no text contains
+# reserved pieces of BERT's vocabularies; no text contains them
+TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'
 TYPES = ('span', 'yes', 'no')
 
 
@@ -74,7 +75,8 @@ def paragraph_arrays(
 
 
 def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
-    """Returns the most likely position of the answer, as number of the text, first character and end.
+    """Returns the most likely position of the answer: the number of the title or sentence, and the first and end
+    character in it.
 
     It is None if no text contains the answer.
 

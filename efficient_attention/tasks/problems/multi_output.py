@@ -44,7 +44,7 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
     def predict_from_outputs(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[dict[str, float] | None]:
-        """Returns the number of each name for each example, from the mean logits over its rows."""
+        """Returns {name: number} for each example, computed from the mean logits over the rows of the example."""
         means = mean_logits(len(examples), features, outputs)
         return [None if logits is None else self._named_outputs(logits) for logits in means]
 
@@ -67,7 +67,7 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
         return [write_prediction_json_lines([{'id': id, **answer} for id, answer in answers if answer], split, folder)]
 
     def prediction_to_python(self, prediction: dict[str, float] | None) -> dict[str, Any] | None:
-        """Returns {'scores': number of each name}; None without a prediction.
+        """Returns {'scores': {name: number}} for an example, or None if the example has no prediction.
 
         With labels, there is also 'labels', the names with a probability of at least 0.5.
         """

@@ -61,7 +61,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
 
     def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool = False) -> list[Feature]:
         """Returns each question as rows of tokens, with one row per choice."""
-        del is_training  # unused, because training drops no row
+        del is_training  # `is_training` is unused, because training drops no row.
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
         contexts = ids_of(self.encoder, [question.context for question in examples])
@@ -78,7 +78,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def _choice_rows(
         self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool
     ) -> list[list[Feature]]:
-        """Returns the rows [A] of each feature of a question: one row per choice.
+        """Returns, for each feature of a question, its rows: one row per choice.
 
         There is one feature, or one per window, or none if the question is left out.
         """
@@ -132,7 +132,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         self, examples: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction | None], split: str
     ) -> dict[str, float]:
         """Returns the accuracy of the predicted choices, without left-out questions."""
-        del split  # unused, because there is only one dev split
+        del split  # `split` is unused, because multiple choice has only one dev split.
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         for question, _ in pairs:
             if question.answer is None:

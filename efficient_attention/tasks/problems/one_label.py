@@ -53,7 +53,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         # number of texts -> template of a row
         self.templates = {texts: special_tokens_template_of(encoder, is_pair=texts == 2) for texts in (1, 2)}
         in_a_row = 1 if config.towers else self.text_count
-        # raises now if the rows are too short for any text
+        # This call raises InputError now if the rows are too short for any text.
         self.rule.tokens_left_for_texts(self.templates[in_a_row].special_token_count, in_a_row)
         self.sentence_rule = SentenceLengthPolicy(config.overlong, config.sentences, length)
         if config.sentences and self.text_count > 1:
@@ -94,7 +94,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             examples = [one for one in examples if (one.subset == MISMATCHED) == (split == MISMATCHED_SPLIT)]
         for example in examples:
             if example.label is not None:
-                self.label_array(example)  # called because it raises for an unknown label
+                self.label_array(example)  # This call raises InputError for an unknown label.
         return examples
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool = False) -> list[Feature]:

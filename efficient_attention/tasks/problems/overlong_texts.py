@@ -111,7 +111,8 @@ class LengthCounts:
         self.made: collections.Counter[str] = collections.Counter()
 
     def count_row(self, file: str, *, is_overlong: bool, made: int) -> None:
-        """Counts one row of a file, and whether it is too long; the name '' means input without a file."""
+        """Counts one row of a file, and whether it is too long; an empty file name means that the row comes from no
+        file."""
         self.rows[file] += 1
         if is_overlong:
             self.overlong[file] += 1
@@ -131,7 +132,8 @@ class LengthCounts:
 
 
 def truncation_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
-    """Returns a note about questions that are cut to `limit` tokens, as {note: note}; {} if no question is cut."""
+    """Returns a note about questions that are cut to `limit` tokens, as a dictionary with the note as key and value; {}
+    if no question is cut."""
     cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
     if not cut:
         return {}

@@ -18,11 +18,11 @@ Example = TypeVar('Example')
 Prediction = TypeVar('Prediction')
 
 # A feature holds the arrays of one row before padding, by name. Some arrays exist only for some kinds of heads:
-#   'tokens' int32 [l]; for multiple choice [A, l], each choice zero-padded to l, with 'lengths' int32 [A]
-#   'tokens' is likewise [S, l] for a text of S sentences.
+#   'tokens' int32 [l]; for multiple choice [choices, l], zero-padded to l, with 'lengths' int32 [choices]
+#   'tokens' is int32 [sentences, l] if a hierarchical model encodes each sentence of a text separately.
 #   'token_types' int32, with the shape of 'tokens'
 #   'example' int32 []: the index of the row's example in the encoded list
-#   An example without a label has no arrays of labels:
+#   The following arrays are labels, which an example without a label lacks:
 #     'label' int32 [] (heads 'sequence' and 'choice'), or float32 [] in regression
 #     'labels' int32 [l] (head 'token'): the tag of each token, -1 where there is nothing to predict
 #     'start', 'end' int32 [] (heads 'span', 'multi_hop'): positions of the first and the last token of the answer
@@ -33,9 +33,9 @@ Prediction = TypeVar('Prediction')
 Feature = dict[str, np.ndarray]
 
 # The model outputs of one row, float32 and without padding, by name:
-#   'logits': [C] for the head 'sequence', [l, C] for 'token', [A] for 'choice'
-#   'logits': [l, 2] of start and end for the heads 'span' and 'multi_hop'
-#   'type' [3] of the answer types and 'support' [l] of the sentence markers for the head 'multi_hop'
+#   'logits': [classes] for the head 'sequence', [l, classes] for 'token', [choices] for 'choice'
+#   'logits': [l, 2] for the heads 'span' and 'multi_hop', the start logit and end logit of each token
+#   'type' [3] and 'support' [l] for the head 'multi_hop': logits of the answer types and of the sentence markers
 Outputs = Mapping[str, np.ndarray]
 
 

@@ -46,7 +46,7 @@ class Regression(OneLabelProblem[float | None]):
         self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str
     ) -> dict[str, float]:
         """Returns the regression metrics of a split, without left-out examples."""
-        del split  # unused, because no regression task has two dev splits
+        del split  # `split` is unused, because no regression task has two dev splits.
         pairs = pair_with_predictions(examples, predictions)
         expected = np.array([numeric_label(example) for example, _ in pairs], np.float64)
         predicted = np.array([guess for _, guess in pairs], np.float64)

@@ -85,7 +85,7 @@ class TokenClassification(Problem[TaggedSentence, TagPrediction | None]):
 
     def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool = False) -> list[Feature]:
         """Returns the sentences as rows of tokens, one or more rows per sentence."""
-        del is_training  # unused, because training drops no row
+        del is_training  # `is_training` is unused, because training drops no row.
         counts = LengthCounts(self.rule)
         lost: collections.Counter[str] = collections.Counter()
         features: list[Feature] = []
@@ -158,7 +158,7 @@ class TokenClassification(Problem[TaggedSentence, TagPrediction | None]):
         self, examples: Sequence[TaggedSentence], predictions: Sequence[TagPrediction | None], split: str
     ) -> dict[str, float]:
         """Returns accuracy and, if tags mark entities, entity scores, without left-out sentences."""
-        del split  # unused, because there is only one dev split
+        del split  # `split` is unused, because token classification has only one dev split.
         expected: list[tuple[str, ...]] = []
         predicted: list[tuple[str, ...]] = []
         for sentence, guess in zip(examples, predictions, strict=True):

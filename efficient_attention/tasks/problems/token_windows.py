@@ -31,7 +31,7 @@ def window_spans(count: int, capacity: int, stride: int) -> list[tuple[int, int]
 
 
 def max_context_mask(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns bool [windows, count]: whether a window is the first window in which the token has the most context.
+    """Marks, for each token, the first of the windows in which the token has the most context: bool [windows, tokens].
 
     Context is the number of tokens to the left or to the right, whichever is smaller, plus 0.01 times the window's
     length (Devlin et al.'s code for SQuAD).
@@ -83,7 +83,8 @@ def word_tokens(ids: np.ndarray, offsets: Sequence[tuple[int, int]], spans: Sequ
 
 
 def word_windows(tokens: WordTokens, room: int, stride: int) -> list[tuple[int, np.ndarray]]:
-    """Returns the first token and the predicted words of each window over a sentence that is longer than a row.
+    """Returns, for each window over a sentence that is longer than a row, its first token and the words that it
+    predicts.
 
     A window has at most `room` tokens. Its words are an array [l] as in `WordTokens`.
 
