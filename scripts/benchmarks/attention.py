@@ -240,7 +240,7 @@ def print_row(length: int, name: str, row: dict[str, Any]) -> None:
 
 
 def compare(figures: Figures) -> list[dict[str, Any]]:
-    """Returns ratios of our mechanisms' time and peak memory to the other implementations', at each length."""
+    """Returns, per length, the time and peak memory of our mechanisms, divided by other implementations' values."""
     rows = []
     for side in OURS:
         for other in side.against:
