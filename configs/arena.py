@@ -75,7 +75,7 @@ RECIPES['paper'] = RECIPES['code'] | {
     'pathfinder_hard': (512, 62_400, 0.01, 312, 0.0),
     'pathx': (64, 500_000, 0.01, 2_500, 0.0),
 }
-# In the released settings, these mechanisms have their own model sizes, here in the order of `ARENA_SIZES`.
+# In the released settings, these pairs of task and mechanism have models of other sizes, listed as in `ARENA_SIZES`.
 # BigBird's released settings misspell the number of heads as `num_head`; its value 4 is used here.
 # The mechanism `lra_local` is the local attention of the released settings.
 OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {

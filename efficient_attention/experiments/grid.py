@@ -159,7 +159,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         rate, pilots = choose_learning_rate(filled, folder, grid)
         choice = {'learning_rate': rate, 'pilots': pilots}
         choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
-        # A trial run of full length with the chosen rate becomes the first seed's run, so its time is not counted.
+        # A trial run of full length with the chosen rate becomes the first seed's run, so it adds no trial time.
         first = '' if grid.pilots.steps else f'{rate:g}'
         choice |= {PILOT_SECONDS: sum(training_speed(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
         if pilots and jax.process_index() == 0:

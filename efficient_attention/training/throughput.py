@@ -71,7 +71,7 @@ class Throughput:
 
     @contextlib.contextmanager
     def pause_timing(self) -> Iterator[None]:
-        """Context manager whose time counts in no rate, for evaluations and reports."""
+        """Context manager for evaluations and reports, whose time is left out of all rates."""
         start = self._clock()
         try:
             yield

@@ -214,7 +214,7 @@ class CheckpointWriter:
             if error is None:
                 raise
             if failure is not error:
-                # The error from inside the `with` block propagates, so the failed save is only printed.
+                # The error of the `with` block's body propagates, so the failed save is only printed.
                 show_error(failure)
 
     def _wait_for_save_thread(self) -> None:

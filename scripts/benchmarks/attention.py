@@ -212,7 +212,7 @@ def extrapolated_seconds(by_length: dict[int, dict[str, Any]], length: int) -> f
 
 
 def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
-    """Combines measurements of one implementation by several processes: median and range of their median calls."""
+    """Combines measurements of one implementation by several processes: median and range of the median call times."""
     row: dict[str, Any] = {'name': children[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(child[name]) for child in children]

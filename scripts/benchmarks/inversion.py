@@ -121,7 +121,7 @@ def inversion_error(config: ModelConfig, length: int, streams: str) -> float:
 
 
 def stack_gradients(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array, Context], jax.Array]) -> list:
-    """Returns the gradients of a stack's output, summed with fixed random weights, for all parameters and the input."""
+    """Returns the gradients of a weighted sum of a stack's outputs, for all parameters and the input."""
     graph, state, x, context = make_stack_inputs(config, length)
     weights = jax.random.normal(jax.random.key(3), x.shape)
 
@@ -144,7 +144,7 @@ def apply_storing_activations(stack: Stack, x: jax.Array, context: Context) -> j
 
 
 def relative_distance(left: list, right: list) -> float:
-    """Returns the relative difference of two lists of arrays: the norm of the difference over the norm of `right`.
+    """Returns the relative difference of two lists of arrays, |left - right| / |right|.
 
     The Euclidean norms are taken over all arrays together.
     """

@@ -68,7 +68,7 @@ class ProcessResult(NamedTuple):
 
     @property
     def seconds_to_first_step(self) -> float:
-        """Seconds from the start of the process to the end of its first step; if there is no step, to the end."""
+        """Seconds of the process until its first step has ended; without a step, until the process has ended."""
         begun = [place for place, event in enumerate(self.events) if event.phase == COMPILATION]
         after = [event.time for event in self.events[begun[-1] + 1 :]] if begun else []
         return (after[0] if after else self.end) - self.start
