@@ -38,7 +38,7 @@ def main() -> None:
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
-    if CONFIG.value is None:  # with both --verify and --noverify, the flag parser accepts a missing config
+    if CONFIG.value is None:  # the flag parser accepts this if --noverify follows --verify
         raise InputError('--config is missing')
     check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)

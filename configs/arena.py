@@ -29,7 +29,7 @@ from configs.finetune.common import fine_tuning_config
 from efficient_attention.models.arena_sizes import ARENA_SIZES, arena_fields
 
 BOOKS = 'text:data/books/novels_100_english/**/*.txt'
-# This maps each task to its dataset, the rows of the training, dev and test sets if generated, and its longest text.
+# This maps each task to its dataset, its numbers of generated training, dev and test rows, and its longest text.
 TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
     'listops': ('listops:rows={}:length=500-2000', (96_000, 2_000, 2_000), 2_000),
     'listops_short': ('listops:rows={}:length=200-600', (48_000, 2_000, 2_000), 600),
@@ -55,7 +55,7 @@ KINDS = {
 PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
 SMALL |= {'scan_unroll': 2}  # layers are unrolled, because a loop over two layers would copy their activations
-# These are training steps of 32 rows; the other tasks have 1,000 steps.
+# These are numbers of training steps with 32 rows each. The other tasks have 1,000 steps.
 SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}
 # For each size and task, RECIPES has the batch size, steps, learning rate, warm-up steps and weight decay.
 # docs/arena.md compares the sizes `paper` and `code`.
@@ -75,7 +75,7 @@ RECIPES['paper'] = RECIPES['code'] | {
     'pathfinder_hard': (512, 62_400, 0.01, 312, 0.0),
     'pathx': (64, 500_000, 0.01, 2_500, 0.0),
 }
-# In the released settings, these mechanisms have their own model sizes, here in the order of `ARENA_SIZES`.
+# In the released settings, these pairs of task and mechanism have models of other sizes, listed as in `ARENA_SIZES`.
 # BigBird's released settings misspell the number of heads as `num_head`; its value 4 is used here.
 # The mechanism `lra_local` is the local attention of the released settings.
 OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
@@ -97,8 +97,9 @@ OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
 }
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
 OWN_SIZES = ('code',)  # sizes in which the dimensions of the model depend on the mechanism
-POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # for images, other mechanisms pool by [CLS]
-OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # tasks with cosine decay; other rates decay as 1 / sqrt(step)
+POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # other mechanisms pool images by [CLS]
+# The learning rate of these tasks decays as a cosine. In other tasks, it decays as 1 / sqrt(step).
+OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')
 # The mask rates are from Amos et al. 2023, arXiv 2310.02980; the rate for text is 0.15.
 MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}
 PAPER_BYTES = 4_000  # bytes of a review in the paper; the released settings have 1,000

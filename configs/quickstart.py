@@ -51,9 +51,10 @@ def get_config() -> ConfigDict:
     config.model.layers = 3
     config.model.sharing = 'all'
     config.model.norm = 'pre'
-    config.model.rotary = True  # with learned positions, the loss would fall below the unigram loss several times later
+    # With learned positions, the loss would fall below a unigram model's loss only after several times as many steps.
+    config.model.rotary = True
     config.model.positions = 'none'
-    config.model.init_std = 0.05  # with BERT's value 0.02, so narrow a model begins to learn later
+    config.model.init_std = 0.05  # with BERT's value 0.02, a model this narrow begins to learn later
     config.model.dropout_rate = 0.0
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 3
@@ -64,7 +65,7 @@ def get_config() -> ConfigDict:
     config.optimizer.bias_correction = True
 
     config.train.steps = 2000
-    # A batch has 1,024 tokens, because many small steps beat the unigram loss with fewer tokens.
+    # A batch has only 1,024 tokens. With many small batches, fewer tokens in total suffice to beat a unigram model.
     config.train.batch_size = 16
     config.train.log_every_steps = 50
     config.checkpoint.every_steps = 1000

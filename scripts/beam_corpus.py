@@ -30,7 +30,7 @@ TRAIN, HELD_OUT = SPLITS
 
 
 class CorpusStatisticsFn(beam.CombineFn):
-    """A Beam combiner that computes statistics of texts: lowest and highest document hash, documents, characters."""
+    """A Beam combiner that computes statistics of texts: lowest and highest document hash, and counts."""
 
     def create_accumulator(self) -> tuple[int, int, int, int]:
         """Returns the statistics of an empty set of texts."""
@@ -85,9 +85,9 @@ def compute_corpus_statistics(pipeline: beam.Pipeline, sources: list[str], outpu
 
 
 def tokenise(document: tuple[Place, str], threshold: int, tokenizer_file: str, size: int) -> Iterator[Any]:
-    """Tokenises one document; yields its records with their positions in the corpus, and a Beam output with its sizes.
+    """Tokenises one document; yields its records with their positions in the corpus, and the sizes of the records.
 
-    The sizes are tagged 'sizes'. All outputs contain the name of the document's split.
+    The sizes are a Beam output with the tag 'sizes'. All outputs contain the name of the document's split.
     """
     place, text = document
     split = HELD_OUT if document_hash(text) < threshold else TRAIN

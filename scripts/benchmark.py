@@ -81,8 +81,9 @@ from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 # This maps each sub-command to its file in scripts/benchmarks.
-# Each file has the functions `define_flags`, `check_flags` and `measure`, which yields all measurements so far.
-# If such a file is run as a program, it takes one measurement.
+# Each of these files has the functions `define_flags`, `check_flags` and `measure`.
+# After each measurement, `measure` yields all measurements so far.
+# If a file of scripts/benchmarks is run as a program, it takes one measurement.
 FILES = {
     'step': 'step',
     'input': 'input',

@@ -127,7 +127,7 @@ def read_grid(path: Path) -> dict[str, Table]:
                 cell.get('shared_fields', {}).keys(),
                 [one['test'][cell['metric']] for one in cell['seeds'].values()],
             )
-        grid_table(grid['cells'], grid['yardsticks'])  # formatting the table fails if any other field is wrong
+        grid_table(grid['cells'], grid['yardsticks'])  # `grid_table` raises an error if any other field is wrong
         if not columns:
             raise ValueError('it has no cells')
     except KeyError as error:

@@ -198,7 +198,7 @@ def unwrap_worker_error(error: Exception) -> InputError | RunError:
 
 
 def summarize_splits(folder: Path, size: int) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
-    """Counts and hashes the tokens of both splits.
+    """Counts and hashes the tokens of the training split and of the held-out split.
 
     Returns:
         The counts of each split, how often each token id occurs in the training split, and one hash of both splits.

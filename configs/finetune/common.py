@@ -1,4 +1,7 @@
-"""Makes the common base of the fine-tuning configs: defaults, open fields, and the files of GLUE and SQuAD."""
+"""Makes the common base of the fine-tuning configs: their default values, and the files of GLUE and SQuAD.
+
+A field that depends on the checkpoint or the data is None until a run starts and fills it in.
+"""
 
 from ml_collections import ConfigDict, config_dict
 
@@ -21,7 +24,8 @@ def fine_tuning_config() -> ConfigDict:
         values = default_fields(RunConfig)[group]
         open_fields = {name: config_dict.placeholder(type(value)) for name, value in values.items()}
         config[group] = ConfigDict(open_fields)
-    config.examples.has_global = config_dict.placeholder(bool)  # filled in with True if the model has global tokens
+    # `examples.has_global` is None until a run starts; it becomes True if the model has global tokens.
+    config.examples.has_global = config_dict.placeholder(bool)
     config.train.steps = config_dict.placeholder(int)
     config.optimizer.warmup_steps = config_dict.placeholder(int)
     config.optimizer.schedule = 'linear'

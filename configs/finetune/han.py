@@ -37,14 +37,15 @@ def get_config(name: str = 'han') -> ConfigDict:
     config.examples.test = f'{test}/neg/*.txt,{test}/pos/*.txt'
     config.examples.overlong = 'truncate'
     config.examples.sentences = 0 if name == 'flat' else 30  # maximum sentences per review
-    # These are lengths of sentences in tokens and of reviews in sentences or, for `flat`, of reviews in tokens.
-    # Each pair of lengths is a compiled program.
+    # Without `flat`, buckets are lengths of sentences in tokens and of reviews in sentences.
+    # With `flat`, buckets are lengths of reviews in tokens.
+    # One program is compiled for each pair of a sentence length and a review length.
     config.examples.buckets = (64, 128, 192, 256, 384, 512) if name == 'flat' else (8, 12, 16, 20, 24, 30, 50)
     config.examples.epochs = 4.0
     config.examples.warmup_share = 0.02
     # A WordPiece vocabulary splits rare words into pieces, so that no word is out of vocabulary.
     config.data.tokenizer = 'data/tokenizers/bert-base-uncased-vocab.txt'
-    config.data.length = 512 if name == 'flat' else 50  # maximum tokens of a review or, in `han` and `mean`, a sentence
+    config.data.length = 512 if name == 'flat' else 50  # maximum tokens of a review in `flat`, otherwise of a sentence
 
     fields = {
         'cell': 'gru',

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
     config.examples.overlong = 'truncate'
     config.examples.epochs = 5.0
     config.data.length = 2048  # tokens per row, including the question and special tokens
-    config.model.global_tokens = 192  # maximum tokens of a question and of the markers of titles and sentences
+    config.model.global_tokens = 192  # maximum tokens of a question plus the markers of titles and sentences
 
     config.optimizer.learning_rate = 3e-5
     config.train.batch_size = 8  # rows

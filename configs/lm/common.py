@@ -50,7 +50,8 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
         'reconstruction_weight': 1.0,
         'feed_forward_width': 192,
     },
-    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # the baseline for `lsh`
+    # The mechanism `lsh` is compared with this full attention.
+    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},
     'gru': {'cell': 'gru', 'rotary': False, 'feed_forward_width': 384},
     'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward_width': 256},
     'sru': {'cell': 'sru2', 'rotary': False, 'feed_forward_width': 576},
@@ -91,7 +92,7 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config.eval.batch_size = 16
     if config.model.memory_length:
         config.data.batches = 'streams'  # each row of a batch continues its text in the next batch
-        # A batch has 8 short segments from 8 places of the text, because they teach more than 2 long segments.
+        # A batch has 8 short segments from 8 streams of text. They teach more than 2 long segments.
         config.data.length = 128
         config.train.batch_size = 8
         config.eval.batch_size = 4  # number of text streams, each of which starts without memory

@@ -1,4 +1,4 @@
-"""Reversible Reformers with LSH attention: decoders of enwik8 in rows of 65,536 bytes, or of ImageNet64 (12,288).
+"""Reversible Reformers with LSH attention: decoders of enwik8 (rows of 65,536 bytes) or ImageNet64 (12,288 bytes).
 
 python train.py --config configs/lm/reformer.py:enwik8 --workdir runs/reformer_enwik8
 

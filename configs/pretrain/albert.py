@@ -26,7 +26,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     config.data.mask_unit = 'ngram'
     config.data.max_ngram = 3  # words
     config.data.max_masked = 77
-    config.data.static_copies = 40  # forty random versions of the masks and sentence pairs, which then repeat
+    config.data.static_copies = 40  # after forty epochs, the random masks and sentence pairs repeat
     config.data.workers = 8
     config.data.held_out = 0.005
 

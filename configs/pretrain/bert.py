@@ -22,11 +22,11 @@ def get_config(size: str = 'base') -> ConfigDict:
     config.data.source = 'text:data/books_and_wikipedia/*.txt'  # replace this by your own corpus, one document per file
     config.data.tokenizer = 'data/tokenizers/bert-base-uncased-vocab.txt'
     config.data.vocab_size = 30_522
-    config.data.length = 128  # tokens per row; the paper's last 10 % of steps use 512, with max_masked 77
+    config.data.length = 128  # tokens per row; in the paper, the last 10 % of steps have 512 tokens, with max_masked 77
     config.data.pairs = 'nsp'
     config.data.mask_unit = 'token'
     config.data.max_masked = 20
-    config.data.static_copies = 10  # ten random versions of the masks and sentence pairs, which then repeat
+    config.data.static_copies = 10  # after ten epochs, the random masks and sentence pairs repeat
     config.data.workers = 8
     config.data.held_out = 0.005
 

@@ -43,9 +43,11 @@ def get_config() -> ConfigDict:
     config.model.sharing = 'all'
     config.model.embedding_width = 128
     config.model.norm = 'pre'
-    config.model.rotary = True  # with learned positions, the loss would fall below the unigram loss several times later
+    # With learned positions, the loss would fall below a unigram model's loss only after several times as many steps.
+    config.model.rotary = True
     config.model.positions = 'none'
-    config.model.init_std = 0.05  # near 1 / sqrt(width); with 0.02, so narrow a model beats the unigram loss later
+    # The value is near 1 / sqrt(width). With 0.02, a model this narrow needs more steps to beat a unigram model.
+    config.model.init_std = 0.05
     config.model.dropout_rate = 0.0  # no dropout, because training takes less than one epoch and sees no token twice
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 4

@@ -24,7 +24,7 @@ MECHANISMS = {
     'bigbird': {'attention': 'bigbird(64, 3)'},
     'performer': {'attention': 'favor(128)'},
     'reformer': {'attention': 'lsh(64, 4)', 'shared_qk': True},
-    'full_shared': {'attention': 'full', 'shared_qk': True},  # the baseline for `reformer`
+    'full_shared': {'attention': 'full', 'shared_qk': True},  # full attention to compare `reformer` with
 }
 
 

@@ -35,7 +35,8 @@ LENGTHS = {'t5': (64, 20), 'bart': (128, 128)}  # maximum tokens of a source and
 ROWS = {'t5': 16, 'bart': 8}  # rows per batch, for about 1,000 tokens of text per step
 STEPS = {'t5': 14_000, 'bart': 4_500}  # training steps, which take about half an hour on one core
 RECIPES = {
-    't5': {'name': 'adafactor', 'learning_rate': 3e-2, 'weight_decay': 0.0},  # rate relative to a parameter's size
+    # Adafactor's learning rate is relative to the root mean square of each parameter.
+    't5': {'name': 'adafactor', 'learning_rate': 3e-2, 'weight_decay': 0.0},
     'bart': {'learning_rate': 1e-3, 'beta2': 0.98, 'bias_correction': True},
 }
 

@@ -1,4 +1,7 @@
-"""Makes the common base of the text-to-text configs: their defaults, or open fields for a checkpoint's model."""
+"""Makes the common base of the text-to-text configs.
+
+The model's fields have defaults, or are None until a run fills them in from a checkpoint.
+"""
 
 from ml_collections import ConfigDict, config_dict
 

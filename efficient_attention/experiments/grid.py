@@ -159,7 +159,7 @@ def train_cell(grid: Grid, row: str, column: str, values: Values) -> dict[str, A
         rate, pilots = choose_learning_rate(filled, folder, grid)
         choice = {'learning_rate': rate, 'pilots': pilots}
         choice |= {'pilot_steps': grid.pilots.steps or filled.config.train.steps}
-        # A trial run of full length with the chosen rate becomes the first seed's run, so its time is not counted.
+        # A trial run of full length with the chosen rate becomes the first seed's run, so it adds no trial time.
         first = '' if grid.pilots.steps else f'{rate:g}'
         choice |= {PILOT_SECONDS: sum(training_speed(folder / f'pilot_{rate}')[1] for rate in pilots if rate != first)}
         if pilots and jax.process_index() == 0:
@@ -263,8 +263,9 @@ def sweep_run_config(config: RunConfig, rate: float, steps: int, first_seed: str
 
 
 def keep_sweep_run_as_seed(folder: Path, rate: float, seed: str) -> None:
-    """Renames the workdir of the best trial run, so that it becomes the run of a seed. Trial and cell must have the
-    same length.
+    """Renames the workdir of the best trial run, so that it becomes the run of a seed.
+
+    The trial run must have as many steps as the runs of the seeds.
     """
     require_in_all_processes(lambda: None)  # This call waits until every process has read the trial run.
     pilot, workdir = folder / f'pilot_{rate:g}', folder / f'seed_{seed}'
@@ -285,8 +286,8 @@ def evaluation_curves(folder: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def requested_and_tested_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
-    """Returns the requested seeds, and the seeds that earlier commands have tested in this grid cell, in ascending
-    order.
+    """Returns one ascending list of the requested seeds and of the seeds that earlier commands have tested in this grid
+    cell.
     """
     before = {path.parent.name.removeprefix('seed_') for path in folder.glob(f'seed_*/{TEST}')}
     return sorted({*seeds, *before}, key=int)

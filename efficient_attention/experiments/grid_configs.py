@@ -171,8 +171,8 @@ def check_row_cells_comparable(cells: Cells, *, has_own_sizes: bool = False) -> 
 
     Model sizes may differ if `has_own_sizes` is True.
     """
-    # `first` has one key per grid row and flag. The flag True compares cells with recorded overrides with one another.
-    # The flag False compares all cells with one another, because older cells have no recorded overrides.
+    # All cells of a grid row are compared with the row's first cell, which has the key (row, False).
+    # Cells that record their overrides are also compared with the first such cell, which has the key (row, True).
     first: dict[tuple[str, bool], tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         for is_young in {False, OVERRIDES in values}:

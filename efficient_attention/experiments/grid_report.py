@@ -163,7 +163,7 @@ def _has_same_step_fields(cell: Mapping[str, Any], full: Mapping[str, Any]) -> b
 
 
 def _is_percentage(cell: Mapping[str, Any]) -> bool:
-    """Returns whether a cell's metric is shown in percent, as a share of 1. A loss, where lower is better, is not."""
+    """Returns whether a cell's metric is a share of 1, where higher is better, and is shown in percent."""
     return cell.get('mode', 'max') == 'max'
 
 

@@ -77,7 +77,7 @@ def convolution_flops(instruction: HloInstruction, result: Shape, left: Shape, k
 
 
 def convolution_pair_count(window: dict[str, str], outputs: int, inputs: int) -> int:
-    """Returns how many multiply-adds a one-dimensional convolution needs, without those on padding or dilation gaps."""
+    """Returns the number of multiply-adds of a one-dimensional convolution, except on padding and dilation gaps."""
     stride, dilation, between = (int(window.get(name, 1)) for name in ('stride', 'rhs_dilate', 'lhs_dilate'))
     before = int(window.get('pad', '0_0').split('_')[0])
     places = np.arange(int(window.get('size', 1))) * dilation - before

@@ -73,7 +73,7 @@ class ExecutedInstruction:
     computation: Computation
     times: int
     name: str  # name of the computation that contains the instruction
-    scope: str  # name of the main computation, loop body or branch that contains the instruction, also inside a fusion
+    scope: str  # name of the main computation, loop body or branch that contains the instruction or its fusion
 
     @property
     def is_fused(self) -> bool:

@@ -52,7 +52,7 @@ class StepTimeEstimate:
     products: float | None  # seconds of matrix products at the published peak FLOP/s
     traffic: float | None  # seconds of memory reads and writes at the published bandwidth
     compiler: float | None  # seconds by the compiler's estimated cycles, without collectives
-    collectives: float | None  # seconds of collectives at the published rate of a ring, without overlap
+    collectives: float | None  # seconds to send all bytes of the collectives at the published rate of a ring
 
     @property
     def step_seconds(self) -> float | None:

@@ -15,7 +15,7 @@ from efficient_attention.host_memory import host_memory
 from efficient_attention.planning.chips import CHIPS, Chip
 
 KNOWN = 'v5e:4x4, v5p:8x8x4, v6e:4x4, h200:8, cpu:8 and other sizes of these'
-# For each kind of chip, this is the package with its compiler.
+# This maps each kind of chip to the Python package that contains the chip's compiler.
 COMPILERS = {'v5e': 'libtpu', 'v5p': 'libtpu', 'v6e': 'libtpu', 'h200': 'jax_cuda13_plugin'}
 # With these variables, libtpu only compiles: it neither queries the network for the machine's type nor locks a chip.
 # The machine type below has no effect, because the topology is given explicitly.

@@ -3,7 +3,7 @@
 That service has no authentication, and its clients end with a stack dump as soon as a connection breaks. Therefore
 processes reach the service through the port at which a run's processes connect, and only with the run's token. Each
 relay joins a near connection, which it has accepted, with a far connection, which it has opened. If the far connection
-breaks, the relay keeps the near one open, so that the dead process can still be named (`peers.py`).
+breaks, the relay keeps the near one open, so that the dead process can still be named (`peer_monitor.py`).
 """
 
 import contextlib

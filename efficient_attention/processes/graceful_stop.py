@@ -32,8 +32,8 @@ class GracefulStop:
     signal has the same effect as outside of the context.
 
     In a run of several processes, a signal to any of them stops all at the same point, on which they agree
-    (`stop_agreement.py`). Processes that are not connected through `hosts.py` cannot agree. There a signal has the same
-    effect as outside of the context.
+    (`stop_agreement.py`). Processes that are not connected through `join_hosts.py` cannot agree. There a signal has the
+    same effect as outside of the context.
 
     Raises:
         StoppedBySignal: a signal came while an earlier run of this process ended.
@@ -46,7 +46,7 @@ class GracefulStop:
         self._previous: dict[int, Any] = {}
         self._came: dict[int, float] = {}  # {signal number: time at which the signal first came}
         if self._watch and self._watch.number:
-            # An earlier run in this process has saved its last step, but has not reported the stop signal.
+            # A stop signal came while an earlier run in this process was finishing; that run has not reported it.
             self._watch.enter_stage(StopStage.NOTHING_TO_SAVE)
             raise StoppedBySignal(stop_message(self._watch.number))
 
@@ -71,7 +71,7 @@ class GracefulStop:
 
     @contextlib.contextmanager
     def save_if_unresponsive(self, save: Callable[[], int]) -> Iterator[None]:
-        """Context for long work, such as a compilation, during which the main thread cannot react to a stop signal.
+        """Context in which another thread saves and exits after a stop signal if the main thread is busy compiling.
 
         If the main thread does not notice a signal, another thread calls `save` and exits the process with the returned
         code. Has no effect in a run of several processes, because they can save only together.
@@ -88,7 +88,7 @@ class GracefulStop:
     ) -> None:
         del error, trace
         if kind is RunStopped and not self.is_alone:
-            # The process must still disconnect from the other processes (hosts.py), so the handlers stay installed.
+            # The process must still disconnect from the other processes (join_hosts.py), so it keeps the handlers.
             return
         for number, handler in self._previous.items():
             signal.signal(number, handler)

@@ -32,8 +32,8 @@ from efficient_attention.processes.rendezvous import (
 from efficient_attention.processes.signal_thread import SIGNALS, StopStage, current_signal_thread
 
 # JAX ends a process with a stack dump after this many seconds without a heartbeat.
-# The limit is long, because JAX also counts time in which the whole machine was suspended.
-# The heartbeats of `peers.py` do not count such time, and detect a dead process much earlier.
+# The limit without a heartbeat is long, because JAX also counts time in which the whole machine was suspended.
+# The heartbeats of `peer_monitor.py` do not count time of suspension, and detect a dead process much earlier.
 HEARTBEAT_SECONDS = 600
 ADDRESS_BYTES = 256
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')

@@ -209,7 +209,7 @@ class PeerMonitor:
         os._exit(self._code)
 
 
-_known: list[PeerMonitor] = []  # one entry for the other processes of this run; empty in a run of one process
+_known: list[PeerMonitor] = []  # the monitor of this run; empty if the run has only one process
 
 
 def start_peer_listeners(number: int, met: RendezvousResult) -> PeerMonitor:

@@ -49,7 +49,7 @@ class RendezvousAddress:
     address: str  # host:port
     count: int
     number: int
-    seconds: float  # seconds that process 0 waits for the other processes, and these for process 0
+    seconds: float  # maximum seconds that the processes wait for one another
     bind: str = ''  # host name on which process 0 listens; '' means the host of `address`
 
 
@@ -61,7 +61,7 @@ class RendezvousResult(NamedTuple):
         int, MessageChannel
     ]  # connections by process number: in process 0 to all others, elsewhere to process 0
     token: str  # a secret known only to the processes of this run
-    server: socket.socket | None = None  # socket for later connections that send the token; only in process 0
+    server: socket.socket | None = None  # accepts later connections that send `token`; only in process 0
 
 
 def connect_all_processes(
@@ -174,7 +174,7 @@ class RendezvousServer:
         raise fault
 
     def _notify_duplicate_process_0(self, address: tuple[str, int]) -> None:
-        """Connects to another process 0 that already listens at the address, so that it also ends with an error."""
+        """Connects to another process 0 that already listens at the address, so that both end with an error."""
         with contextlib.suppress(PeerError, OSError):
             register_with_process_0(
                 dataclasses.replace(self._place, seconds=HELLO_SECONDS), address, self._me, self._facts[0]

@@ -43,7 +43,7 @@ class StopStage(enum.Enum):
     """What Ctrl-C or SIGTERM does at present: end the process, or let the run save its state first."""
 
     NOTHING_TO_SAVE = enum.auto()  # a signal raises StoppedBySignal; the process ends at most GRACE seconds later
-    SAVING = enum.auto()  # a signal makes the run save and end, however long that takes (`stop_signal.py`)
+    SAVING = enum.auto()  # a signal makes the run save and end, however long that takes (`graceful_stop.py`)
     SAVED = enum.auto()  # after a signal, the run has saved and said so; the process must end within GRACE seconds
 
 
@@ -67,7 +67,7 @@ class StopSignalThread:
         self._echoes = 0  # number of signals that this thread has sent to the main thread and will receive itself
         self._rescue: Callable[[], int] | None = None
         self._turn = threading.Lock()  # lock that this thread holds while it saves
-        self._line = threading.Lock()  # lock of the first thread that writes the message; it is never released
+        self._line = threading.Lock()  # only the thread that gets this lock writes the message
 
     def install_signal_handlers(self) -> None:
         """Installs the handlers of SIGINT and SIGTERM, and starts this thread; must be called in the main thread."""
@@ -107,7 +107,7 @@ class StopSignalThread:
         try:
             yield
         finally:
-            with self._turn:  # while the thread saves, this waits, until the thread ends the process
+            with self._turn:  # waits while the signal thread saves; that thread then ends the process
                 self._rescue = None
 
     def print_stop_message_once(self, line: str) -> None:
@@ -231,7 +231,7 @@ def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
             use_single_malloc_arena()
         _watches.append(StopSignalThread())
         _watches[0].install_signal_handlers()
-        atexit.register(_ignore_signals_at_exit)  # Python calls the first registered function last
+        atexit.register(_ignore_signals_at_exit)  # registered first, so Python calls it last
         note_phase(IMPORTS)
 
 

@@ -12,8 +12,8 @@ The threads that listen to the other processes do all this, and none of them wai
 agree even while one of them waits for others in a collective or a save.
 
 JAX's own agreement (`multihost_utils.reached_preemption_sync_point`) holds Python's interpreter lock while it waits. No
-other thread of that process runs then. The answer would come through such a thread (`relay.py`), so JAX would wait
-forever.
+other thread of that process runs then. The answer would come through such a thread (`coordinator_relay.py`), so JAX
+would wait forever.
 """
 
 import threading

@@ -19,7 +19,7 @@ import jax
 from efficient_attention.errors import ExitCode, write_stderr_unlocked
 from efficient_attention.processes import phase_log
 
-LONG = 6  # factor of the time limit for compilations, evaluation batches and saves
+LONG = 6  # compilations, evaluation batches and saves may take this many times the time limit
 TICKS = 50  # number of checks of the watchdog within its time limit
 WRITE_SECONDS = 5.0  # time limit in seconds for writing the report, because the disk itself may hang
 

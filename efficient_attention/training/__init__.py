@@ -2,5 +2,5 @@
 initial parameters.
 
 Start with `loop.py`. `guarded_run.py` protects a run: workdir lock, comparison with other processes, watchdog, report.
-`unusual_setting_notes.py` holds the notes that a run prints before its first step.
+`startup_notes.py` holds the notes that a run prints before its first step.
 """

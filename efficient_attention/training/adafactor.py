@@ -15,7 +15,7 @@ import optax
 
 from efficient_attention.models.sharding import path_name
 
-# As in T5's code, a matrix has factored second moments if both of its sides have at least this length.
+# As in T5's code, the second moments of a matrix are factored if both of its dimensions are at least this large.
 FACTORED_FROM = 128
 # An update is scaled by its parameter's RMS, but at least by this number, so that zero parameters still change.
 LEAST_SCALE = 1e-3

@@ -60,7 +60,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         raise InputError(
             "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
         )
-    # The teacher is checked first. Without a teacher, other fields stay None too, and their errors would hide this one.
+    # The teacher is checked first: without it, other fields stay None, and their errors would hide the missing teacher.
     from_dict(filled.get('distill', {}), DistillConfig, 'distill.').check_no_fields_without_teacher()
     start = filled['train'].get('start_from')
     pretrained = open_start_checkpoint(start, filled['train'].get('start_layers') or '') if start else None
@@ -98,8 +98,8 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
 
 
 def fill_text_to_text_config(values: Mapping[str, Any]) -> FilledConfig:
-    """Returns the complete config of a text-to-text run, with open fields taken from the checkpoint `train.start_from`;
-    raises as `fill_config`.
+    """Returns the complete config of a text-to-text run, whose None fields are taken from the checkpoint
+    `train.start_from`; raises as `fill_config`.
     """
     filled = with_placeholder_values(values, {})
     groups = [filled[name] for name in ('model', 'data', 'pairs') if name in filled]

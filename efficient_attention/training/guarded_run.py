@@ -59,7 +59,7 @@ class GuardedRun:
 
     run: Run
     state: TrainState  # training state of the newest checkpoint, or of a new run
-    evaluations: list[dict[str, Any]]  # metrics of all evaluations before the next step
+    evaluations: list[dict[str, Any]]  # the metrics of each evaluation up to the restored checkpoint
     patience: Patience  # the early-stopping counter, which has counted all earlier evaluations
     interval: MetricsInterval  # sums of the metrics of all steps since the last line in the log
     checkpoints: CheckpointWriter

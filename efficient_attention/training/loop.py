@@ -86,7 +86,7 @@ class Trainer:
         self.eval_step = self.run.evaluation.step()
         self.held_out: dict[str, float] = {}  # metrics of the last evaluation on the validation set
         self.is_cut = False  # True if a stop signal interrupted the last evaluation
-        # cached teacher logits of all training rows; None if the run has none
+        # cached teacher logits of all training rows; None if the run caches none
         self.kept: CachedTeacherLogits | None = None
         # number of the first step after the start, which includes the compilation
         self.first_step = int(guarded.state.step) + 1
@@ -248,7 +248,7 @@ class Trainer:
         """Waits until the last checkpoint is saved; raises RunStopped if a stop signal ended the run after this
         step.
         """
-        # This waits before the stop signal's handler ends, so that a stop signal cannot interrupt the save.
+        # The run waits for its last save while it still handles stop signals, so that no signal can interrupt the save.
         self.checkpoints.wait_until_saved()
         if self.is_cut or not self.guarded.is_complete(step):
             self.print_run_stopped(step)

@@ -35,9 +35,9 @@ STACKED_LAYERS = r'(^|/)layers/'
 EMBEDDINGS = r'(^|/)embeddings/'
 OF_SCORES = f'^{SCORES}/'
 OF_BESIDE = f'^{BESIDE}/'
-# Adam's eps for pruning scores must be small, because the penalty's gradient at one score is tiny.
-# For L0, the gradient starts at 2e-7 in a model of 10.6 million weights.
-# The value 1e-8, used by Sanh et al. (arXiv 2005.07683), is far below that gradient.
+# Adam's eps for pruning scores must be small, because the pruning penalty has a tiny gradient at each score.
+# With L0 pruning of a model with 10.6 million weights, the penalty's gradient at a score starts at 2e-7.
+# Sanh et al. (arXiv 2005.07683) use an eps of 1e-8, far below such gradients.
 EPS_OF_SCORES = 1e-8
 DECAY = 0.999  # decay of the running means, per training step
 # matches the paths of layers on top of an encoder, which are trained with the learning rate of a head
@@ -272,7 +272,7 @@ def _norm(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 def with_running_means(
     rule: optax.GradientTransformation, hold: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Returns an optimizer that updates running means by the formula below, and all other parameters with `rule`.
+    """Returns an optimizer that updates running means by a moving average, and all other parameters with `rule`.
 
     A running mean is a point on the unit sphere. It follows the mean of the vectors assigned to it,
 
@@ -319,7 +319,7 @@ def is_none(leaf: Any) -> bool:
 def running_mean_update(
     mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']
 ) -> Float[Array, '*points X']:
-    """Returns how running means [..., K + 1] change in one step: the difference between the new and the old points.
+    """Returns the change of running means in one step: the new points minus the old points, [..., K + 1].
 
     `statistics` holds the sums of assigned vectors and, in the last column, their counts.
     """

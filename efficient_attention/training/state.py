@@ -19,7 +19,7 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.objectives.objective import combine_trainable_parts, split_trainable_parts
 
 NOWHERE = -1  # the index that means that every array is finite
-# matches the indices of Optax's chain in a path, which mean nothing to a user
+# matches the indices that Optax's chain adds to a path; such indices mean nothing to a user
 CHAIN = re.compile(r'(?<=^optimizer)(/\d+)+')
 
 
@@ -131,7 +131,7 @@ def is_state_finite(params: Any, opt_state: Any) -> Array:
     groups = {path: [leaf] for path, leaf in _floating_leaves(params)}
     for path, leaf in _floating_leaves(opt_state):
         owner = path
-        for start in range(len(path)):  # The path of a moment ends with the path of its parameter.
+        for start in range(len(path)):  # An optimizer moment's path ends with its parameter's path.
             end = path[start:]
             if end in groups and groups[end][0].shape == leaf.shape:
                 owner = end

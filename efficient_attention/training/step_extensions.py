@@ -33,14 +33,14 @@ class StepExtension:
         del state, key
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
-        """Returns the parameters with which the model runs, and the objective, from all trained arrays. Gradients flow
-        through it.
+        """Returns the model's parameters and the objective, made from all trained arrays. Gradients flow through this
+        method.
         """
         del choice
         return trained, objective
 
     def add_auxiliary_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """Adds the extension's auxiliary loss to the loss and gradients of the whole batch; returns both and the
+        """Adds the extension's auxiliary loss to the whole batch; returns the new loss, the new gradients, and the
         extension's metrics.
         """
         del state

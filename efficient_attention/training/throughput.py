@@ -25,7 +25,7 @@ PEAKS: tuple[tuple[str, float], ...] = (
     ('TPU v6 lite', 918 * TERA),
     ('TPU v6e', 918 * TERA),
 )
-# This inference chip (v4i) has no entry among the peaks, although its name contains the name of another chip.
+# This is the device kind of the inference chip v4i. PEAKS has no entry for it; 'TPU v4' is another chip.
 OTHERS = ('TPU v4 lite',)
 
 
@@ -71,7 +71,7 @@ class Throughput:
 
     @contextlib.contextmanager
     def pause_timing(self) -> Iterator[None]:
-        """Context manager whose time counts in no rate, for evaluations and reports."""
+        """Context manager for evaluations and reports, whose time is left out of all rates."""
         start = self._clock()
         try:
             yield

@@ -60,8 +60,9 @@ def last_complete_steps(reader: CheckpointReader, count: int) -> list[int]:
 
 
 def newest_step_count(reader: CheckpointReader) -> int:
-    """Returns how many of the kept checkpoints are surely the newest ones. Older checkpoints may be kept as the best
-    (checkpoint.keep_best).
+    """Returns how many of its newest checkpoints a run keeps (checkpoint.keep); 0 if its config is missing.
+
+    The run may also keep older checkpoints, as the best ones (checkpoint.keep_best).
     """
     workdir = reader.folder.parent
     return read_config(workdir).checkpoint.keep if (workdir / CONFIG).exists() else 0

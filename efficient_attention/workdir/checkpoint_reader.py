@@ -449,7 +449,7 @@ def read_best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, f
 
 
 def checkpoint_label(step: int) -> str:
-    """Returns the label by which a checkpoint's checksum files name their step."""
+    """Returns the label of a step, which the checksum files of its checkpoint contain."""
     return f'step {step}'
 
 

@@ -84,7 +84,7 @@ class CheckpointWriter:
         self._config = config
         self._sealing: threading.Thread | None = None  # the thread that finishes the save in progress
         self._failure: SaveError | None = None  # error of the newest save, if the save failed
-        # True while `wait_until_saved` waits; it then raises the failure of the save in progress
+        # True while `wait_until_saved` waits. That method then raises the error if the save in progress fails.
         self._is_awaited = False
         with contextlib.ExitStack() as opened:
             if jax.process_index() == 0:
@@ -214,7 +214,7 @@ class CheckpointWriter:
             if error is None:
                 raise
             if failure is not error:
-                # The error from inside the `with` block propagates, so the failed save is only printed.
+                # The error of the `with` block's body propagates, so the failed save is only printed.
                 show_error(failure)
 
     def _wait_for_save_thread(self) -> None:
@@ -286,7 +286,7 @@ class CheckpointWriter:
         return 'there is no other one'
 
     def _stops_at_failure(self) -> bool:
-        """Returns whether a failed save ends the run. With several processes it always does, because only one process
+        """Returns whether a failed save ends the run. A run of several processes always ends, because only one process
         may know of the failure.
         """
         return self._config.when_save_fails == 'stop' or jax.process_count() > 1

@@ -89,11 +89,15 @@ def has_all_checksums(folder: Path) -> bool:
 
 
 def missing_checksums(folder: Path) -> str:
-    """Returns a short text that says which checksum file is missing or superfluous; '' if none is. Raises OSError."""
+    """Returns a short text that names a missing or superfluous checksum file; '' if there is no such file.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
     found = [match for path in sorted(folder.iterdir()) if (match := SEAL.fullmatch(path.name))]
     if not found:
         return 'seal-0-of-*.sha256 is missing'
-    count = int(found[0][2])  # This number comes from a file name and may be any number, so it is used only in names.
+    count = int(found[0][2])  # This number from a file name may be huge, so no loop counts up to it.
     numbers = {int(match[1]) for match in found if int(match[2]) == count}
     for match in found:
         if int(match[2]) != count or int(match[1]) >= count:

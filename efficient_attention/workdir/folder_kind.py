@@ -20,8 +20,8 @@ SEEDS_SUMMARY = 'seeds.json'
 YARDSTICKS = 'yardsticks.json'
 RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
 DEPTH = 3  # number of folder levels from a grid down to its runs: <row>/<column>/seed_<n>
-# Kind of folder -> name patterns of files, of which such a folder has at least one.
-# Inner kinds come first, so that a run placed by mistake in a grid's folder does not change the grid's kind.
+# This maps each kind of folder to name patterns; such a folder has a file that matches at least one pattern.
+# The first kind that matches counts. RUN is last, so that a grid with a misplaced run in its folder is still a grid.
 # Summary files are not sufficient to detect a kind, because they are written after all runs.
 SIGNS = {
     CELL: (VALUES,),
@@ -57,7 +57,7 @@ def check_folder_kind(workdir: Path, wanted: str) -> None:
 
 
 def foreign_files(folder: Path, wanted: str) -> list[str]:
-    """Returns the names of files in a folder that no run has written. Subfolders count only if `wanted` is RUN."""
+    """Returns the names of a folder's unknown files, which no run writes. Subfolders count only if `wanted` is RUN."""
     if not folder.is_dir():
         return []
     paths = [path for path in sorted(folder.iterdir()) if wanted == RUN or not path.is_dir()]

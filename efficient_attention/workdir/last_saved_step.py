@@ -51,8 +51,8 @@ def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
 
 
 def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[str]:
-    """Returns a note if a later step was saved than the one from which the run resumes, and its files are gone;
-    otherwise [].
+    """Returns a note if the run once saved a later step than the step from which it resumes, and the files of the later
+    step are gone; otherwise [].
 
     A checkpoint that was moved to the folder 'damaged' is not gone.
 
@@ -76,7 +76,9 @@ def last_logged_step(workdir: Path) -> int:
 
 
 def is_past_first_save(workdir: Path, step: int | None = None) -> bool:
-    """Returns whether a run has certainly completed a save. A new save starts only after the previous one is complete.
+    """Returns whether a run has certainly completed its first save.
+
+    A run starts a save only after the previous save is complete. A later save that has started proves the first save.
 
     Args:
         workdir: the folder of the run.

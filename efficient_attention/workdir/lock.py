@@ -65,7 +65,7 @@ class WorkdirLock:
 
     def close(self) -> None:
         """Releases the workdir. The lock file stays, because removing it could break the lock of the next run."""
-        # Closing the file tries again to write text that could not be written before.
+        # `close` may raise an error, because it tries again to write the text that `write` could not write.
         with contextlib.suppress(OSError):
             self._file.close()
         self._held.discard(self._path)

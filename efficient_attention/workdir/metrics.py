@@ -5,7 +5,7 @@ and resumed, each (step, split) appears once, as in an unbroken run. Numbers tha
 strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turns them back into numbers.
 
 The file may be cut, edited or lost without any effect on training. Readable lines are kept. Everything that a resumed
-run needs is in its checkpoints (`evaluations.py`).
+run needs is in its checkpoints (`stored_evaluations.py`).
 """
 
 import hashlib
@@ -30,7 +30,7 @@ EVENTS_FOLDER = 'tensorboard'
 # These metrics are measured with a clock, so they differ between equal runs.
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
-LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # No run has larger steps or metrics, and charts fail on larger numbers.
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # Larger numbers count as damage: no run has them, and charts fail on them.
 WEIGHTS_KEPT = 'weights_kept'  # name of a metric of runs that prune: the share of prunable weights that are left
 # name of a metric that is 1 while pruning continues; such an evaluation never counts as the best
 STILL_PRUNING = 'still_pruning'

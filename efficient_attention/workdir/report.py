@@ -98,7 +98,7 @@ def unigram_baselines(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _metric_sort_key(name: str) -> tuple[int, int]:
-    """Returns the sort key of a metric: names that contain an earlier word of FIRST come first, then shorter names."""
+    """Returns a metric's sort key: the lowest index in FIRST of a word in the name, then the name's length."""
     places = [place for place, word in enumerate(FIRST) if word in name]
     return min(places, default=len(FIRST)), len(name)
 

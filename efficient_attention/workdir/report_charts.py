@@ -16,9 +16,9 @@ Series = tuple[Sequence[float], Sequence[float]]  # (steps, values) of one curve
 TRAIN = 'train'
 EXACT = ('learning_rate',)  # These metrics have no noise, so their curves are never smoothed.
 COLOURS = ('#2563eb', '#ea580c', '#059669', '#7c3aed', '#db2777', '#ca8a04', '#0891b2', '#57534e')
-MOST_LETTERS = 44  # most characters of the labels in one line of the legend
+MOST_LETTERS = 44  # maximum number of characters of all labels in one line of the legend
 BASELINE_COLOUR = '#64748b'
-MOST_POINTS = 600  # most points of a curve; more points are averaged in groups, which keeps the page small
+MOST_POINTS = 600  # maximum number of points of a curve; longer curves are averaged in groups, to keep the page small
 SMOOTHED_FROM = 60  # Curves with fewer points than this are not smoothed.
 TEXT_COLOUR, TEXT_SIZE = '#334155', 9
 

@@ -212,7 +212,7 @@ def extrapolated_seconds(by_length: dict[int, dict[str, Any]], length: int) -> f
 
 
 def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
-    """Combines measurements of one implementation by several processes: median and range of their median calls."""
+    """Combines measurements of one implementation by several processes: median and range of the median call times."""
     row: dict[str, Any] = {'name': children[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(child[name]) for child in children]
@@ -240,7 +240,7 @@ def print_row(length: int, name: str, row: dict[str, Any]) -> None:
 
 
 def compare(figures: Figures) -> list[dict[str, Any]]:
-    """Returns ratios of our mechanisms' time and peak memory to the other implementations', at each length."""
+    """Returns, per length, the time and peak memory of our mechanisms, divided by other implementations' values."""
     rows = []
     for side in OURS:
         for other in side.against:

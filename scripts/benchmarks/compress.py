@@ -33,7 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     '3x384': WHOLE | {'layers': 3},
     '4x312': WHOLE | {'layers': 4, 'width': 312, 'feed_forward_width': 1200},
     '2x128': WHOLE | {'layers': 2, 'width': 128, 'heads': 2, 'feed_forward_width': 512},
-    'third': THIRD,  # half of the heads and a quarter of the feed-forward units: a third of the layers' weights
+    'third': THIRD,  # keeps 6 of 12 heads and 384 of 1,536 feed-forward units: a third of the weights
     'int8': WHOLE | {'quantization': 'int8'},
     'int8_weights': WHOLE | {'quantization': 'int8_weights'},
     'third_int8': THIRD | {'quantization': 'int8', 'ranks': ['token=128']},

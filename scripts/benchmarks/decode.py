@@ -70,7 +70,7 @@ CACHE = DecodingComparison(
     contexts=(512, 4096),
 )
 # Dai et al. 2019 (arXiv 1901.02860, section 4.5) measured these context lengths in a model of 24 layers on a GPU.
-# There, evaluation without memory is 363 to 1,874 times slower.
+# In their measurements, evaluation without memory is 363 to 1,874 times slower than with memory.
 MEMORY = DecodingComparison(
     fast='memory',
     slow='sliding',
@@ -299,7 +299,7 @@ def random_tokens(shape: dict[str, Any], length: int) -> Array:
     return jnp.asarray(np.random.default_rng(0).integers(0, shape['model']['vocab_size'], (1, length), np.int32))
 
 
-# To add a way to predict tokens, write a function like these functions, and use its name in a `DecodingComparison`.
+# To add a way to predict tokens, add a function that returns a `DecodingCall`, and name it in a `DecodingComparison`.
 WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], DecodingCall]] = {
     'cached': decode_with_cache,
     'recomputed': decode_without_cache,

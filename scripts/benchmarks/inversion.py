@@ -36,7 +36,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     'causal': {'attention': 'causal'},
     'lsh': {'attention': 'lsh(8, 4, causal=True)', 'shared_qk': True},
 }
-# Pairs of dtypes: of the sub-layers f and g, and of the two hidden states between them (the streams).
+# Each pair has the dtype of the sub-layers f and g, and the dtype of the two hidden states (the streams).
 # Training always has float32 streams, whatever the model's dtype.
 DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16'))
 
@@ -98,9 +98,9 @@ def stack_config(attention: str, layers: int, dtype: str) -> ModelConfig:
 
 
 def make_stack_inputs(config: ModelConfig, length: int) -> tuple[nnx.GraphDef, nnx.State, jax.Array, Context]:
-    """Returns the graph and parameters of a stack of layers, a random input [ROWS, length, WIDTH], and its context.
+    """Returns the graph and parameters of a stack of layers, a random input, and the context of its layers.
 
-    The input is float32 and has no padding.
+    The input [ROWS, length, WIDTH] is float32 and has no padding.
     """
     graph, state = nnx.split(jax.jit(lambda: Stack(config, rngs=nnx.Rngs(0)))())
     positions = jnp.tile(jnp.arange(length)[None], (ROWS, 1))
@@ -121,7 +121,7 @@ def inversion_error(config: ModelConfig, length: int, streams: str) -> float:
 
 
 def stack_gradients(config: ModelConfig, length: int, apply: Callable[[Stack, jax.Array, Context], jax.Array]) -> list:
-    """Returns the gradients of a stack's output, summed with fixed random weights, for all parameters and the input."""
+    """Returns the gradients of a weighted sum of a stack's outputs, for all parameters and the input."""
     graph, state, x, context = make_stack_inputs(config, length)
     weights = jax.random.normal(jax.random.key(3), x.shape)
 
@@ -144,7 +144,7 @@ def apply_storing_activations(stack: Stack, x: jax.Array, context: Context) -> j
 
 
 def relative_distance(left: list, right: list) -> float:
-    """Returns the relative difference of two lists of arrays: the norm of the difference over the norm of `right`.
+    """Returns the relative difference of two lists of arrays, |left - right| / |right|.
 
     The Euclidean norms are taken over all arrays together.
     """

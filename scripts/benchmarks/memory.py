@@ -60,8 +60,8 @@ class MemoryComparison:
     model: dict[str, Any]  # fields of ModelConfig that all compared models share
     rows: int  # rows per batch
     sizes: tuple[int, ...]
-    small: tuple[int, ...]  # sizes with the flag --quick
-    length: int = 0  # positions per row, if the sizes are not lengths
+    small: tuple[int, ...]  # the sizes that are measured with the flag --quick
+    length: int = 0  # positions per row; 0 if `sizes` holds the lengths
 
     def benchmark_shape(self, side: str, size: int, steps: int) -> dict[str, Any]:
         """Returns the model fields, rows, length and steps of one measurement, as input of a child process."""
@@ -258,7 +258,7 @@ def make_report(part: MemoryComparison, figures: Figures) -> dict[str, Any]:
 
 
 def ratios_to_first_side(figures: Figures) -> list[dict[str, Any]]:
-    """Returns each model's temporary memory, resident memory and time, divided by the first model's at that size."""
+    """Returns each further model's memory and time, divided by the memory and time of the first model at equal size."""
     first, *others = figures
     rows = []
     for side in others:
@@ -399,7 +399,7 @@ def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], Trai
 
     def first_state() -> TrainState:
         params = nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
-        # The memory consists of ones, so it belongs to segment 1, the segment of the batch, and is not masked.
+        # The memory is all ones. It therefore belongs to segment 1, like the batch, and attention does not mask it.
         carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))
         return initial_state(params, optimizer, seed=0, carry=carry)
 

@@ -27,7 +27,7 @@ from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError
 
 MEBIBYTE = 2**20
-NEAR = 1.3  # a point's name is on its left if another point is to the right within this factor
+NEAR = 1.3  # a point's name moves to its left side if the next point on the right is within this factor
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ PROCESS = Path('/proc/self')
 
 
 def peak_bytes() -> int:
-    """Returns the largest resident memory of this process so far, in bytes; Linux counts in KiB."""
+    """Returns the largest resident memory of this process so far, in bytes. Linux reports it in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
 
 
@@ -23,7 +23,8 @@ def reset_peak_memory() -> int | None:
     Compiling takes more memory than a small step, so a peak since the start of the process would hide the step.
     """
     if platform.libc_ver()[0] == 'glibc':
-        ctypes.CDLL(None).malloc_trim(0)  # memory that the compiler has freed would otherwise be reused and not counted
+        # Freed memory of the compiler is released here. If a call reused it, its memory would not be counted.
+        ctypes.CDLL(None).malloc_trim(0)
     try:
         (PROCESS / 'clear_refs').write_text('5', encoding='ascii')
         return read_process_status_bytes('VmRSS')

@@ -125,7 +125,7 @@ def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Combines the measurements of several processes: median over the median calls, and median peak memory."""
+    """Combines the measurements of several processes: the median of the median call times, and median peak memory."""
     row: dict[str, Any] = {'name': runs[0]['name']}
     for name in ('forward', 'forward_backward'):
         medians = [statistics.median(one[name]) for one in runs]

@@ -41,7 +41,7 @@ ATTENTION = 'causal & window(512); causal; linear; favor(64); favor(64, causal=T
 
 @dataclasses.dataclass(frozen=True)
 class AttentionLengths:
-    """One call of `attend` to measure: mechanism, number of tokens, and number of earlier tokens that they read."""
+    """One call of `attend` to measure: its mechanism, its number of tokens, and its number of memory tokens."""
 
     mechanism: Mechanism
     length: int
@@ -117,7 +117,7 @@ def compiled_memory_sizes(call: AttentionLengths, devices: list[jax.Device]) -> 
 def relative_position_terms(
     call: AttentionLengths, query: jax.ShapeDtypeStruct, mesh: Mesh
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Returns the shapes of Transformer-XL's relative position inputs: distance queries and distance vectors.
+    """Returns the shapes of Transformer-XL's relative position inputs: queries, and one vector per distance.
 
     The vectors are for distances from 0 to the memory length. Without memory, returns ().
     """

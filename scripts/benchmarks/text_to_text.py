@@ -33,7 +33,7 @@ from efficient_attention.models.encoder_decoder_sizes import t5_fields
 from scripts.benchmarks.process_measurements import peak_bytes
 
 T5_SMALL = t5_fields('small')
-# With an initial standard deviation of 1, an untrained decoder would only repeat its input word.
+# With embeddings of standard deviation 1, an untrained decoder would only repeat its input word.
 WRITER = T5_SMALL | {'init_std': 0.1}
 PARTS: dict[str, dict[str, Any]] = {
     'train': {'program': 'train', 'model': T5_SMALL, 'rows': 16, 'source': 64, 'target': 32},

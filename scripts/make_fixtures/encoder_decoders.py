@@ -37,7 +37,7 @@ FREE = 58  # token ids from 4 to FREE - 1 are words
 FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # released BART models have the same forced tokens
 SCALED = BART | {'scale_embedding': True, 'activation_function': 'relu', 'd_model': 12, 'encoder_layers': 2}
 MARIAN = SCALED | {'pad_token_id': 60, 'eos_token_id': 1, 'decoder_start_token_id': 60, 'bos_token_id': None}
-MARIAN |= {'activation_function': 'swish'}  # released Marian models have the same activation
+MARIAN |= {'activation_function': 'swish'}  # released Marian models have the same activation function
 SINUSOIDAL = ('marian', 'pegasus')
 
 # This maps the name of a folder to the Hugging Face class and the config of its model.
@@ -100,7 +100,7 @@ def randomise_parameters(model: Any) -> Any:
     kind, table = model.config.model_type, model.get_input_embeddings().weight
     for name, parameter in model.named_parameters():
         scale = 0.4 if kind == 't5' else 0.1 if parameter.ndim == 1 else 0.15 if parameter is table else 0.3
-        # T5 needs no larger queries and keys, because it does not divide scores by sqrt(K).
+        # Models other than T5 divide attention scores by sqrt(head width), so they get larger queries and keys.
         scale *= 2.5 if kind != 't5' and name.endswith(('q_proj.weight', 'k_proj.weight')) else 1.0
         noise = torch.randn_like(parameter) * scale
         parameter.data = (1.0 + noise) if parameter.ndim == 1 and name.endswith('weight') else noise
@@ -123,7 +123,8 @@ def amplify_cross_attention(model: Any) -> None:
     returns approximately the vectors that it attends to, and self-attention their negatives.
     """
     decoder = model.get_decoder()
-    # Except in T5, the token table is small, so the input word counts little; a larger final norm sharpens the outputs.
+    # Except in T5, the token table has small values, so that the input token has little influence on the output.
+    # A larger final norm makes the output probabilities less uniform again.
     if model.config.model_type != 't5':
         getattr(decoder, 'layer_norm', decoder.layers[-1].final_layer_norm).weight.data *= 4.0
     for name, module in decoder.named_modules():
@@ -149,7 +150,9 @@ def make_sources(config: Any) -> dict[str, torch.Tensor]:
 
 
 def generate_tokens(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the tokens that transformers' `generate` writes: greedy, with four beams, and without length penalty."""
+    """Returns the tokens of three searches by transformers' `generate`: greedy, with four beams, and without length
+    penalty.
+    """
     beams = {'num_beams': 4, 'early_stopping': 'never'}
     searches = {'greedy': {'num_beams': 1}, 'beam': beams | {'length_penalty': 1.0}}
     searches['no_penalty'] = beams | {'length_penalty': 0.0}
@@ -159,7 +162,7 @@ def generate_tokens(model: Any, sources: dict[str, torch.Tensor]) -> dict[str, t
 
 
 def is_sensitive_to_settings(generated: dict[str, torch.Tensor], config: Any) -> bool:
-    """Returns whether generated texts would reveal a search that ignores its source, beams, end or length penalty.
+    """Returns whether these texts would reveal a search that ignores its source, beams, end token or length penalty.
 
     Every text has several tokens. None of them is special, except the end token and a forced first token. Some T5 text
     has a sentinel.

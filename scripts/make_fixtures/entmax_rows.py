@@ -16,7 +16,7 @@ import torch
 
 PATH = Path(__file__).resolve().parents[2] / 'tests' / 'attention' / 'distributions' / 'entmax_rows.json'
 FUNCTIONS = {'sparsemax': entmax.sparsemax, 'entmax': entmax.entmax15}
-SCALES = (0.1, 1.0, 5.0)  # with these scales of logits, from all keys down to one key have nonzero weight
+SCALES = (0.1, 1.0, 5.0)  # with the smallest scale of logits, all keys have nonzero weights; with the largest, few have
 LENGTHS = (1, 2, 7, 40)
 
 

@@ -17,7 +17,7 @@ from efficient_attention.errors import InputError, require
 COLUMNS = 3  # maximum number of pictures side by side
 MOST_TEXTS, LONGEST = 12, 512
 WIDTH = 16  # width of the attention head
-SCALE = 1.5  # standard deviation of queries and keys, so large that distributions differ visibly
+SCALE = 1.5  # standard deviation of queries and keys, so large that the mechanisms' weights differ visibly
 
 
 def define_weight_flags(options: flags.FlagValues) -> None:

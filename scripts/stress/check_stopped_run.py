@@ -49,7 +49,7 @@ class StoppedProcess(NamedTuple):
 
 
 def work_end_time(events: Sequence[PhaseEvent], sent: float) -> float:
-    """Returns the time at which the step, evaluation batch or save ended that was under way at the signal.
+    """Returns the end time of the step, evaluation batch or save during which the signal came.
 
     Returns the time of the signal if nothing of this kind was under way.
     """

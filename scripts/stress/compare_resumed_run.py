@@ -54,7 +54,7 @@ def metrics_differences(found: Path, expected: Path) -> list[str]:
     ours, theirs = metrics_without_speeds(found), metrics_without_speeds(expected)
     lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
     lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
-    # The reader drops lines such as duplicates, which are differences too.
+    # `parse_metrics_log` drops unusable lines, such as duplicates; each dropped line is a difference too.
     lines += [f'{found}: metrics {dropped}' for dropped in parse_metrics_log(found).dropped]
     if not lines and ours != theirs:
         lines = [f'{found}: {len(ours)} metrics lines, expected {len(theirs)} in another order']

@@ -51,9 +51,9 @@ from scripts.stress.signal_moments import (
 ROOT = Path(__file__).resolve().parents[2]
 HANGING_SECONDS = 90.0  # seconds after the signal within which all processes must end
 LAST_STEP = 30
-PHASES = NAMED[1:9]  # phases after the imports, during which the processes are not yet connected
+PHASES = NAMED[1:9]  # the phases after the imports; during the imports, the processes are not connected
 JOIN_SECONDS = 20.0
-# This pattern matches error lines about another process, which got a signal before there was anything to save.
+# This pattern matches error lines about another process that a signal ended before there was anything to save.
 OF_ANOTHER = re.compile(
     r'error: (process \d+ \(host .*\) (failed: stopped by |has died; )|process 0 (at|did not answer at) |\d+ of \d+ )'
 )
@@ -83,7 +83,7 @@ class StopResult(NamedTuple):
 
     name: str  # name of the signal, such as SIGTERM
     victims: list[int]  # numbers of the processes that got the signal
-    phase: str  # phase of the first such process when the signal came
+    phase: str  # phase of the first process in `victims` when the signal came
     seconds: float  # seconds from the signal to the end of the last process
     codes: list[int | None]  # exit code of each process; None if the process did not end and was killed
     faults: list[str]
@@ -104,7 +104,7 @@ def main() -> None:
         raise InputError(f'--phases: there is no {min(unknown)!r}; known: {", ".join(NAMED)}')
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / 'docs', folder / 'docs')  # runs train on a copy, which nobody changes meanwhile
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # runs train on a copy of docs/, because docs/ may change
     stops = stop_all_runs(folder, options)
     result = summary(stops)
     print(json.dumps(result))

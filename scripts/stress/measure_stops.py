@@ -49,7 +49,7 @@ from scripts.stress.signal_moments import (
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPS_EACH = (3, 7)  # minimum and maximum number of stops per run
-ENOUGH = 20  # from this number of stops on, every phase must be hit
+ENOUGH = 20  # if at least this many signals are sent, a signal must hit every phase
 HANGING_SECONDS = 900.0  # a process that has not ended this many seconds after the signal is killed
 FIELDS = {
     'data.vocab_size': 300,
@@ -75,7 +75,7 @@ class StopResult(NamedTuple):
     name: str  # name of the signal, such as SIGTERM
     phase: str  # phase of the process when the signal came
     seconds: float  # seconds from the signal to the end of the process
-    beyond: float  # the part of `seconds` after the step, evaluation batch or save that the signal interrupted
+    beyond: float  # seconds from the end of the interrupted step, evaluation batch or save to the end of the process
     code: int
     faults: list[str]
     said: str  # last line of standard error
@@ -91,7 +91,7 @@ def main() -> None:
     require_at_least(1, '--stops', options.stops)
     folder = options.folder.absolute()
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / 'docs', folder / 'docs')  # runs train on a copy, which nobody changes meanwhile
+    shutil.copytree(ROOT / 'docs', folder / 'docs')  # runs train on a copy of docs/, because docs/ may change
     unbroken = measure_uninterrupted_run(folder)
     seconds = options.stops * (0.8 + 1 / statistics.mean(STOPS_EACH)) * (unbroken[-1].end - unbroken[0].start)
     print(f'{options.stops} stops take about {seconds / 60:.1f} minutes', flush=True)

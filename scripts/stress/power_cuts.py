@@ -34,7 +34,8 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.errors import InputError, RunError
 
 STEPS = (10, 20, 30)
-# The ages are seconds; ext4 writes its journal every 5 seconds, and Linux writes old file content after 30 seconds.
+# Each age is the number of seconds from a save to the power cut.
+# The file system ext4 writes its journal every 5 seconds. Linux writes old file content after 30 seconds.
 AGES = ('0.1', '3', '8', '15', '25', '40')
 IMAGE_BYTES = 96 * 2**20
 STATE_FLOATS = 2**20

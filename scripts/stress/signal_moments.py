@@ -1,7 +1,8 @@
-"""Chooses random moments at which a process is killed or stopped, and finds the phase of a process at a moment.
+"""Chooses random moments at which scripts kill or stop a process, within phases such as compilation or a save.
 
 A process writes its phases into a file (`efficient_attention/processes/phase_log.py`). A run without interruption shows
-which phases there are and how long each takes. A moment is a time within one phase.
+which phases there are and how long each takes. A moment is a time within one phase. `phase_at` returns the phase in
+which a process was at a given time.
 """
 
 import itertools
@@ -32,7 +33,7 @@ NAMED = (
 OF_A_STEP = (phase_log.INPUT, phase_log.STEP)
 BESIDE = (phase_log.SEALING, phase_log.SEALED)  # phases of a thread that runs in parallel with training
 LOOK_SECONDS = 0.005
-OCCURRENCES = 2  # moments are chosen only within the first occurrences of a phase, although most phases have more
+OCCURRENCES = 2  # moments are chosen only within this many first occurrences of each phase
 
 
 class PhaseEvent(NamedTuple):
@@ -133,7 +134,7 @@ class MomentQueue:
         return sorted(itertools.islice(self._drawn, count), key=lambda moment: self._order.index(moment.phase))
 
     def return_moments(self, unused: Sequence[SignalMoment]) -> None:
-        """Puts moments that a run did not reach back into the queue, for the next run."""
+        """Returns unused moments to the front of the queue, because a run ended before it reached them."""
         self._drawn = itertools.chain([moment._replace(occurrence=1) for moment in unused], self._drawn)
 
 

@@ -95,7 +95,7 @@ def fine_tuning_command(folder: Path, workdir: Path) -> list[str]:
 
 
 def classifier_fields(folder: Path) -> list[str]:
-    """Returns the config fields of a small classifier of the labelled artificial texts."""
+    """Returns the config fields of a small classifier of artificial labelled texts."""
     fields = [f'examples.train={folder}/train.tsv', f'examples.dev={folder}/dev.tsv', 'examples.epochs=2']
     fields += [f'data.tokenizer={folder}/vocab.txt', 'data.length=16', 'model.vocab_size=27', 'model.max_length=16']
     fields += ['optimizer.learning_rate=5e-3', 'examples.buckets=(8, 16)']

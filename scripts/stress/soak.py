@@ -52,7 +52,7 @@ from scripts.stress.signal_moments import (
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS_EACH = (3, 7)  # minimum and maximum number of kills per run
-ENOUGH = 20  # from this number of kills of one kind of run on, every phase must be hit
+ENOUGH = 20  # if one kind of run is killed at least this often, a kill must hit every phase
 HANGING_SECONDS = 900.0  # a process that runs longer than this counts as hanging
 KILLED = -9
 
@@ -68,7 +68,7 @@ class ProcessResult(NamedTuple):
 
     @property
     def seconds_to_first_step(self) -> float:
-        """Seconds from the start of the process to the end of its first step; without a step, to its own end."""
+        """Seconds of the process until its first step has ended; without a step, until the process has ended."""
         begun = [place for place, event in enumerate(self.events) if event.phase == COMPILATION]
         after = [event.time for event in self.events[begun[-1] + 1 :]] if begun else []
         return (after[0] if after else self.end) - self.start
@@ -134,7 +134,8 @@ def kill_and_compare(
     while hits.total() < kills:
         planned = plan.take_moments(min(rng.randint(*KILLS_EACH), kills - hits.total()))
         hit = kill_at_moments(command, broken, planned, RUNS[name].goes_on)
-        plan.return_moments(planned[len(hit) + 1 :])  # the run ended before the next moment, which counts as used
+        # If the run ended before one of its moments, that moment counts as used; later moments are returned.
+        plan.return_moments(planned[len(hit) + 1 :])
         hits.update(hit)
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():

@@ -63,12 +63,12 @@ def replace_projections(module: torch.nn.Module, **arrays: torch.Tensor) -> torc
 
 
 class FixedFusedProjection(torch.nn.Module):
-    """A replacement of a joint projection to queries, keys and values, which a module splits with `chunk`."""
+    """Replaces a joint projection to queries, keys and values, whose result the module splits with `chunk`."""
 
     parts: tuple[torch.Tensor, ...]
 
     def forward(self, hidden: torch.Tensor) -> 'FixedFusedProjection':
-        """Returns this object instead of an array [1, L, 3 x H x K], so that no array is copied."""
+        """Returns this object instead of a joint array [1, L, 3 x H x K]; the module then calls `chunk` of it."""
         del hidden
         return self
 

@@ -73,7 +73,7 @@ def measure(shape: dict) -> dict:
 
 
 def peak_bytes() -> int:
-    """Returns the largest resident memory of this process so far, in bytes; Linux counts in KiB."""
+    """Returns the largest resident memory of this process so far, in bytes. Linux reports it in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

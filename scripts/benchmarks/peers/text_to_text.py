@@ -122,7 +122,7 @@ def time_calls(call: Callable[[int], None], calls: int) -> dict:
 
 
 def peak_bytes() -> int:
-    """Returns the largest resident memory of this process so far, in bytes; Linux counts in KiB."""
+    """Returns the largest resident memory of this process so far, in bytes. Linux reports it in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
