@@ -37,8 +37,8 @@ def main() -> None:
     from efficient_attention.config.examples import ExamplesConfig
     from efficient_attention.inference.augment_file import augment_file
     from efficient_attention.inference.fill_mask import MaskFiller
+    from efficient_attention.inference.word_neighbours import open_vectors
     from efficient_attention.inference.word_replacement import WordReplacer
-    from efficient_attention.inference.word_vectors import open_vectors
 
     config = dataclasses.replace(ExamplesConfig(), **dict(parse_field(text) for text in options.set))
     vectors = open_vectors(Path(options.vectors)) if options.vectors else None

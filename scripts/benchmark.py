@@ -81,8 +81,8 @@ from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 # This maps each sub-command to its file in scripts/benchmarks.
-# Each of these files has the functions `define_flags`, `check_flags` and `measure`.
-# After each measurement, `measure` yields all measurements so far.
+# Each of these files has the functions `define_flags`, `check_flags` and `run_benchmark`.
+# After each measurement, `run_benchmark` yields all measurements so far.
 # If a file of scripts/benchmarks is run as a program, it takes one measurement.
 FILES = {
     'step': 'step',
@@ -116,10 +116,10 @@ def main() -> None:
     if command == 'attention' and options.from_json:
         benchmark.show_saved_report(benchmark.load_saved_figures(options.from_json), options.plot)
     else:
-        measure(command, benchmark, options)
+        run_benchmark(command, benchmark, options)
 
 
-def measure(command: str, benchmark: ModuleType, options: flags.FlagValues) -> None:
+def run_benchmark(command: str, benchmark: ModuleType, options: flags.FlagValues) -> None:
     """Runs a benchmark; after each measurement, rewrites the output file with all measurements so far."""
     report = {'machine': machine(), 'allocator': options.allocator}
     load, cores = report['machine']['load'], report['machine']['cores']

@@ -32,9 +32,9 @@ from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.encoder_sizes import bert_fields
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import abstract_arrays, batch_sharding, make_mesh, state_shardings
+from efficient_attention.objectives.bert_pretraining import Pretraining
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.objectives.objective import Objective, total_loss
-from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.objectives.text_to_text import TextToText
 from efficient_attention.planning.cost import cost_of
 from efficient_attention.planning.hlo_program import parse_program

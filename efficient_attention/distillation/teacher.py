@@ -36,14 +36,14 @@ from efficient_attention.inference.pretrained_models import match_tree_structure
 from efficient_attention.interop.pretrained import Pretrained, open_encoder
 from efficient_attention.interop.tokenizer_files import check_combinable, check_same_vocabulary
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.quantized import store_int8_codes
 from efficient_attention.models.sharding import abstract_arrays, path_name
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
+from efficient_attention.objectives.bert_pretraining import Pretraining
 from efficient_attention.objectives.distillation import Distillation
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.objective import Batch
-from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.objectives.teacher_student_states import TEACHER, compared_states, teacher_states_for_batch
 from efficient_attention.tasks.task import Task
 

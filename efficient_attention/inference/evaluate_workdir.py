@@ -18,7 +18,7 @@ from efficient_attention.inference.restore import restore
 from efficient_attention.inference.seq2seq_generator import unsearchable_reason
 from efficient_attention.inference.translator import score_generated_targets
 from efficient_attention.interop.workdir_import import checkpoint_thresholds, parse_requested_checkpoint
-from efficient_attention.models.inference_layout import lay_out_for_inference
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from efficient_attention.processes.peer_monitor import check_facts_agree_with_peers
 from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from efficient_attention.tasks.fine_tuning import FineTuningTask

@@ -74,7 +74,7 @@ class MaskFiller:
         """
         if top < 1:
             raise InputError(f'top is {top}; it must be at least 1')
-        rows_of_text = map_items(texts, self.masked_rows)
+        rows_of_text = map_items(texts, self.mask_windows)
         rows = [row for one_text in rows_of_text for row in one_text]
         logits = [
             logits_PV
@@ -84,7 +84,7 @@ class MaskFiller:
         found = (self.candidates(logits_V, top) for logits_PV in logits for logits_V in logits_PV)
         return [[next(found) for _, places in one_text for _ in places] for one_text in rows_of_text]
 
-    def masked_rows(self, text: str) -> list[Row]:
+    def mask_windows(self, text: str) -> list[Row]:
         """Returns the token ids of a text and the positions of its masks; a text that is too long becomes one window
         per mask.
 

@@ -23,7 +23,7 @@ from efficient_attention.tasks.problems.sentence_rows import split_into_sentence
 BETWEEN, SPECIAL, UNREAD = 'between', 'special', 'unread'
 
 
-class WordWeight(NamedTuple):
+class WeightedWord(NamedTuple):
     """A word, or the text between two words, with the summed pooling weight of its tokens in the vector of the
     sentence.
 
@@ -36,14 +36,14 @@ class WordWeight(NamedTuple):
     kind: str = ''
 
 
-class SentenceWeight(NamedTuple):
+class WeightedSentence(NamedTuple):
     """A sentence as a sequence of weighted words, and the sentence's pooling weight in the vector of the text.
 
     The weight is 1 if the sentence is the whole text.
     """
 
     weight: float
-    words: tuple[WordWeight, ...]
+    words: tuple[WeightedWord, ...]
 
 
 class PoolingWeightsOfText(NamedTuple):
@@ -52,7 +52,7 @@ class PoolingWeightsOfText(NamedTuple):
     """
 
     answer: dict[str, Any]
-    sentences: tuple[SentenceWeight, ...]
+    sentences: tuple[WeightedSentence, ...]
     left_out: int
 
 
@@ -87,7 +87,7 @@ class PoolingWeightsPipeline:
         of_sentences = np.asarray(weights.get('sentences', np.ones((1, 1))))[0]
         parts = self.split_into_sentences(text)
         shown = tuple(
-            SentenceWeight(float(weight), tuple(self.word_weights(part, encoding, row)))
+            WeightedSentence(float(weight), tuple(self.word_weights(part, encoding, row)))
             for (part, encoding), row, weight in zip(parts, rows, of_sentences, strict=False)
         )
         return PoolingWeightsOfText(self.answers.answers([text])[0][0], shown, len(parts) - len(shown))
@@ -104,7 +104,7 @@ class PoolingWeightsPipeline:
         found = list(zip(parts, self.encoder.encode(parts), strict=True))
         return [one for one in found if one[1].ids] or found[:1]
 
-    def word_weights(self, text: str, encoding: Encoding, weights: np.ndarray) -> Iterator[WordWeight]:
+    def word_weights(self, text: str, encoding: Encoding, weights: np.ndarray) -> Iterator[WeightedWord]:
         """Yields the words of a sentence in order, each with its weight.
 
         `weights` are the pooling weights of the sentence's row, including special tokens.
@@ -117,12 +117,12 @@ class PoolingWeightsPipeline:
         for first, last in word_spans(encoding, len(pieces)):
             begin, stop = encoding.offsets[first][0], encoding.offsets[last - 1][1]
             if begin > end:
-                yield WordWeight(text[end:begin], kind=BETWEEN)
-            yield WordWeight(text[begin:stop], float(pieces[first:last].sum()))
+                yield WeightedWord(text[end:begin], kind=BETWEEN)
+            yield WeightedWord(text[begin:stop], float(pieces[first:last].sum()))
             place, end = last, stop
         if place < len(encoding.ids):
-            yield WordWeight(text[end:], kind=UNREAD)
-        yield WordWeight('special', float(weights.sum() - pieces.sum()), SPECIAL)
+            yield WeightedWord(text[end:], kind=UNREAD)
+        yield WeightedWord('special', float(weights.sum() - pieces.sum()), SPECIAL)
 
 
 def word_spans(encoding: Encoding, count: int) -> Iterator[tuple[int, int]]:

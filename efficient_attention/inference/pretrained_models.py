@@ -10,8 +10,8 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.quantized import store_int8_codes
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
 
 DEFAULT_LENGTH = 512  # tokens per row for an imported model without a position limit
 Module = TypeVar('Module', bound=nnx.Module)

@@ -17,8 +17,8 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
 from efficient_attention.interop.workdir_import import parse_requested_checkpoint
 from efficient_attention.models.device_memory import check_fits, state_bytes
-from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
 from efficient_attention.workdir.checkpoint_average import AVERAGED, AverageChoice

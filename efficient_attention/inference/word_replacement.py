@@ -16,7 +16,7 @@ from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.inference.fill_mask import MaskFiller
-from efficient_attention.inference.word_vectors import TokenTableVectors, WordVectors, words_among_tokens
+from efficient_attention.inference.word_neighbours import TokenTableVectors, WordVectors, words_among_tokens
 
 # A whole word: letters that no apostrophe joins to other letters, so that no part of "don't" is replaced.
 WHOLE_WORD = re.compile(r"(?<![^\W\d_])(?<!\w['’])[^\W\d_]+(?![^\W\d_])(?!['’]\w)")

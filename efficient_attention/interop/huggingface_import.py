@@ -21,7 +21,7 @@ from efficient_attention.interop.output_layers import with_output_layer_fields
 from efficient_attention.interop.safetensors_files import SafetensorsFolder, check_tensor_files
 from efficient_attention.interop.tensor_conversion import (
     CheckpointHeads,
-    has_all_weights,
+    has_head_weights,
     list_checkpoint_tensors,
     parameter_shapes,
     read_tensors,
@@ -106,10 +106,10 @@ def find_heads_in_file(known: ModelDescription, found: Mapping[str, str]) -> Che
         return CheckpointHeads(has_detector=True)
     is_both = ending == 'ForPreTraining' and bool(family.pair)
     has_pair = bool(family.pair) and (
-        is_both or ending == 'ForNextSentencePrediction' or has_all_weights(family, {'pair': family.pair}, found)
+        is_both or ending == 'ForNextSentencePrediction' or has_head_weights(family, {'pair': family.pair}, found)
     )
     return CheckpointHeads(
-        has_masked_lm=is_both or ending == 'ForMaskedLM' or has_all_weights(family, family.masked_lm, found),
-        has_pooler=bool(family.pooler) and (has_pair or has_all_weights(family, {'pooler': family.pooler}, found)),
+        has_masked_lm=is_both or ending == 'ForMaskedLM' or has_head_weights(family, family.masked_lm, found),
+        has_pooler=bool(family.pooler) and (has_pair or has_head_weights(family, {'pooler': family.pooler}, found)),
         has_pair=has_pair,
     )

@@ -287,7 +287,7 @@ def token_table_tensor_name(family: HuggingFaceFamily) -> str:
     return (names.get('decoder/embeddings/token') or names['encoder/embeddings/token']).lstrip('.') + '.weight'
 
 
-def has_all_weights(family: HuggingFaceFamily, names: Names, found: Mapping[str, str]) -> bool:
+def has_head_weights(family: HuggingFaceFamily, names: Names, found: Mapping[str, str]) -> bool:
     """Returns whether a checkpoint file has the weight of every module in `names`. A head with these modules can then
     be loaded.
     """

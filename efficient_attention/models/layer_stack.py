@@ -105,7 +105,7 @@ class Stack(nnx.Module):
         self.is_separate, self.is_stacked = False, config.is_stacked
 
     def unstack_layers(self) -> None:
-        """Replaces the stacked parameter arrays by separate arrays for each layer; models/inference_layout.py explains
+        """Replaces the stacked parameter arrays by separate arrays for each layer; models/unstacked_layers.py explains
         why.
         """
         self.layers, self.is_separate = nnx.List(self.parameter_layers()), True

@@ -19,9 +19,9 @@ from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.head import OF_ROWS
 from efficient_attention.models.layer_activations import DistillationActivations
 from efficient_attention.models.pretraining import pad_predictions_to_devices
+from efficient_attention.objectives.bert_pretraining import Pretraining
 from efficient_attention.objectives.fine_tuning import FineTuning, tag_weights
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
-from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.objectives.teacher_student_states import (
     OPERANDS,
     TEACHER,

@@ -140,7 +140,7 @@ def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
         of_gates, of_read = pull(here.select_held_states(tuple(map(jnp.zeros_like, total)), total))
         of_sum: Blocks = ()
         if activated is not None:
-            of_sum = (of_gates.activated * (1 - activated * activated) * _scales(cell, read[0].shape[-1]),)
+            of_sum = (of_gates.activated * (1 - activated * activated) * _gate_scales(cell, read[0].shape[-1]),)
         of_products, of_recurrent = (*of_sum, *of_gates.products), (*of_sum, *of_gates.recurrent)
         if of_recurrent:
             of_state = _transposed_products(cell, learned, turned, of_recurrent, dtype)
@@ -172,11 +172,11 @@ def _with_bias(products: Blocks, learned: Learned, first: int = 0) -> Blocks:
 def _gates(cell: Cell, products: Blocks, recurrent: Blocks, units: int) -> StepGates:
     if not cell.scales:
         return StepGates(None, products, recurrent)
-    activated = jnp.tanh((products[0] + recurrent[0]) * _scales(cell, units))
+    activated = jnp.tanh((products[0] + recurrent[0]) * _gate_scales(cell, units))
     return StepGates(activated, products[1:], recurrent[1:])
 
 
-def _scales(cell: Cell, units: int) -> Array:
+def _gate_scales(cell: Cell, units: int) -> Array:
     """Returns the factors by which the gates of the first block are scaled before tanh, [1, n U]."""
     return jnp.repeat(jnp.asarray(cell.scales, jnp.float32), units)[None]
 

@@ -23,7 +23,7 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.objectives.bert_pretraining import Pretraining
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
 
 

@@ -203,7 +203,7 @@ def make_step_functions(shape: dict[str, Any]) -> dict[str, Step]:
     from efficient_attention.config.head import HeadConfig
     from efficient_attention.config.model import ModelConfig
     from efficient_attention.models.fine_tuning import FineTuningModel
-    from efficient_attention.models.inference_layout import lay_out_for_inference
+    from efficient_attention.models.unstacked_layers import lay_out_for_inference
 
     fields, rows, length = shape['model'], shape['rows'], shape['length']
     rng = np.random.default_rng(0)

@@ -126,8 +126,8 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
     from efficient_attention.config.model import ModelConfig
     from efficient_attention.models.encoder import Encoder
-    from efficient_attention.models.inference_layout import lay_out_for_inference
     from efficient_attention.models.quantized import store_int8_codes
+    from efficient_attention.models.unstacked_layers import lay_out_for_inference
     from scripts.benchmarks.plain_nnx import measure_plain_encoder
 
     if shape['layout'] == 'plain':

@@ -158,7 +158,7 @@ def make_project_training_step(shape: dict[str, Any]) -> tuple[StepFn, TrainStat
 
     from efficient_attention.config.model import ModelConfig
     from efficient_attention.models.pretraining import PretrainingModel
-    from efficient_attention.objectives.pretraining import Pretraining
+    from efficient_attention.objectives.bert_pretraining import Pretraining
     from efficient_attention.training.optimizer import make_optimizer
     from efficient_attention.training.state import initial_state
     from efficient_attention.training.step import make_train_step

@@ -12,8 +12,8 @@ from efficient_attention.inference.pooling_weights import (
     UNREAD,
     PoolingWeightsOfText,
     PoolingWeightsPipeline,
-    SentenceWeight,
-    WordWeight,
+    WeightedSentence,
+    WeightedWord,
 )
 
 LEAST = 0.0005  # weights of special tokens up to this value are not shown
@@ -93,7 +93,7 @@ def format_prediction(text: PoolingWeightsOfText) -> str:
     return f'{score:.3f}' if label is None else f'{label} ({score:.1%})'
 
 
-def word_shade(sentence: SentenceWeight, word: WordWeight) -> float:
+def word_shade(sentence: WeightedSentence, word: WeightedWord) -> float:
     """Returns how dark a word is drawn: its weight times the root of its sentence's weight; 0 for special tokens.
 
     The caller scales the darkest word to 1.
@@ -101,7 +101,7 @@ def word_shade(sentence: SentenceWeight, word: WordWeight) -> float:
     return 0.0 if word.kind == SPECIAL else sentence.weight**0.5 * word.weight
 
 
-def html_sentence_row(sentence: SentenceWeight, heaviest: float, strongest: float) -> str:
+def html_sentence_row(sentence: WeightedSentence, heaviest: float, strongest: float) -> str:
     """Returns the HTML of one sentence with a bar for its weight; the longest bar fills its column."""
     width = 100 * sentence.weight / heaviest if heaviest else 0.0
     words = ''.join(
@@ -111,7 +111,7 @@ def html_sentence_row(sentence: SentenceWeight, heaviest: float, strongest: floa
     return f'<div class="sentence"><div class="weight">{bar}</div><div>{words}</div></div>'
 
 
-def html_word_span(word: WordWeight, share: float) -> str:
+def html_word_span(word: WeightedWord, share: float) -> str:
     """Returns the HTML of one word, coloured by its weight, or of the text between words."""
     if word.kind == SPECIAL:
         return f' <span class="special">special {word.weight:.1%}</span>' if word.weight > LEAST else ''

@@ -294,7 +294,7 @@ def random_other_value(value: Any, rng: random.Random) -> Any:
     return rng.choice(plain)
 
 
-def check_reader(reader: FuzzedReader, data: bytes, folder: Path) -> None:
+def check_fuzzed_input(reader: FuzzedReader, data: bytes, folder: Path) -> None:
     """Runs a reader on one input; raises Finding if the reader neither accepts the input nor raises InputError."""
     target: Any = data.decode('utf-8', 'replace')
     if reader.name:
@@ -341,7 +341,7 @@ def fuzz(name: str, minutes: float, first_seed: int) -> tuple[int, str]:
         def one(data: bytes) -> None:
             nonlocal count, smallest
             count, smallest = count + 1, data
-            check_reader(reader, data, Path(folder))
+            check_fuzzed_input(reader, data, Path(folder))
 
         number = first_seed
         while time.process_time() < deadline:

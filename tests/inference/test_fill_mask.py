@@ -62,7 +62,7 @@ def test_they_equal_a_direct_use_of_the_model(fill):
 
 
 def test_the_mask_is_the_one_structural_token_that_may_be_typed(fill):
-    [(ids, places)] = fill.masked_rows('the [SEP] [PAD] sleeps [MASK]')
+    [(ids, places)] = fill.mask_windows('the [SEP] [PAD] sleeps [MASK]')
     assert [ids[place] for place in places] == [fill.vocabulary.mask]
     assert fill.vocabulary.sep not in ids[1:-1] and fill.vocabulary.pad not in ids
 
@@ -110,7 +110,7 @@ def test_only_pretraining_runs_fill_masks(workdir, tmp_path):
 
 def test_a_long_text_is_read_in_a_window_around_each_mask(fill):
     before, after = 'the red house ' * 20, ' sleeps near the river' * 20
-    ids, places = fill.masked_rows(f'{before}[MASK]{after}')[0]
+    ids, places = fill.mask_windows(f'{before}[MASK]{after}')[0]
     assert len(ids) == fill.length and places == [fill.length // 2]
     inner = fill(f'{before}[MASK]{after}')[0]
     assert fill(f'{before * 2}[MASK]{after * 2}')[0] == inner  # what is farther away is not read

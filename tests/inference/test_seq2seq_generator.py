@@ -19,7 +19,7 @@ from efficient_attention.inference.search_settings import SamplingSeeds, SearchS
 from efficient_attention.inference.seq2seq_generator import Seq2SeqGenerator, SourceBatching, search_targets
 from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.models.inference_layout import lay_out_for_inference
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

@@ -5,13 +5,13 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.word_neighbours import unit_vectors
 from efficient_attention.inference.word_replacement import (
     ReplaceableWord,
     WordReplacer,
     augmented_texts,
     replace_words,
 )
-from efficient_attention.inference.word_vectors import unit_vectors
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 

@@ -12,8 +12,8 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.quantized import quantized_layers, store_int8_codes
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.int8 import fake_quantize
 from tests.models.drawn import drawn

@@ -10,9 +10,9 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.layer_stack import layer_mechanisms
 from efficient_attention.models.uneven_stack import equal_layer_groups, layer_sizes
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from efficient_attention.modules.layer import ConstantSubLayer
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close

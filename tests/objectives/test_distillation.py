@@ -14,9 +14,9 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.objectives.bert_pretraining import Pretraining
 from efficient_attention.objectives.distillation import Distillation
 from efficient_attention.objectives.fine_tuning import FineTuning
-from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.objectives.teacher_student_states import compared_states, teacher_states_for_batch
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close

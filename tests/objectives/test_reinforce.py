@@ -87,7 +87,7 @@ def exact_gradient(graph: nnx.GraphDef, params: dict, monkeypatch: pytest.Monkey
             bits = jnp.where(is_chosen, jnp.uint32(2**32 - 1), jnp.uint32(0))
             return jnp.broadcast_to(bits, (2, 1, PLACES, CHOICES))
 
-        monkeypatch.setattr(hard, 'random_bits', forced)
+        monkeypatch.setattr(hard, 'random_bits_per_pair', forced)
         names = ('source', 'source_segments', 'tokens', 'segments')
         hidden, logs = model.hidden_and_draws(*(BATCH[name] for name in names), rng=jax.random.key(0))
         losses = TextToText().losses(model.logits(hidden), BATCH['targets'])[0]

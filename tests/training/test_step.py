@@ -17,8 +17,8 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.objectives.bert_pretraining import Pretraining
 from efficient_attention.objectives.objective import Batch, Objective, Sums, total_loss
-from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 from efficient_attention.training.state import initial_state, step_array_names
 from efficient_attention.training.step import (

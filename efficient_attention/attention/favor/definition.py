@@ -57,10 +57,10 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """Returns the attention weights that FAVOR's random features imply,
     sampled with the attention request's PRNG key, and None (no log-sum-exp).
     """
-    return feature_weights(request, request_features(request))
+    return feature_weights(request, feature_map_of_request(request))
 
 
-def request_features(request: Request) -> FeatureMap:
+def feature_map_of_request(request: Request) -> FeatureMap:
     """Returns FAVOR's feature map, sampled with the attention request's PRNG key."""
     return ensure_kind(FAVOR, request.mechanism).feature_map(cast(Array, request.rng), request.key.shape[3])
 

@@ -60,7 +60,7 @@ def cut_keys(key_BMGK: Array, size: int) -> Float[Array, 'n B G C K']:
     return cut_into_chunks(key_BMGK.astype(jnp.float32), size).swapaxes(2, 3)
 
 
-def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool[Array, 'n B C'] | None:
+def split_mask_into_chunks(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool[Array, 'n B C'] | None:
     """Returns the mask of valid keys cut into chunks, with False for positions
     that only fill the last chunk; None if all keys are valid.
     """
@@ -80,7 +80,7 @@ def cut_inputs(inputs: FeatureAttentionInputs, size: int) -> PositionChunk:
         cut_queries(inputs.query_BLHK, inputs.key_BLGK.shape[2], size),
         cut_keys(inputs.key_BLGK, size),
         cut_keys(inputs.value_BLGK, size),
-        cut_mask(inputs.valid_BL, batch, length, size),
+        split_mask_into_chunks(inputs.valid_BL, batch, length, size),
         None if inputs.segments_BL is None else cut_into_chunks(inputs.segments_BL, size),
     )
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 
 from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import device_tuning
-from efficient_attention.attention.features.chunks import cut_keys, cut_mask, cut_queries, merge_chunks
+from efficient_attention.attention.features.chunks import cut_keys, cut_queries, merge_chunks, split_mask_into_chunks
 from efficient_attention.attention.features.feature_map import (
     LOWEST_LOG,
     SMALLEST_DENOMINATOR,
@@ -70,7 +70,7 @@ def attend_noncausal(
         cut_queries(query_BLHK, groups, min(block, queries)),
         cut_keys(key_BMGK, size),
         jnp.concatenate([value_nBGCK, jnp.ones_like(value_nBGCK[..., :1])], axis=-1),
-        cut_mask(valid_BM, batch, keys, size),
+        split_mask_into_chunks(valid_BM, batch, keys, size),
     )
     return merge_chunks(attend_noncausal_chunks(axis, operands, features), queries)
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.features.causal import attend_causal
-from efficient_attention.attention.features.chunks import FeatureAttentionInputs, cut_keys, cut_mask
+from efficient_attention.attention.features.chunks import FeatureAttentionInputs, cut_keys, split_mask_into_chunks
 from efficient_attention.attention.features.fast_attention import attend_segments, check_supported, zero_sums_like
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, bring_to_common_scale, rescale
@@ -76,7 +76,11 @@ def local_key_sums(request: Request, features: FeatureMap, chunk: int, valid_BM:
     """Returns the key sums over only this device's keys."""
     batch, keys = request.key.shape[:2]
     size = min(chunk, keys)
-    chunks = cut_keys(request.key, size), cut_keys(request.value, size), cut_mask(valid_BM, batch, keys, size)
+    chunks = (
+        cut_keys(request.key, size),
+        cut_keys(request.value, size),
+        split_mask_into_chunks(valid_BM, batch, keys, size),
+    )
 
     def add(sums: KeySums, chunk: tuple[Array, Array, Array | None]) -> tuple[KeySums, None]:
         key_BGCK, value_BGCK, valid_BC = chunk

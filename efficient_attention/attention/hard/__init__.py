@@ -3,7 +3,7 @@
 import dataclasses
 
 from efficient_attention.attention.hard import definition
-from efficient_attention.attention.logits.pattern_implementation import make_pattern_implementation
+from efficient_attention.attention.logits.implementation_factory import make_pattern_implementation
 
 IMPLEMENTATION = dataclasses.replace(
     make_pattern_implementation(definition.Hard), weights=definition.dense_weights, compute=definition.compute_attention

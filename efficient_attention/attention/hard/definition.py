@@ -59,10 +59,10 @@ def dense_weights(request: Request, dtype: Any = logits.FLOAT32, precision: Any 
     if request.rng is None or not request.mechanism.randomness.in_training:
         return logits.dense_weights(request, dtype, precision)
     logits_BHLM = logits.scaled_logits(request, dtype, precision)
-    return gumbel_max_sample(logits_BHLM, logits.allowed_pairs(request), random_bits(request, request.rng))
+    return gumbel_max_sample(logits_BHLM, logits.allowed_pairs(request), random_bits_per_pair(request, request.rng))
 
 
-def random_bits(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
+def random_bits_per_pair(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
     """Returns random bits that depend only on the random key and on row, head, query and key indices; cutting the
     computation into parts does not change them.
     """

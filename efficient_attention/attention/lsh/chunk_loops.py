@@ -1,6 +1,6 @@
 """Loops over the chunks of LSH attention; each loop step computes as many neighbouring chunks as suit the device.
 
-Axes as in `rounds.py`.
+Axes as in `sorted_rounds.py`.
 """
 
 from typing import Any

@@ -10,7 +10,7 @@ In each of T rounds the positions of a row are sorted by (segment, bucket, posit
 `bucket_size`. A query reads its chunk and the chunk before it; for the first chunk, the chunk before it is the last
 chunk of the same round. Masks are then applied pair by pair, so no key outside the segment and no padding is ever read.
 Sorting by segment first gives each packed segment separate chunks; sorted by bucket only, most of a chunk would be keys
-that its queries may not read. Padding comes last. `hashing.py` computes the buckets, `rounds.py` the order.
+that its queries may not read. Padding comes last. `hashing.py` computes the buckets, `sorted_rounds.py` the order.
 
 The weights are one softmax over the keys of all rounds together. A pair that two rounds found counts twice unless
 `deduplicate` is set.

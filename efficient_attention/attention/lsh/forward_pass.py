@@ -1,7 +1,7 @@
 """Computes the forward pass of LSH attention: softmax sums of each hash round,
 brought to the order of positions and merged.
 
-Axes as in `rounds.py`.
+Axes as in `sorted_rounds.py`.
 """
 
 import functools
@@ -73,7 +73,10 @@ def round_sums(layout: LSHLayout, rows: RowVectors, rounds: HashRounds, mask_inp
         step, layout, rounds, mask_inputs, SoftmaxSums(*(jnp.zeros(shape, jnp.float32) for shape in shapes))
     )
     return merge_sums(
-        [jax.tree.map(lambda x, n=n: order_by_position(x[:, :, n], rounds, n), by_slot) for n in round_indices(rounds)]
+        [
+            jax.tree.map(lambda x, n=n: order_by_position(x[:, :, n], rounds, n), by_slot)
+            for n in hash_round_range(rounds)
+        ]
     )
 
 
@@ -87,7 +90,7 @@ def order_by_position(
     return take_along_rows(x.reshape(*x.shape[:2], -1, *x.shape[4:]), rounds.slots_BHTL[:, :, number] + skip)
 
 
-def round_indices(rounds: HashRounds) -> range:
+def hash_round_range(rounds: HashRounds) -> range:
     """Returns the indices of hash rounds along axis T, as a range for Python loops.
 
     Sums over T are written term by term over these indices, so that XLA fuses the gathers into the sums.

@@ -1,7 +1,7 @@
 """Computes the backward pass of LSH attention, which recomputes the attention weights step by step
 from the saved softmax statistics.
 
-Axes as in `rounds.py`.
+Axes as in `sorted_rounds.py`.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.lsh.chunk_loops import add_chunks, loop_over_windows, put_chunks, reduce_over_rounds
-from efficient_attention.attention.lsh.forward_pass import order_by_position, round_indices, sum_arrays
+from efficient_attention.attention.lsh.forward_pass import hash_round_range, order_by_position, sum_arrays
 from efficient_attention.attention.lsh.scores import (
     apply_dropout_factor,
     dropout_factor,
@@ -140,5 +140,5 @@ def sum_by_position(x_BHTcSK: Array, layout: LSHLayout, rounds: HashRounds, befo
     if before:  # the first chunk is a copy of the last chunk; the copy's gradients are added to the last chunk
         x_BHTcSK = add_chunks(x_BHTcSK, x_BHTcSK[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunk_count)))
     return sum_arrays(
-        [order_by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in round_indices(rounds)]
+        [order_by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in hash_round_range(rounds)]
     )

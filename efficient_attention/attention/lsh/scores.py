@@ -1,6 +1,6 @@
 """Computes the logits of a window of chunks in LSH attention, the mask of forbidden pairs, and the dropout of weights.
 
-Axes as in `rounds.py`.
+Axes as in `sorted_rounds.py`.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Builds the window that a loop step of LSH attention reads: a few neighbouring chunks
 of the sorted order and the chunk before them.
 
-Axes as in `rounds.py`.
+Axes as in `sorted_rounds.py`.
 """
 
 from typing import NamedTuple

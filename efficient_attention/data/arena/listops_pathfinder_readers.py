@@ -1,6 +1,6 @@
 """Reads the files that Long Range Arena released: ListOps tables, and Pathfinder images with their metadata files.
 
-Source: Tay et al. 2020, arXiv 2011.04006. The module original_format_writer.py writes files of the same layouts.
+Source: Tay et al. 2020, arXiv 2011.04006. The module benchmark_format_writer.py writes files of the same layouts.
 """
 
 import logging

@@ -44,7 +44,7 @@ def evaluation_batches(rows: TextRows, block: HostBatchShard, *, stride: int | N
     Raises:
         InputError: there is nothing to predict.
     """
-    _check_targets(rows)
+    _check_has_targets(rows)
     stride = rows.length if stride is None else stride
     windows = 1 + -(-max(0, rows.target_count - rows.length) // stride)
     return (
@@ -65,7 +65,7 @@ def memory_evaluation_batches(rows: TextRows, block: HostBatchShard) -> Iterator
     Raises:
         InputError: there is nothing to predict.
     """
-    _check_targets(rows)
+    _check_has_targets(rows)
     stretch = -(-rows.target_count // rows.row_start_multiple // block.batch_size) * rows.row_start_multiple
     numbers = _block_row_numbers(block)
 
@@ -89,7 +89,7 @@ def _sliding_window_row(rows: TextRows, number: int, windows: int, stride: int) 
     return row
 
 
-def _check_targets(rows: TextRows) -> None:
+def _check_has_targets(rows: TextRows) -> None:
     if not rows.target_count:
         if rows.start >= 0:
             raise InputError('no image is held out, so nothing can be predicted; raise data.held_out')

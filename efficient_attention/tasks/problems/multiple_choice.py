@@ -14,7 +14,7 @@ from efficient_attention.data.examples.special_tokens_template import pad_and_st
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import accuracy
-from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, TokenLengthPolicy
+from efficient_attention.tasks.problems.overlong_texts import Ids, OverlongCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.prediction_files import write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem, mean_logits
 from efficient_attention.tasks.problems.token_windows import window_starts
@@ -62,7 +62,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool = False) -> list[Feature]:
         """Returns each question as rows of tokens, with one row per choice."""
         del is_training  # `is_training` is unused, because training drops no row.
-        counts = LengthCounts(self.rule)
+        counts = OverlongCounts(self.rule)
         features: list[Feature] = []
         contexts = ids_of(self.encoder, [question.context for question in examples])
         endings = iter(ids_of(self.encoder, [ending for question in examples for ending in question.endings]))

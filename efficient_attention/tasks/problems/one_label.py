@@ -14,7 +14,7 @@ from efficient_attention.data.examples.special_tokens_template import pad_and_st
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.data.tokenizers.fixed_vocabulary import check_fixed_vocabulary
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, TokenLengthPolicy
+from efficient_attention.tasks.problems.overlong_texts import Ids, OverlongCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.sentence_rows import (
     SentenceLengthPolicy,
@@ -103,7 +103,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             return self._encode_sentences(examples, is_training=is_training)
         if self.config.towers:
             return self._encode_towers(examples)
-        counts = LengthCounts(self.rule)
+        counts = OverlongCounts(self.rule)
         features: list[Feature] = []
         for index, (example, texts) in enumerate(zip(examples, self._token_ids(examples), strict=True)):
             template = self.templates[len(texts)]
@@ -116,7 +116,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
     def _encode_towers(self, examples: Sequence[LabelledText]) -> list[Feature]:
         """Returns the two texts of each example as separate rows, each of at most `data.length` tokens."""
-        counts, template = LengthCounts(self.rule), self.templates[1]
+        counts, template = OverlongCounts(self.rule), self.templates[1]
         if self.rule.policy == 'windows':
             raise InputError("examples.overlong is 'windows'; with examples.towers a text is one row: cut or refuse it")
         features: list[Feature] = []
@@ -136,7 +136,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         return features
 
     def _encode_sentences(self, examples: Sequence[LabelledText], *, is_training: bool) -> list[Feature]:
-        counts, template = LengthCounts(self.sentence_rule), self.templates[1]
+        counts, template = OverlongCounts(self.sentence_rule), self.templates[1]
         features: list[Feature] = []
         texts = sentence_token_ids(self.encoder, [example.texts[0] for example in examples])
         if is_training:

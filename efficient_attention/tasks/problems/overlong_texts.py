@@ -100,7 +100,7 @@ class OverlongPolicy(Protocol):
     def limit_in_words(self) -> str: ...
 
 
-class LengthCounts:
+class OverlongCounts:
     """Counts the rows of each file that are too long, to write one note per file."""
 
     def __init__(self, rule: OverlongPolicy) -> None:

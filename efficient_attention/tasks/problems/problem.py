@@ -12,7 +12,7 @@ import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.tasks.problems.overlong_texts import LengthCounts
+from efficient_attention.tasks.problems.overlong_texts import OverlongCounts
 
 Example = TypeVar('Example')
 Prediction = TypeVar('Prediction')
@@ -82,7 +82,7 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
         """Returns the warnings about lost text, without notes about windows, which lose nothing."""
         return list(self._notes.values())
 
-    def note_overlong_rows(self, counts: LengthCounts) -> None:
+    def note_overlong_rows(self, counts: OverlongCounts) -> None:
         """Adds a note about each file with rows that were too long."""
         (self._window_notes if self.config.overlong == 'windows' else self._notes).update(counts.notes())
 

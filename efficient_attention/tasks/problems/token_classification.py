@@ -17,7 +17,7 @@ from efficient_attention.data.examples.text_encoder import TextEncoder, encode_i
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.conll import detect_tag_scheme, entities, entity_scores
 from efficient_attention.tasks.metrics.glue import accuracy
-from efficient_attention.tasks.problems.overlong_texts import LengthCounts, TokenLengthPolicy
+from efficient_attention.tasks.problems.overlong_texts import OverlongCounts, TokenLengthPolicy
 from efficient_attention.tasks.problems.prediction_files import write_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 from efficient_attention.tasks.problems.token_windows import WordTokens, word_tokens, word_windows
@@ -86,7 +86,7 @@ class TokenClassification(Problem[TaggedSentence, TagPrediction | None]):
     def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool = False) -> list[Feature]:
         """Returns the sentences as rows of tokens, one or more rows per sentence."""
         del is_training  # `is_training` is unused, because training drops no row.
-        counts = LengthCounts(self.rule)
+        counts = OverlongCounts(self.rule)
         lost: collections.Counter[str] = collections.Counter()
         features: list[Feature] = []
         for index, (sentence, tokens) in enumerate(zip(examples, self._word_tokens(examples), strict=True)):

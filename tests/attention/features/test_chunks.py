@@ -3,7 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.features.chunks import FeatureAttentionInputs, cut_inputs, cut_mask, merge_chunks
+from efficient_attention.attention.features.chunks import (
+    FeatureAttentionInputs,
+    cut_inputs,
+    merge_chunks,
+    split_mask_into_chunks,
+)
 
 B, L, H, G, K = 2, 7, 4, 2, 3
 
@@ -19,5 +24,5 @@ def test_joined_chunks_are_the_positions_and_a_query_stands_beside_its_key_head(
 
 
 def test_there_is_no_mask_where_all_keys_are_valid_and_fill_the_chunks():
-    assert cut_mask(None, B, 6, 3) is None
-    np.testing.assert_array_equal(cut_mask(jnp.asarray([[True, False]]), 1, 2, 2), [[[True, False]]])
+    assert split_mask_into_chunks(None, B, 6, 3) is None
+    np.testing.assert_array_equal(split_mask_into_chunks(jnp.asarray([[True, False]]), 1, 2, 2), [[[True, False]]])

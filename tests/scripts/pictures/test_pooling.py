@@ -12,23 +12,23 @@ from efficient_attention.inference.pooling_weights import (
     SPECIAL,
     UNREAD,
     PoolingWeightsOfText,
-    SentenceWeight,
-    WordWeight,
+    WeightedSentence,
+    WeightedWord,
 )
 from scripts.pictures import pooling as pooling_pages
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 SCRIPT = Path(__file__).resolve().parents[3] / 'scripts' / 'visualize.py'
 WORDS = (
-    WordWeight('a<b', 0.2),
-    WordWeight(' ', kind=BETWEEN),
-    WordWeight('c', 0.7),
-    WordWeight(' d e', kind=UNREAD),
-    WordWeight('', 0.1, SPECIAL),
+    WeightedWord('a<b', 0.2),
+    WeightedWord(' ', kind=BETWEEN),
+    WeightedWord('c', 0.7),
+    WeightedWord(' d e', kind=UNREAD),
+    WeightedWord('', 0.1, SPECIAL),
 )
 TEXT = PoolingWeightsOfText(
     {'label': 'good', 'score': 0.75},
-    (SentenceWeight(0.25, WORDS), SentenceWeight(0.75, (WordWeight('x', 1.0), WordWeight('', 0.0, SPECIAL)))),
+    (WeightedSentence(0.25, WORDS), WeightedSentence(0.75, (WeightedWord('x', 1.0), WeightedWord('', 0.0, SPECIAL)))),
     left_out=3,
 )
 
@@ -47,7 +47,7 @@ def test_a_page_has_all_words_and_weights():
 def test_a_regression_has_a_number_and_no_weight_divides_by_nothing():
     assert pooling_pages.format_prediction(PoolingWeightsOfText({'score': 2.5}, (), 0)) == '2.500'
     assert 'width: 0.0%' in pooling_pages.html_article(
-        PoolingWeightsOfText({'score': 2.5}, (SentenceWeight(0.0, WORDS[:1]),), 0)
+        PoolingWeightsOfText({'score': 2.5}, (WeightedSentence(0.0, WORDS[:1]),), 0)
     )
 
 

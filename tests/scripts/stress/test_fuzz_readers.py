@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from scripts.stress import fuzz_readers
-from scripts.stress.fuzz_readers import READERS, FuzzedReader, ReaderTimeout, ReaderViolation, check_reader, fuzz
+from scripts.stress.fuzz_readers import READERS, FuzzedReader, ReaderTimeout, ReaderViolation, check_fuzzed_input, fuzz
 from scripts.stress.fuzz_samples import TOKENIZER, WORD_PIECE, json_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize('name', READERS)
 def test_a_reader_takes_its_samples_and_some_of_what_is_drawn(name: str, tmp_path: Path, monkeypatch):
     for sample in READERS[name].samples:
-        check_reader(READERS[name], sample, tmp_path)
+        check_fuzzed_input(READERS[name], sample, tmp_path)
     monkeypatch.setattr(fuzz_readers, 'EXAMPLES', 20)
     count, finding = fuzz(name, 1e-4, 7)
     assert count >= 20 and not finding
@@ -37,11 +37,11 @@ def raises(error: BaseException) -> FuzzedReader:
 )
 def test_what_no_reader_may_do_is_a_finding(error: BaseException, tmp_path: Path):
     with pytest.raises(ReaderViolation):
-        check_reader(raises(error), b'', tmp_path)
+        check_fuzzed_input(raises(error), b'', tmp_path)
 
 
 def test_an_input_error_is_none(tmp_path: Path):
-    check_reader(raises(InputError('line 3')), b'', tmp_path)
+    check_fuzzed_input(raises(InputError('line 3')), b'', tmp_path)
 
 
 def test_a_finding_is_shown_with_the_smallest_input(monkeypatch):
@@ -60,7 +60,7 @@ def test_the_guard_ends_what_hangs_or_takes_memory_and_refuses_what_runs_code():
         'import os, sys, time\nfrom pathlib import Path\nfrom scripts.stress import fuzz_readers as f\n'
         'f.SECONDS = 1\nf.install_fuzz_guards()\n'
         'for read in (lambda t: time.sleep(9), lambda t: bytes(2**34), lambda t: os.system("exit")):\n'
-        '    try:\n        f.check_reader(f.FuzzedReader("", read, ()), b"", Path("."))\n'
+        '    try:\n        f.check_fuzzed_input(f.FuzzedReader("", read, ()), b"", Path("."))\n'
         '    except f.Finding as finding:\n        print(finding)\n'
     )
     started = time.monotonic()
@@ -82,4 +82,4 @@ FOUND = {
 
 @pytest.mark.parametrize('name, data', FOUND.values(), ids=FOUND)
 def test_what_was_found_stays_found(name: str, data: bytes, tmp_path: Path):
-    check_reader(READERS[name], data, tmp_path)
+    check_fuzzed_input(READERS[name], data, tmp_path)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.encoded_text import encoded_texts
-from efficient_attention.tasks.problems.overlong_texts import LengthCounts, TokenLengthPolicy, truncation_notes
+from efficient_attention.tasks.problems.overlong_texts import OverlongCounts, TokenLengthPolicy, truncation_notes
 from tests.tasks.letters import letters
 
 
@@ -58,7 +58,7 @@ def test_a_row_must_hold_something():
 
 
 def test_counts_by_file():
-    counts = LengthCounts(TokenLengthPolicy('windows', 3, 10))
+    counts = OverlongCounts(TokenLengthPolicy('windows', 3, 10))
     for file, made in [('a', 1), ('a', 4), ('a', 2), ('b', 1), ('', 3)]:
         counts.count_row(file, is_overlong=made > 1, made=made)
     assert counts.notes() == {
@@ -69,7 +69,7 @@ def test_counts_by_file():
 
 @pytest.mark.parametrize('policy, fate', [('truncate', 'were cut'), ('skip', 'were left out')])
 def test_many_files_share_a_line(policy, fate):
-    counts = LengthCounts(TokenLengthPolicy(policy, 3, 10))
+    counts = OverlongCounts(TokenLengthPolicy(policy, 3, 10))
     for number in range(9):
         counts.count_row(f'f{number}', is_overlong=number > 0, made=1)
     [line] = counts.notes().values()

@@ -7,8 +7,8 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.word_neighbours import TokenTableVectors, UnitWordVectors, open_vectors, read_vectors
 from efficient_attention.inference.word_replacement import WordReplacer
-from efficient_attention.inference.word_vectors import TokenTableVectors, UnitWordVectors, open_vectors, read_vectors
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 

@@ -11,8 +11,8 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.inference_layout import lay_out_for_inference
 from efficient_attention.models.segment_memory import SegmentMemory
+from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 

@@ -7,7 +7,7 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.pretraining import PretrainingModel, encoder_options
-from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.objectives.bert_pretraining import Pretraining
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch

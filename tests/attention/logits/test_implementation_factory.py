@@ -1,7 +1,7 @@
 """Implementations of distributions differ only in their class."""
 
 from efficient_attention.attention.logits import cache, query_chunks
-from efficient_attention.attention.logits.pattern_implementation import make_pattern_implementation
+from efficient_attention.attention.logits.implementation_factory import make_pattern_implementation
 from efficient_attention.attention.sparsemax.definition import Sparsemax
 
 
