@@ -1,5 +1,5 @@
-"""Computes the scores of the next token in a text search: the model's scores, changed by rules such as a repetition
-penalty.
+"""Computes the scores of the next token while text is generated: the model's scores, changed by rules such as a
+repetition penalty.
 
 The rules and their order are the rules of transformers' `generate`.
 """

@@ -340,7 +340,7 @@ def target_alignment_weights(graph: nnx.GraphDef, params: Any, sources: PaddedSo
 
 
 def unsearchable_reason(config: ModelConfig) -> str:
-    """Returns the reason why no text search is possible with this decoder; '' if a search is possible.
+    """Returns why this decoder cannot generate text by beam search or sampling; '' if it can.
 
     A decoder whose attention depends on the length of its row cannot be searched: the length is known only at the end.
     """

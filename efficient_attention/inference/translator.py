@@ -37,7 +37,7 @@ from efficient_attention.tasks.text_to_text import TextToTextTask, source_padded
 NAMED = 5  # maximum number of unknown words that a message lists
 
 
-# Fields of `EvalConfig` with the settings of the text search.
+# Fields of `EvalConfig` with the settings of beam search.
 SEARCHED = ('beams', 'penalty', 'alpha', 'stop', 'repetition_penalty', 'no_repeat_ngram_size')
 
 
