@@ -33,7 +33,7 @@ class DistillConfig:
     # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words
     # In regression, `soft` is the weight of the squared difference of the two models' outputs.
     soft: float = 1.0
-    # weight of 1 - cosine between the final hidden states per token (DistilBERT, Sanh et al. 2019, arXiv 1910.01108)
+    # weight of 1 - cosine of the student's and teacher's final hidden states (Sanh et al. 2019, arXiv 1910.01108)
     cosine: float = 0.0
     # weight of the mean squared difference of hidden states after paired layers (TinyBERT, Jiao et al. 2019)
     hidden: float = 0.0
@@ -47,7 +47,7 @@ class DistillConfig:
     # With 'last', only the last student layer learns, from the last teacher layer.
     layers: str = 'uniform'
     # learned projections from the student's width to the teacher's width, used only while training
-    # 'own' = one projection per layer | 'one' = one projection for all layers | 'none' = no projection
+    # kinds: 'own' (one projection per layer) | 'one' (one projection for all layers) | 'none' (no projection)
     projection: str = 'own'
     # compute the teacher's logits of all training rows once and store them; only for the loss `soft` in fine-tuning
     keep_logits: bool = field_with_marks(CHANGEABLE, default=True)

@@ -148,8 +148,8 @@ class RunConfig:
         return self.noise.name != 'none'
 
     def check_noise(self) -> None:
-        """Raises InputError where a field is set that a run with (or without) noise does not use, or there are no
-        pairs.
+        """Raises InputError if the run has no pairs, or if a field is set that runs with noise (or without noise) do
+        not use.
         """
         self.noise.check_no_unread_fields()
         reason = f'noise.name {self.noise.name!r}'
@@ -197,8 +197,8 @@ class RunConfig:
         self.check_source_target_lengths()
 
     def check_source_target_lengths(self) -> None:
-        """Raises InputError where targets are longer than the decoder's positions, or sources than the
-        cross-attention's keys.
+        """Raises InputError if targets are longer than the decoder's position limit, or sources longer than the
+        cross-attention's key limit.
         """
         for table, limit in self.model.decoder.position_limits_by_field.items():
             if (length := self.pairs.target_length) > limit:

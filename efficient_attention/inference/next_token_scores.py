@@ -148,7 +148,7 @@ def last_tokens(read: TokenHistory, count: int) -> Array:
 def mark_token_ids(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
     """Returns bool [b, V]: for each row, which token ids occur at a marked position."""
     rows_b1 = jnp.arange(len(tokens_bN))[:, None]
-    # `size` is no valid id, so that unmarked positions are dropped
+    # An unmarked position gets the invalid id `size`, which the update drops.
     places_bN = jnp.where(is_marked_bN, tokens_bN, size)
     return jnp.zeros((len(tokens_bN), size), bool).at[rows_b1, places_bN].set(True, mode='drop')
 

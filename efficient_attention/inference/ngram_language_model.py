@@ -24,7 +24,8 @@ class NgramCounts:
     number of a k-gram is its index in `keys`.
     """
 
-    keys: np.ndarray  # sorted codes of the k-grams, int64: number of the context x V + token
+    # sorted codes of the k-grams, int64; the code of a k-gram is (number of its context) x V + its last token
+    keys: np.ndarray
     counts: np.ndarray  # per k-gram
     totals: np.ndarray  # n(h), the count of each context
     kinds: np.ndarray  # T(h), the number of different tokens after each context

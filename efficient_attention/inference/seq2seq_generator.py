@@ -52,7 +52,7 @@ class GeneratedTarget(NamedTuple):
     alignment: np.ndarray | None = None
 
 
-Found = list[tuple[int, list[GeneratedTarget]]]  # (number of the source, its targets) per source
+Found = list[tuple[int, list[GeneratedTarget]]]  # one pair per source: (number of the source, its targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Seq2SeqGenerator:
         self.encoder = self.config.encoder  # stored, because the property builds a new config at each access
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
-        # (rows per batch, row length, has alignments) of each compiled program
+        # (rows per batch, row length, whether alignments are computed) of each compiled program
         self.compiled = set[tuple[int, int, bool]]()
         size, limit = self.config.decoder.vocab_size, self.config.decoder.position_limit
         if reason := unsearchable_reason(self.config):

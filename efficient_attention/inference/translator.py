@@ -166,7 +166,8 @@ def make_translator(
 def allowed_token_mask(
     tokenizer: Tokenizer, symbols: SequenceSpecialIds, size: int, more_ends: Sequence[int] = ()
 ) -> np.ndarray:
-    """Returns bool [V]: True for ids that a target may contain, which are tokens of text and the begin and end symbols.
+    """Returns bool [V]: whether a target may contain each token id. Allowed are tokens of text, and the begin and end
+    symbols.
 
     This excludes padding, the unknown piece, masks, pieces that only fill up a vocabulary, and ids without a piece.
     """

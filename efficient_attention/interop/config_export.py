@@ -53,9 +53,9 @@ class FamilyConfigValues:
     values: Values
     # fields for which the family has no key; an export stores them under this project's own key, OUR_KEY
     unsaid: Values
-    # 'field value' of each field that an export cannot store at all, so the family cannot be used
+    # each field that an export cannot store at all, as text 'field value'; if there is any, the family cannot be used
     refused: tuple[str, ...]
-    is_possible: bool = True  # False if the family has no models of these sizes
+    is_possible: bool = True  # False if no model of the family can have this model's sizes
 
     @property
     def family_mismatch(self) -> tuple[bool, int, int]:

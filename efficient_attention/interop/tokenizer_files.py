@@ -109,7 +109,7 @@ def copy_tokenizer(
 
 
 def main_tokenizer_json(source: Path) -> Path | None:
-    """Returns the path of the tokenizer.json that is copied, under this or another name; None for other kinds of
+    """Returns the path of the tokenizer.json that is copied, which may have another file name; None for other kinds of
     tokenizer.
     """
     beside = source.parent / MAIN[0]

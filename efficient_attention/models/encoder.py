@@ -168,7 +168,7 @@ def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
 
 
 def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
-    """Returns the PRNG key for a training step, which changes every `every` steps; if `every` is 0, it never
+    """Returns the PRNG key for a training step. The key changes after every `every` steps; if `every` is 0, it never
     changes.
     """
     return jax.random.fold_in(rng, step // every if every else 0)

@@ -88,7 +88,8 @@ class PositionBias(nnx.Module):
         return Partial(untied_bias, UntiedBiasInputs(query_BLHK, key_BLHK, by_difference, is_first_BL, self.cls_bias()))
 
     def by_difference(self) -> Array:
-        """Returns the position bias for each difference of key and query index, float32 [2 d + 1, H].
+        """Returns a table of the position bias, float32 [2 d + 1, H], with one row per difference of key and query
+        index.
 
         The differences, key minus query index, are from -d to d = `relative_max_distance`.
         """
@@ -220,8 +221,8 @@ def all_pairs_bias(by_difference_dH: Array, length: int) -> Array:
 
 
 def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) -> Array:
-    """Returns TUPE's position bias, float32 [B, H, L, M]: the product of position queries and keys, plus the bias by
-    difference.
+    """Returns TUPE's position bias, float32 [B, H, L, M]: products of position queries and position keys, plus a bias
+    that depends on the position difference.
 
     For [CLS] as query or key, a separate bias replaces both terms.
     """

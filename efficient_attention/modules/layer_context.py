@@ -34,8 +34,8 @@ class SharedTerms(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """A layer's inputs of earlier text segments [B, M, D], and the segment number of each token [B, M]; 0 = empty
-    position.
+    """The memory of one layer: its inputs [B, M, D] for M earlier tokens, and the segment numbers [B, M] of these
+    tokens; segment 0 marks an empty position.
     """
 
     states_BMD: Array
