@@ -29,7 +29,7 @@ class DataConfig:
 
     # source of text: 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field
     # Images come from images:<glob> or tfds:<name>#field.
-    # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation; such texts do not share rows.
+    # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation, with one text per row.
     source: str = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
     # share of the documents (with `splitting` 'end', share of the text) that is held out for evaluation
     held_out: float = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=0.02)

@@ -71,7 +71,7 @@ def _convert_to_field_type(value: Any, kind: Any, field: str) -> Any:
 
 
 def check_integer_not_too_large(value: Any, field: str) -> None:
-    """Raises InputError where a field is a whole number beyond 32 bits."""
+    """Raises InputError if a field is a whole number beyond 32 bits."""
     if type(value) is int and abs(value) > LARGEST:
         raise InputError(f'{field} is {value}; a whole number must be from -{LARGEST} to {LARGEST}')
 

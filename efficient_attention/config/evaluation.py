@@ -22,7 +22,8 @@ class EvalConfig:
     every_steps: int = 500  # steps between evaluations; the last step is always evaluated
     # rows per batch; with memory, the text is cut into this many parts, and each part starts with an empty memory
     batch_size: int = 32
-    # split to evaluate: 'held_out' | 'test'; fine-tuning reads examples.dev or examples.test, which then needs labels
+    # split to evaluate: 'held_out' | 'test'
+    # Fine-tuning reads examples.dev for 'held_out'. For 'test' it reads examples.test, which needs labels.
     split: str = field_read_by_tasks('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
     # length of a language model's evaluation window, in tokens; 0 = data.length
     context: int = field_read_by_tasks('language_modelling', default=0)
@@ -35,7 +36,7 @@ class EvalConfig:
     compressed_length: int = field_read_by_tasks('language_modelling', default=-1)
     # limit of relative distances in evaluations, in positions: larger ones count as this; -1 = model.clamp_length
     clamp_length: int = field_read_by_tasks('language_modelling', default=-1)
-    # True = evaluate with memory as if model.same_length were True; model.same_length itself has the same effect
+    # True = evaluate with memory as if model.same_length were True; has no effect if it already is
     same_length: bool = field_read_by_tasks('language_modelling', default=False)
 
     # number of beams in the beam search of text_to_text; see inference/beam_search.py

@@ -14,7 +14,7 @@ READERS, UNREAD, MARKS = 'readers', 'unread', 'marks'  # keys in the metadata of
 CHANGEABLE = 'changeable'
 # A resumed run may change a field with this mark if the new config has more steps.
 # The learning-rate schedule must also be independent of the number of steps.
-# This mark includes the fields of `examples` that only decide the number of steps and the warm-up.
+# Fields of `examples` that only decide the number of steps and the warm-up also have this mark.
 CHANGEABLE_WITH_MORE_STEPS = 'changeable with more steps'
 TRAINING_ONLY = 'training only'  # inference with trained parameters does not depend on a field with this mark
 # An exported Hugging Face config.json stores a field with this mark under a key that only this project reads.

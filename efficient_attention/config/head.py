@@ -61,7 +61,7 @@ class HeadConfig:
 
 
 def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig, mesh: MeshConfig) -> None:
-    """Raises InputError where the pooling of a head does not fit the rows or the encoder, or lacks a field that it
+    """Raises InputError if the pooling of a head does not fit the rows or the encoder, or lacks a field that it
     needs.
     """
     is_one_way = model.cell != 'none' and not model.bidirectional
@@ -92,7 +92,7 @@ def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig
 
 
 def check_sentence_rows(examples: ExamplesConfig, model: ModelConfig, mesh: MeshConfig) -> None:
-    """Raises InputError where texts cannot be split into sentences with this problem, model or mesh."""
+    """Raises InputError if texts cannot be split into sentences with this problem, model or mesh."""
     reason = f'with examples.sentences {examples.sentences}'
     if examples.problem not in ONE_TEXT:
         raise InputError(

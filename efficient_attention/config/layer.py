@@ -85,7 +85,7 @@ class LayerConfig:
     cross_attention: str = field_read_by_tasks('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # multiply products of queries and keys by 1 / sqrt(K); T5 does not
-    shared_qk: bool = False  # one projection for queries and keys, and keys of unit length; LSH needs it
+    shared_qk: bool = False  # one projection for queries and keys, with keys of unit length; required by LSH attention
     # maximum number of global tokens per row; above 0, global tokens have separate projections
     global_tokens: int = field_read_by_tasks('fine_tuning', default=0, marks=(EXPORTED,))
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
@@ -95,7 +95,7 @@ class LayerConfig:
 
     # how relative positions change the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'
     relative: str = 'none'
-    # number of distance buckets of 't5' and 'tupe_r'; an encoder uses half of them per direction
+    # number of distance buckets of 't5' and 'tupe_r'; an encoder uses half of the buckets per direction
     relative_buckets: int = field_of_relative_attention(*BUCKETED, default=32)
     # distance, in positions, from which on all distances share one bucket
     relative_max_distance: int = field_of_relative_attention(*BUCKETED, default=128)
@@ -140,7 +140,7 @@ class LayerConfig:
     # Separate stacks allow a language model to have both directions (ELMo).
     directions_apart: bool = field_read_by_tasks('language_modelling', 'fine_tuning', default=False)
     # U, the width of the recurrent state per direction; 0 = the width, or half of the width with two directions
-    # If the states of all directions together do not have the width, a learned matrix maps them to it.
+    # If the states of all directions together are not as wide as the layer, a learned matrix maps them to its width.
     state_width: int = 0
     # dropout of the recurrent state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
@@ -184,7 +184,8 @@ class LayerConfig:
 
     # norms: 'post' (after the residual sum, as in BERT) | 'pre' (before each sub-layer) | 'none'
     norm: str = 'post'
-    residual: bool = True  # add a sub-layer's input to its output; early papers on stacked cells do not
+    # True = add each sub-layer's input to its output; early papers on stacked recurrent cells do not add it
+    residual: bool = True
     # kind of norm: 'layer' (layer normalisation) | 'rms' (division by the root mean square, as in T5)
     norm_kind: str = 'layer'
     norm_epsilon: float = 1e-12  # small number that norms add to the variance
@@ -466,7 +467,7 @@ class LayerConfig:
         check_one_of('model.dtype', self.dtype, DTYPES)
 
     def _check_fields_at_default(self, names: tuple[str, ...], reader: str) -> None:
-        """Raises InputError where a field is set although the setting that makes use of it is missing."""
+        """Raises InputError if a field is set although the setting that makes use of it is missing."""
         for name in names:
             value, default = getattr(self, name), getattr(LayerConfig, name)
             require(value == default, f'model.{name}', value, f'{default!r} without {reader}')

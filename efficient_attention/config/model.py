@@ -117,7 +117,7 @@ class ModelConfig(LayerConfig):
     # rank r of each kind of factorised kernel, for example ('up=96', 'token=64')
     # In all layers, each kernel [I, O] of a listed kind is a product of [I, r] and [r, O].
     # The factorised token table is a product of [V, r] and [r, E].
-    # A kernel stays whole if its factors would not have fewer parameters.
+    # A kernel is factorised only if its factors have fewer parameters than the kernel.
     ranks: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- The stack of layers --
@@ -137,7 +137,7 @@ class ModelConfig(LayerConfig):
     decoder_attention: str = field_read_by_tasks('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: 'none' | 'full' (everything) | 'dots' (all except matrix products)
     remat: str = field_with_marks(CHANGEABLE, EXPORTED, default='none')
-    # M, the length of a decoder's memory: how many tokens before a text segment it attends to
+    # M, the length of a decoder's memory: the number of earlier tokens that a text segment attends to
     # For the tokens in the memory, the inputs of all layers are stored.
     # With a recurrent `cell`, memory_length is 0 or 1; 1 = pass the recurrent state from segment to segment.
     memory_length: int = field_read_by_tasks('language_modelling', default=0)
@@ -266,7 +266,7 @@ class ModelConfig(LayerConfig):
         self._check_positions()
 
     def _check_positions(self) -> None:
-        """Raises InputError where the fields of position embeddings contradict each other."""
+        """Raises InputError if the fields of position embeddings contradict each other."""
         offset = self.position_offset
         fits = 0 <= offset < self.max_length
         require(fits, 'model.position_offset', offset, f'0 or more and below model.max_length {self.max_length}')
@@ -303,7 +303,7 @@ class ModelConfig(LayerConfig):
         self._check_adaptive_softmax()
 
     def _check_adaptive_softmax(self) -> None:
-        """Raises InputError where the fields of the adaptive softmax contradict each other."""
+        """Raises InputError if the fields of the adaptive softmax contradict each other."""
         cutoffs, divisor = self.adaptive_cutoffs, self.adaptive_divisor
         edges = (0, *cutoffs, self.vocab_size)
         require(
@@ -387,7 +387,7 @@ class ModelConfig(LayerConfig):
             require(self.remat == 'none', 'model.remat', self.remat, allowed)
 
     def _check_groups(self) -> None:
-        """Raises InputError where the fields of parameter sharing contradict each other."""
+        """Raises InputError if the fields of parameter sharing contradict each other."""
         for name in ('layer_groups', 'inner_layers'):
             value = getattr(self, name)
             require(value >= 1, f'model.{name}', value, 'at least 1')
@@ -399,7 +399,7 @@ class ModelConfig(LayerConfig):
         require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
 
     def _check_layer_specific_sizes(self) -> None:
-        """Raises InputError where `layer_heads` or `layer_units` do not fit the layers or the model's other fields."""
+        """Raises InputError if `layer_heads` or `layer_units` do not fit the layers or the model's other fields."""
         count = 1 if self.sharing == 'all' else self.layers  # number of layers with separate parameters
         asked = 'layer_heads' if self.layer_heads else 'layer_units'
         for name, most in (('layer_heads', self.heads), ('layer_units', self.feed_forward_width)):
@@ -503,7 +503,7 @@ def check_recurrent(model: ModelConfig) -> None:
 
 
 def check_memory(config: ModelConfig) -> None:
-    """Raises InputError where the layers do not work with the configured memory or Transformer-XL positions."""
+    """Raises InputError if the layers do not work with the configured memory or Transformer-XL positions."""
     if config.relative == 'transformer_xl' and not all(
         mechanism.key_access.one_band for mechanism in config.mechanisms
     ):
@@ -522,7 +522,7 @@ def check_memory(config: ModelConfig) -> None:
 
 
 def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a model with compressed memory has no compressed positions, or a wrong segment length.
+    """Raises InputError if a model with compressed memory has no compressed positions, or a wrong segment length.
 
     lengths: field name -> length of the segments, in tokens; each must be a multiple of the compression rate.
     """
@@ -534,7 +534,7 @@ def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
 
 
 def check_compression_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a segment length is no multiple of the compression rate of a compressed memory."""
+    """Raises InputError if a segment length is no multiple of the compression rate of a compressed memory."""
     for name, length in lengths.items() if config.compressed_length else ():
         allowed = f'a multiple of model.compression_rate {config.compression_rate}, which compresses whole segments'
         require(length % config.compression_rate == 0, name, length, allowed)
@@ -567,7 +567,7 @@ def check_can_attend_to_memory(config: ModelConfig) -> None:
 
 
 def check_packing(model: ModelConfig) -> None:
-    """Raises InputError where packing several pairs into a row would change the attention within a pair."""
+    """Raises InputError if packing several pairs into a row would change the attention within a pair."""
     allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
     require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
     if model.cross_mechanism.requirements.whole_rows:
@@ -586,7 +586,7 @@ def check_packing(model: ModelConfig) -> None:
 
 
 def check_packed_documents(model: ModelConfig) -> None:
-    """Raises InputError where attention would mix the documents of a packed row."""
+    """Raises InputError if attention would mix the documents of a packed row."""
     for mechanism in model.mechanisms:
         if mechanism.requirements.whole_rows:
             raise InputError(
@@ -596,7 +596,7 @@ def check_packed_documents(model: ModelConfig) -> None:
 
 
 def check_cut_at_documents(model: ModelConfig) -> None:
-    """Raises InputError where attention would mix documents although `data.cut_at_documents` forbids it."""
+    """Raises InputError if attention would mix documents although `data.cut_at_documents` forbids it."""
     for mechanism in model.mechanisms:
         if mechanism.requirements.whole_rows:
             raise InputError(

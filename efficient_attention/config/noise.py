@@ -53,7 +53,7 @@ class NoiseConfig:
 
 
 def check_others_at_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:
-    """Raises InputError where a field of a config group differs from its default, except for fields in `read`.
+    """Raises InputError if a field of a config group differs from its default, except for fields in `read`.
 
     Args:
         group: a config dataclass.

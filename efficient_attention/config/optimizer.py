@@ -33,7 +33,7 @@ class OptimizerConfig:
     beta1: float = 0.9  # decay of the running mean of the gradients
     beta2: float = 0.999  # decay of the running mean of the squared gradients
     # small number added to the root of the mean squared gradient
-    # Adadelta adds it to both running means before it takes the roots.
+    # Adadelta adds this number to both running means before it takes the roots.
     eps: float = 1e-6
     weight_decay: float = 0.01  # decoupled weight decay: each step shrinks parameters by learning rate * weight_decay
     # True = divide the running means by 1 - beta^step; the code of BERT and ALBERT does not
@@ -57,7 +57,7 @@ class OptimizerConfig:
             check_in_interval(f'optimizer.{name}', getattr(self, name), 0, 1, high_is_open=True)
         check_in_interval(
             'optimizer.eps', self.eps, 0, low_is_open=True
-        )  # eps 0 gives 0 / 0 where a gradient is always 0
+        )  # With eps 0, a parameter whose gradient is always 0 gets the update 0 / 0.
         check_in_interval('optimizer.end_learning_rate_ratio', self.end_learning_rate_ratio, 0, 1)
         if self.end_learning_rate_ratio and self.schedule not in SCHEDULES_WITH_AN_END:
             raise InputError(

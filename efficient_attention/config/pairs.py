@@ -41,7 +41,7 @@ class PairsConfig:
     # With a target tokenizer, `data.tokenizer` tokenizes only sources.
     target_tokenizer: str = ''
     target_vocab_size: int = 0  # vocabulary size of a trained target tokenizer; 0 = `data.vocab_size`
-    # texts put before the sources, one per dataset of `train`; `held_out` and `test` use the same; () = nothing
+    # text put before each source, one per dataset of `train`, also for `held_out` and `test`; () = no text
     prefix: tuple[str, ...] = ()
     # maximum number of tokens in a target, its end token included; `data.length` limits sources
     target_length: int = 128

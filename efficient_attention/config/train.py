@@ -51,7 +51,7 @@ class TrainConfig:
         check_in_interval('train.stall_seconds', self.stall_seconds, 0)
 
     def check_start_checkpoint(self) -> None:
-        """Raises InputError where a field selects parts of a checkpoint but `train.start_from` is empty."""
+        """Raises InputError if a field selects parts of a checkpoint but `train.start_from` is empty."""
         if self.start_random and not self.start_from:
             raise InputError('train.start_random is True; it needs train.start_from, the checkpoint with the sizes')
         if self.start_layers and not self.start_from:

@@ -226,8 +226,8 @@ def is_end(tokens_Bc: Array, search: SearchSettings) -> Array:
 
 
 def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSettings) -> BeamExtensions:
-    """Returns the 2 K best one-token extensions of the K open beams per batch row; at most K of them end a text, so at
-    least K continue.
+    """Returns the 2 K best one-token extensions of the K open beams per batch row. Each beam has one extension that
+    ends its text, so at least K of the 2 K continue.
 
     If e > 1 ids end a text, the (1 + e) K best are returned, because up to e K of them may end.
     """

@@ -165,7 +165,7 @@ def is_not_masked(log_probs: Array) -> Array:
 
 def log_softmax(logits_bV: Array) -> Array:
     """Returns the log-probabilities of each row's logits."""
-    # Without these barriers, XLA fuses the output projection with the maximum and computes both in one CPU thread.
+    # Without optimization barriers, XLA fuses the output projection with the maximum and runs them in one CPU thread.
     logits_bV = jax.lax.optimization_barrier(logits_bV)
     highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
     shifted_bV = logits_bV - highest_b1

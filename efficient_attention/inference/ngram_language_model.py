@@ -68,7 +68,7 @@ def _ngram_probabilities(orders: list[NgramCounts], ids: np.ndarray, vocab_size:
         counts = np.where(is_seen, order.counts[places], 0)
         kinds, totals = order.kinds[known], order.totals[known]
         # A context that occurs only at the end of the training text has no next token, so its n(h) is 0.
-        # For such a context, the probability of the lower order is used.
+        # A context with n(h) = 0 keeps the probability of the lower order.
         mixed = (counts + kinds * probabilities[is_known]) / np.maximum(totals + kinds, 1)
         probabilities[is_known] = np.where(totals > 0, mixed, probabilities[is_known])
         grams = np.full(len(ids), -1)

@@ -214,7 +214,7 @@ class Seq2SeqGenerator:
             for batch in batches:
                 begun.append(pool.submit(search, batch))
                 program = batch.size, batch.length, alignments
-                if program not in self.compiled:  # so that two threads do not compile the same program
+                if program not in self.compiled:  # Waiting keeps two threads from compiling the same program.
                     wait([begun[-1]])
                     self.compiled.add(program)
                 while len(begun) > self.at_once or begun and begun[0].done():

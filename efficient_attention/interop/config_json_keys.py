@@ -170,7 +170,7 @@ MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # two values 
 SEVERAL_NUMBERS = 'multi_output_regression'
 # problems with several answers per row, which this project supports only for inference
 SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)
-# Unsupported settings of encoder-decoders, in the same form as INERT.
+# Unsupported settings of encoder-decoders: config.json key -> the values with which the setting has no effect.
 # A T5 may have any value of `tie_word_embeddings`, because other keys decide which of its outputs are tied.
 TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),

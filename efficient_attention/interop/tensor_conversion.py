@@ -47,7 +47,7 @@ class ParameterTensors:
     path: str
     # tensor names without the prefix; a '.' in front means that the tensor belongs to the base model
     names: tuple[str, ...]
-    shape: tuple[int, ...]  # shape of each of these tensors
+    shape: tuple[int, ...]  # shape of each tensor in `names`
     is_stacked: bool
     is_transposed: bool
     is_row: bool = False  # True if the tensor is stored with shape [1, n]

@@ -49,7 +49,7 @@ class PositionBias(nnx.Module):
         self.table = None if table_RH is None else nnx.Param(table_RH)
 
     def __call__(self, positions_BL: Array) -> Any:
-        """Returns the position bias for rows with these positions, in the form of the `bias` argument of `attend`.
+        """Returns the position bias for rows with these positions, as `attend` takes it in its argument `bias`.
 
         The bias is a function of query and key indices. For 't5' with dense attention, it is an array [1, H, L, L],
         computed once for all layers.
@@ -179,8 +179,8 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def t5_bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, causal: bool) -> np.ndarray:
-    """Returns the T5 bucket of each difference of key and query index: its row in the table of position biases, int
-    [...].
+    """Returns the T5 bucket of each difference of key and query index, int [...]. A bucket is a row number of the table
+    of position biases.
 
     Half of the buckets hold one distance each. The others widen logarithmically up to `max_distance`, and the last
     bucket also holds larger distances. In a bidirectional stack, the upper half of the table is for keys after the

@@ -21,11 +21,11 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
 # Each rule pairs a pattern of parameter paths with the letters of the parameters' last dimensions.
-# `PARAMETERS` in attention/device_mesh.py maps these letters to mesh axes.
+# `PARAMETERS` in attention/device_mesh.py maps the letters of dimensions to mesh axes.
 # The first matching rule applies; parameters that match no rule are replicated.
 # Other leading dimensions, such as the layer axis, are not sharded.
 # Optimizer moments have the same paths as their parameters, so the rules apply to them, too.
-# Modules use the same letters when they gather their parameters.
+# Modules name the dimensions by the same letters when they gather their parameters.
 RULES: tuple[tuple[str, str], ...] = (
     (r'(query|key|value|distances/projection|centres/hidden)/kernel$', 'DI'),
     (r'(query|key|value)/bias$', 'I'),

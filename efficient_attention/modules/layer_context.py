@@ -143,7 +143,7 @@ class Context(NamedTuple):
 
 
 class ContextOptions(TypedDict, total=False):
-    """The types of the fields of `Context` after its first two, as keyword arguments of a layer and its sub-layers."""
+    """The types of all fields of `Context` except its first two, as keyword arguments of a layer and its sub-layers."""
 
     rng: Array | None
     mechanism_rng: Array | None
