@@ -77,7 +77,7 @@ def check_integer_not_too_large(value: Any, field: str) -> None:
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a nested dict as one flat dict with dotted names, with the values as JSON would return them."""
+    """Returns a nested dict as one flat dict with dotted names. Values are as after writing and reading JSON."""
     fields: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(tree)).items():
         if isinstance(value, dict) and value:

@@ -34,7 +34,7 @@ class EvalConfig:
     memory_length: int = field_read_by_tasks('language_modelling', default=-1)
     # number of compressed positions before the memory; -1 = model.compressed_length, or 0 without memory
     compressed_length: int = field_read_by_tasks('language_modelling', default=-1)
-    # limit of relative distances in evaluations, in positions: larger ones count as this; -1 = model.clamp_length
+    # in evaluations, relative distances above this number of positions count as this number; -1 = model.clamp_length
     clamp_length: int = field_read_by_tasks('language_modelling', default=-1)
     # True = evaluate with memory as if model.same_length were True; has no effect if it already is
     same_length: bool = field_read_by_tasks('language_modelling', default=False)

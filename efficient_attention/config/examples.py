@@ -63,7 +63,7 @@ class ExamplesConfig:
     best_count: int = field_with_marks(EXPORTED, default=20)  # maximum number of candidate answers per question
     has_no_answer: bool = field_with_marks(EXPORTED, default=False)  # True = questions may have no answer (SQuAD 2.0)
     # True = [CLS] and the question's tokens are global: they attend to all tokens, and all tokens attend to them
-    # has_global needs a model with model.global_tokens.
+    # The model must then allow global tokens (model.global_tokens above 0).
     has_global: bool = False
     # passes over the training rows; read only if train.steps is None
     epochs: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=3.0)

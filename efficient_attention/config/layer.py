@@ -194,7 +194,7 @@ class LayerConfig:
     # standard deviation of initial weights (truncated normal); with kernel_init 'fan_in', only of embedding tables
     init_std: float = 0.02
     # standard deviation of initial matrices: 'fixed' (init_std) | 'fan_in' (1 / sqrt(number of inputs))
-    # With 'fan_in' and scaled_logits False, query matrices have 1 / sqrt(number of inputs x head width).
+    # With 'fan_in' and scaled_logits False, query matrices get 1 / sqrt(number of inputs x head width) as deviation.
     kernel_init: str = 'fixed'
     # dtype of activations and matrix products; parameters and statistics are always float32
     dtype: str = field_with_marks(EXPORTED, default='float32')

@@ -106,8 +106,8 @@ def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -
 def read_prompts(
     cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource | None = None
 ) -> PromptState:
-    """Returns the start of a search: the decoder state after all prompt tokens of each batch row except the last, and
-    the last tokens.
+    """Returns the start of a search: the decoder state after all prompt tokens except each row's last one, and these
+    last tokens.
 
     Args:
         cached: the decoder from `make_cached_decoder`.

@@ -217,8 +217,8 @@ def head_config_json(
 def head_incompatibilities(
     family: HuggingFaceFamily, model: ModelConfig, head: HeadConfig, parts: frozenset[str]
 ) -> list[str]:
-    """Returns the config fields for which prediction heads in transformers compute something else than in this project,
-    with their values.
+    """Returns the config fields, with their values, that make prediction heads compute something else in transformers
+    than in this project.
     """
     misfits = []
     if bool(family.decoder) != ('decoder' in parts):

@@ -1,4 +1,6 @@
-"""Finds and copies the tokenizer files of model folders, and checks that their token ids equal the ids of a run."""
+"""Finds and copies the tokenizer files of model folders, and checks that these tokenizers and a run give tokens the
+same ids.
+"""
 
 import itertools
 import json

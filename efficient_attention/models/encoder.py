@@ -105,7 +105,7 @@ class Encoder(nnx.Module):
     token_outputs = frozenset({'vectors'})  # names of the outputs that have a token axis
 
     def outputs(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the final hidden states of a batch, as a dict with the only key 'vectors', [B, L, D].
+        """Returns a dict with the key 'vectors': the final hidden states of a batch, [B, L, D].
 
         Token types are ignored if the model has none.
         """

@@ -239,7 +239,9 @@ def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) ->
 
 
 def vectors_at_positions(x: Shaped[Array, '...'], places: Int[Array, '...']) -> Shaped[Array, '...']:
-    """Returns the vectors [B or b, n, ...] of `x` [B, L, ...] at the given positions [b, 1, n, 1] or [b, 1, 1, n].
+    """Returns the vectors of `x` [B, L, ...] at the given positions.
+
+    Positions have the shape [b, 1, n, 1] or [b, 1, 1, n]; the result has the shape [B or b, n, ...].
 
     Indices of tile padding are clipped.
     """

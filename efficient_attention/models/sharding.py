@@ -45,8 +45,8 @@ WHOLE = re.compile(r'/v_(row|col)/')  # Adafactor moments are replicated, becaus
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """Returns a mesh of all devices, or of the given ones, with the axes data, fsdp, tensor and, if tokens are sharded,
-    sequence.
+    """Returns a mesh of all devices, or of the given ones. Its axes are data, fsdp and tensor; if tokens are sharded,
+    also sequence.
 
     Raises:
         InputError: the product of the sizes is not the device count.
@@ -132,8 +132,8 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """Returns the NamedSharding of each array in a training state (parameters, optimizer moments, counters), by the
-    rules on paths.
+    """Returns the NamedSharding of each array in a training state (parameters, optimizer moments, counters), which the
+    rules choose by the array's path.
 
     Arrays carried from step to step are sharded like the rows and tokens of the batch.
     """
