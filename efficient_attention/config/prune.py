@@ -68,7 +68,7 @@ class PruneConfig:
     # final weight of the penalty in the loss; the penalty is the mean probability that an entry is kept
     penalty: float = 0.0
     learning_rate: float = 1e-2  # peak learning rate of the scores, with the optimizer's schedule
-    # workdir or folder whose zeros are the mask of the method 'fixed'
+    # workdir or model folder, whose zero weights become the mask of the method 'fixed'
     # The initial weights of the method 'fixed' come from train.start_from, or are random.
     mask_from: str = ''
 

@@ -8,7 +8,7 @@ import numpy as np
 from efficient_attention.data.text.text_units import TextUnits
 
 HELD_BACK = 8  # number of last characters that later tokens may still change
-PARAGRAPH = '\n\n'  # the text that a document separator becomes
+PARAGRAPH = '\n\n'  # output text for a document separator
 
 
 class StreamingDetokenizer(abc.ABC):

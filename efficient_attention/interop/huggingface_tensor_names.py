@@ -65,7 +65,7 @@ EMBEDDINGS = {
 }
 _LAYER, _OURS = '.encoder.layer.{layer}', 'encoder/stack/layers'
 # In transformers, only Longformer has projections for global tokens.
-# If another family's model has projections for global tokens, their tensors get the names as in Longformer.
+# If a model of another family has projections for global tokens, their tensors are named as in Longformer.
 BERT_LAYERS = {
     f'{_OURS}/attention/query': f'{_LAYER}.attention.self.query',
     f'{_OURS}/attention/key': f'{_LAYER}.attention.self.key',

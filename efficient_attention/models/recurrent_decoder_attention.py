@@ -1,4 +1,5 @@
-"""Attention of a recurrent decoder to the source, outside the decoder's layers, and the input of the output layer.
+"""Computes a recurrent decoder's attention to the source outside its layers, and the vectors that its output layer
+reads.
 
 'before' (Bahdanau et al. 2014, arXiv 1409.0473, A.1.2): c_t = attention(s_{t-1}), and s_t = cell(s_{t-1}, [y, c_t]).
 
