@@ -15,11 +15,11 @@ class CheckpointConfig:
     """
 
     every_steps: int = 1000  # steps between checkpoints
-    keep: int = 3  # newest checkpoints that stay on disk
-    keep_best: int = 0  # checkpoints with the best metric that stay on disk besides the newest ones
+    keep: int = 3  # number of newest checkpoints that stay on disk
+    keep_best: int = 0  # number of checkpoints with the best metric that stay on disk besides the newest ones
     best_metric: str = ''  # name of the evaluation metric that ranks checkpoints; '' = none
     best_mode: str = 'min'  # whether the best checkpoint has the smallest ('min') or the largest ('max') metric
-    # what happens after a failed save: 'continue' until the next save | 'stop'; a run of several processes always stops
+    # after a failed save: 'continue' training until the next save | 'stop'; a run of several processes always stops
     when_save_fails: str = 'continue'
     # True = also save after each evaluation that is the best so far; False = save only every `every_steps` steps
     save_best: bool = False

@@ -29,11 +29,11 @@ class DataConfig:
 
     # source of text: 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field
     # Images come from images:<glob> or tfds:<name>#field.
-    # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation; such texts do not share rows.
+    # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation, with one text per row.
     source: str = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
-    # share that is held out for evaluation: of the documents, or of the text if `splitting` is 'end'
+    # share of the documents (with `splitting` 'end', share of the text) that is held out for evaluation
     held_out: float = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=0.02)
-    # what is held out: documents chosen by a hash of their text ('documents'), or the end of the text ('end')
+    # what is held out: 'documents' (chosen by a hash of their text) | 'end' (the end of the text)
     splitting: str = field_read_by_tasks('language_modelling', default='documents')
     # share of the text, after the held-out part, that is kept for a final test; only with splitting 'end'
     test: float = field_read_by_tasks('pretraining', 'language_modelling', default=0.0)
@@ -59,21 +59,22 @@ class DataConfig:
     image_shape: tuple[int, ...] = field_read_by_tasks('pretraining', 'language_modelling', default=())
 
     length: int = 128  # tokens per row, special tokens included
-    # how a language model reads its text: random 'windows' | 'streams', where each row reads one part in order
+    # how a language model reads its text: 'windows' (at random places) | 'streams' (each row reads one part in order)
     batches: str = field_read_by_tasks('language_modelling', default='windows')
     # True = the tokens of a language model never attend to an earlier document
     cut_at_documents: bool = field_read_by_tasks('language_modelling', default=False)
-    # sentence-pair loss: 'nsp' = next sentence prediction | 'sop' = sentence order prediction
-    # Without sentence pairs ('none'), documents are packed into full rows.
+    # sentence-pair loss: 'nsp' (next sentence prediction) | 'sop' (sentence order prediction) | 'none'
+    # Without sentence pairs, documents are packed into full rows.
     pairs: str = field_read_by_tasks('pretraining', default='none')
-    # share of the passes over a document whose rows have a random, shorter target length
+    # probability that one pass over a document aims at a random, shorter row length
     short_sequence_probability: float = field_read_by_tasks('pretraining', default=0.1)
 
     mask_rate: float = field_read_by_tasks('pretraining', default=0.15)  # share of a row's tokens that are predicted
-    max_masked: int = field_read_by_tasks('pretraining', default=20)  # largest number of predicted tokens per row
-    # what is masked together: one 'token' | a whole 'word' | an 'ngram' of 1 to max_ngram whole words, p(n) ~ 1/n
+    max_masked: int = field_read_by_tasks('pretraining', default=20)  # maximum number of predicted tokens per row
+    # what is masked as one unit: a 'token', a whole 'word', or an 'ngram' of whole words
+    # The number n of words of an n-gram is from 1 to max_ngram, with a probability proportional to 1/n.
     mask_unit: str = field_read_by_tasks('pretraining', default='token')
-    max_ngram: int = field_read_by_tasks('pretraining', default=3)  # largest number of words per n-gram
+    max_ngram: int = field_read_by_tasks('pretraining', default=3)  # maximum number of words per n-gram
     # share of the predicted tokens that become [MASK]
     mask_token_share: float = field_read_by_tasks('pretraining', default=0.8)
     # share of the predicted tokens that become a random id; all other predicted tokens are unchanged

@@ -71,13 +71,13 @@ def _convert_to_field_type(value: Any, kind: Any, field: str) -> Any:
 
 
 def check_integer_not_too_large(value: Any, field: str) -> None:
-    """Raises InputError where a field is a whole number beyond 32 bits."""
+    """Raises InputError if a field is a whole number beyond 32 bits."""
     if type(value) is int and abs(value) > LARGEST:
         raise InputError(f'{field} is {value}; a whole number must be from -{LARGEST} to {LARGEST}')
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a nested dict as one flat dict with dotted names, with the values as JSON would return them."""
+    """Returns a nested dict as one flat dict with dotted names. Values are as after writing and reading JSON."""
     fields: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(tree)).items():
         if isinstance(value, dict) and value:

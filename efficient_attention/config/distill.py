@@ -27,13 +27,13 @@ class DistillConfig:
     # Several folders, separated by commas, form an ensemble of teachers, whose logits are averaged.
     # A resumed run may move the teacher to another folder, but not change the teacher's parameters.
     teacher: str = field_with_marks(CHANGEABLE, default='')
-    # temperature T, which divides the logits of both models (Hinton et al. 2015, arXiv 1503.02531)
+    # temperature T, which divides the logits of student and teacher (Hinton et al. 2015, arXiv 1503.02531)
     temperature: float = 1.0
     labels: float = 1.0  # weight of the task's own loss on the labels
     # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words
     # In regression, `soft` is the weight of the squared difference of the two models' outputs.
     soft: float = 1.0
-    # weight of 1 - cosine between the final hidden states per token (DistilBERT, Sanh et al. 2019, arXiv 1910.01108)
+    # weight of 1 - cosine of the student's and teacher's final hidden states (Sanh et al. 2019, arXiv 1910.01108)
     cosine: float = 0.0
     # weight of the mean squared difference of hidden states after paired layers (TinyBERT, Jiao et al. 2019)
     hidden: float = 0.0
@@ -42,12 +42,13 @@ class DistillConfig:
     # weight of the KL divergence of attention weights of paired layers (MiniLM, Wang et al. 2020)
     attention_relations: float = 0.0
     value_relations: float = 0.0  # weight of the KL divergence of softmax(V V^T / sqrt(K)) of paired layers
-    # the teacher layer for each student layer: 'uniform' | 'last' | a list such as '2,3,5,6', counted from 1
+    # which teacher layer each student layer learns from: 'uniform' | 'last' | a list such as '2,3,5,6'
+    # Layer numbers in the list count from 1.
     # With 'uniform', student layer m of M learns from layer m N / M of a teacher with N layers.
     # With 'last', only the last student layer learns, from the last teacher layer.
     layers: str = 'uniform'
     # learned projections from the student's width to the teacher's width, used only while training
-    # 'own' = one projection per layer | 'one' = one projection for all layers | 'none' = no projection
+    # kinds: 'own' (one projection per layer) | 'one' (one projection for all layers) | 'none' (no projection)
     projection: str = 'own'
     # compute the teacher's logits of all training rows once and store them; only for the loss `soft` in fine-tuning
     keep_logits: bool = field_with_marks(CHANGEABLE, default=True)
@@ -70,7 +71,7 @@ class DistillConfig:
             raise InputError(f'distill.teacher is {self.teacher!r}; it must be {allowed}')
 
     def check_no_fields_without_teacher(self) -> None:
-        """Raises InputError where the run has no teacher but another field of `distill` differs from its default."""
+        """Raises InputError if the run has no teacher but another field of `distill` differs from its default."""
         known = [] if self.is_enabled else dataclasses.fields(DistillConfig)
         unread = [f'distill.{one.name}={one.default!r}' for one in known if getattr(self, one.name) != one.default]
         if unread:
@@ -91,9 +92,7 @@ class DistillConfig:
 
     @property
     def intermediate_loss_terms(self) -> tuple[str, ...]:
-        """Returns the names of the losses with a positive weight that compare hidden states or attention of both
-        models.
-        """
+        """Returns the names of the losses on hidden states or attention that have a positive weight."""
         return tuple(name for name in INSIDE if getattr(self, name))
 
     @property

@@ -22,24 +22,27 @@ class EvalConfig:
     every_steps: int = 500  # steps between evaluations; the last step is always evaluated
     # rows per batch; with memory, the text is cut into this many parts, and each part starts with an empty memory
     batch_size: int = 32
-    # split to evaluate: 'held_out' | 'test'; fine-tuning reads examples.dev or examples.test, which then needs labels
+    # split to evaluate: 'held_out' | 'test'
+    # Fine-tuning reads examples.dev for 'held_out'. For 'test' it reads examples.test, which needs labels.
     split: str = field_read_by_tasks('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
     # length of a language model's evaluation window, in tokens; 0 = data.length
     context: int = field_read_by_tasks('language_modelling', default=0)
-    # tokens by which the evaluation window moves, and which it predicts; 0 = `context`, so that windows do not overlap
+    # number of tokens by which the evaluation window moves; the model predicts this many tokens per window
+    # The value 0 means `context`, so that windows do not overlap.
     stride: int = field_read_by_tasks('language_modelling', default=0)
     # tokens of memory before each segment of `context` tokens; -1 = model.memory_length
     memory_length: int = field_read_by_tasks('language_modelling', default=-1)
-    # positions of compressed memory before the memory; -1 = model.compressed_length, or 0 without memory
+    # number of compressed positions before the memory; -1 = model.compressed_length, or 0 without memory
     compressed_length: int = field_read_by_tasks('language_modelling', default=-1)
-    # limit of relative distances in evaluations, in positions, as in model.clamp_length; -1 = model.clamp_length
+    # in evaluations, relative distances above this number of positions count as this number; -1 = model.clamp_length
     clamp_length: int = field_read_by_tasks('language_modelling', default=-1)
-    # True = evaluate with memory as if model.same_length were True; model.same_length itself has the same effect
+    # True = evaluate with memory as if model.same_length were True; has no effect if it already is
     same_length: bool = field_read_by_tasks('language_modelling', default=False)
 
     # number of beams in the beam search of text_to_text; see inference/beam_search.py
     beams: int = field_read_by_tasks('text_to_text', default=4)
-    penalty: str = field_read_by_tasks('text_to_text', default='gnmt')  # kind of length penalty: 'gnmt' | 'length'
+    # formula of the length penalty: 'gnmt' | 'length'
+    penalty: str = field_read_by_tasks('text_to_text', default='gnmt')
     alpha: float = field_read_by_tasks('text_to_text', default=0.6)  # exponent of the length penalty
     # when the beam search of a text ends: 'exact' | 'early' | 'first'; see inference/beam_search.py
     stop: str = field_read_by_tasks('text_to_text', default='exact')

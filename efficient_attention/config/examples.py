@@ -52,17 +52,18 @@ class ExamplesConfig:
     towers: bool = False
     # folder of the prepared rows of datasets of format 'arena'
     cache: str = field_with_marks(CHANGEABLE, default='cache')
-    # largest number of sentences per text, each encoded as a row of data.length tokens; 0 = do not split into sentences
+    # maximum number of sentences per text, each encoded as a row of data.length tokens; 0 = do not split into sentences
     sentences: int = 0
-    # how to handle a text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' = overlapping rows
+    # how to handle a text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' (overlapping rows)
     overlong: str = 'truncate'
     # tokens between the starts of two windows (problem 'question_answering', or overlong 'windows')
     stride: int = field_with_marks(EXPORTED, default=128)
-    question_length: int = field_with_marks(EXPORTED, default=64)  # largest number of tokens of a question
-    answer_length: int = field_with_marks(EXPORTED, default=30)  # largest number of tokens of an answer
-    best_count: int = field_with_marks(EXPORTED, default=20)  # largest number of candidate answers per question
+    question_length: int = field_with_marks(EXPORTED, default=64)  # maximum number of tokens in a question
+    answer_length: int = field_with_marks(EXPORTED, default=30)  # maximum number of tokens in an answer
+    best_count: int = field_with_marks(EXPORTED, default=20)  # maximum number of candidate answers per question
     has_no_answer: bool = field_with_marks(EXPORTED, default=False)  # True = questions may have no answer (SQuAD 2.0)
-    # True = [CLS] and the question's tokens attend to all tokens, and all tokens to them; needs model.global_tokens
+    # True = [CLS] and the question's tokens are global: they attend to all tokens, and all tokens attend to them
+    # The model must then allow global tokens (model.global_tokens above 0).
     has_global: bool = False
     # passes over the training rows; read only if train.steps is None
     epochs: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=3.0)

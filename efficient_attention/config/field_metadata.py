@@ -10,14 +10,15 @@ from typing import Any
 TASKS = ('pretraining', 'language_modelling', 'fine_tuning', 'text_to_text')
 READERS, UNREAD, MARKS = 'readers', 'unread', 'marks'  # keys in the metadata of a config field
 
-# A resumed run may change a field with this mark, which affects neither the parameters nor any training row.
+# A resumed run may change a field with this mark, because the field affects neither parameters nor training rows.
 CHANGEABLE = 'changeable'
-# A resumed run may change a field with this mark if it gets more steps and its schedule is independent of their number.
-# This mark includes the fields of `examples` that only decide the number of steps and the warm-up.
+# A resumed run may change a field with this mark if the new config has more steps.
+# The learning-rate schedule must also be independent of the number of steps.
+# Fields of `examples` that only decide the number of steps and the warm-up also have this mark.
 CHANGEABLE_WITH_MORE_STEPS = 'changeable with more steps'
 TRAINING_ONLY = 'training only'  # inference with trained parameters does not depend on a field with this mark
 # An exported Hugging Face config.json stores a field with this mark under a key that only this project reads.
-# Predictions or speed depend on such a field, and the Hugging Face library has no key for it.
+# A field has this mark if predictions or speed depend on it, and the Hugging Face library has no key for it.
 EXPORTED = 'exported'
 
 

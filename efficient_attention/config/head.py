@@ -28,10 +28,11 @@ class HeadConfig:
     """
 
     # kind of head: 'none' | 'sequence' | 'towers' | 'token' | 'span' | 'choice' | 'multi_hop'
-    # 'sequence' has C outputs per row, 'towers' C per pair of separately encoded rows, 'token' C per token.
-    # 'span' predicts start and end, 'choice' one of A texts, 'multi_hop' a span, its type and the supporting sentences.
+    # 'sequence' has C outputs per row, 'towers' has C per pair of separately encoded rows, 'token' has C per token.
+    # 'span' predicts start and end; 'choice' chooses one of several texts.
+    # 'multi_hop' predicts a span, its type and the supporting sentences.
     kind: str = 'none'
-    # input of the head: hidden states of the 'last' layer | a learned 'mix' of the embeddings and all layers (ELMo)
+    # input of the head: 'last' (last hidden states) | 'mix' (learned mix of embeddings and all layers, as in ELMo)
     # The learned mix also works with a frozen encoder (optimizer.frozen '^encoder/').
     features: str = 'last'
     outputs: int = 2  # C, the number of outputs of the heads 'sequence', 'towers' and 'token'; one class = regression
@@ -41,8 +42,8 @@ class HeadConfig:
     pooling: str = 'first'
     # number of encoder-like layers of the head 'sequence', over one vector per sentence of a text; 0 = none
     sentence_layers: int = 0
-    # activation of a dense layer: for 'sequence' and 'choice' D -> D on the pooled vector; 'none' = no such layer
-    # The head 'towers' needs one: its dense layer 4 D -> D reads [a, b, a * b, a - b] of the pooled vectors a and b.
+    # activation of the dense layer on the pooled vector, D -> D for 'sequence' and 'choice'; 'none' = no such layer
+    # 'towers' needs an activation: its dense layer 4 D -> D reads [a, b, a * b, a - b] of the pooled vectors a and b.
     transform: str = 'tanh'
     feed_forward: bool = False  # the head 'span' has a feed-forward layer before its output layer (BigBird)
     dropout_rate: float = 0.1  # dropout before the last dense layer
@@ -60,7 +61,7 @@ class HeadConfig:
 
 
 def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig, mesh: MeshConfig) -> None:
-    """Raises InputError where the pooling of a head does not fit the rows or the encoder, or lacks a field that it
+    """Raises InputError if the pooling of a head does not fit the rows or the encoder, or lacks a field that it
     needs.
     """
     is_one_way = model.cell != 'none' and not model.bidirectional
@@ -91,7 +92,7 @@ def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig
 
 
 def check_sentence_rows(examples: ExamplesConfig, model: ModelConfig, mesh: MeshConfig) -> None:
-    """Raises InputError where texts cannot be split into sentences with this problem, model or mesh."""
+    """Raises InputError if texts cannot be split into sentences with this problem, model or mesh."""
     reason = f'with examples.sentences {examples.sentences}'
     if examples.problem not in ONE_TEXT:
         raise InputError(

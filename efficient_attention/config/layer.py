@@ -17,11 +17,11 @@ from efficient_attention.recurrence.cells import CELLS
 
 WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # attention backends that can compute every mechanism
 RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')
-BUCKETED = ('t5', 'tupe_r')  # values of the field `relative` with a table over bucketed distances of query and key
+BUCKETED = ('t5', 'tupe_r')  # values of `relative` that learn one bias per bucket of query-key distances
 UNTIED = ('tupe', 'tupe_r')  # values of the field `relative` that add a product of positions to the product of contents
 BIASES = ('none', 'alibi', 't5')  # values of the field `relative` that add a bias to the logits of any score
 SCORES = ('dot', 'general', 'additive', 'location')
-UNSCALED = ('additive', 'location')  # scores that are not multiplied by 1 / sqrt(K)
+UNSCALED = ('additive', 'location')  # names of attention scores that are not multiplied by 1 / sqrt(K)
 # These fields need the score 'dot'; with any other score they must have the values in this dict.
 DOT_ALONE = {'shared_qk': False, 'rotary': False, 'global_tokens': 0}
 ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
@@ -44,17 +44,20 @@ NORMS = ('post', 'pre', 'none')
 NORM_KINDS = ('layer', 'rms')
 KERNEL_INITS = ('fixed', 'fan_in')
 DTYPES = ('float32', 'bfloat16')
-KINDS = 'kinds'  # metadata key of a field: the values of `relative` that read the field; without the key, all of them
+# metadata key: with which values of `relative` a field is read; a field without this key is always read
+KINDS = 'kinds'
 
 
 def field_of_relative_attention(*kinds: str, default: Any) -> Any:
-    """Returns a dataclass field that only the named values of the field `relative` read; others require its default."""
+    """Returns a dataclass field that is read only with these values of `relative`; with any other value it must keep
+    its default.
+    """
     return dataclasses.field(default=default, metadata={KINDS: kinds})
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
-    """Config of one layer: its sub-layers, their sizes and their numerics.
+    """Config of one layer: its sub-layers, sizes, norms, initial values and dtypes.
 
     The defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code). Each group of fields has its
     checks in a method below, in the same order.
@@ -78,12 +81,12 @@ class LayerConfig:
     attention_backend: str = field_with_marks(CHANGEABLE, EXPORTED, default='auto')
     # mechanism of cross-attention: full, favor or linear attention, or compressed keys (linformer, induced)
     # Cross-attention can also use a window by positions, or another distribution over its keys, such as entmax.
-    # Cross-attention can also be local_p, which predicts a position per token.
+    # Cross-attention can also be local_p, which predicts for each target token where its window in the source is.
     cross_attention: str = field_read_by_tasks('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # multiply products of queries and keys by 1 / sqrt(K); T5 does not
-    shared_qk: bool = False  # one projection for queries and keys, and keys of unit length; LSH needs it
-    # largest number of global tokens per row; above 0, global tokens have separate projections
+    shared_qk: bool = False  # one projection for queries and keys, with keys of unit length; required by LSH attention
+    # maximum number of global tokens per row; above 0, global tokens have separate projections
     global_tokens: int = field_read_by_tasks('fine_tuning', default=0, marks=(EXPORTED,))
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
     attention_dropout_rate: float = 0.1  # dropout of the attention weights
@@ -92,7 +95,7 @@ class LayerConfig:
 
     # how relative positions change the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'
     relative: str = 'none'
-    # number of distance buckets of 't5' and 'tupe_r'; an encoder uses half of them per direction
+    # number of distance buckets of 't5' and 'tupe_r'; an encoder uses half of the buckets per direction
     relative_buckets: int = field_of_relative_attention(*BUCKETED, default=32)
     # distance, in positions, from which on all distances share one bucket
     relative_max_distance: int = field_of_relative_attention(*BUCKETED, default=128)
@@ -103,15 +106,15 @@ class LayerConfig:
     # True = with a memory of M positions, each token attends to M keys, itself included
     # False = with a memory of M positions, each token attends to the M memory positions and to its segment so far
     same_length: bool = False
-    # with 'tupe' and 'tupe_r': learned terms replace the position terms of [CLS], position 0 of an encoder
+    # with 'tupe' and 'tupe_r': learned terms replace the position terms of [CLS] (position 0 of an encoder's row)
     relative_cls_reset: bool = field_of_relative_attention(*UNTIED, default=True)
 
-    # -- How queries and keys are compared, in all attentions of the model --
+    # -- Scores that compare queries and keys, in all attentions of the model --
 
-    # score of query and key: 'dot' | 'general' | 'additive' | 'location'
+    # score that compares a query with a key: 'dot' | 'general' | 'additive' | 'location'
     # If `scaled_logits` is True, the scores 'dot' and 'general' are multiplied by 1 / sqrt(K).
     score: str = 'dot'
-    location_length: int = 512  # key positions that have a learned vector for the score 'location'
+    location_length: int = 512  # number of key positions with a learned vector, for the score 'location'
     # factor of the REINFORCE gradient of sampled cross-attention; 1 = the gradient of the expected loss
     reinforce_weight: float = 1.0
 
@@ -133,15 +136,16 @@ class LayerConfig:
     # recurrent cell: 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2'; 'none' = layers mix positions by attention
     cell: str = 'none'
     bidirectional: bool = False  # an encoder has a second cell, which reads each row backwards
-    # True = one stack of layers per direction, each over half of the width; the stacks never exchange states
+    # True = one stack of layers per reading direction, each over half of the width; the stacks never exchange states
     # Separate stacks allow a language model to have both directions (ELMo).
     directions_apart: bool = field_read_by_tasks('language_modelling', 'fine_tuning', default=False)
     # U, the width of the recurrent state per direction; 0 = the width, or half of the width with two directions
-    # If the states of all directions together do not have the width, a learned matrix maps them to it.
+    # If the states of all directions together are not as wide as the layer, a learned matrix maps them to its width.
     state_width: int = 0
     # dropout of the recurrent state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
-    # positions whose products and states the backward pass keeps at a time; it recomputes all others; 0 = keep all
+    # number of positions whose products and states the backward pass keeps at a time; 0 = keep all
+    # The backward pass recomputes the products and states of all other positions.
     recurrent_chunk: int = field_with_marks(CHANGEABLE, default=0)
 
     # -- How a decoder of recurrent layers reads the source --
@@ -153,42 +157,44 @@ class LayerConfig:
     # 'after' (Luong et al. 2015) = one attention, whose query is the last layer's output.
     # With source_reading 'after', the output layer reads the last layer's output joined with the attention result.
     source_reading: str = field_read_by_tasks('text_to_text', default='layers')
-    # with source_reading 'after': the first layer also reads the output layer's input at the previous position
+    # with source_reading 'after': at each position, the first layer also reads the output layer's previous input
     input_feeding: bool = field_read_by_tasks('text_to_text', default=False)
     # initial states of a recurrent decoder: 'zeros', or from the encoder's last states: 'copy' | 'map' | 'map_backward'
     # 'copy' = unchanged, layer by layer; 'map' = tanh of a learned map of the states of all directions.
     # 'map_backward' = tanh of a learned map of the backward direction's states (Bahdanau et al. 2014).
     initial_state: str = field_read_by_tasks('text_to_text', default='zeros')
-    # 'none' | 'maxout' = the output layer reads the maximum of each pair of features (Bahdanau et al. 2014)
-    # The features are a learned map of the last layer's vector, the previous word's embedding and the attention result.
+    # readout before the output layer: 'none' | 'maxout'
+    # With 'maxout', the output layer reads the maximum of each pair of features (Bahdanau et al. 2014).
+    # The features are a learned map of the last hidden state, the previous word's embedding and the attention result.
     readout: str = field_read_by_tasks('text_to_text', default='none')
 
     # -- Compression of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
 
-    # how old tokens are compressed to fewer positions: 'convolution' | 'mean' | 'max' | 'none' = old tokens are dropped
+    # how old tokens are compressed to fewer positions: 'convolution' | 'mean' | 'max' | 'none' (old tokens are dropped)
     # The compression 'convolution' is learned, with a kernel as wide as its stride; 'mean' and 'max' are pooling.
     compression: str = field_read_by_tasks('language_modelling', default='none')
-    # positions of each layer's compressed memory, which comes before its memory; each counts as one position
+    # number of compressed vectors in each layer's memory, before the uncompressed ones; each counts as one position
     compressed_length: int = field_read_by_tasks('language_modelling', default=0)
     compression_rate: int = field_read_by_tasks('language_modelling', default=4)  # tokens per compressed position
     # weight of the auxiliary loss of the compression 'convolution'
-    # This loss is the difference between attention to compressed positions and attention to the original tokens.
+    # The loss is the squared difference between attention to compressed vectors and attention to the original tokens.
     reconstruction_weight: float = field_read_by_tasks('language_modelling', default=0.0)
 
     # -- Residual connections, norms, initial values, dtypes --
 
-    # norms of the layers: 'post' = after the residual sum (BERT) | 'pre' = before each sub-layer | 'none' = no norms
+    # norms: 'post' (after the residual sum, as in BERT) | 'pre' (before each sub-layer) | 'none'
     norm: str = 'post'
-    residual: bool = True  # add a sub-layer's input to its output; early papers on stacked cells do not
-    # kind of norm: 'layer' = layer normalisation | 'rms' = division by the root mean square (T5)
+    # True = add each sub-layer's input to its output; early papers on stacked recurrent cells do not add it
+    residual: bool = True
+    # kind of norm: 'layer' (layer normalisation) | 'rms' (division by the root mean square, as in T5)
     norm_kind: str = 'layer'
     norm_epsilon: float = 1e-12  # small number that norms add to the variance
     dropout_rate: float = 0.1  # dropout of each sub-layer's output and of the embeddings
     final_dropout: bool = False  # also apply dropout after the final norm of a pre-norm stack (T5)
-    # standard deviation of the truncated normal of initial weights; with kernel_init 'fan_in' only of embedding tables
+    # standard deviation of initial weights (truncated normal); with kernel_init 'fan_in', only of embedding tables
     init_std: float = 0.02
-    # standard deviation of initial matrices: 'fixed' = init_std | 'fan_in' = 1 / sqrt(inputs)
-    # With kernel_init 'fan_in' and without scaled_logits, query matrices have the deviation 1 / sqrt(inputs K).
+    # standard deviation of initial matrices: 'fixed' (init_std) | 'fan_in' (1 / sqrt(number of inputs))
+    # With 'fan_in' and scaled_logits False, query matrices get 1 / sqrt(number of inputs x head width) as deviation.
     kernel_init: str = 'fixed'
     # dtype of activations and matrix products; parameters and statistics are always float32
     dtype: str = field_with_marks(EXPORTED, default='float32')
@@ -461,7 +467,7 @@ class LayerConfig:
         check_one_of('model.dtype', self.dtype, DTYPES)
 
     def _check_fields_at_default(self, names: tuple[str, ...], reader: str) -> None:
-        """Raises InputError where a field is set although the setting that makes use of it is missing."""
+        """Raises InputError if a field is set although the setting that makes use of it is missing."""
         for name in names:
             value, default = getattr(self, name), getattr(LayerConfig, name)
             require(value == default, f'model.{name}', value, f'{default!r} without {reader}')

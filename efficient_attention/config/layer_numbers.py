@@ -21,7 +21,8 @@ def parse_layer_list(field: str, text: str, layers: int) -> tuple[int, ...]:
 
 
 def teacher_layers_of_student(text: str, students: int, teachers: int) -> dict[int, int]:
-    """Returns the teacher layer of each student layer that is distilled, as a dict of layer numbers from 1.
+    """Returns {number of a student layer: number of its teacher layer}, for the student layers that learn from one;
+    numbers start at 1.
 
     Args:
         text: `distill.layers`.

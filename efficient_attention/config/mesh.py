@@ -26,7 +26,7 @@ class MeshConfig:
 
 
 def check_sequence_parallel(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]) -> None:
-    """Raises InputError where `mesh.sequence` is above 1 and the model or the row lengths rule out sequence parallel.
+    """Raises InputError if `mesh.sequence` is above 1 and the model or the row lengths rule out sequence parallel.
 
     lengths: field name -> length of the model's rows, in tokens; 0 = no such rows.
     """
@@ -60,7 +60,7 @@ def check_sequence_parallel(mesh: MeshConfig, model: ModelConfig, lengths: dict[
 
 
 def check_mechanisms_shardable(mesh: MeshConfig, stack: ModelConfig, field: str, texts: str) -> None:
-    """Raises InputError where an attention mechanism of an encoder or decoder rules out sequence parallel.
+    """Raises InputError if an attention mechanism of an encoder or decoder rules out sequence parallel.
 
     `field` is the config field of the mechanisms, and `texts` is its value.
     """

@@ -21,13 +21,15 @@ from efficient_attention.config.value_checks import check_one_of
 from efficient_attention.errors import InputError, require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
-OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}  # required values unless `positions` is 'axial'
+# values that these fields must have unless `positions` is 'axial'
+OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}
 DECODING = ('language_modelling', 'text_to_text')  # tasks whose models have a decoder
 ENCODING = ('pretraining', 'fine_tuning')  # tasks whose models are only an encoder
 QUANTIZATIONS = ('none', 'int8', 'int8_weights')
 RANK_KINDS = ('query', 'key', 'value', 'out', 'gate', 'up', 'down', 'token')
 RANK_ENTRY = re.compile(r'(\w+)=([1-9]\d*)')
-MOST_LAYERS = 2**16  # limit far above any real model; `layer_to_param_index` has one entry per layer
+# maximum number of layers, far above any real model; it bounds the length of `layer_to_param_index`
+MOST_LAYERS = 2**16
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
 STACKS = ('plain', 'reversible')
@@ -56,16 +58,18 @@ class ModelConfig(LayerConfig):
     # -- Tables of tokens, positions and token types below the first layer --
 
     vocab_size: int = 4096  # V, the vocabulary size
-    max_length: int = 512  # rows of the learned position table, or of the position table of 'tupe'
+    max_length: int = 512  # number of rows of the learned position table, or of the position table of 'tupe'
     position_offset: int = 0  # unused rows at the start of the learned position table (RoBERTa: 2)
-    # rows of the token type table; 0 = no table
+    # number of rows of the token type table; 0 = no table
     token_types: int = field_read_by_tasks(*ENCODING, default=2, unread=0)
     embedding_norm: bool = True  # normalise the sum of the embeddings; GPT-2 does not
     # position embeddings: 'learned' | 'sinusoidal' | 'axial' | 'none' (with rotary or relative)
     positions: str = 'learned'
-    axial_shape: tuple[int, ...] = ()  # positions along each axis of axial embeddings; their product is the row length
-    axial_widths: tuple[int, ...] = ()  # width of each axis of axial embeddings; the widths add up to E
-    # add the vectors of the axes, each of width E, instead of joining them (Sparse Transformer)
+    # number of positions along each axis of axial embeddings; the product of all axes is the row length
+    axial_shape: tuple[int, ...] = ()
+    # vector width of each axis of axial embeddings; the widths add up to the embedding width
+    axial_widths: tuple[int, ...] = ()
+    # True = add the vectors of all axes instead of concatenating them (Sparse Transformer)
     axial_sum: bool = False
     embedding_width: int = 0  # E, the width of factorised embeddings (ALBERT); 0 = width, without a projection
     # encoder and decoder share one token table
@@ -92,15 +96,17 @@ class ModelConfig(LayerConfig):
 
     # -- Layers of different sizes, as structured pruning leaves them --
 
-    # heads of each layer, such as (4, 0, 12), with unchanged head width; one number with sharing 'all'; () = `heads`
+    # number of heads of each layer, such as (4, 0, 12); every head keeps its width; () = `heads`
+    # With sharing 'all', the tuple holds one number.
     layer_heads: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
-    # feed-forward units of each layer, in the form of `layer_heads`; () = `feed_forward_width`
+    # number of feed-forward units per layer, in the same form as `layer_heads`; () = `feed_forward_width`
     layer_units: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- Quantization to 8-bit integers --
 
-    # quantization: 'none' | 'int8_weights' = 8-bit kernels of dense layers (scale per output) and tables (per row)
-    # Quantization 'int8' = 8-bit kernels and tables, and also 8-bit inputs of dense layers (scale per token).
+    # quantization of a model: 'none' | 'int8_weights' | 'int8'
+    # 'int8_weights' stores kernels (one scale per output) and embedding tables (one scale per row) in 8 bits.
+    # 'int8' also rounds the inputs of dense layers to 8 bits, with one scale per token.
     # With every quantization, norms, biases, products of attention and the last dense layer are float.
     quantization: str = field_read_by_tasks(*ENCODING, default='none', marks=(EXPORTED,))
     # regular expressions: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
@@ -111,27 +117,29 @@ class ModelConfig(LayerConfig):
     # rank r of each kind of factorised kernel, for example ('up=96', 'token=64')
     # In all layers, each kernel [I, O] of a listed kind is a product of [I, r] and [r, O].
     # The factorised token table is a product of [V, r] and [r, E].
-    # A kernel stays whole if its factors would not have fewer parameters.
+    # A kernel is factorised only if its factors have fewer parameters than the kernel.
     ranks: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
 
     # -- The stack of layers --
 
     layers: int = 2  # N, the number of layers
-    sharing: str = 'none'  # parameter sharing: 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
+    # parameter sharing: 'none' (N separate layers) | 'all' (one layer applied N times, as in ALBERT)
+    sharing: str = 'none'
     # with sharing 'all': number of groups of consecutive layers; only layers of one group share parameters
     layer_groups: int = 1
     inner_layers: int = 1  # with sharing 'all': number of different layers that a group applies in turn, repeatedly
-    # stack of layers: 'plain' | 'reversible' = two streams, whose activations the backward pass recomputes (Reformer)
+    # stack of layers: 'plain' | 'reversible' (two streams; the backward pass recomputes activations, as in Reformer)
     stack: str = 'plain'
     # number of decoder layers of an encoder-decoder; 0 = no encoder-decoder
     # The decoder's layers have the encoder's settings, except where a field names the decoder.
     decoder_layers: int = field_read_by_tasks('text_to_text', default=0)
     # mechanisms of the decoder's self-attention, which must be causal
     decoder_attention: str = field_read_by_tasks('text_to_text', default='causal', marks=(EXPORTED,))
-    # what the backward pass recomputes in a layer: 'none' | 'full' = everything | 'dots' = all but matrix products
+    # what the backward pass recomputes in a layer: 'none' | 'full' (everything) | 'dots' (all except matrix products)
     remat: str = field_with_marks(CHANGEABLE, EXPORTED, default='none')
-    # M, the number of tokens before a segment that a decoder attends to; it stores their layer inputs
-    # With `cell`, M is 0 or 1; 1 = pass the recurrent state from segment to segment.
+    # M, the length of a decoder's memory: the number of earlier tokens that a text segment attends to
+    # For the tokens in the memory, the inputs of all layers are stored.
+    # With a recurrent `cell`, memory_length is 0 or 1; 1 = pass the recurrent state from segment to segment.
     memory_length: int = field_read_by_tasks('language_modelling', default=0)
     attention_seed: int = field_with_marks(EXPORTED, default=0)  # seed of the random arrays of LSH and FAVOR
     # training steps that share one sample of the random arrays of LSH and FAVOR; 0 = one sample for the whole run
@@ -233,7 +241,7 @@ class ModelConfig(LayerConfig):
 
     @property
     def is_stacked(self) -> bool:
-        """Whether parameters have a leading axis over layers; False if all layers share one layer's parameters."""
+        """Whether parameter arrays have a leading layer axis; False if all layers share one layer's parameters."""
         return self.sharing == 'none' or self.layer_groups * self.inner_layers > 1
 
     @property
@@ -258,7 +266,7 @@ class ModelConfig(LayerConfig):
         self._check_positions()
 
     def _check_positions(self) -> None:
-        """Raises InputError where the fields of position embeddings contradict each other."""
+        """Raises InputError if the fields of position embeddings contradict each other."""
         offset = self.position_offset
         fits = 0 <= offset < self.max_length
         require(fits, 'model.position_offset', offset, f'0 or more and below model.max_length {self.max_length}')
@@ -295,7 +303,7 @@ class ModelConfig(LayerConfig):
         self._check_adaptive_softmax()
 
     def _check_adaptive_softmax(self) -> None:
-        """Raises InputError where the fields of the adaptive softmax contradict each other."""
+        """Raises InputError if the fields of the adaptive softmax contradict each other."""
         cutoffs, divisor = self.adaptive_cutoffs, self.adaptive_divisor
         edges = (0, *cutoffs, self.vocab_size)
         require(
@@ -379,7 +387,7 @@ class ModelConfig(LayerConfig):
             require(self.remat == 'none', 'model.remat', self.remat, allowed)
 
     def _check_groups(self) -> None:
-        """Raises InputError where the fields of parameter sharing contradict each other."""
+        """Raises InputError if the fields of parameter sharing contradict each other."""
         for name in ('layer_groups', 'inner_layers'):
             value = getattr(self, name)
             require(value >= 1, f'model.{name}', value, 'at least 1')
@@ -391,7 +399,7 @@ class ModelConfig(LayerConfig):
         require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
 
     def _check_layer_specific_sizes(self) -> None:
-        """Raises InputError where `layer_heads` or `layer_units` do not fit the layers or the model's other fields."""
+        """Raises InputError if `layer_heads` or `layer_units` do not fit the layers or the model's other fields."""
         count = 1 if self.sharing == 'all' else self.layers  # number of layers with separate parameters
         asked = 'layer_heads' if self.layer_heads else 'layer_units'
         for name, most in (('layer_heads', self.heads), ('layer_units', self.feed_forward_width)):
@@ -423,7 +431,7 @@ class ModelConfig(LayerConfig):
         require(not learned, 'model.attention', self.attention, allowed)
 
     def _check_encoder_decoder(self) -> None:
-        """Raises InputError where encoder and decoder do not fit the initial state or the way to read the source."""
+        """Raises InputError if encoder or decoder do not fit the fields `initial_state` and `source_reading`."""
         value, bidirectional = self.initial_state, self.bidirectional
         if value != 'zeros':
             allowed = f'{self.layers}, model.layers, with model.initial_state {value!r}'
@@ -466,7 +474,7 @@ def check_decoder(config: ModelConfig) -> None:
 
 
 def check_sampled_attention(model: ModelConfig) -> None:
-    """Raises InputError where a field does not work with cross-attention that samples keys in training."""
+    """Raises InputError if a field is set that rules out cross-attention with keys sampled in training."""
     if not model.cross_mechanism.randomness.in_training:
         return
     why = f'with model.cross_attention {model.cross_attention!r}, whose samples need the loss of each target'
@@ -475,7 +483,7 @@ def check_sampled_attention(model: ModelConfig) -> None:
 
 
 def check_recurrent(model: ModelConfig) -> None:
-    """Raises InputError where a field is set that does not work with recurrent layers."""
+    """Raises InputError if a field is set although recurrent layers do not support it."""
     fits = model.bidirectional or not model.directions_apart
     require(fits, 'model.directions_apart', True, 'False without model.bidirectional')
     if model.cell == 'none':
@@ -495,7 +503,7 @@ def check_recurrent(model: ModelConfig) -> None:
 
 
 def check_memory(config: ModelConfig) -> None:
-    """Raises InputError where the layers do not work with the configured memory or Transformer-XL positions."""
+    """Raises InputError if the layers do not work with the configured memory or Transformer-XL positions."""
     if config.relative == 'transformer_xl' and not all(
         mechanism.key_access.one_band for mechanism in config.mechanisms
     ):
@@ -514,7 +522,7 @@ def check_memory(config: ModelConfig) -> None:
 
 
 def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a model with compressed memory has no compressed positions, or a wrong segment length.
+    """Raises InputError if a model with compressed memory has no compressed positions, or a wrong segment length.
 
     lengths: field name -> length of the segments, in tokens; each must be a multiple of the compression rate.
     """
@@ -526,7 +534,7 @@ def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
 
 
 def check_compression_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError where a segment length is no multiple of the compression rate of a compressed memory."""
+    """Raises InputError if a segment length is no multiple of the compression rate of a compressed memory."""
     for name, length in lengths.items() if config.compressed_length else ():
         allowed = f'a multiple of model.compression_rate {config.compression_rate}, which compresses whole segments'
         require(length % config.compression_rate == 0, name, length, allowed)
@@ -559,7 +567,7 @@ def check_can_attend_to_memory(config: ModelConfig) -> None:
 
 
 def check_packing(model: ModelConfig) -> None:
-    """Raises InputError where packing several pairs into a row would change the attention within a pair."""
+    """Raises InputError if packing several pairs into a row would change the attention within a pair."""
     allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
     require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
     if model.cross_mechanism.requirements.whole_rows:
@@ -578,7 +586,7 @@ def check_packing(model: ModelConfig) -> None:
 
 
 def check_packed_documents(model: ModelConfig) -> None:
-    """Raises InputError where attention would mix the documents of a packed row."""
+    """Raises InputError if attention would mix the documents of a packed row."""
     for mechanism in model.mechanisms:
         if mechanism.requirements.whole_rows:
             raise InputError(
@@ -588,7 +596,7 @@ def check_packed_documents(model: ModelConfig) -> None:
 
 
 def check_cut_at_documents(model: ModelConfig) -> None:
-    """Raises InputError where attention would mix documents although `data.cut_at_documents` forbids it."""
+    """Raises InputError if attention would mix documents although `data.cut_at_documents` forbids it."""
     for mechanism in model.mechanisms:
         if mechanism.requirements.whole_rows:
             raise InputError(
@@ -599,7 +607,7 @@ def check_cut_at_documents(model: ModelConfig) -> None:
 
 def is_position_dependent(mechanism: Mechanism) -> bool:
     """Whether attention within a text depends on its position in the row, the row's length, or other texts."""
-    # mechanisms without logits compute their sums of feature maps per segment
+    # Mechanisms without logits compute their sums of feature maps separately for each text of a row.
     is_pattern = mechanism.capabilities.has_logits
     is_placed = is_pattern and mechanism.requirements.positions and not mechanism.key_access.by_distance
     is_by_row = mechanism.requirements.whole_rows or mechanism.key_access.by_other_texts

@@ -26,9 +26,9 @@ class NoiseConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # kind of noise: 'span_corruption' | 'bart' | 'none' = no corruption, pairs come from `pairs.train`
+    # kind of noise: 'span_corruption' | 'bart' | 'none' (no corruption; pairs come from `pairs.train`)
     name: str = 'none'
-    density: float = 0.15  # share of a text's tokens that lie in the spans of 'span_corruption'
+    density: float = 0.15  # share of a text's tokens that the spans of 'span_corruption' cover
     # mean length of a span: in tokens for 'span_corruption'; in words for 'bart', sampled from a Poisson distribution
     mean_span: float = 3.0
     permutation: float = 1.0  # share of a text's sentences that are shuffled
@@ -45,7 +45,7 @@ class NoiseConfig:
             check_in_interval(f'noise.{name}', getattr(self, name), 0, 1)
 
     def check_no_unread_fields(self) -> None:
-        """Raises InputError where a field is set that the chosen kind of noise does not read."""
+        """Raises InputError if a field is set although the chosen kind of noise does not read it."""
         check_others_at_default(self, 'noise', f'noise.name {self.name!r}', read=('name', *READ[self.name]))
         if self.name == 'bart' and not self.infilling:
             others = tuple(name for name in READ[self.name] if name != 'mean_span')
@@ -53,7 +53,7 @@ class NoiseConfig:
 
 
 def check_others_at_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:
-    """Raises InputError where a field of a config group differs from its default, except for fields in `read`.
+    """Raises InputError if a field of a config group differs from its default, except for fields in `read`.
 
     Args:
         group: a config dataclass.

@@ -20,7 +20,8 @@ class OptimizerConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # update rule: 'adamw' | 'lamb' | 'adafactor' = learning rate relative to each parameter's size | 'adadelta'
+    # update rule: 'adamw', 'lamb', 'adafactor' or 'adadelta'
+    # With 'adafactor', the learning rate is relative to each parameter's size.
     # For 'adadelta', set learning_rate to 1; `beta2` is the decay of both running means (the paper: 0.95).
     name: str = 'adamw'
     learning_rate: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # peak learning rate
@@ -31,17 +32,20 @@ class OptimizerConfig:
     end_learning_rate_ratio: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
     beta1: float = 0.9  # decay of the running mean of the gradients
     beta2: float = 0.999  # decay of the running mean of the squared gradients
-    # small number added to the root of the mean squared gradient; Adadelta adds it to both means under their roots
+    # small number added to the root of the mean squared gradient
+    # Adadelta adds this number to both running means before it takes the roots.
     eps: float = 1e-6
     weight_decay: float = 0.01  # decoupled weight decay: each step shrinks parameters by learning rate * weight_decay
-    bias_correction: bool = False  # divide the running means by 1 - beta^step; the code of BERT and ALBERT does not
-    clip_norm: float = 1.0  # largest norm of all gradients together, applied before the update rule; 0 = no clipping
+    # True = divide the running means by 1 - beta^step; the code of BERT and ALBERT does not
+    bias_correction: bool = False
+    # maximum norm of all gradients together; gradients are clipped before the update rule; 0 = no clipping
+    clip_norm: float = 1.0
     # regular expressions: parameters whose path matches have neither weight decay nor a trust ratio
     no_decay: tuple[str, ...] = (r'(^|/)bias$', r'(^|/)scale$')
 
-    # ratio of a layer's learning rate to the learning rate of the layer above; embeddings count as the lowest layer
+    # each layer's learning rate divided by the rate of the layer above; the embeddings count as the lowest layer
     layer_decay: float = 1.0
-    frozen_layers: int = 0  # number of frozen layers, from the lowest, embeddings included; 0 = none
+    frozen_layers: int = 0  # number of frozen layers, from the lowest; above 0, the embeddings are frozen, too
     frozen: tuple[str, ...] = ()  # regular expressions: parameters whose path matches are frozen
 
     def __post_init__(self) -> None:
@@ -53,7 +57,7 @@ class OptimizerConfig:
             check_in_interval(f'optimizer.{name}', getattr(self, name), 0, 1, high_is_open=True)
         check_in_interval(
             'optimizer.eps', self.eps, 0, low_is_open=True
-        )  # eps 0 gives 0 / 0 where a gradient is always 0
+        )  # With eps 0, a parameter whose gradient is always 0 gets the update 0 / 0.
         check_in_interval('optimizer.end_learning_rate_ratio', self.end_learning_rate_ratio, 0, 1)
         if self.end_learning_rate_ratio and self.schedule not in SCHEDULES_WITH_AN_END:
             raise InputError(

@@ -27,7 +27,8 @@ class PairsConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    mixing_limit: int = 0  # largest number of pairs that counts for a dataset's share, for example 65536; 0 = no limit
+    # maximum number of a dataset's pairs that count for its share in training, for example 65536; 0 = no limit
+    mixing_limit: int = 0
     # mixing temperature: 1 = shares proportional to the numbers of pairs; larger values = more equal shares
     mixing_temperature: float = 1.0
     # pack several pairs into one row of `data.length` and `target_length` tokens; no pair attends to another
@@ -40,11 +41,11 @@ class PairsConfig:
     # With a target tokenizer, `data.tokenizer` tokenizes only sources.
     target_tokenizer: str = ''
     target_vocab_size: int = 0  # vocabulary size of a trained target tokenizer; 0 = `data.vocab_size`
-    # texts put before the sources, one per dataset of `train`; `held_out` and `test` use the same; () = nothing
+    # text put before each source, one per dataset of `train`, also for `held_out` and `test`; () = no text
     prefix: tuple[str, ...] = ()
-    # largest number of tokens of a target, its end token included; `data.length` limits sources
+    # maximum number of tokens in a target, its end token included; `data.length` limits sources
     target_length: int = 128
-    # what happens to a pair above a length limit: 'truncate' source and target | 'skip' the pair | 'error'
+    # how to handle a pair above a length limit: 'truncate' (source and target) | 'skip' (drop the pair) | 'error'
     overlong: str = 'truncate'
     # tokenizer piece before every source and target, such as BART's '<s>'; '' = none
     begin: str = field_with_marks(EXPORTED, default='')

@@ -40,21 +40,23 @@ class PruneConfig:
         InputError: a field is out of range, or is set though the method does not read it; the message names the field.
     """
 
-    # which weights are kept: 'none' = all | 'magnitude' = the largest |W| | 'movement' = the largest scores | ...
-    # 'soft_movement' = weights with sigmoid(score) above `threshold` | 'random' = weights sampled from train.seed | ...
-    # 'l0' = gates of the hard concrete distribution (Louizos et al. 2018, arXiv 1712.01312) | ...
-    # 'fixed' = the nonzero weights of the checkpoint `mask_from`
-    # A movement score has the gradient of the masked weight times the weight (Sanh et al. 2020, arXiv 2005.07683).
+    # pruning method: 'none' | 'magnitude' | 'movement' | 'random' | 'soft_movement' | 'l0' | 'fixed'
+    # 'magnitude' keeps the weights with the largest |W|; 'movement' keeps the weights with the largest scores.
+    # 'soft_movement' keeps weights with sigmoid(score) above `threshold`.
+    # 'random' keeps a random sample of the weights, drawn with the seed train.seed.
+    # 'l0' masks weights by gates with the hard concrete distribution (Louizos et al. 2018, arXiv 1712.01312).
+    # 'fixed' keeps the weights that are not zero in the checkpoint `mask_from`.
+    # A movement score's gradient is the masked weight's gradient times the weight (Sanh et al. 2020, arXiv 2005.07683).
     method: str = NONE
-    # unit of pruning in attention: 'weight' | 'block' | 'head' | 'none' = no pruning of attention
+    # unit of pruning in attention: 'weight' | 'block' | 'head' | 'none' (no pruning of attention)
     attention: str = 'weight'
-    # unit of pruning in feed-forward layers: 'weight' | 'block' | 'unit' | 'none' = no pruning of feed-forward layers
-    # A feed-forward 'unit' is a column of `up` and `gate` with its row of `down`.
+    # unit of pruning in feed-forward layers: 'weight' | 'block' | 'unit' | 'none' (no pruning of feed-forward layers)
+    # A feed-forward 'unit' is one inner neuron: a column of the kernels `up` and `gate`, and a row of `down`.
     feed_forward: str = 'weight'
     block: int = 32  # side of a square block, in weights
     keep: float = 0.5  # share of the weights that are kept at the end of pruning
     keep_attention: float = 0.0  # overrides `keep` for attention; 0 = `keep`
-    # the kept share applies to each 'matrix' (to each layer for heads and units) | 'global' = to all layers together
+    # to what the kept share applies: each 'matrix' (for heads and units, each layer) | 'global' (all layers together)
     # With scope 'global', weights, blocks, heads or units compete only with others of equal size.
     scope: str = 'matrix'
     begin: float = 0.1  # fraction of the run before pruning begins
@@ -66,7 +68,7 @@ class PruneConfig:
     # final weight of the penalty in the loss; the penalty is the mean probability that an entry is kept
     penalty: float = 0.0
     learning_rate: float = 1e-2  # peak learning rate of the scores, with the optimizer's schedule
-    # workdir or folder whose zeros are the mask of the method 'fixed'
+    # workdir or model folder, whose zero weights become the mask of the method 'fixed'
     # The initial weights of the method 'fixed' come from train.start_from, or are random.
     mask_from: str = ''
 
@@ -90,7 +92,7 @@ class PruneConfig:
             raise InputError(f'prune.end is {self.end}; it must not be below prune.begin {self.begin}')
 
     def check_no_unread_fields(self) -> None:
-        """Raises InputError where a field is set that the method does not read, or a required field is missing."""
+        """Raises InputError if a field is set that the method does not read, or if a required field is missing."""
         for field in dataclasses.fields(PruneConfig):
             value, readers = getattr(self, field.name), READERS.get(field.name, METHODS[1:])
             if field.name != 'method' and self.method not in readers and value != field.default:
@@ -124,7 +126,7 @@ class PruneConfig:
 
     @property
     def has_schedule(self) -> bool:
-        """Whether pruning follows a schedule between the shares `begin` and `end` of the run."""
+        """Whether pruning follows a schedule, from the fraction `begin` to the fraction `end` of the training steps."""
         return self.method in (*SORTED, *PENALISED)
 
     @property

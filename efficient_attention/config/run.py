@@ -148,8 +148,8 @@ class RunConfig:
         return self.noise.name != 'none'
 
     def check_noise(self) -> None:
-        """Raises InputError where a field is set that a run with (or without) noise does not use, or there are no
-        pairs.
+        """Raises InputError if the run has no pairs, or if a field is set that runs with noise (or without noise) do
+        not use.
         """
         self.noise.check_no_unread_fields()
         reason = f'noise.name {self.noise.name!r}'
@@ -166,7 +166,7 @@ class RunConfig:
             )
 
     def check_target_tokenizer(self) -> None:
-        """Raises InputError where the target tokenizer and the model's token tables do not fit each other."""
+        """Raises InputError if the target tokenizer and the model's token tables do not fit each other."""
         pairs, model, name = self.pairs, self.model, self.pairs.target_tokenizer
         if not name:
             allowed = '0 without pairs.target_tokenizer'
@@ -181,7 +181,7 @@ class RunConfig:
             raise InputError(f'model.{field} {most} is below {what}, the pieces of pairs.target_tokenizer')
 
     def check_text_to_text(self) -> None:
-        """Raises InputError where a text_to_text run lacks pairs or a decoder, or has targets that are too long."""
+        """Raises InputError if a text_to_text run lacks pairs or a decoder, or has targets that are too long."""
         self.check_noise()
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
@@ -197,8 +197,8 @@ class RunConfig:
         self.check_source_target_lengths()
 
     def check_source_target_lengths(self) -> None:
-        """Raises InputError where targets are longer than the decoder's positions, or sources than the
-        cross-attention's keys.
+        """Raises InputError if targets are longer than the decoder's position limit, or sources longer than the
+        cross-attention's key limit.
         """
         for table, limit in self.model.decoder.position_limits_by_field.items():
             if (length := self.pairs.target_length) > limit:
@@ -210,7 +210,7 @@ class RunConfig:
             raise too_long_error('data.length', self.data.length, field, limit)
 
     def check_layer_specific_sizes(self) -> None:
-        """Raises InputError where a setting does not work with layers of different sizes."""
+        """Raises InputError if a setting does not work with layers of different sizes."""
         allowed = '{} where layers differ in heads or units (model.layer_heads, model.layer_units)'
         for name, value in (('layer_decay', 1.0), ('frozen_layers', 0)):
             found = getattr(self.optimizer, name)
@@ -218,7 +218,7 @@ class RunConfig:
         require(self.mesh.tensor == 1, 'mesh.tensor', self.mesh.tensor, allowed.format(1))
 
     def check_prune(self) -> None:
-        """Raises InputError where the group `prune` contradicts itself, the model or the optimizer."""
+        """Raises InputError if the group `prune` contradicts itself, the model or the optimizer."""
         self.prune.check_no_unread_fields()
         allowed = f'empty with prune.method {self.prune.method!r}: prune whole matrices, then factorise them'
         require(not (self.prune.is_enabled and self.model.ranks), 'model.ranks', self.model.ranks, allowed)
@@ -239,7 +239,7 @@ class RunConfig:
             require(rate > 0.0, 'optimizer.learning_rate', rate, allowed)
 
     def check_positions(self) -> None:
-        """Raises InputError where rows are longer than the model's position tables, or do not fill the axial position
+        """Raises InputError if rows are longer than the model's position tables, or do not fill the axial position
         grid.
         """
         model, tables = self.model, self.model.position_limits_by_field
@@ -252,7 +252,7 @@ class RunConfig:
         self.check_length('eval.context', self.eval.context)
 
     def check_length(self, name: str, length: int) -> None:
-        """Raises InputError where a row length exceeds a position table of the model.
+        """Raises InputError if a row length exceeds a position table of the model.
 
         The row has `length` tokens, the value of the config field `name`.
         """

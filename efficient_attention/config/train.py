@@ -29,7 +29,8 @@ class TrainConfig:
     start_layers: str = field_read_by_tasks('pretraining', 'fine_tuning', default='')
     # stop after this many evaluations in a row without a better checkpoint.best_metric; 0 = never
     early_stop: int = field_read_by_tasks('fine_tuning', default=0, marks=(CHANGEABLE,))
-    # share of each label that is spread over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
+    # share of each label's probability that is spread over the vocabulary
+    # Source of label smoothing: Szegedy et al. 2015, arXiv 1512.00567, section 7.
     label_smoothing: float = field_read_by_tasks('text_to_text', default=0.0)
     # weight of the z-loss, the squared log normaliser of each softmax
     z_loss: float = field_read_by_tasks('text_to_text', default=0.0)
@@ -50,7 +51,7 @@ class TrainConfig:
         check_in_interval('train.stall_seconds', self.stall_seconds, 0)
 
     def check_start_checkpoint(self) -> None:
-        """Raises InputError where a field selects parts of a checkpoint but `train.start_from` is empty."""
+        """Raises InputError if a field selects parts of a checkpoint but `train.start_from` is empty."""
         if self.start_random and not self.start_from:
             raise InputError('train.start_random is True; it needs train.start_from, the checkpoint with the sizes')
         if self.start_layers and not self.start_from:

@@ -68,7 +68,7 @@ class Beams(NamedTuple):
     `MASKED`.
     """
 
-    state: DecodeState  # decoder state of all B x K beams, before each beam's newest token
+    state: DecodeState  # state of the decoder for all B x K beams, before it reads each beam's newest token
     newest_BK: Array
     log_probs_BK: Array
     tokens_BKT: Array
@@ -106,8 +106,8 @@ def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -
 def read_prompts(
     cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource | None = None
 ) -> PromptState:
-    """Returns the start of a search: the decoder state after all prompt tokens of each batch row except the last, and
-    the last tokens.
+    """Returns the start of a search: the decoder state after all prompt tokens except each row's last one, and these
+    last tokens.
 
     Args:
         cached: the decoder from `make_cached_decoder`.
@@ -215,7 +215,7 @@ def extend_beams(
     state = state.reorder_beams(parents_BK)
     beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
     # A finished batch row must stay finished, so its beams are masked.
-    # At a later length, its open beams could pass the test of `can_beat_finished` again.
+    # Without the mask, a finished row's open beams could pass `can_beat_finished` again at a later length.
     log_probs_BK = jnp.where(can_beat_finished(beams, search, limits)[:, None], log_probs_BK, MASKED)
     return beams if search.stop == 'exact' else beams._replace(log_probs_BK=log_probs_BK)
 
@@ -226,8 +226,8 @@ def is_end(tokens_Bc: Array, search: SearchSettings) -> Array:
 
 
 def best_candidates(beams: Beams, token_log_probs_bV: Array, search: SearchSettings) -> BeamExtensions:
-    """Returns the 2 K best one-token extensions of the K open beams per batch row; at most K of them end a text, so at
-    least K continue.
+    """Returns the 2 K best one-token extensions of the K open beams per batch row. Each beam has one extension that
+    ends its text, so at least K of the 2 K continue.
 
     If e > 1 ids end a text, the (1 + e) K best are returned, because up to e K of them may end.
     """
@@ -269,16 +269,16 @@ def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
     chosen.
     """
     # Without optimization barriers, XLA sorts the whole row if the results are sliced.
-    # A decoding step of T5-small then takes five times as long on a CPU.
-    # A single barrier over both results would attach to the top-k operation itself.
-    # With several CPU devices, XLA would then crash the process when it decomposes the top-k operation.
+    # Sorting whole rows makes a decoding step of T5-small take five times as long on a CPU.
+    # Each result has its own barrier, because one barrier over both would attach to the top-k operation itself.
+    # With several CPU devices, such a barrier makes XLA crash when it decomposes the top-k operation.
     best_Bc, places_Bc = map(jax.lax.optimization_barrier, jax.lax.top_k(numbers_Bs, count))
     return best_Bc, places_Bc
 
 
 def merge_finished_texts(beams: Beams, found: BeamExtensions, is_end_Bc: Array, search: SearchSettings) -> Hypotheses:
-    """Returns the best finished texts of each batch row: from the earlier ones, and from the first K candidates if they
-    end now.
+    """Returns the best finished texts of each batch row, chosen among the earlier finished texts and those of the first
+    K candidates that end now.
     """
     count, length = search.beams, beams.made + 1
     log_probs_BK = found.log_probs_Bc[:, :count]

@@ -20,7 +20,7 @@ NOTHING_FORCED = ForcedTokens()
 RULES = tuple(field.name for field in dataclasses.fields(TokenRules))
 SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 KINDS = {int: 'a whole number', float: 'a number', bool: 'True or False', str: 'a text'}
-# Maps an option to other options: if the user sets it, the checkpoint's values of the other options are ignored, too.
+# Maps an option to related options. If the user sets the option, the checkpoint's related options are ignored, too.
 TOGETHER = {'penalty': ('alpha',), 'max_tokens': ('extra',), 'ratio': ('extra',)}
 
 

@@ -27,9 +27,7 @@ ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # batch arrays wit
 
 
 class ObjectiveWithExtraArrays(NamedTuple):
-    """An objective that needs more arrays than a task's batches have, and a function that adds these arrays to a batch
-    on the devices.
-    """
+    """An objective, and a function that adds to each batch on the devices the arrays that only this objective needs."""
 
     objective: Objective
     add: Callable[[Batch], Batch]

@@ -99,8 +99,8 @@ def no_validation_set_message(config: RunConfig) -> str:
 
 
 def mesh_config_for_devices(config: MeshConfig, devices: int) -> MeshConfig:
-    """Returns a mesh config with the run's fsdp, sequence and tensor axes if their product divides the device count,
-    else only a data axis.
+    """Returns a mesh config with the run's fsdp, sequence and tensor axes. If their product does not divide the device
+    count, returns a config with only a data axis.
     """
     if devices % (config.fsdp * config.sequence * config.tensor):
         return MeshConfig()

@@ -107,7 +107,7 @@ class TextGenerator:
             )
         if self.config.data.units == 'pixels':
             raise InputError(f'{workdir} holds a model of images; only text can be generated')
-        cache_specs(self.config.model, 1)  # raises InputError for an unsupported decoder before files are read
+        cache_specs(self.config.model, 1)  # Unsupported decoders raise InputError here, before other files are read.
         self.units = read_vocabulary(self.config.data.units, workdir)
         self.graph, self.params = restore_for_inference(
             workdir, self.config, checkpoint, lambda: Decoder(self.config.model, rngs=nnx.Rngs(0))
@@ -250,7 +250,7 @@ def unknown_prompt_parts(prompt: str, units: TextUnits) -> str:
 
 
 def allowed_token_mask(units: TextUnits, size: int) -> Array:
-    """Returns bool [V]: True for ids that may be generated, which are ids that have a text and the document
+    """Returns bool [V]: whether each token id may be generated. Allowed are ids with a text, and the document
     separator.
     """
     may_follow_V = np.arange(size) < units.size

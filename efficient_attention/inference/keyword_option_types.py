@@ -59,7 +59,7 @@ class ExampleOptions(TypedDict, total=False):
 
 
 class SearchOptions(TypedDict, total=False):
-    """Keyword options of a text search: the fields of `DecodingOptions`, except `batch_size`."""
+    """Keyword options of text generation: the fields of `DecodingOptions`, except `batch_size`."""
 
     beams: int
     best: int

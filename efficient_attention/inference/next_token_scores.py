@@ -1,5 +1,5 @@
-"""Computes the scores of the next token in a text search: the model's scores, changed by rules such as a repetition
-penalty.
+"""Computes the scores of the next token while text is generated: the model's scores, changed by rules such as a
+repetition penalty.
 
 The rules and their order are the rules of transformers' `generate`.
 """
@@ -148,7 +148,7 @@ def last_tokens(read: TokenHistory, count: int) -> Array:
 def mark_token_ids(tokens_bN: Array, is_marked_bN: Array, size: int) -> Array:
     """Returns bool [b, V]: for each row, which token ids occur at a marked position."""
     rows_b1 = jnp.arange(len(tokens_bN))[:, None]
-    # `size` is no valid id, so that unmarked positions are dropped
+    # An unmarked position gets the invalid id `size`, which the update drops.
     places_bN = jnp.where(is_marked_bN, tokens_bN, size)
     return jnp.zeros((len(tokens_bN), size), bool).at[rows_b1, places_bN].set(True, mode='drop')
 
@@ -165,7 +165,7 @@ def is_not_masked(log_probs: Array) -> Array:
 
 def log_softmax(logits_bV: Array) -> Array:
     """Returns the log-probabilities of each row's logits."""
-    # Without these barriers, XLA fuses the output projection with the maximum and computes both in one CPU thread.
+    # Without optimization barriers, XLA fuses the output projection with the maximum and runs them in one CPU thread.
     logits_bV = jax.lax.optimization_barrier(logits_bV)
     highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
     shifted_bV = logits_bV - highest_b1

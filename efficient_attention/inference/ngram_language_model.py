@@ -24,7 +24,8 @@ class NgramCounts:
     number of a k-gram is its index in `keys`.
     """
 
-    keys: np.ndarray  # sorted codes of the k-grams, int64: number of the context x V + token
+    # sorted codes of the k-grams, int64; the code of a k-gram is (number of its context) x V + its last token
+    keys: np.ndarray
     counts: np.ndarray  # per k-gram
     totals: np.ndarray  # n(h), the count of each context
     kinds: np.ndarray  # T(h), the number of different tokens after each context
@@ -67,7 +68,7 @@ def _ngram_probabilities(orders: list[NgramCounts], ids: np.ndarray, vocab_size:
         counts = np.where(is_seen, order.counts[places], 0)
         kinds, totals = order.kinds[known], order.totals[known]
         # A context that occurs only at the end of the training text has no next token, so its n(h) is 0.
-        # For such a context, the probability of the lower order is used.
+        # A context with n(h) = 0 keeps the probability of the lower order.
         mixed = (counts + kinds * probabilities[is_known]) / np.maximum(totals + kinds, 1)
         probabilities[is_known] = np.where(totals > 0, mixed, probabilities[is_known])
         grams = np.full(len(ids), -1)

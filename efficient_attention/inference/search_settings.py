@@ -1,4 +1,6 @@
-"""Settings of a text search: number of beams, text lengths, stopping rule, and rules that restrict the next token."""
+"""Settings of decoding (beam search, greedy or sampling): number of beams, text lengths, stopping rule, and rules that
+restrict the next token.
+"""
 
 import dataclasses
 from collections.abc import Sequence

@@ -52,7 +52,7 @@ class GeneratedTarget(NamedTuple):
     alignment: np.ndarray | None = None
 
 
-Found = list[tuple[int, list[GeneratedTarget]]]  # (number of the source, its targets) per source
+Found = list[tuple[int, list[GeneratedTarget]]]  # one pair per source: (number of the source, its targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Seq2SeqGenerator:
         self.encoder = self.config.encoder  # stored, because the property builds a new config at each access
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
-        # (rows per batch, row length, has alignments) of each compiled program
+        # (rows per batch, row length, whether alignments are computed) of each compiled program
         self.compiled = set[tuple[int, int, bool]]()
         size, limit = self.config.decoder.vocab_size, self.config.decoder.position_limit
         if reason := unsearchable_reason(self.config):
@@ -214,7 +214,7 @@ class Seq2SeqGenerator:
             for batch in batches:
                 begun.append(pool.submit(search, batch))
                 program = batch.size, batch.length, alignments
-                if program not in self.compiled:  # so that two threads do not compile the same program
+                if program not in self.compiled:  # Waiting keeps two threads from compiling the same program.
                     wait([begun[-1]])
                     self.compiled.add(program)
                 while len(begun) > self.at_once or begun and begun[0].done():
@@ -340,7 +340,7 @@ def target_alignment_weights(graph: nnx.GraphDef, params: Any, sources: PaddedSo
 
 
 def unsearchable_reason(config: ModelConfig) -> str:
-    """Returns the reason why no text search is possible with this decoder; '' if a search is possible.
+    """Returns why this decoder cannot generate text by beam search or sampling; '' if it can.
 
     A decoder whose attention depends on the length of its row cannot be searched: the length is known only at the end.
     """

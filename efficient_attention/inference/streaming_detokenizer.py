@@ -8,7 +8,7 @@ import numpy as np
 from efficient_attention.data.text.text_units import TextUnits
 
 HELD_BACK = 8  # number of last characters that later tokens may still change
-PARAGRAPH = '\n\n'  # the text that a document separator becomes
+PARAGRAPH = '\n\n'  # output text for a document separator
 
 
 class StreamingDetokenizer(abc.ABC):
@@ -16,10 +16,10 @@ class StreamingDetokenizer(abc.ABC):
 
     @abc.abstractmethod
     def feed_ids(self, ids: np.ndarray) -> str:
-        """Returns the next part of the text, as far as later ids cannot change it."""
+        """Returns the next part of the text: as much of it as later ids cannot change."""
 
     def flush_text(self) -> str:
-        """Returns the rest of the text after the last id."""
+        """Returns the text that is still missing after the last id."""
         return ''
 
 
@@ -68,7 +68,7 @@ class PieceDetokenizer(StreamingDetokenizer):
         return self._decode_up_to(-HELD_BACK)
 
     def flush_text(self) -> str:
-        """Returns the delayed last characters, after the last token."""
+        """Returns the last characters, which were held back because later tokens could have changed them."""
         return self._decode_up_to(None)
 
     def _decode_up_to(self, end: int | None) -> str:

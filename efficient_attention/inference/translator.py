@@ -37,7 +37,7 @@ from efficient_attention.tasks.text_to_text import TextToTextTask, source_padded
 NAMED = 5  # maximum number of unknown words that a message lists
 
 
-# Fields of `EvalConfig` with the settings of the text search.
+# Fields of `EvalConfig` with the settings of beam search.
 SEARCHED = ('beams', 'penalty', 'alpha', 'stop', 'repetition_penalty', 'no_repeat_ngram_size')
 
 
@@ -166,7 +166,8 @@ def make_translator(
 def allowed_token_mask(
     tokenizer: Tokenizer, symbols: SequenceSpecialIds, size: int, more_ends: Sequence[int] = ()
 ) -> np.ndarray:
-    """Returns bool [V]: True for ids that a target may contain, which are tokens of text and the begin and end symbols.
+    """Returns bool [V]: whether a target may contain each token id. Allowed are tokens of text, and the begin and end
+    symbols.
 
     This excludes padding, the unknown piece, masks, pieces that only fill up a vocabulary, and ids without a piece.
     """

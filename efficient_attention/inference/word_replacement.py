@@ -29,7 +29,7 @@ FUNCTION_WORDS = frozenset(
     'now of off on once only or other our ours ourselves out over own s same she should so some such t than that '
     'the their theirs them themselves then there these they this those through to too under until up very was we '
     'were what when where which while who whom why will with would you your yours yourself yourselves '
-    # Some tokenizations split contractions, such as "ca n't" and "we 've"; these are their parts.
+    # Parts of contractions, because some tokenizations split them, such as "ca n't" and "we 've".
     'ain aren ca couldn d didn doesn hadn hasn haven isn ll m ma mightn mustn needn re sha shan shouldn ve wasn weren '
     'wo won wouldn y'.split()
 )

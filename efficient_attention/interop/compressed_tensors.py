@@ -1,5 +1,5 @@
-"""Imports and exports 8-bit encoders in the format of the package compressed-tensors, with which transformers loads
-them.
+"""Imports and exports 8-bit encoders in the format of the Python package compressed-tensors, which transformers can
+load.
 
 A linear layer is `weight`, int8 [out, in], and `weight_scale`, float32 [out, 1]; its inputs are quantized per token in
 each call. The format has no 8-bit tables, so tables are float16. Format: compressed-tensors 0.20, `int-quantized`.

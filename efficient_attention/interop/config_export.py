@@ -53,9 +53,9 @@ class FamilyConfigValues:
     values: Values
     # fields for which the family has no key; an export stores them under this project's own key, OUR_KEY
     unsaid: Values
-    # 'field value' of each field that an export cannot store at all, so the family cannot be used
+    # each field that an export cannot store at all, as text 'field value'; if there is any, the family cannot be used
     refused: tuple[str, ...]
-    is_possible: bool = True  # False if the family has no models of these sizes
+    is_possible: bool = True  # False if no model of the family can have this model's sizes
 
     @property
     def family_mismatch(self) -> tuple[bool, int, int]:
@@ -217,8 +217,8 @@ def head_config_json(
 def head_incompatibilities(
     family: HuggingFaceFamily, model: ModelConfig, head: HeadConfig, parts: frozenset[str]
 ) -> list[str]:
-    """Returns the config fields for which prediction heads in transformers compute something else than in this project,
-    with their values.
+    """Returns the config fields, with their values, that make prediction heads compute something else in transformers
+    than in this project.
     """
     misfits = []
     if bool(family.decoder) != ('decoder' in parts):

@@ -143,7 +143,7 @@ PROJECTIONS = (
     | {f'gated-{name}': (ours, True) for name, ours in ACTIVATIONS.items()}
     | {'gated-gelu': ('gelu_tanh', True)}
 )
-# Keys of an encoder-decoder that must equal another key, because encoder and decoder have one size in this project.
+# Pairs of keys whose values must be equal in an encoder-decoder, because its encoder and decoder have one size here.
 TWINS = {
     'decoder_attention_heads': 'encoder_attention_heads',
     'decoder_ffn_dim': 'encoder_ffn_dim',
@@ -170,7 +170,7 @@ MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # two values 
 SEVERAL_NUMBERS = 'multi_output_regression'
 # problems with several answers per row, which this project supports only for inference
 SEVERAL = (MULTI_LABEL, SEVERAL_NUMBERS)
-# Unsupported settings of encoder-decoders, in the same form as INERT.
+# Unsupported settings of encoder-decoders: config.json key -> the values with which the setting has no effect.
 # A T5 may have any value of `tie_word_embeddings`, because other keys decide which of its outputs are tied.
 TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'is_decoder': (False,),
@@ -198,7 +198,8 @@ OUR_FIELDS_OF = {
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
 # Predictions of encoder-decoders depend on these fields of a run's `pairs` config.
 OUR_PAIRS = marked_fields(PairsConfig, EXPORTED)
-GLOBAL_TOKENS = 128  # most global tokens per row of an imported Longformer, if its config.json states no number
+# maximum number of global tokens per row of an imported Longformer, if its config.json states no number
+GLOBAL_TOKENS = 128
 
 
 def join_layer_mechanisms(attention: list[str]) -> str:

@@ -102,8 +102,8 @@ def extend_positions(
 
 
 def check_length(model: ModelConfig, length: int) -> None:
-    """Raises InputError unless the model has a learned position table shorter than `length`, and the longer table fits
-    in host memory.
+    """Raises InputError if the model has no learned position table shorter than `length`, or if the longer table does
+    not fit in host memory.
     """
     if model.positions != 'learned':
         raise InputError(f'model.positions is {model.positions!r}; only a learned table can be made longer')

@@ -33,5 +33,5 @@ def verify_export_checksums(folder: Path) -> None:
 
 
 def is_unchecked_file(name: str) -> bool:
-    """Returns whether this project never reads a file of this name in an export, so that users may add such a file."""
+    """Returns whether users may add a file of this name to an export, because this project never reads it."""
     return name not in READ_NAMES and not any(Path(name).match(kind) for kind in READ_KINDS)

@@ -227,15 +227,15 @@ def search_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
 
 
 def length_limits(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the most and fewest tokens to generate. `DecodingOptions` does not count the start symbol; `max_length`
-    and `min_length` of transformers do.
+    """Returns the maximum and minimum number of tokens to generate. `DecodingOptions` does not count the start symbol;
+    `max_length` and `min_length` of transformers do.
     """
     whole = {key: check_setting_type(key, stated[key], WHOLE) for key in LENGTHS if key in stated}
     most, found = whole.get('max_new_tokens'), dict[str, Any]()
     if most is None and 'max_length' in whole:
         most = whole['max_length'] - 1
     if most is not None:
-        # `extra` equals the maximum too, so that the limit does not depend on the source's length.
+        # `extra` gets the same value as `max_tokens`, so that the limit does not depend on the source's length.
         found |= {'max_tokens': most, 'extra': most}
     if {'min_length', 'min_new_tokens'} & whole.keys():
         found['min_tokens'] = max(0, whole.get('min_length', 0) - 1, whole.get('min_new_tokens', 0))

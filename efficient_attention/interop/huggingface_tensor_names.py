@@ -41,12 +41,12 @@ class HuggingFaceFamily:
     token: Names = dataclasses.field(default_factory=lambda: {'head/out': 'classifier'})
     pooler: str = ''  # tensor name of the pooler; '' = the family has no pooler
     pair: str = ''  # tensor name of the sentence-pair classifier of pretraining; '' = the family has none
-    # names of the head that detects replaced tokens (ELECTRA)
+    # tensor names of the head that detects replaced tokens (ELECTRA)
     detector: Names = dataclasses.field(default_factory=dict)
     is_masked_lm_erf: bool = False  # True if the masked-LM head uses the exact GELU whatever activation the layers use
-    # includes the embedding table that encoder and decoder share
+    # tensor names of the decoder, and of the embedding table that encoder and decoder share
     decoder: Names = dataclasses.field(default_factory=dict)
-    # replaces names of feed-forward layers in models with `feed_forward_gate`
+    # tensor names of feed-forward layers in models with `feed_forward_gate`, in place of the names without gates
     gated: Names = dataclasses.field(default_factory=dict)
     # endings of the class names of models that generate text; exports use the first ending
     generators: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ EMBEDDINGS = {
 }
 _LAYER, _OURS = '.encoder.layer.{layer}', 'encoder/stack/layers'
 # In transformers, only Longformer has projections for global tokens.
-# If a model of another family gained such projections in this project, their tensors get Longformer's names.
+# If a model of another family has projections for global tokens, their tensors are named as in Longformer.
 BERT_LAYERS = {
     f'{_OURS}/attention/query': f'{_LAYER}.attention.self.query',
     f'{_OURS}/attention/key': f'{_LAYER}.attention.self.key',

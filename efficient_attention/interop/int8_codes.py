@@ -21,7 +21,7 @@ from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.quantized import quantized_layers
 from efficient_attention.modules.int8 import dequantize_int8, int8_scale, quantize_to_int8
 
-# axis over which numbers share one scale: the inputs of a kernel, the numbers in a row of an embedding table
+# axis over which numbers share one scale: the inputs of a kernel, or the vector of a row of an embedding table
 AXES = {'kernel': -2, 'embedding': -1}
 SCALE = '_scale'
 BITS, VALUES = '.bits', '.values'

@@ -70,8 +70,8 @@ def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
 
 
 def ranks_without_saving(params: Mapping[Any, Any], model: ModelConfig) -> tuple[str, ...]:
-    """Returns the entries of `model.ranks` that factor no matrix, because no product at that rank would be smaller than
-    the matrix.
+    """Returns the entries of `model.ranks` that factor no matrix, because two factors of that rank would not be smaller
+    than the matrix.
     """
     shapes = {(kind, *matrix.shape) for kind, matrix in factorable_matrices(params)}
     taken_apart = {kind for kind, *sides in shapes if model.kernel_rank(kind, *sides)}

@@ -10,7 +10,8 @@ import numpy as np
 Tree = dict[Any, Any]
 # name of a full matrix -> names of its two low-rank factors
 PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}
-LEAST_WEIGHT = 0.01  # Weights have mean 1. This number is added to each, so that no matrix row is ignored.
+# The importance weights have mean 1. This number is added to each weight, so that no matrix row is ignored.
+LEAST_WEIGHT = 0.01
 LEAVES = {'left': 'kernel', 'right': 'kernel', 'table': 'embedding', 'projection': 'kernel'}
 
 

@@ -91,7 +91,7 @@ def is_same_tensor(folder: SafetensorsFolder, first: str, second: str) -> bool:
 
 
 def with_duplicate_tensors(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the tensors of an export with the duplicates added that other programs expect in files of this family.
+    """Returns the tensors of an export, with added duplicates that other programs expect in files of this family.
 
     A T5 with tied, unscaled outputs gets its token table a second time as the head. Versions before transformers 5
     freshly initialise the head if the file has none. Pegasus files contain their sinusoidal position tables.

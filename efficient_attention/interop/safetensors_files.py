@@ -182,7 +182,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], *, is_stored:
     mode = path.stat().st_mode
     try:
         save_file(whole, path, metadata={'format': 'pt'})
-    # The error number is only in the text, such as 'I/O error: No space left on device (os error 28)'.
+    # SafetensorError has the error number only in its text: 'I/O error: No space left on device (os error 28)'.
     except SafetensorError as error:
         number = re.search(r'os error (\d+)|code: (\d+)', str(error))
         code = int(number[1] or number[2]) if number else errno.EIO

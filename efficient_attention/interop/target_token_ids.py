@@ -21,7 +21,7 @@ from efficient_attention.interop.generation_config import (
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.tokenizer_files import check_piece_ids, load_piece_tokenizer
 
-BEGIN = {'bart': '<s>'}  # family of released models -> the token that begins every text
+BEGIN = {'bart': '<s>'}  # Hugging Face family of a released model -> the token that begins every text
 
 
 def trained_token_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextSpecialIds:

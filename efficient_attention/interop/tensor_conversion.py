@@ -40,14 +40,14 @@ Flat = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class ParameterTensors:
-    """One parameter of this project, and the tensors of a checkpoint file that it consists of: one tensor per layer, or
-    a single tensor.
+    """One parameter of this project, and the tensors of a checkpoint file that make up this parameter: one tensor per
+    layer, or a single tensor.
     """
 
     path: str
     # tensor names without the prefix; a '.' in front means that the tensor belongs to the base model
     names: tuple[str, ...]
-    shape: tuple[int, ...]  # shape of each of these tensors
+    shape: tuple[int, ...]  # shape of each tensor in `names`
     is_stacked: bool
     is_transposed: bool
     is_row: bool = False  # True if the tensor is stored with shape [1, n]
@@ -257,8 +257,8 @@ def is_ignorable_tensor(name: str, more: tuple[str, ...] = ()) -> bool:
 def find_equal_tied_copies(
     family: HuggingFaceFamily, left: set[str], found: Mapping[str, str], folder: SafetensorsFolder
 ) -> set[str]:
-    """Returns the tensors of `left` that are copies of the token embedding table or of the output bias. They need no
-    parameters.
+    """Returns the tensors in `left` that only repeat the token embedding table or the output bias, so that no parameter
+    needs them.
 
     Raises:
         InputError: a copy differs from its original.

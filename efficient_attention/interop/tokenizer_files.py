@@ -1,4 +1,6 @@
-"""Finds and copies the tokenizer files of model folders, and checks that their token ids equal the ids of a run."""
+"""Finds and copies the tokenizer files of model folders, and checks that these tokenizers and a run give tokens the
+same ids.
+"""
 
 import itertools
 import json
@@ -18,7 +20,7 @@ from efficient_attention.data.tokenizers.marian import is_marian, marian_vocabul
 from efficient_attention.data.tokenizers.special_tokens import tokens_by_role
 from efficient_attention.errors import InputError
 
-# The first of these files that exists is the tokenizer; if none exists, a SentencePiece model is.
+# The first of these files that exists is the tokenizer. If none exists, the tokenizer is a SentencePiece model.
 MAIN = ('tokenizer.json', 'vocab.txt')
 CARRIED = (*MAIN, *PAIR, *MARIAN[:2], SETTINGS, SPECIAL_MAP, ADDED)
 PIECES = '*.model'
@@ -73,7 +75,7 @@ def load_piece_tokenizer(tokenizer: Path, *, lowercase: bool) -> Tokenizer:
 def copy_tokenizer(
     source: Path | None, folder: Path, longest: int, *, has_types: bool = True, written: str = ''
 ) -> None:
-    """Copies a tokenizer and its related files to a folder. If it has no settings file, writes the settings that
+    """Copies a tokenizer and its related files to a folder. If there is no settings file, writes the settings that
     transformers needs.
 
     Args:
@@ -92,7 +94,7 @@ def copy_tokenizer(
     for path in names:
         if path.is_file() and path.parent != folder:
             shutil.copyfile(path, folder / path.name)
-    if not (folder / source.name).is_file():  # This copies a user's file that has another name than the standard ones.
+    if not (folder / source.name).is_file():  # A user's tokenizer file without a standard name is copied here.
         shutil.copyfile(source, folder / {'.txt': MAIN[1], '.json': MAIN[0]}.get(source.suffix, source.name))
     if source.name == PAIR[0] and not (folder / MAIN[0]).is_file():
         written = written or load_tokenizer(source, lowercase=False).to_str(pretty=True)
@@ -109,7 +111,7 @@ def copy_tokenizer(
 
 
 def main_tokenizer_json(source: Path) -> Path | None:
-    """Returns the path of the tokenizer.json that is copied, under this or another name; None for other kinds of
+    """Returns the path of the tokenizer.json that is copied, which may have another file name; None for other kinds of
     tokenizer.
     """
     beside = source.parent / MAIN[0]

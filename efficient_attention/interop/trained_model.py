@@ -1,5 +1,5 @@
-"""Defines `Pretrained`, a trained model opened from a folder or workdir, from which tasks start and which
-`save_pretrained` writes.
+"""Defines `Pretrained`, a trained model opened from a folder or workdir. Tasks start from it, and `save_pretrained`
+writes it.
 """
 
 import dataclasses

@@ -29,8 +29,8 @@ def padded_config(config: ModelConfig) -> ModelConfig:
 
 
 def pad_layers(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of an equivalent model whose layers all have one size. The parameters stay unchanged if
-    this is already so.
+    """Returns the parameters of an equivalent model whose layers all have one size. If the sizes are already equal, the
+    parameters stay unchanged.
     """
     if not config.has_layer_specific_sizes:
         return dict(params)
@@ -102,8 +102,8 @@ def constant_to_sub_layer(config: ModelConfig, sub: str, constant: Layer) -> Lay
 
 
 def resize_dense(name: str, dense: Layer, wide: int) -> Layer:
-    """Returns a dense layer with `wide` kernel columns (or rows) of heads or feed-forward units: padded with zeros, or
-    cut.
+    """Returns a dense layer whose kernel is padded with zeros or cut to `wide` columns (or rows), which belong to heads
+    or feed-forward units.
     """
     axes = {'kernel': -1, 'bias': -1} if name in COLUMNS else {'kernel': -2} if name in ROWS else {}
     return {leaf: pad_or_cut_axis(array, axes[leaf], wide) if leaf in axes else array for leaf, array in dense.items()}

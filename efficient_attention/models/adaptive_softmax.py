@@ -140,8 +140,8 @@ class AdaptiveHead(nnx.Module):
         return self.clusters(table), x_BLD if self.projection is None else self.projection(x_BLD)
 
     def clusters(self, table: TokenTable) -> tuple[VocabularyCluster, ...]:
-        """Returns the vocabulary clusters; after its words, the first cluster has one softmax entry for each other
-        cluster (tail).
+        """Returns the vocabulary clusters. After its words, the first cluster has a softmax entry for each of the other
+        clusters (tails).
         """
         arrays = (table if self.own is None else self.own).clusters(self.bounds)
         first, *tails = (
@@ -151,8 +151,8 @@ class AdaptiveHead(nnx.Module):
         return (self.append_tail_entries(first), *tails)
 
     def append_tail_entries(self, first: VocabularyCluster) -> VocabularyCluster:
-        """Returns the first vocabulary cluster with one more softmax entry for each other cluster (tail), after its
-        words.
+        """Returns the first vocabulary cluster, extended by one softmax entry after its words for each of the other
+        clusters (tails).
         """
         table_ne = jnp.concatenate([first.table_ne, self.tails.float32_kernel().T])
         projection_Ee = first.projection_Ee if self.first is None else self.first.float32_kernel()

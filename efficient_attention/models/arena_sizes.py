@@ -27,7 +27,7 @@ ARENA_SIZES: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def arena_fields(sizes: tuple[float, ...]) -> dict[str, Any]:
-    """Returns the `model` config fields for one tuple of sizes from `ARENA_SIZES`."""
+    """Returns the config fields (group `model`) for one tuple of sizes from `ARENA_SIZES`."""
     layers, width, heads, inner, feed_forward, dropout = sizes
     return {
         'layers': int(layers),

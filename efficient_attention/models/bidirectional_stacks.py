@@ -65,7 +65,7 @@ class DirectionStacks(nnx.Module):
 
 
 def split_directions(x_BLD: Array, context: Context) -> tuple[Array, Array, Context]:
-    """Returns the half of the vectors for each reading direction, and the context for the second direction.
+    """Returns the two halves of each vector, one per reading direction, and the context for the second direction.
 
     The second direction's vectors and context have their rows reversed.
     """

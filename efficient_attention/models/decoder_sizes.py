@@ -26,7 +26,7 @@ PERFORMER_SIZES = {
 }
 
 # The config fields in which the published Reformers differ from each other (Kitaev et al. 2020, arXiv 2001.04451).
-# 'enwik8_ablation' is the model of section 5. The other two models are from the authors' code of November 2019.
+# 'enwik8_ablation' is from section 5 of the Reformer paper, the other two from its authors' code of November 2019.
 _TEXT = {'vocab_size': TRAX_BYTE_VOCABULARY, 'axial_shape': (128, 512), 'axial_widths': (256, 768)}
 _LOCAL = 'causal & window(128)'
 REFORMER_SIZES: dict[str, dict[str, Any]] = {
@@ -49,8 +49,8 @@ REFORMER_SIZES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Each tuple begins with layers, width, heads, feed-forward width / width and attention.
-# The last three values are the sizes of the position tables, the dropout rate and the vocabulary size.
+# Each tuple begins with layers, width, heads, ratio of feed-forward width to width, and attention mechanism.
+# Each tuple ends with the sizes of the position tables, the dropout rate and the vocabulary size.
 # Source: Child et al. 2019, arXiv 1904.10509, section 7.
 # The stride for CIFAR-10, which is one image row, is from the authors' later code.
 SPARSE_SIZES = {
@@ -70,12 +70,12 @@ TRANSFORMER_XL_SIZES = {
 
 
 def gpt2_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of GPT-2 `size` that differ from `ModelConfig`'s defaults."""
+    """Returns the config fields (group `model`) for GPT-2 of this size; fields with default values are left out."""
     return _gpt_fields(*GPT2_SIZES[known_size(size, GPT2_SIZES, 'GPT-2')])
 
 
 def gpt3_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of GPT-3 `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for GPT-3 of the given size; fields with default values are left out.
 
     Every layer attends to all earlier positions. The paper alternates such layers with locally banded layers, but does
     not give their bandwidth.
@@ -99,7 +99,8 @@ def _pre_norm_fields() -> dict[str, Any]:
 
 
 def performer_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of the causal Performer `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for a causal Performer of the given size; fields with default values
+    are left out.
 
     The paper gives heads, layers and widths. This codebase chose sinusoidal positions, pre-norm layers and one table
     for input and output.
@@ -119,7 +120,8 @@ def performer_fields(size: str) -> dict[str, Any]:
 
 
 def reformer_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of Reformer `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for the published Reformer of this name; fields with default values are
+    left out.
 
     Differences from the authors' code:
 
@@ -138,7 +140,8 @@ def reformer_fields(size: str) -> dict[str, Any]:
 
 
 def sparse_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of Sparse Transformer `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for the published Sparse Transformer of this name; fields with default
+    values are left out.
 
     Its tables of positions are added: rows and columns, or rows, columns and channels. The queries and keys of
     'cifar10' are as wide as the values; the paper's are half as wide. Weights are initialised with `init_std`.
@@ -163,7 +166,8 @@ def sparse_fields(size: str) -> dict[str, Any]:
 
 
 def transformer_xl_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of Transformer-XL `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for the published Transformer-XL of this name; fields with default
+    values are left out.
 
     All layers share the biases u and v. The two WikiText-103 sizes have word clusters; in the large one, rarer clusters
     also have narrower vectors.
@@ -190,9 +194,7 @@ def transformer_xl_fields(size: str) -> dict[str, Any]:
 
 
 def known_size(size: str, sizes: dict[str, Any], family: str) -> str:
-    """Returns the given size name if it is a key of `sizes`; otherwise raises InputError, which lists the known
-    names.
-    """
+    """Returns `size` if it is a key of the table `sizes`; otherwise raises InputError, which lists the known names."""
     if size not in sizes:
         raise InputError(f'unknown {family} size {size!r}; known: {", ".join(sizes)}')
     return size

@@ -108,7 +108,7 @@ class Encoder(nnx.Module):
     token_outputs = frozenset({'vectors'})  # names of the outputs that have a token axis
 
     def outputs(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the final hidden states of a batch, as a dict with the only key 'vectors', [B, L, D].
+        """Returns a dict with the key 'vectors': the final hidden states of a batch, [B, L, D].
 
         Token types are ignored if the model has none.
         """
@@ -171,7 +171,7 @@ def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
 
 
 def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
-    """Returns the PRNG key for a training step, which changes every `every` steps; if `every` is 0, it never
+    """Returns the PRNG key for a training step. The key changes after every `every` steps; if `every` is 0, it never
     changes.
     """
     return jax.random.fold_in(rng, step // every if every else 0)

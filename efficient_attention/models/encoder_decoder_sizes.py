@@ -6,7 +6,7 @@ from efficient_attention.models.decoder_sizes import known_size
 
 T5_VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels and 28 unused ids
 BART_VOCABULARY = 50_265
-VASWANI_VOCABULARY = 37_000  # vocabulary size for English-German, "about 37000" in section 5.1
+VASWANI_VOCABULARY = 37_000  # vocabulary size for English-German, "about 37000" in section 5.1 of Vaswani et al. 2017
 
 # Each tuple holds layers per stack, width, heads, head width and feed-forward width.
 # T5: Raffel et al. 2019, arXiv 1910.10683, section 3.7.
@@ -36,7 +36,7 @@ VASWANI_SIZES = {'base': (512, 8, 0.1), 'big': (1024, 16, 0.3)}
 
 
 def t5_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of T5 1.0 `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for T5 1.0 of the given size; fields with default values are left out.
 
     The dropout rate is the rate of fine-tuning and of the first pretraining (section 3.1.2 of the paper).
     """
@@ -45,7 +45,8 @@ def t5_fields(size: str) -> dict[str, Any]:
 
 
 def t5_v1_1_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of T5 1.1 or Flan-T5 `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for T5 1.1 or Flan-T5 of the given size; fields with default values are
+    left out.
 
     Version 1.1 was pretrained without dropout; its fine-tuning enables dropout again.
     """
@@ -55,7 +56,7 @@ def t5_v1_1_fields(size: str) -> dict[str, Any]:
 
 
 def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forward_width: int) -> dict[str, Any]:
-    """Returns the `model` fields that both versions of T5 share.
+    """Returns the config fields (group `model`) that T5 1.0 and T5 1.1 share.
 
     Matrices are initialised as in T5, with two exceptions whose standard deviation is 1 in T5. Here the token table is
     a normal truncated at two standard deviations (0.88), and the separate output of 1.1 has deviation width^-0.5.
@@ -86,7 +87,7 @@ def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forwar
 
 
 def bart_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of BART `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for BART of the given size; fields with default values are left out.
 
     Its position table has two extra rows. Dropout and all choices that the paper leaves open follow the released
     models.
@@ -108,7 +109,8 @@ def bart_fields(size: str) -> dict[str, Any]:
 
 
 def vaswani_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of Vaswani's Transformer of this size that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for the given size in Vaswani et al. 2017; fields with default values
+    are left out.
 
     All projections have biases, and the three word tables are one (section 3.4). The paper gives no epsilon for its
     norms; this value is Marian's.

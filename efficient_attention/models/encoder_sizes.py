@@ -17,7 +17,7 @@ BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
 BERT_ALIASES = {'tiny': '2x128', 'mini': '4x256', 'small': '4x512', 'medium': '8x512'}
 
 # Each tuple holds layers, width and dropout rate (Lan et al. 2019, arXiv 1909.11942, table 1).
-# The rule heads = width / 64 is from section 3.1, the dropout rate from version 1 of the released models.
+# Section 3.1 of the ALBERT paper states heads = width / 64; version 1 of the released models states the dropout rate.
 ALBERT_SIZES = {
     'base': (12, 768, 0.1),
     'large': (24, 1024, 0.1),
@@ -31,13 +31,13 @@ TINYBERT_SIZES = {'4': (4, 312, 1200), '6': (6, 768, 3072)}
 
 
 def bert_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of BERT `size` that differ from `ModelConfig`'s defaults."""
+    """Returns the config fields (group `model`) for BERT of the given size; fields with default values are left out."""
     layers, width = BERT_SIZES[known_size(BERT_ALIASES.get(size, size), BERT_SIZES, 'BERT')]
     return {'layers': layers, 'width': width, 'heads': width // 64, 'vocab_size': BERT_VOCABULARY}
 
 
 def distilbert_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of DistilBERT (Sanh et al. 2019, section 3).
+    """Returns the config fields (group `model`) for DistilBERT (Sanh et al. 2019, section 3).
 
     It has half of BERT-base's layers and no token types.
     """
@@ -46,7 +46,9 @@ def distilbert_fields(size: str) -> dict[str, Any]:
 
 
 def tinybert_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of TinyBERT `size` that differ from `ModelConfig`'s defaults."""
+    """Returns the config fields (group `model`) for TinyBERT of the given size; fields with default values are left
+    out.
+    """
     layers, width, wide = TINYBERT_SIZES[known_size(size, TINYBERT_SIZES, 'TinyBERT')]
     return {
         'layers': layers,
@@ -58,7 +60,7 @@ def tinybert_fields(size: str) -> dict[str, Any]:
 
 
 def albert_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of ALBERT `size` that differ from `ModelConfig`'s defaults."""
+    """Returns the config fields (group `model`) for ALBERT of this size; fields with default values are left out."""
     layers, width, dropout = ALBERT_SIZES[known_size(size, ALBERT_SIZES, 'ALBERT')]
     return {
         'layers': layers,
@@ -73,7 +75,8 @@ def albert_fields(size: str) -> dict[str, Any]:
 
 
 def longformer_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of Longformer `size` that differ from `ModelConfig`'s defaults.
+    """Returns the config fields (group `model`) for Longformer of the given size; fields with default values are left
+    out.
 
     It is RoBERTa's encoder with extra projections for global tokens. As in RoBERTa, the position table has two extra
     rows. Sources: Beltagy et al. 2020, arXiv 2004.05150, section 5, and its released code, whose window of 256 is per
@@ -96,7 +99,8 @@ def longformer_fields(size: str) -> dict[str, Any]:
 
 
 def bigbird_fields(size: str) -> dict[str, Any]:
-    """Returns the `model` fields of BigBird-ITC `size` (Zaheer et al. 2020, arXiv 2007.14062, appendix E).
+    """Returns the config fields (group `model`) for BigBird-ITC of the given size (Zaheer et al. 2020, arXiv
+    2007.14062, appendix E).
 
     They are the fields that differ from `ModelConfig`'s defaults.
     """

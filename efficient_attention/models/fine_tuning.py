@@ -180,7 +180,7 @@ def sentence_mask(batch: dict[str, Array]) -> Array:
 
 
 def pair_features(x_BD: Array) -> Array:
-    """Returns the features [a, b, a * b, a - b] [B, 4 D] of each pair of consecutive vectors a and b in [2 B, D]."""
+    """Returns the features [a, b, a * b, a - b] of each pair of consecutive vectors a and b: [2 B, D] -> [B, 4 D]."""
     a_BD, b_BD = x_BD[::2], x_BD[1::2]
     return jnp.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1)
 

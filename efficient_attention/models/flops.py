@@ -21,7 +21,8 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """
     inner = config.heads * config.head_width
     wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width * config.feed_forward
-    wide //= 1 + config.directions_apart  # two separate directions, each of half the width
+    # With `directions_apart`, each of the two reading directions has half of the width.
+    wide //= 1 + config.directions_apart
     if config.cell == 'none':
         # Queries and keys may share one projection.
         mixing = (4 - config.shared_qk) * config.width * inner
@@ -49,8 +50,8 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
 
 
 def uneven_layer_multiply_adds(config: ModelConfig, length: int) -> tuple[int, float]:
-    """Returns the multiply-adds of all layers if their sizes differ: of the matrices per token, and of the attention
-    per row.
+    """Returns two counts of multiply-adds for layers of different sizes: of all matrices, per token; and of all
+    attentions, per row.
     """
     projections, scores, rounds = 0, 0.0, config.layers if config.sharing == 'all' else 1
     [mechanism] = config.mechanisms
@@ -108,8 +109,10 @@ def recurrent_cell_multiply_adds(config: ModelConfig) -> int:
 
 
 def source_reader_multiply_adds(config: ModelConfig) -> int:
-    """Returns the multiply-adds per target token of the matrices outside a recurrent decoder's layers, except attention
-    and output layer.
+    """Returns the multiply-adds per target token of the matrices outside a recurrent decoder's layers, without
+    attention and output layer.
+
+    These are the matrices of input feeding, of the attentional hidden state and of the readout.
     """
     if config.cell == 'none':
         return 0
@@ -132,8 +135,8 @@ def general_score_multiply_adds(config: ModelConfig) -> int:
 
 
 def omitted_key_multiply_adds(config: ModelConfig) -> int:
-    """Returns the multiply-adds of the projection of one key, which attention scores by location omit; 0 for other
-    scores.
+    """Returns the multiply-adds that 'location' scores save per key, because keys are not projected from the input; 0
+    for other scores.
     """
     return config.width * config.heads * config.head_width * (config.score == 'location')
 
@@ -144,7 +147,7 @@ def memory_slot_counts(config: ModelConfig) -> int:
 
 
 def compression_multiply_adds(config: ModelConfig, length: int) -> int:
-    """Returns the multiply-adds of memory compression in one layer: the convolution over `length` evicted tokens, and
+    """Returns the multiply-adds with which one layer compresses `length` evicted tokens by a convolution, and computes
     its loss.
 
     The loss computes keys and values of the tokens and of the compressed positions. It also computes two products per

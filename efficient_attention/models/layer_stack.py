@@ -31,8 +31,8 @@ from efficient_attention.recurrence.run_cell import RecurrentState
 
 
 class SharedLayerInputs(NamedTuple):
-    """The inputs of all layers of a reversible stack that get gradients: shared parameters, terms of the logits, the
-    encoded source.
+    """The inputs with gradients that all layers of a reversible stack share: shared parameters, terms of the logits,
+    the encoded source.
     """
 
     layer: nnx.State | None

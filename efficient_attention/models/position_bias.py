@@ -49,7 +49,7 @@ class PositionBias(nnx.Module):
         self.table = None if table_RH is None else nnx.Param(table_RH)
 
     def __call__(self, positions_BL: Array) -> Any:
-        """Returns the position bias for rows with these positions, in the form of the `bias` argument of `attend`.
+        """Returns the position bias for rows with these positions, as `attend` takes it in its argument `bias`.
 
         The bias is a function of query and key indices. For 't5' with dense attention, it is an array [1, H, L, L],
         computed once for all layers.
@@ -88,7 +88,8 @@ class PositionBias(nnx.Module):
         return Partial(untied_bias, UntiedBiasInputs(query_BLHK, key_BLHK, by_difference, is_first_BL, self.cls_bias()))
 
     def by_difference(self) -> Array:
-        """Returns the position bias for each difference of key and query index, float32 [2 d + 1, H].
+        """Returns a table of the position bias, float32 [2 d + 1, H], with one row per difference of key and query
+        index.
 
         The differences, key minus query index, are from -d to d = `relative_max_distance`.
         """
@@ -178,8 +179,8 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def t5_bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, causal: bool) -> np.ndarray:
-    """Returns the T5 bucket of each difference of key and query index: its row in the table of position biases, int
-    [...].
+    """Returns the T5 bucket of each difference of key and query index, int [...]. A bucket is a row number of the table
+    of position biases.
 
     Half of the buckets hold one distance each. The others widen logarithmically up to `max_distance`, and the last
     bucket also holds larger distances. In a bidirectional stack, the upper half of the table is for keys after the
@@ -220,8 +221,8 @@ def all_pairs_bias(by_difference_dH: Array, length: int) -> Array:
 
 
 def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) -> Array:
-    """Returns TUPE's position bias, float32 [B, H, L, M]: the product of position queries and keys, plus the bias by
-    difference.
+    """Returns TUPE's position bias, float32 [B, H, L, M]: products of position queries and position keys, plus a bias
+    that depends on the position difference.
 
     For [CLS] as query or key, a separate bias replaces both terms.
     """
@@ -238,7 +239,9 @@ def untied_bias(places: UntiedBiasInputs, query_b1L1: Array, key_b11M: Array) ->
 
 
 def vectors_at_positions(x: Shaped[Array, '...'], places: Int[Array, '...']) -> Shaped[Array, '...']:
-    """Returns the vectors [B or b, n, ...] of `x` [B, L, ...] at the given positions [b, 1, n, 1] or [b, 1, 1, n].
+    """Returns the vectors of `x` [B, L, ...] at the given positions.
+
+    Positions have the shape [b, 1, n, 1] or [b, 1, 1, n]; the result has the shape [B or b, n, ...].
 
     Indices of tile padding are clipped.
     """

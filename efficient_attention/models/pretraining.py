@@ -108,8 +108,8 @@ def encoder_options(batch: dict[str, Array], rng: Array | None, step: Array | in
 
 
 def pad_predictions_to_devices(batch: dict[str, Array]) -> dict[str, Array]:
-    """Returns the batch with added masked positions of weight 0, so that all devices that share a row get the same
-    number.
+    """Returns the batch with added masked positions of weight 0. All devices that share a row then get equally many
+    masked positions.
     """
     missing = -batch['masked_positions'].shape[1] % shard_count('L')
     if not missing:

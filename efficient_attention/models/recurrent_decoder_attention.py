@@ -1,4 +1,5 @@
-"""Attention of a recurrent decoder to the source, outside the decoder's layers, and the input of the output layer.
+"""Computes a recurrent decoder's attention to the source outside its layers, and the vectors that its output layer
+reads.
 
 'before' (Bahdanau et al. 2014, arXiv 1409.0473, A.1.2): c_t = attention(s_{t-1}), and s_t = cell(s_{t-1}, [y, c_t]).
 
@@ -39,7 +40,9 @@ JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # constants that make independent 
 
 
 class RecurrentDecoderCache(NamedTuple):
-    """The cache of a recurrent decoder between positions: the state of each layer, and the vector for input feeding."""
+    """What a recurrent decoder passes from one position to the next: the state of each layer, and the vector for input
+    feeding.
+    """
 
     states: tuple[RecurrentState, ...]
     fed_BD: Array
@@ -248,8 +251,9 @@ class RecurrentDecoderAttention(nnx.Module):
         context: Context,
         fixed: CrossAttentionKeys | CrossAttentionSums | None,
     ) -> DecodingStepOutputs:
-        """Returns the decoder's results from the last layer's hidden states; in the mode 'after', this attends to the
-        source.
+        """Returns the decoder's results, computed from the last layer's hidden states.
+
+        With `source_reading` 'after', this method first attends to the source.
         """
         if self.joined is None:
             return given._replace(hidden_B1D=hidden_BnD)

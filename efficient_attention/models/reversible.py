@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 from efficient_attention.modules.layer import Streams, initial_streams, merge_streams, residual_sum
 
 # A branch f of a reversible layer; its result f(x) may have any float dtype.
-# The arguments: (parameters of the layer, parameters of all layers), context, layer number, x [B, L, D].
+# Arguments of a branch: (parameters of the layer, parameters of all layers), context, layer number, x [B, L, D].
 Branch = Callable[[Any, Any, Array, Array], Array]
 
 

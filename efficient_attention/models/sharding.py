@@ -21,11 +21,11 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
 # Each rule pairs a pattern of parameter paths with the letters of the parameters' last dimensions.
-# `PARAMETERS` in attention/device_mesh.py maps these letters to mesh axes.
+# `PARAMETERS` in attention/device_mesh.py maps the letters of dimensions to mesh axes.
 # The first matching rule applies; parameters that match no rule are replicated.
 # Other leading dimensions, such as the layer axis, are not sharded.
 # Optimizer moments have the same paths as their parameters, so the rules apply to them, too.
-# Modules use the same letters when they gather their parameters.
+# Modules name the dimensions by the same letters when they gather their parameters.
 RULES: tuple[tuple[str, str], ...] = (
     (r'(query|key|value|distances/projection|centres/hidden)/kernel$', 'DI'),
     (r'(query|key|value)/bias$', 'I'),
@@ -45,8 +45,8 @@ WHOLE = re.compile(r'/v_(row|col)/')  # Adafactor moments are replicated, becaus
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """Returns a mesh of all devices, or of the given ones, with the axes data, fsdp, tensor and, if tokens are sharded,
-    sequence.
+    """Returns a mesh of all devices, or of the given ones. Its axes are data, fsdp and tensor; if tokens are sharded,
+    also sequence.
 
     Raises:
         InputError: the product of the sizes is not the device count.
@@ -132,8 +132,8 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """Returns the NamedSharding of each array in a training state (parameters, optimizer moments, counters), by the
-    rules on paths.
+    """Returns the NamedSharding of each array in a training state (parameters, optimizer moments, counters), which the
+    rules choose by the array's path.
 
     Arrays carried from step to step are sharded like the rows and tokens of the batch.
     """

@@ -32,7 +32,10 @@ DRAW_STREAM = 0x64726177  # constant folded into the PRNG key of mechanisms that
 
 
 class AttentionOperands(NamedTuple):
-    """The arrays that determine the weights of an attention, in the form of arguments of `attention_weights`."""
+    """Queries, keys and the further arrays that determine the weights of an attention.
+
+    `attention_weights` and `attend` take these arrays as arguments.
+    """
 
     query_BLHK: Array
     key_BMHK: Array

@@ -59,8 +59,8 @@ class EmbeddingTable(nnx.Embed):
         table = constrain_sharding(jnp.asarray(self.embedding[...], dtype), self.axes, PARAMETERS)
         if inputs.ndim == 2 and self.is_sharded():
             # Each device looks up its part of every vector, for all batch rows.
-            # Then the devices exchange these parts, so that each device has the full vectors of its batch rows.
-            # This moves less data than gathering the table, in the forward and the backward pass.
+            # Then the devices exchange parts of vectors, so that each device has the full vectors of its batch rows.
+            # Exchanging vectors moves less data than gathering the table, in the forward and the backward pass.
             return constrain_sharding(
                 jnp.take(table, constrain_sharding(jnp.asarray(inputs), 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP
             )

@@ -1,4 +1,4 @@
-"""Matrix products whose kernel gradient measures how much each input is used, instead of the gradient of the loss.
+"""Matrix products whose backward pass returns how much each input is used, in place of the kernel's gradient.
 
 The gradient of a kernel is replaced by the sum of squares of each input, the gradient of a table by look-up counts. One
 backward pass collects these sums for every kernel, including kernels of layers under a scan. A token counts only if its
@@ -39,7 +39,9 @@ input_squares_matmul.defvjp(_product_forward, _product_backward)
 
 @jax.custom_vjp
 def counted_table_rows(table_VE: Array, numbers: Int[Array, '...']) -> Float[Array, '... E']:
-    """Returns rows of a table [V, E]; the gradient of each row is replaced by the number of its look-ups."""
+    """Returns rows of a table [V, E]; the backward pass replaces each row's gradient by how often the row was looked
+    up.
+    """
     return jnp.take(table_VE, numbers, axis=0)
 
 

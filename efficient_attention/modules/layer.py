@@ -108,8 +108,8 @@ def sub_layers_of(config: LayerConfig, *, reads_other: bool = False) -> tuple[Su
     return (mixing, *([CROSS_ATTENTION] * reads_other), *([FEED_FORWARD] * config.feed_forward))
 
 
-# The type of the values that a sub-layer caches during decoding: `Cache` for self-attention, in its mechanism's form;
-# `CrossAttentionKeys` or `CrossAttentionSums` for cross-attention; `RecurrentState` for a recurrent cell.
+# The type of a sub-layer's cached values during decoding. Self-attention caches `Cache`, in its mechanism's form.
+# Cross-attention caches `CrossAttentionKeys` or `CrossAttentionSums`; a recurrent cell caches `RecurrentState`.
 Kept = Cache | CrossAttentionKeys | CrossAttentionSums | RecurrentState
 
 

@@ -35,8 +35,8 @@ class SharedTerms(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """A layer's inputs of earlier text segments [B, M, D], and the segment number of each token [B, M]; 0 = empty
-    position.
+    """The memory of one layer: its inputs [B, M, D] for M earlier tokens, and the segment numbers [B, M] of these
+    tokens; segment 0 marks an empty position.
     """
 
     states_BMD: Array
@@ -158,7 +158,7 @@ class Context(NamedTuple):
 
 
 class ContextOptions(TypedDict, total=False):
-    """The types of the fields of `Context` after its first two, as keyword arguments of a layer and its sub-layers."""
+    """The types of all fields of `Context` except its first two, as keyword arguments of a layer and its sub-layers."""
 
     rng: Array | None
     mechanism_rng: Array | None

@@ -31,7 +31,7 @@ class LearnedOperands(nnx.Module):
                 setattr(self, name, nnx.Param(initial_operand(declared[name], rngs)))
 
     def __call__(self, shared: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Returns the mechanism's learned arrays by name, float32, in the form of the `learned` argument of `attend`.
+        """Returns the mechanism's learned arrays by name, float32, as `attend` takes them in its argument `learned`.
 
         `shared` holds the arrays that all layers share.
         """
