@@ -1,5 +1,6 @@
 """Defines `Lengths`: the segments of rows that hold one text each, followed by padding."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ class Lengths(NamedTuple):
 
     def segments(self, length: int) -> Int[Array, 'B L']:
         """Returns the same segments as an int32 array [B, L]: 1 for tokens, 0 for padding."""
-        return (jnp.arange(length) < jnp.asarray(self.lengths_B)[:, None]).astype(jnp.int32)
+        return (jnp.arange(length)[None] < jnp.asarray(self.lengths_B)[:, None]).astype(jnp.int32)
 
 
 AnySegments = Numbers | Lengths
@@ -40,3 +41,12 @@ def segments_and_lengths(segments: AnySegments, length: int) -> tuple[Array, Arr
 def lengths_or_segments(segments_BL: Array, lengths_B: Array | None) -> AnySegments:
     """Returns the lengths if they are known, else the segments; the reverse of `segments_and_lengths`."""
     return segments_BL if lengths_B is None else Lengths(lengths_B)
+
+
+def segments_of_batch(batch: Mapping[str, Numbers], side: str = '') -> AnySegments:
+    """Returns the segments of a batch: its 'lengths' if each row has one text, else its array 'segments'.
+
+    `side` precedes the names of the arrays, such as 'source_'.
+    """
+    lengths_B = batch.get(f'{side}lengths')
+    return batch[f'{side}segments'] if lengths_B is None else Lengths(lengths_B)

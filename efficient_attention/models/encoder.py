@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Int
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.lengths import AnySegments
+from efficient_attention.attention.lengths import AnySegments, segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
@@ -113,7 +113,7 @@ class Encoder(nnx.Module):
         Token types are ignored if the model has none.
         """
         types_BL = batch['token_types'] if self.config.token_types > 1 else None
-        return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
+        return {'vectors': self(batch['tokens'], segments_of_batch(batch), token_types_BL=types_BL)}
 
     def with_layer_activations(
         self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]

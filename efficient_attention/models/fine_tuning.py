@@ -9,6 +9,7 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.attention.lengths import segments_of_batch
 from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
@@ -23,7 +24,7 @@ from efficient_attention.modules.pooling import Pooler, Pooling
 OF_SEVERAL = ('towers', 'choice')  # head kinds for which one example is several encoder rows
 JOINED = 4  # number of vectors in the features of a pair: a, b, a * b, a - b
 ANSWER_TYPES = 3  # number of answer types of 'multi_hop': a text span, yes, no
-READ = ('tokens', 'segments', 'token_types', 'is_global')  # batch arrays that the encoder reads
+READ = ('tokens', 'segments', 'lengths', 'token_types', 'is_global')  # batch arrays that the encoder reads
 NOWHERE = -1e9  # logit that masks padding and missing choices
 TOKEN_OUTPUTS = {
     'token': frozenset({'logits'}),
@@ -58,7 +59,8 @@ class FineTuningModel(nnx.Module):
 
         Args:
             batch: 'tokens', 'segments' and 'token_types' [B, L]; [B, A, L] for choices, [B, 2, L] for towers, [B, S, L]
-                for sentences. 'is_global' if tokens may be global.
+                for sentences. 'is_global' if tokens may be global. 'lengths' [B], [B, A], [B, 2] or [B, S] if the
+                segments are 1 for a row's tokens, then 0.
             rng: a PRNG key per row; enables dropout.
             step: training step, which determines the samples of random mechanisms.
 
@@ -111,7 +113,7 @@ class FineTuningModel(nnx.Module):
         """
         rows, keys = self.encoder_rows(batch, rng)
         x_BLD, inside = self.encoder.with_hidden_states(
-            rows['tokens'], rows['segments'], **self.encoder_options(rows, fold_into_key(keys, 0), step)
+            rows['tokens'], segments_of_batch(rows), **self.encoder_options(rows, fold_into_key(keys, 0), step)
         )
         if self.mix is not None:
             x_BLD = self.mix(inside.states_NBLD)
@@ -137,8 +139,8 @@ class FineTuningModel(nnx.Module):
         """
         read = self.encoder_options(batch, rng, step)
         if self.mix is None:
-            return self.encoder(batch['tokens'], batch['segments'], **read)
-        _, inside = self.encoder.with_hidden_states(batch['tokens'], batch['segments'], **read)
+            return self.encoder(batch['tokens'], segments_of_batch(batch), **read)
+        _, inside = self.encoder.with_hidden_states(batch['tokens'], segments_of_batch(batch), **read)
         return self.mix(inside.states_NBLD)
 
     def encoder_options(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> EncoderOptions:

@@ -7,6 +7,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import is_axis_sharded, shard_activations, shard_count
+from efficient_attention.attention.lengths import segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.layer_activations import DistillationActivations
@@ -62,7 +63,7 @@ class PretrainingModel(nnx.Module):
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
         """Returns float32 logits of a batch: 'masked_lm' [B, P, V] and, if there is a pair head, 'pair' [B, 2]."""
-        x_BLD = self.encoder(batch['tokens'], batch['segments'], **encoder_options(batch, rng, step))
+        x_BLD = self.encoder(batch['tokens'], segments_of_batch(batch), **encoder_options(batch, rng, step))
         return self.head_outputs(x_BLD, batch)
 
     def with_hidden_states(
@@ -70,7 +71,7 @@ class PretrainingModel(nnx.Module):
     ) -> tuple[dict[str, Array], DistillationActivations]:
         """Returns the logits, and the activations by which distillation compares student and teacher."""
         x_BLD, inside = self.encoder.with_hidden_states(
-            batch['tokens'], batch['segments'], **encoder_options(batch, rng, step)
+            batch['tokens'], segments_of_batch(batch), **encoder_options(batch, rng, step)
         )
         return self.head_outputs(x_BLD, batch), inside
 

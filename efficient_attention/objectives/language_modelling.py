@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
+from efficient_attention.attention.lengths import segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder
@@ -58,7 +59,7 @@ class LanguageModelling(Objective):
         told: Told = {}
         tokens_BL, segments_BL = batch['tokens'], batch['segments']
         if carry is None:
-            hidden_BLD = model.hidden(tokens_BL, segments_BL, rng=rng, step=step)
+            hidden_BLD = model.hidden(tokens_BL, segments_of_batch(batch), rng=rng, step=step)
         else:
             assert isinstance(model, Decoder)  # only a decoder has memory
             hidden_BLD, carry, told = model.continue_with_aux_losses(tokens_BL, segments_BL, carry, rng=rng)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
+from efficient_attention.attention.lengths import segments_of_batch
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums, is_top_prediction
@@ -41,9 +42,9 @@ class TextToText(Objective):
         """
         hidden_BLD, drawn_BL = model.hidden_and_draws(
             batch['source'],
-            batch['source_segments'],
+            segments_of_batch(batch, 'source_'),
             batch['tokens'],
-            batch['segments'],
+            segments_of_batch(batch),
             positions=(batch.get('source_positions'), batch.get('positions')),
             rng=rng,
             step=step,

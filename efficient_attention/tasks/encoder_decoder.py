@@ -60,7 +60,10 @@ class EncoderDecoderTask(Task, abc.ABC):
         )
         ids = dict.fromkeys(('source', 'source_segments'), source)
         ids |= dict.fromkeys(('tokens', 'targets', 'segments'), target)
-        ids |= {'source_positions': source, 'positions': target} if self.config.pairs.packed else {}
+        if self.config.pairs.packed:
+            ids |= {'source_positions': source, 'positions': target}
+        else:
+            ids |= dict.fromkeys(('source_lengths', 'lengths'), target.update(shape=target.shape[:1]))
         return ids | {'weights': target.update(dtype=np.float32)}
 
     def prepare_training(self) -> None:

@@ -79,7 +79,10 @@ class LanguageModellingTask(Task):
     def batch_shapes(self) -> BatchShapes:
         """Returns the array shapes of a global training batch."""
         ids_BL = jax.ShapeDtypeStruct((self.batch_size, self.data.length), np.int32)
-        return dict.fromkeys(('tokens', 'targets', 'segments'), ids_BL) | {'weights': ids_BL.update(dtype=np.float32)}
+        shapes = dict.fromkeys(('tokens', 'targets', 'segments'), ids_BL) | {'weights': ids_BL.update(dtype=np.float32)}
+        if not self.data.cut_at_documents:
+            shapes['lengths'] = ids_BL.update(shape=(self.batch_size,))
+        return shapes
 
     def check_evaluation(self) -> None:
         """Raises InputError if the split has too little text for the configured evaluation."""

@@ -69,7 +69,7 @@ class PretrainingTask(Task):
         }
         if self.has_pairs:
             labels_B = jax.ShapeDtypeStruct((self.batch_size,), np.int32)
-            shapes |= {'pair_labels': labels_B, 'pair_weights': labels_B.update(dtype=np.float32)}
+            shapes |= {'pair_labels': labels_B, 'pair_weights': labels_B.update(dtype=np.float32), 'lengths': labels_B}
         return shapes
 
     @property

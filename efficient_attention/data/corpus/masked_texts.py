@@ -45,7 +45,7 @@ class MaskedTexts:
         tokens[:used] = text
         masks = epoch % self._copies if self._copies else epoch
         row = {'segments': (places < used).astype(np.int32), 'token_types': np.zeros(self._length, np.int32)}
-        row['positions'] = places * row['segments']
+        row |= {'positions': places * row['segments'], 'lengths': np.array(used, np.int32)}
         return row | self._masker(tokens, used, random_stream(self._seed, RandomStreamId.CORPUS_ROW, masks, index))
 
     def token_ids(self, index: int) -> np.ndarray:

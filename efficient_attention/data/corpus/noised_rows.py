@@ -154,6 +154,8 @@ class NoisedRows:
             'tokens': np.append(np.int32(self._ends.start), target_L[:-1]),
             'targets': target_L,
             'segments': segments_L.astype(np.int32),
+            'source_lengths': np.array(len(source), np.int32),
+            'lengths': np.array(len(target), np.int32),
             'weights': segments_L.astype(np.float32),
             'index': np.array(index, np.int32),
         }

@@ -98,7 +98,7 @@ def pair_row(
     plan: PairPlan, index: int, corpus: CorpusSplit, vocabulary: Vocabulary, length: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Returns the row of a sentence pair before masking: tokens, segments, token_types, positions [row length];
-    pair_labels, pair_weights [].
+    lengths, pair_labels, pair_weights [].
 
     A pair that is too long is cut as in BERT: token by token from the longer half, at a random end.
     """
@@ -113,7 +113,7 @@ def pair_row(
     tokens[middle : used - 1] = second
     tokens[[middle - 1, used - 1]] = vocabulary.sep
     tokens[used:] = vocabulary.pad
-    row['segments'][:used] = 1
+    row['segments'][:used], row['lengths'] = 1, np.array(used, np.int32)
     row['token_types'][middle:used] = 1
     row['positions'][:used] = np.arange(used)
     row['pair_labels'] = np.array(plan.labels[index], np.int32)

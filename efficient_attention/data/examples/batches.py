@@ -119,10 +119,10 @@ def pad_and_stack_rows(
     """Pads rows and stacks them to a batch: arrays [rows, tokens], [rows, choices, tokens] or [rows, sentences,
     tokens].
 
-    Padding completes rows, choices and sentences; rows of weight 0 complete the batch. The batch adds three
-    arrays: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label), and 'index' int32 [B]
-    (the rows' `numbers`, -1 = added row). `like` has one array of each name. Where a row lacks an array, such as a
-    label, the batch has the padding value, or 0.
+    Padding completes rows, choices and sentences; rows of weight 0 complete the batch. The batch adds four
+    arrays: 'segments' int32 (1 = token, 0 = padding), 'lengths' int32 (their sums), 'weights' float32 [B] (1 = has a
+    label), and 'index' int32 [B] (the rows' `numbers`, -1 = added row). `like` has one array of each name. Where a row
+    lacks an array, such as a label, the batch has the padding value, or 0.
     """
     rows, length = shape[0], shape[-1]
     batch: Batch = {'index': np.full(rows, -1, np.int32), 'weights': np.zeros(rows, np.float32)}
@@ -141,10 +141,11 @@ def pad_and_stack_rows(
         if name in like:
             batch[name] = np.zeros(rows, like[name].dtype)
             batch[name][: len(features)] = [feature.get(name, 0) for feature in features]
-    batch['segments'] = np.zeros(shape, np.int32)
+    batch['segments'], batch['lengths'] = np.zeros(shape, np.int32), np.zeros(shape[:-1], np.int32)
     for row, feature in enumerate(features):
         tokens = feature.get('lengths', np.array(feature['tokens'].shape[-1]))
         batch['segments'][row][leading_slice(tokens.shape)] = np.arange(length) < tokens[..., None]
+        batch['lengths'][row, *leading_slice(tokens.shape)] = tokens
     return batch
 
 

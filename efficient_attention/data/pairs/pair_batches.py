@@ -21,7 +21,8 @@ class PairBatches:
 
     A batch has 'source' and 'source_segments' int32 [B, M]; 'tokens' (input of the decoder: the start, then the target
     without its last token), 'targets' and 'segments' int32 [B, L]; 'weights' float32 [B, L] (1 = token, 0 = padding);
-    and 'index' int32 [B], the numbers of the pairs (-1 = a row that completes the batch).
+    'source_lengths' and 'lengths' int32 [B], the sums of the segments; and 'index' int32 [B], the numbers of the pairs
+    (-1 = a row that completes the batch).
 
     Attributes:
         pairs: encoded pairs.
@@ -152,6 +153,8 @@ class PairBatches:
             'tokens': np.concatenate([starts, targets[:, :-1]], axis=1),
             'targets': targets,
             'segments': segments,
+            'source_lengths': source_segments.sum(axis=1, dtype=np.int32),
+            'lengths': segments.sum(axis=1, dtype=np.int32),
             'weights': segments.astype(np.float32),
             'index': index,
         }

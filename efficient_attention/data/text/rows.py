@@ -48,6 +48,8 @@ class TextRows:
         """Returns the row with the targets first:first + length: arrays of tokens, targets, segments and weights (0 =
         the target does not count), each [length].
 
+        Without `cut_at_documents` also 'lengths' [], the number of tokens before the padding.
+
         After the last target, or after `stop`, the row has padding: weight 0, segment 0. Without `reading`, segments of
         a row are 1, 2, ... `reading` counts earlier passes over the text. With it, equal segment numbers in two rows
         mean the same document in the same pass, or without `cut_at_documents` the same pass.
@@ -59,7 +61,7 @@ class TextRows:
             row['tokens'][:count], row['targets'][:count] = self._tokens_and_targets(first, last)
             row['segments'][:count] = self._segments(first, count, reading)
             row['weights'][:count] = 1
-        return row
+        return row if self.cut_at_documents else row | {'lengths': np.array(count, np.int32)}
 
     def _tokens_and_targets(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         if self.start < 0:

@@ -1,21 +1,29 @@
 """cuDNN serves what it computes exactly and refuses the rest; its program lowers for a GPU without one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 # Private, and only here: it asks this machine for its cuDNN, and no public option lowers a program without one.
 from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.devices import using_platform
+from efficient_attention.attention.lengths import Lengths
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
-from efficient_attention.attention.softmax.cudnn import check_supported, compute_attention, is_supported
+from efficient_attention.attention.request import with_padding_zeroed
+from efficient_attention.attention.softmax.cudnn import attend_fused, check_supported, compute_attention, is_supported
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.encoder import Encoder
+from tests.attention.cells import inputs
 from tests.attention.requests import make_request
+from tests.tolerances import assert_close
 
 L = 96
 Q = jnp.ones((2, L, 4, 64), jnp.bfloat16)
@@ -88,3 +96,67 @@ def test_what_needs_no_mask_is_recognised():
     assert {text: is_supported(parse_pattern(text)) for text in served + others} == {
         text: text in served for text in served + others
     }
+
+
+@pytest.mark.usefixtures('on_a_gpu')
+@pytest.mark.parametrize('text, mask', [('full', 'PADDING'), ('causal', 'PADDING_CAUSAL')])
+def test_lengths_are_passed_on(text: str, mask: str):
+    lengths = Lengths(jnp.array([L, 3], jnp.int32))
+    given = {'query_segments': lengths, 'key_segments': lengths, 'backend': 'cudnn'}
+    loss = jax.grad(lambda q: attend(q, q, q, parse_mechanism(text), **given).astype(jnp.float32).sum())
+    program = jax.jit(loss).trace(Q).lower(lowering_platforms=('cuda',)).as_text()
+    assert set(re.findall(r'mask_type\\22: \\22(\w+)', program)) == {mask}
+
+
+@pytest.mark.parametrize('text', ['full', 'causal', 'causal & window(3)'])
+def test_the_call_equals_the_definition(text: str):
+    """The same call of JAX's function, with its own way to compute it: padding, and a row without tokens."""
+    (q, k, v), _ = inputs(20, 'grouped', batch=3)
+    mechanism, lengths = parse_mechanism(text), Lengths(np.array([20, 7, 0], np.int32))
+    given = {'query_segments': lengths, 'key_segments': lengths}
+    weights = np.cos(np.arange(q.size)).reshape(q.shape).astype(np.float32)
+
+    @jax.jit
+    def both(q: jax.Array, k: jax.Array, v: jax.Array) -> list:
+        def fused(*qkv: jax.Array) -> jax.Array:
+            return attend_fused(with_padding_zeroed(make_request(*qkv, mechanism, **given)), 'xla')
+
+        def defined(*qkv: jax.Array) -> jax.Array:
+            return attend(*qkv, mechanism, backend='reference', **given)
+
+        def weighted(form: Callable, *qkv: jax.Array) -> tuple:
+            out = form(*qkv)
+            return (out * weights).sum(), out
+
+        return [jax.grad(weighted, (1, 2, 3), has_aux=True)(form, q, k, v) for form in (fused, defined)]
+
+    ours, expected = both(q, k, v)
+    assert_close(ours, expected, gradient=True)
+
+
+@pytest.mark.lenient_promotion
+@pytest.mark.usefixtures('on_a_gpu')
+@pytest.mark.parametrize(
+    'make, attention, dropout, kernels',
+    [
+        (Encoder, 'full', 0.0, 2),
+        (Decoder, 'causal', 0.0, 2),
+        (Decoder, 'causal & window(20)', 0.0, 2),
+        (Encoder, 'full', 0.1, 0),
+    ],
+)
+def test_models_reach_the_kernel_without_asking(make: type, attention: str, dropout: float, kernels: int):
+    """In training, with rows of one text; dropout on weights stays on the backends that have it."""
+    config = ModelConfig(
+        vocab_size=30, layers=2, width=64, heads=2, max_length=L, attention=attention, dtype='bfloat16',
+        attention_dropout_rate=dropout, scan_unroll=1,
+    )  # fmt: skip
+    graph, params = nnx.split(nnx.eval_shape(lambda: make(config, rngs=nnx.Rngs(0))))
+    tokens, lengths = jax.ShapeDtypeStruct((2, L), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
+
+    def loss(params: nnx.State, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+        out = nnx.merge(graph, params)(tokens, Lengths(lengths), rng=jax.random.key(0))
+        return out.astype(jnp.float32).sum()
+
+    program = jax.jit(jax.grad(loss)).trace(params, tokens, lengths).lower(lowering_platforms=('cuda',)).as_text()
+    assert len(set(re.findall(r'custom_call @(__cudnn[\w$]+)', program))) == kernels

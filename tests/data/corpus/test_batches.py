@@ -61,7 +61,7 @@ def test_shapes_and_types(pairs):
     expected |= dict.fromkeys(('masked_positions', 'masked_tokens'), ((8, 10), np.int32))
     expected['masked_weights'] = ((8, 10), np.float32)
     if pairs != 'none':
-        expected |= {'pair_labels': ((8,), np.int32), 'pair_weights': ((8,), np.float32)}
+        expected |= dict.fromkeys(('lengths', 'pair_labels'), ((8,), np.int32)) | {'pair_weights': ((8,), np.float32)}
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == expected
 
 

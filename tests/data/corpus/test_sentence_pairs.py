@@ -217,4 +217,6 @@ def test_shapes_and_types():
     row = make_row(corpus, make_plan(corpus, 'sop'), 0)
     shapes = {name: (array.shape, array.dtype) for name, array in row.items()}
     expected = dict.fromkeys(('tokens', 'segments', 'token_types', 'positions'), ((LENGTH,), np.int32))
-    assert shapes == expected | {'pair_labels': ((), np.int32), 'pair_weights': ((), np.float32)}
+    assert shapes == expected | {name: ((), np.int32) for name in ('lengths', 'pair_labels')} | {
+        'pair_weights': ((), np.float32)
+    }
