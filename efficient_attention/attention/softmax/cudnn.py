@@ -18,6 +18,7 @@ from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request, without_padding
 
+OLDEST_GPU = 8.0  # the lowest compute capability with cuDNN's fused attention (Ampere)
 WIDEST_HEAD = 128  # largest head width that all GPUs with cuDNN's fused attention support; some GPUs support 256
 
 
@@ -26,7 +27,10 @@ def compute_attention(request: Request) -> tuple[Array, None]:
     a full, causal or causal & window pattern, with 16-bit inputs.
     """
     check_supported(request)
-    return attend_fused(request, 'cudnn'), None
+    try:
+        return attend_fused(request, 'cudnn'), None
+    except RuntimeError as error:  # JAX found no cuDNN, or one that is too old
+        raise NotImplementedError(f'cudnn cannot run here: {error}') from None
 
 
 def attend_fused(request: Request, implementation: Literal['cudnn', 'xla']) -> Array:
@@ -66,6 +70,7 @@ def check_supported(request: Request) -> None:
     is_full, width = not pattern.is_causal, request.query.shape[3]
     lacks = {
         'GPU on this machine': not device_tuning().has_cudnn,
+        f'support for GPUs of a compute capability below {OLDEST_GPU}': has_older_gpu(),
         f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
         f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
         'additive bias': request.bias is not None or request.relative is not None,
@@ -76,6 +81,12 @@ def check_supported(request: Request) -> None:
         'unequal lengths or other positions than 0, 1, ...': not is_full and not has_aligned_positions(request),
     }
     raise_unsupported('cudnn', lacks)
+
+
+def has_older_gpu() -> bool:
+    """Returns whether this process computes on an NVIDIA GPU that is too old for cuDNN's fused attention."""
+    capability = getattr(jax.local_devices()[0], 'compute_capability', None)  # only NVIDIA GPUs have one
+    return capability is not None and float(capability) < OLDEST_GPU
 
 
 def has_aligned_positions(request: Request) -> bool:

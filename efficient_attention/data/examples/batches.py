@@ -145,7 +145,8 @@ def pad_and_stack_rows(
     for row, feature in enumerate(features):
         tokens = feature.get('lengths', np.array(feature['tokens'].shape[-1]))
         batch['segments'][row][leading_slice(tokens.shape)] = np.arange(length) < tokens[..., None]
-        batch['lengths'][row, *leading_slice(tokens.shape)] = tokens
+        place: tuple[int | slice, ...] = (row, *leading_slice(tokens.shape))
+        batch['lengths'][place] = tokens
     return batch
 
 

@@ -17,6 +17,7 @@ from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.lengths import Lengths
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.request import with_padding_zeroed
+from efficient_attention.attention.softmax import cudnn
 from efficient_attention.attention.softmax.cudnn import attend_fused, check_supported, compute_attention, is_supported
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
@@ -83,6 +84,26 @@ def test_types_and_widths_are_checked():
     for q, line in [(Q.astype(jnp.float32), 'no inputs of type float32'), (Q[..., :12], 'no heads 12 wide')]:
         with pytest.raises(NotImplementedError, match=line):
             check_supported(make_request(q, q, q, parse_mechanism('full')))
+
+
+def test_a_gpu_without_cudnn_falls_back(monkeypatch: pytest.MonkeyPatch):
+    def no_cudnn() -> int:
+        raise RuntimeError('cuDNN is not detected.')
+
+    monkeypatch.setattr(fused_attention_stablehlo, 'check_cudnn_version', no_cudnn)
+    with using_platform('gpu'):
+        assert jax.eval_shape(lambda q: attend(q, q, q, parse_mechanism('full')), Q).shape == Q.shape
+        with pytest.raises(NotImplementedError, match=r'^cudnn cannot run here: cuDNN is not detected\.$'):
+            attend(Q, Q, Q, parse_mechanism('full'), backend='cudnn')
+
+
+def test_an_older_gpu_falls_back(monkeypatch: pytest.MonkeyPatch):
+    class Turing:
+        compute_capability = '7.5'
+
+    monkeypatch.setattr(cudnn.jax, 'local_devices', lambda: [Turing()])
+    with using_platform('gpu'), pytest.raises(NotImplementedError, match='no support for GPUs of a compute capability'):
+        check_supported(make_request(Q, Q, Q, parse_mechanism('full')))
 
 
 def test_a_machine_without_a_gpu_is_told():
