@@ -61,7 +61,7 @@ def main() -> None:
     pretrained = extend_positions(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
-    # The origin and the parameters are read together, because a run that still trains may replace its best checkpoint.
+    # The checkpoint's path and its parameters are read together: a run in training may replace its best checkpoint.
     origin, params = pretrained.origin() or str(options.model), pretrained.params()
     before = dataclasses.replace(pretrained, params=lambda: params)
     after = compress_model(before, options)

@@ -1,4 +1,4 @@
-"""Labels for words, fine-tuned from any checkpoint: entities (WNUT-17) or parts of speech (Universal Dependencies).
+"""Fine-tunes any checkpoint to label words: entities (WNUT-17) or parts of speech (Universal Dependencies).
 
 python train.py --config configs/finetune/tags.py:wnut17 --workdir runs/wnut17 --config.train.start_from=<checkpoint>
 

@@ -1,4 +1,4 @@
-"""GLUE tasks, fine-tuned while the weights of the layers are pruned, from a checkpoint or a fine-tuned model.
+"""Fine-tunes on GLUE tasks while pruning the layers' weights; starts from a pretrained or a fine-tuned model.
 
     python train.py --config configs/prune/glue.py:sst2_movement_3 --workdir runs/pruned \
       --config.train.start_from=checkpoints/minilm

@@ -1,4 +1,4 @@
-"""Defines `Lengths`: the segments of rows that hold one text each, followed by padding."""
+"""Defines `Lengths`: the number of tokens of each row, for batches in which a row is one text and then padding."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -279,7 +279,7 @@ def _whole_number(node: ast.expr, text: str) -> int:
 
 
 def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | int | float | bool | str:
-    """Returns the constant in a syntax tree node, or the pattern if the node is not a constant."""
+    """Returns the value of a syntax tree node: a constant, or the attention pattern that the node describes."""
     return _build_pattern(node, text) if _constant_value(node) is None else _constant(node, text)
 
 

@@ -90,7 +90,9 @@ class ModelConfig(LayerConfig):
     dense_output_bias: bool = field_read_by_tasks(*DECODING, default=True)
     # first ids of the tail clusters of a decoder's adaptive softmax; () = one ordinary softmax
     adaptive_cutoffs: tuple[int, ...] = field_read_by_tasks(*DECODING, default=())
-    adaptive_divisor: int = 1  # cluster i of the adaptive softmax has vectors of width E / divisor^i; 1 = one table
+    adaptive_divisor: int = (
+        1  # cluster i of the adaptive softmax has vectors of width E / divisor^i; divisor 1 = one table
+    )
     # positions per row whose logits the decoder's loss keeps in memory at a time; 0 = all at once
     loss_chunk: int = field_read_by_tasks(*DECODING, default=0, marks=(EXPORTED,))
 
@@ -172,7 +174,7 @@ class ModelConfig(LayerConfig):
             if one.requirements.longest:
                 field = f'model.attention {one.name}'
                 tables[field] = min(tables.get(field, one.requirements.longest), one.requirements.longest)
-        # a mechanism without positions limits only the number of keys
+        # the limit of a mechanism that reads no positions concerns only the number of keys, not of queries
         if (cross := self.cross_mechanism).requirements.longest and cross.requirements.positions:
             tables[f'model.cross_attention {cross.name}'] = cross.requirements.longest
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})

@@ -21,12 +21,12 @@ LEGEND = (
     'The number after ± is the standard deviation over seeds. `<` marks a mechanism that scores below the best '
     'baseline. `+` marks a mechanism with more than 1.1 times the parameters of full attention. `*` marks a mechanism '
     'that tested other learning rates than full attention. The column of temporary memory is what the compiler reports '
-    'for a training step with rows of full length. A mechanism has no share there if its micro-batches or its '
-    'rematerialisation differ from full attention.'
+    'for a training step with rows of full length. Its share of full attention is left out for a mechanism with other '
+    'micro-batches or rematerialisation than full attention has.'
 )
 OF_SPEED = (
-    ' Steps per second are the median of the training log. A mechanism that was trained on another machine than full '
-    'attention has no share.'
+    ' Steps per second are the median of the training log. Their share of full attention is left out for a mechanism '
+    'that was trained on another machine.'
 )
 OF_MINUTES = (
     ' The column of minutes gives the training time of one seed and, after a +, the time of the trial runs if it is '

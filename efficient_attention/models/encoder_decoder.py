@@ -193,5 +193,5 @@ class DecoderInitialState(nnx.Module):
 
 
 def project_layer_states(x_BNI: Array, kernel_NIU: Array) -> Array:
-    """Returns the product of each layer's state vectors with the layer's matrix, [B, N, U]."""
+    """Returns the state vector of each of the N layers multiplied by the layer's matrix, [B, N, U]."""
     return jnp.einsum('bni,niu->bnu', x_BNI, kernel_NIU, preferred_element_type=jnp.float32)

@@ -209,8 +209,8 @@ class FineTuningHead(nnx.Module):
         self.support = linear(config, config.width, 1, rngs, in_float32=True) if is_multi_hop else None
 
     def __call__(self, x: Float[Array, '... D'], *, rng: Array | None = None) -> dict[str, Array]:
-        """Returns the head's float32 outputs from vectors [B, D] or [B, L, D]; `FineTuningModel` explains their
-        names.
+        """Returns the head's float32 outputs from vectors [B, D] or [B, L, D]; `FineTuningModel` explains the
+        names of the outputs.
         """
         x = dropout(x, self.config.dropout_rate, rng)
         if self.inner is not None and self.outer is not None and self.norm is not None:
@@ -234,7 +234,7 @@ class LayerMix(nnx.Module):
         self.scale = nnx.Param(jnp.ones((), jnp.float32))
 
     def __call__(self, states_NBLD: Array) -> Array:
-        """Returns the weighted sum in the dtype of the hidden states; the sum is computed in float32."""
+        """Returns the weighted sum of all layers' hidden states, computed in float32, in their dtype."""
         shares_N = jax.nn.softmax(self.weights[...]) * self.scale[...]
         mixed_BLD = jnp.einsum('N,NBLD->BLD', shares_N, states_NBLD.astype(jnp.float32))
         return mixed_BLD.astype(states_NBLD.dtype)

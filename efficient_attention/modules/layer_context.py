@@ -61,7 +61,8 @@ class CompressedLayerMemory(NamedTuple):
     recent: LayerMemory
 
     def all_memory_slots(self) -> LayerMemory:
-        """Returns compressed vectors and recent tokens as one memory, in which each vector has one position."""
+        """Returns compressed vectors and recent tokens as one memory, in which a compressed vector counts as
+        one position, like a token."""
         states_BMD = jnp.concatenate([self.compressed.states_BMD, self.recent.states_BMD], axis=1)
         segments_BM = jnp.concatenate([self.compressed.segments_BM, self.recent.segments_BM], axis=1)
         return LayerMemory(shard_activations(states_BMD, 'BMD'), segments_BM)

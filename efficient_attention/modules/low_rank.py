@@ -42,7 +42,7 @@ class LowRankTable(nnx.Module):
         return self.projection(self.table(inputs))
 
     def table_vectors(self, dtype: DTypeLike) -> Float[Array, '...']:
-        """Returns all embedding vectors of the table, [V, E], in this dtype."""
+        """Returns all embedding vectors of the table, [V, E], in the dtype `dtype`."""
         return self.table.table_vectors(dtype) @ self.projection.float32_kernel().astype(dtype)
 
 

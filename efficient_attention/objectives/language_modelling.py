@@ -77,10 +77,10 @@ class LanguageModelling(Objective):
 
 
 def backward_weights(batch: Batch) -> Array:
-    """Returns the weight of the backward prediction of each token, from the tokens after it: float32 [rows, tokens -
-    1].
+    """Returns the loss weights of a backward model, which predicts each token from the tokens after it: float32 [rows,
+    tokens - 1].
 
-    It is the weight of token t + 1, or 0 if the tokens belong to different texts. A row's last token has no later token
+    The loss weight of token t is the weight of token t + 1, or 0 if the tokens belong to different texts. A row's last token has no later token
     in the row.
     """
     segments_BL = batch['segments']

@@ -30,8 +30,8 @@ def gru_step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: Sta
     (Cho et al. 2014, arXiv 1406.1078, equation 8) the reset gate multiplies the state before its product: n = tanh(W x
     + U (r h)).
     """
-    # The gates r and z come from two products, because one joint product for both gates was slower overall.
-    # With halves of a joint product the next line took eight times as long, which cost more than the product saved.
+    # Two products give the gates r and z, because one joint product for both gates was slower overall.
+    # Slicing a joint product made the next line take eight times as long, which cost more than the joint product saved.
     r, z = (jnp.tanh(0.5 * (g + u)) for g, u in zip(gates[:2], recurrent[:2], strict=True))
     n = jnp.tanh(gates[2] + (0.5 + 0.5 * r) * recurrent[2])
     return (n + (0.5 + 0.5 * z) * (states[0] - n),)

@@ -48,7 +48,7 @@ class ScanMasks(NamedTuple):
         return tuple(jnp.where(self.begins_LB[..., None], 0.0, one) for one in states)
 
     def apply_state_mask(self, state: Array) -> Array:
-        """Returns the state after state dropout, which the recurrent product reads, for one or all positions."""
+        """Returns the state of one or all positions after state dropout; the recurrent product reads the result."""
         if self.state_mask_BU is None:
             return state
         return state * (self.state_mask_BU if state.ndim == 2 else self.state_mask_BU[None])

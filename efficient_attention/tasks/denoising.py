@@ -92,7 +92,9 @@ class DenoisingTask(EncoderDecoderTask):
         if self.has_spans:
             sentinels = np.array(ids.sentinels[: self.spans], np.int32)
             return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
-        assert ids.mask is not None  # Without a mask, `checked_special_ids` has already raised InputError.
+        assert (
+            ids.mask is not None
+        )  # For a vocabulary without a mask token, `checked_special_ids` has raised InputError.
         return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property

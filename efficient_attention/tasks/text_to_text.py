@@ -66,7 +66,7 @@ class TextToTextTask(EncoderDecoderTask):
             self.fingerprint['target_tokenizer'] = hashlib.sha256(self.target_tokenizer.to_str().encode()).hexdigest()
 
     def set_up_from_config(self, config: RunConfig) -> None:
-        """Sets model, objective and the config of the pairs, without data."""
+        """Sets the task's model, objective and config of pairs from the run's config; reads no data."""
         super().set_up_from_config(config)
         self.pairs = config.pairs
 

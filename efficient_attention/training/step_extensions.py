@@ -1,5 +1,5 @@
 """Optional additions to the training step: frozen parameters, extra arrays that an objective trains, pruning, and
-running means.
+running means of the data (such as centroids).
 
 Each part may change the arrays that the model uses, the loss, or the norm of the gradients.
 """
@@ -64,7 +64,7 @@ class FrozenParams(StepExtension):
         del choice
 
         def stop_gradient_if_frozen(path: tuple[Any, ...], leaf: Array) -> Array:
-            # The path of a pruning score contains its kernel's path, so the prefix must be checked too.
+            # The path of a pruning score is a prefix and its kernel's path, so a pattern for the kernel matches it too.
             name = path_name(path)
             is_parameter = not name.startswith((f'{SCORES}/', f'{BESIDE}/'))
             is_frozen = is_parameter and any(re.search(pattern, name) for pattern in self.patterns)

@@ -76,7 +76,7 @@ class MetricsInterval:
         found = cls()
         try:
             found.steps, found.skipped, found._counted = (int(saved[name]) for name in ('steps', 'skipped', 'counted'))
-            # The sums were stored as a list, because a list keeps the order of the names.
+            # A list of (name, sum) pairs stores the sums, because a list keeps their order.
             found._sums = {str(name): float(total) for name, total in saved['sums']}
         except (KeyError, TypeError, ValueError, OverflowError):
             raise InputError(

@@ -155,7 +155,9 @@ class CheckpointWriter:
             self.remove_superseded()
 
     def raise_if_save_failed(self) -> None:
-        """Raises SaveError if the newest save failed and a failed save stops the run; does not wait."""
+        """Raises SaveError if the newest save failed, unless the run continues after failed saves. Does not wait for a
+        save in progress.
+        """
         if self._failure and self._stops_at_failure():
             raise self._failure
 

@@ -31,7 +31,7 @@ DISTIL_NAMES = {'hidden_size': 'dim', 'num_hidden_layers': 'n_layers', 'num_atte
 DISTIL_NAMES |= {'intermediate_size': 'hidden_dim'}
 LABELS = {'id2label': {0: 'no', 1: 'maybe', 2: 'yes'}, 'label2id': {'no': 0, 'maybe': 1, 'yes': 2}}
 PLACES = 6  # number of positions per row whose vocabulary logits are stored
-SEP = 3  # id of the separator token, which ends the question of BigBird
+SEP = 3  # id of the separator token, which ends the question in BigBird's input for question answering
 
 
 def rename_distilbert_fields(fields: dict[str, Any]) -> dict[str, Any]:

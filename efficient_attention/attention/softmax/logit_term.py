@@ -40,7 +40,7 @@ class LogitTerm(abc.ABC):
     @property
     @abc.abstractmethod
     def splits_by_head(self) -> bool:
-        """Whether key heads can be computed one after another; axis 1 of the term's arrays must then count the key
+        """Whether key heads can be computed one after another; axis 1 of the term's arrays must then be the axis of key
         heads.
         """
 

@@ -1,5 +1,4 @@
-"""Computes softmax attention over the tiles of one tile pass, forward and backward;
-the backward pass recomputes the weights.
+"""Computes softmax attention over a set of tiles, and its gradients, for which it recomputes the attention weights.
 
 The forward loop computes a few query tiles per step. It gathers the key tiles that each query tile visits, takes one
 softmax over them, and keeps the output and the log-sum-exp. The backward loops recompute the weights from the

@@ -138,7 +138,8 @@ class TokenClassification(Problem[TaggedSentence, TagPrediction | None]):
     def predict_from_outputs(
         self, examples: Sequence[TaggedSentence], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[TagPrediction | None]:
-        """Returns the most likely tag of each word of each sentence; None for a sentence without rows."""
+        """Returns the most likely tag of each word of each sentence; None for a sentence that was left out
+        because it is too long."""
         tags = [[self.fallback] * len(sentence.words) for sentence in examples]
         scores = [[0.0] * len(sentence.words) for sentence in examples]
         seen = set()
