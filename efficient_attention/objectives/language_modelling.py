@@ -80,8 +80,8 @@ def backward_weights(batch: Batch) -> Array:
     """Returns the loss weights of a backward model, which predicts each token from the tokens after it: float32 [rows,
     tokens - 1].
 
-    The loss weight of token t is the weight of token t + 1, or 0 if the tokens belong to different texts. A row's last token has no later token
-    in the row.
+    The loss weight of token t is the weight of token t + 1, or 0 if the tokens belong to different texts. The last
+    token of a row has no later token in the row.
     """
     segments_BL = batch['segments']
     is_one_text = (segments_BL[:, 1:] == segments_BL[:, :-1]) & (segments_BL[:, 1:] > 0)
