@@ -1,7 +1,7 @@
 """Defines `Lengths`: the number of tokens of each row, for batches in which a row is one text and then padding."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,19 +31,19 @@ class Lengths(NamedTuple):
 AnySegments = Numbers | Lengths
 
 
-def segments_and_lengths(segments: AnySegments, length: int) -> tuple[Array, Array | None]:
+def segments_and_lengths(segments: Any, length: int) -> tuple[Any, Array | None]:
     """Returns segments as an array [B, L]; and the lengths [B] if they were given as `Lengths`, else None."""
     if isinstance(segments, Lengths):
         return segments.segments(length), jnp.asarray(segments.lengths_B)
-    return segments, None  # type: ignore[return-value]  # modules pass NumPy segments on as they are
+    return segments, None
 
 
-def lengths_or_segments(segments_BL: Array, lengths_B: Array | None) -> AnySegments:
+def lengths_or_segments(segments_BL: Any, lengths_B: Any) -> Any:
     """Returns the lengths if they are known, else the segments; the reverse of `segments_and_lengths`."""
     return segments_BL if lengths_B is None else Lengths(lengths_B)
 
 
-def segments_of_batch(batch: Mapping[str, Numbers], side: str = '') -> AnySegments:
+def segments_of_batch(batch: Mapping[str, Any], side: str = '') -> Any:
     """Returns the segments of a batch: its 'lengths' if each row has one text, else its array 'segments'.
 
     `side` precedes the names of the arrays, such as 'source_'.
