@@ -19,6 +19,12 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dims=\{([\d,]*)\}')
 _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
 _WINDOW = re.compile(r'window=\{([^}]*)\}')
+# Number of matrix products [rows, heads, queries, keys] x head width in cuDNN's fused attention.
+CUDNN_PRODUCTS = {'__cudnn$fmhaSoftmax': 2, '__cudnn$fmhaSoftmaxBackward': 5}
+_CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
+_CUDNN_SHAPE = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\["?(\d+)"?,"?(\d+)"?,"?(\d+)"?,"?(\d+)"?\]')
+_CUDNN_MASK = re.compile(r'"mask_type":"(\w+)"')
+_CUDNN_WINDOW = re.compile(r'"sliding_window_length":(\d+)')
 SLICES = frozenset(('dynamic-slice', 'slice', 'gather'))
 
 
@@ -46,9 +52,12 @@ def cost_of(program: HloProgram) -> Cost:
 def flops_of(run: ExecutedInstruction) -> float:
     """Returns the FLOPs of an HLO instruction; instructions that are no matrix product or convolution count as 0.
 
-    On TPUs, the compiler writes matrix products as convolutions.
+    On TPUs, the compiler writes matrix products as convolutions. On GPUs, cuDNN's fused attention is one custom call.
     """
     instruction = run.instruction
+    target = _CUSTOM_CALL.search(instruction.attributes) if instruction.opcode == 'custom-call' else None
+    if target and target[1] in CUDNN_PRODUCTS:
+        return CUDNN_PRODUCTS[target[1]] * cudnn_product_flops(instruction, run.operand_shapes()[0].sizes[-1])
     if instruction.opcode not in ('dot', 'convolution'):
         return 0.0
     result, operands = instruction.shapes[0], run.operand_shapes()
@@ -57,6 +66,23 @@ def flops_of(run: ExecutedInstruction) -> float:
     contracted = _CONTRACTED.search(instruction.attributes)
     summed = [operands[0].sizes[int(place)] for place in contracted[1].split(',') if place] if contracted else []
     return 2.0 * math.prod(result.sizes) * math.prod(summed)
+
+
+def cudnn_product_flops(instruction: HloInstruction, width: int) -> float:
+    """Returns the FLOPs of one product of queries and keys in cuDNN's fused attention, two per multiply-add.
+
+    Pairs that a causal mask or a window excludes do not count. Padding counts, because lengths are known only at run
+    time.
+    """
+    text = instruction.attributes.replace(' ', '')
+    shape, mask, window = _CUDNN_SHAPE.search(text), _CUDNN_MASK.search(text), _CUDNN_WINDOW.search(text)
+    assert shape and mask, instruction
+    rows, heads, queries, keys = (int(size) for size in shape.groups())
+    pairs = float(queries * keys)
+    if 'CAUSAL' in mask[1]:
+        span = int(window[1]) if window and int(window[1]) else keys  # 0 = no window
+        pairs = float(np.minimum(np.arange(1, queries + 1), min(span, keys)).sum())
+    return 2.0 * rows * heads * pairs * width
 
 
 def convolution_flops(instruction: HloInstruction, result: Shape, left: Shape, kernel: Shape) -> float:

@@ -65,3 +65,30 @@ def test_products_as_convolutions(left, kernel, result, labels, flops):
 def test_places_of_a_window():
     assert convolution_pair_count({'size': '4', 'stride': '3', 'lhs_dilate': '4'}, outputs=4, inputs=4) == 4
     assert convolution_pair_count({'size': '3', 'rhs_dilate': '2'}, outputs=1, inputs=5) == 3
+
+
+CUDNN = """ENTRY %main (q: bf16[2,96,4,64]) -> bf16[2,96,4,64] {
+  %q = bf16[2,96,4,64]{3,2,1,0} parameter(0)
+  ROOT %out = bf16[2,96,4,64]{3,2,1,0} custom-call(%q, %q, %q), custom_call_target="TARGET", backend_config={CONFIG}
+}
+"""
+CONFIG = (
+    '"cudnn_fmha_backend_config":{"intermediate_tensor_shape":{"element_type":"BF16","dimensions":["2","4","96","96"]},'
+    '"mask_type":"MASK","sliding_window_length":WINDOW}'
+)
+
+
+@pytest.mark.parametrize(
+    'target, mask, window, products, pairs',
+    [
+        ('__cudnn$fmhaSoftmax', 'PADDING', 0, 2, 96 * 96),
+        ('__cudnn$fmhaSoftmaxBackward', 'NO_MASK', 0, 5, 96 * 96),
+        ('__cudnn$fmhaSoftmax', 'CAUSAL', 0, 2, 96 * 97 // 2),
+        ('__cudnn$fmhaSoftmaxBackward', 'PADDING_CAUSAL', 3, 5, 1 + 2 + 94 * 3),
+        ('another', 'CAUSAL', 0, 0, 0),
+    ],
+)
+def test_products_inside_cudnn(target: str, mask: str, window: int, products: int, pairs: int):
+    config = CONFIG.replace('MASK', mask).replace('WINDOW', str(window))
+    cost = cost_of(parse_program(CUDNN.replace('CONFIG', config).replace('TARGET', target)))
+    assert cost.flops == products * 2 * 2 * 4 * pairs * 64
