@@ -92,16 +92,16 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
     """
     if request.backend != 'auto':
         return BACKENDS[request.backend](request)
-    lacks = []
+    lacks: dict[str, str] = {}
     for name in auto_order(request):
         try:
             result = BACKENDS[name](request)
         except NotImplementedError as error:
-            lacks.append(f'{name}: {error}')
+            lacks[name] = str(error)
             continue
-        log_choice(name, pattern_text(request_pattern(request)), '; '.join(lacks))
+        log_choice(name, pattern_text(request_pattern(request)), '; '.join(lacks.values()))
         return result
-    raise NotImplementedError('; '.join(lacks))
+    raise NotImplementedError('; '.join(f'{name}: {error}' for name, error in lacks.items()))
 
 
 def auto_order(request: Request) -> list[str]:
@@ -149,4 +149,4 @@ def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:
 def log_choice(backend: str, pattern: str, lacks: str) -> None:
     """Logs once for each pattern which backend 'auto' chose, and what the backends before it lack."""
     line = 'attention: Softmax over %s runs on the %s backend%s'
-    logging.getLogger(__name__).info(line, pattern, backend, f' ({lacks})' if lacks else '')
+    logging.getLogger(__name__).info(line, pattern, backend, f'; {lacks}' if lacks else '')
