@@ -10,10 +10,9 @@ import sys
 
 from ml_collections import config_flags
 
-from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.command_line import missing_flag_error, parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
-from efficient_attention.errors import InputError
 from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
@@ -39,7 +38,7 @@ def main() -> None:
         verify_checkpoints(WORKDIR.value)
         return
     if CONFIG.value is None:  # the flag parser accepts this if --noverify follows --verify
-        raise InputError('--config is missing')
+        raise missing_flag_error('config')
     check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)

@@ -27,7 +27,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.command_line import missing_flag_error, parse_flags, run_command
 from efficient_attention.commands.flags import (
     checkpoint_from_flags,
     define_batch_size,
@@ -55,7 +55,7 @@ def main() -> None:
         score_existing_output(options)
         return
     if options.model is None:
-        raise InputError('--model is missing')
+        raise missing_flag_error('model')
     check_files(options)
     print(keep_freed_memory(), file=sys.stderr)
     from efficient_attention.inference.decoding_options import pretrained_decoding_options

@@ -15,6 +15,7 @@ from efficient_attention.processes.signal_thread import current_signal_thread
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
 # Python reports this if a user adds an argument to a config that takes none, as in configs/quickstart.py:small.
+EXAMPLES = {'config': 'configs/quickstart.py', 'workdir': 'runs/quickstart', 'model': 'runs/quickstart'}
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'
 # This pattern matches the start of the error that a config file raises if its argument is invalid.
 KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '
@@ -71,13 +72,19 @@ def parse_flags(
         values, found = parse_flag_values(arguments, required, options)
         for name, value in values.items():
             if value is None:
-                raise InputError(f'--{name} is missing')
+                raise missing_flag_error(name)
         check_positional_args(found, words)
     except InputError as error:
         if not command:
             raise
         raise InputError(f'{command}: {error}') from None
     return found
+
+
+def missing_flag_error(name: str) -> InputError:
+    """Returns the error for a required flag that was not given; for common flags it names an example."""
+    example = f', such as --{name} {EXAMPLES[name]}' if name in EXAMPLES else ''
+    return InputError(f'--{name} is missing{example}; --help lists all flags')
 
 
 def split_subcommand(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:

@@ -41,7 +41,7 @@ def test_values(known):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['--step=3'], r'^--folder is missing$'),
+        (['--step=3'], r'^--folder is missing; --help lists all flags$'),
         (['--folder=x', '--stop=3'], r"^Unknown command line flag 'stop'"),
         (['--folder=x', '--step=three'], r"^flag --step=three: 'three' is not a whole number$"),
         (['--folder=x', '--step'], r'--step'),

@@ -88,7 +88,10 @@ def test_bad_input_is_one_line(call, arguments: list[str], line: str):
 
 
 def test_an_alignment_needs_a_model_and_a_text(call):
-    assert call('alignment', 'a dog')[2] == 'error: alignment: --model is missing\n'
+    assert (
+        call('alignment', 'a dog')[2]
+        == 'error: alignment: --model is missing, such as --model runs/quickstart; --help lists all flags\n'
+    )
     code, _, err = call('alignment', '--model', 'no_such_run')
     assert code == 2 and err.startswith('error: alignment: ') and 'TEXT' in err
 
