@@ -248,8 +248,8 @@ def test_a_bad_field_is_one_line(call_here, shared, field: str, line: str):
 
 BAD_COMMANDS = {  # arguments: the line that they give
     'train.py --config=tests/training/tiny_run.py': '--workdir is missing',
-    'train.py --workdir={0}/new --verify=false': '--config is missing, such as --config configs/quickstart.py; --help ',
-    'train.py --workdir={0}/new --verify --noverify': '--config is missing, such as --config configs/quickstart.py; --help ',
+    'train.py --workdir={0}/new --verify=false': '--config is missing, such as --config configs/quickstart.py; ',
+    'train.py --workdir={0}/new --verify --noverify': '--config is missing, such as --config configs/quickstart.py; ',
     'train.py --config=none.py --workdir={0}/new': "config: No such file or directory: 'none.py'",
     'eval.py --workdir={0}': '{0}: no run there (config.json is missing)',
     'eval.py --workdir={0}/run --batch_size=two': "flag --batch_size=two: 'two' is not a whole number",

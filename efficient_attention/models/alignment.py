@@ -36,11 +36,11 @@ def cross_weights(
     if config.source_reading != 'layers':
         return source_reader_weights(decoder, tokens_BL, segments_BL, other)
     _, context = decoder.embedded(tokens_BL, segments_BL, other=other)
-    _, taps = decoder.with_layer_activations(tokens_BL, segments_BL, other=other)
+    _, activations = decoder.with_layer_activations(tokens_BL, segments_BL, other=other)
     number = range(config.layers)[layer]
     rng = fold_into_key(mechanism_rng(config, 0), number)
     context = context._replace(mechanism_rng=rng)
-    operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
+    operands = jax.tree.map(lambda leaf: leaf[number], activations.attention[CROSS_ATTENTION.name])
     options = operands.add_to_options(cross_options(config.cross_mechanism, context, CallOptions()))
     return weights_with_options(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 

@@ -26,7 +26,11 @@ from efficient_attention.errors import require
 from efficient_attention.models import recurrent_decoder_attention
 from efficient_attention.models.decoder import Decoder, check_layer_activations
 from efficient_attention.models.encoder import mechanism_rng
-from efficient_attention.models.layer_activations import LayerActivations, LayerTap, pad_and_stack_activations
+from efficient_attention.models.layer_activations import (
+    LayerActivations,
+    LayerOutputAndOperands,
+    pad_and_stack_activations,
+)
 from efficient_attention.models.layer_stack import layer_mechanisms
 from efficient_attention.modules.layer import FIXED, GROWING, STATE, initial_streams, merge_streams
 from efficient_attention.modules.layer import Kept as SubLayerKept
@@ -153,7 +157,7 @@ class CachedDecoder:
 
     def step(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
-    ) -> tuple[Array, DecodeState, list[LayerTap]]:
+    ) -> tuple[Array, DecodeState, list[LayerOutputAndOperands]]:
         """Returns the logits of the new tokens, the new decoding state and the activations of each layer.
 
         XLA removes unused activations, so they cost nothing. The arguments are the same as for `__call__`.
@@ -190,7 +194,7 @@ class CachedDecoder:
 
     def run_layers(
         self, x_BnD: Array, caches: tuple[Kept, ...], positions_Bn: Array, segments_Bn: Array
-    ) -> tuple[Array, tuple[Kept, ...], list[LayerTap]]:
+    ) -> tuple[Array, tuple[Kept, ...], list[LayerOutputAndOperands]]:
         """Returns the last layer's output for the new tokens, the caches including these tokens, and each layer's
         activations.
         """

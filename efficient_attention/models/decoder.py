@@ -25,7 +25,7 @@ from efficient_attention.modules.embedding_table import table_logits
 from efficient_attention.modules.layer import SubLayer
 from efficient_attention.modules.layer_constructors import linear, make_norm
 from efficient_attention.modules.layer_context import Context, EncodedSource, fold_into_key, make_context
-from efficient_attention.modules.memory_compression import Told
+from efficient_attention.modules.memory_compression import AuxLosses
 
 
 class DecoderOptions(TypedDict, total=False):
@@ -97,8 +97,8 @@ class Decoder(nnx.Module):
         """
         check_layer_activations(self)
         x_BLD, context = self.embedded(tokens_BL, segments, **options)
-        x_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
-        return self.normed(x_BLD, options.get('rng')), taps
+        x_BLD, activations = self.stack.with_layer_activations(x_BLD, context)
+        return self.normed(x_BLD, options.get('rng')), activations
 
     def embedded(
         self,
@@ -148,7 +148,7 @@ class Decoder(nnx.Module):
 
     def continue_with_aux_losses(
         self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
-    ) -> tuple[Array, AnyMemory, Told]:
+    ) -> tuple[Array, AnyMemory, AuxLosses]:
         """Returns the hidden states of a text segment, the memory after it, and the auxiliary layer losses as named
         sums.
 
@@ -168,8 +168,10 @@ class Decoder(nnx.Module):
         check_can_attend_to_memory(self.config)
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
-        x_BLD, memory, told = self.stack.continue_from_memory(x_BLD, segments_BL, memory, rng=fold_into_key(rng, 1))
-        return self.normed(x_BLD, rng), memory, told
+        x_BLD, memory, aux_losses = self.stack.continue_from_memory(
+            x_BLD, segments_BL, memory, rng=fold_into_key(rng, 1)
+        )
+        return self.normed(x_BLD, rng), memory, aux_losses
 
     def logits(self, hidden_BLD: Array) -> Array:
         """Returns float32 logits [B, L, V] from the final hidden states of all or some positions.

@@ -120,8 +120,8 @@ class Encoder(nnx.Module):
     ) -> tuple[Array, LayerActivations]:
         """Returns the final hidden states and the layer activations: the outputs, queries and keys of all layers."""
         x_BLD, context = self.embedded(tokens_BL, segments, **options)
-        x_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
-        return self.normed(x_BLD, options.get('rng')), taps
+        x_BLD, activations = self.stack.with_layer_activations(x_BLD, context)
+        return self.normed(x_BLD, options.get('rng')), activations
 
     def with_hidden_states(
         self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]
@@ -132,11 +132,11 @@ class Encoder(nnx.Module):
         A reversible stack stores them for the backward pass, although it normally recomputes them.
         """
         x_BLD, context = self.embedded(tokens_BL, segments, **options)
-        last_BLD, taps = self.stack.with_layer_activations(x_BLD, context)
-        states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
+        last_BLD, activations = self.stack.with_layer_activations(x_BLD, context)
+        states_NBLD = jnp.concatenate([x_BLD[None], activations.outputs_NBLD.astype(x_BLD.dtype)])
         states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
         return self.normed(last_BLD, options.get('rng')), DistillationActivations(
-            states_NBLD, taps.attention.get('attention')
+            states_NBLD, activations.attention.get('attention')
         )
 
 

@@ -107,8 +107,8 @@ class EncoderDecoder(nnx.Module):
             hidden_BLD, operands = self.decoder.hidden_and_source_operands(tokens_BL, segments, **read)
             assert operands is not None and operands.drawn_BHL is not None
             return hidden_BLD, operands.drawn_BHL.sum(axis=1)
-        hidden_BLD, taps = self.decoder.with_layer_activations(tokens_BL, segments, **read)
-        drawn_NBHL = taps.attention[CROSS_ATTENTION.name].drawn_BHL
+        hidden_BLD, activations = self.decoder.with_layer_activations(tokens_BL, segments, **read)
+        drawn_NBHL = activations.attention[CROSS_ATTENTION.name].drawn_BHL
         assert drawn_NBHL is not None
         return hidden_BLD, drawn_NBHL.sum(axis=(0, 2))
 

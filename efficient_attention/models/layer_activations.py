@@ -12,7 +12,7 @@ from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.modules.layer import Streams, merge_streams
 
 # The activations of one layer: its residual streams, and the operands of its attentions by name.
-LayerTap = tuple[Streams, dict[str, AttentionOperands]]
+LayerOutputAndOperands = tuple[Streams, dict[str, AttentionOperands]]
 
 
 class LayerActivations(NamedTuple):
@@ -43,7 +43,7 @@ class DistillationActivations(NamedTuple):
     attention: AttentionOperands | None
 
 
-def stack_layer_activations(layers: LayerTap, dtype: DTypeLike) -> LayerActivations:
+def stack_layer_activations(layers: LayerOutputAndOperands, dtype: DTypeLike) -> LayerActivations:
     """Returns the layer activations from arrays that are already stacked over the layers; outputs have the given
     dtype.
     """
@@ -51,7 +51,7 @@ def stack_layer_activations(layers: LayerTap, dtype: DTypeLike) -> LayerActivati
     return LayerActivations(merge_streams(streams, dtype), attention)
 
 
-def pad_and_stack_activations(layers: list[LayerTap], dtype: DTypeLike) -> LayerActivations:
+def pad_and_stack_activations(layers: list[LayerOutputAndOperands], dtype: DTypeLike) -> LayerActivations:
     """Returns the layer activations, stacked over the layers from a list with one entry per layer.
 
     Tables of distances may differ in length; shorter ones are padded.

@@ -18,14 +18,18 @@ from jaxtyping import Int
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.layer_activations import LayerActivations, LayerTap, stack_layer_activations
+from efficient_attention.models.layer_activations import (
+    LayerActivations,
+    LayerOutputAndOperands,
+    stack_layer_activations,
+)
 from efficient_attention.models.position_bias import PositionBias
 from efficient_attention.models.reversible import ReversibleStackSpec, run_reversible_stack
 from efficient_attention.models.segment_memory import AnyMemory, StateMemory, empty_states, first_memory
 from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, initial_streams, merge_streams
 from efficient_attention.modules.layer_context import AttentionMemory, Context, SharedTerms
 from efficient_attention.modules.learned_operands import make_learned
-from efficient_attention.modules.memory_compression import Told, sum_over_layers
+from efficient_attention.modules.memory_compression import AuxLosses, sum_over_layers
 from efficient_attention.modules.transformer_xl_distances import DistanceBiases
 from efficient_attention.recurrence.run_cell import RecurrentState
 
@@ -44,14 +48,14 @@ class LayerOutputs(NamedTuple):
     """The extra outputs of all N layers besides their hidden states, stacked over the layers.
 
     Args:
-        kept: the layers' part of the new memory; None without memory.
-        tap: the layer activations; None unless requested.
-        told: the auxiliary losses of compressed memory.
+        new_memory: the layers' part of the new memory; None without memory.
+        activations: the layer activations; None unless requested.
+        aux_losses: the auxiliary losses of compressed memory.
     """
 
-    kept: Any
-    tap: LayerTap | None
-    told: Told
+    new_memory: Any
+    activations: LayerOutputAndOperands | None
+    aux_losses: AuxLosses
 
 
 BeforeLayer = AttentionMemory | tuple[RecurrentState, ...] | None
@@ -125,7 +129,7 @@ class Stack(nnx.Module):
         return self.run(x_BLD, context, memory)[0]
 
     def run(
-        self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
+        self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, returns_activations: bool = False
     ) -> tuple[Array, LayerOutputs]:
         """Returns the last layer's output, and the extra outputs of all layers, stacked along a leading axis N.
 
@@ -137,11 +141,11 @@ class Stack(nnx.Module):
         """
         streams = initial_streams(x_BLD, is_reversible=self.config.stack == 'reversible')
         if self.is_separate:
-            streams, handed_out = self.run_unrolled_layers(streams, context, memory, is_tapped)
+            streams, handed_out = self.run_unrolled_layers(streams, context, memory, returns_activations)
             return merge_streams(streams, x_BLD.dtype), handed_out
         # Each step of the scan runs one layer. If layers alternate mechanisms, each step runs one layer per mechanism.
         graph, turns = nnx.split(self.layers)[0], self.scan_groups()
-        calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in turns.mechanisms]
+        calls = [LayerCall(mechanism, context, returns_activations, graph).apply for mechanism in turns.mechanisms]
         calls = [with_rematerialisation(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
         numbers = (self.first + jnp.arange(self.config.layers)).reshape(-1, len(calls))
         memories = None if memory is None else memory.per_layer_arrays()
@@ -162,7 +166,7 @@ class Stack(nnx.Module):
         return merge_streams(streams, x_BLD.dtype), handed_out
 
     def run_unrolled_layers(
-        self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
+        self, streams: Streams, context: Context, memory: AnyMemory | None, returns_activations: bool
     ) -> tuple[Streams, LayerOutputs]:
         """Runs the layers without a scan, from separate arrays per layer; returns the same results as `run`.
 
@@ -172,7 +176,7 @@ class Stack(nnx.Module):
         for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
             before = None if memory is None else memory.layer_memory(layer_slice(memory.per_layer_arrays(), number))
             graph, parameters = nnx.split(layers[self.config.layer_to_param_index[number]])
-            call = LayerCall(mechanism, context, is_tapped, graph)
+            call = LayerCall(mechanism, context, returns_activations, graph)
             streams, handed = call.apply(parameters, self.first + number, before, streams)
             each.append(handed)
         return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
@@ -184,20 +188,20 @@ class Stack(nnx.Module):
         """
         context = context.with_shared_terms(self.shared_terms(context.positions_BL))
         memory = None if context.other is None else first_memory(context.other)
-        x_BLD, handed_out = self.run(x_BLD, context, memory, is_tapped=True)
-        assert handed_out.tap is not None
-        return x_BLD, stack_layer_activations(handed_out.tap, x_BLD.dtype)
+        x_BLD, handed_out = self.run(x_BLD, context, memory, returns_activations=True)
+        assert handed_out.activations is not None
+        return x_BLD, stack_layer_activations(handed_out.activations, x_BLD.dtype)
 
     def with_recurrent_states(self, x_BLD: Array, context: Context) -> tuple[Array, StateMemory]:
         """Returns the last layer's output and the final states of the recurrent layers."""
         context = context.with_shared_terms(self.shared_terms(context.positions_BL))
         memory = empty_states(self.config, len(x_BLD))
         x_BLD, handed_out = self.run(x_BLD, context, memory)
-        return x_BLD, memory.next_memory(handed_out.kept, context.segments_BL)
+        return x_BLD, memory.next_memory(handed_out.new_memory, context.segments_BL)
 
     def continue_from_memory(
         self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
-    ) -> tuple[Array, AnyMemory, Told]:
+    ) -> tuple[Array, AnyMemory, AuxLosses]:
         """Returns the stack's output for the text segment after `memory`, the memory after this segment, and the
         auxiliary layer losses.
 
@@ -207,7 +211,7 @@ class Stack(nnx.Module):
         context = Context(segments_BL, positions_BL, rng).with_shared_terms(self.shared_terms())
         memory = jax.lax.stop_gradient(memory)
         x_BLD, handed_out = self.run(x_BLD, context, memory)
-        return x_BLD, memory.next_memory(handed_out.kept, segments_BL), sum_over_layers(handed_out.told)
+        return x_BLD, memory.next_memory(handed_out.new_memory, segments_BL), sum_over_layers(handed_out.aux_losses)
 
     def shared_terms(self, positions_BL: Array | None = None) -> SharedTerms:
         """Returns the attention terms that all layers share: the position bias, and arrays that the mechanism learns
@@ -272,7 +276,7 @@ class LayerCall(NamedTuple):
 
     mechanism: Mechanism
     context: Context
-    is_tapped: bool
+    returns_activations: bool
     graph: Any
 
     def apply(
@@ -283,11 +287,11 @@ class LayerCall(NamedTuple):
         context = self.context.layer_context(number, memory)
         after, operands = layer.run(streams, context, self.mechanism)
         kept: Any = operands.pop(RECURRENT.name, None)
-        told: Told = {}
+        aux_losses: AuxLosses = {}
         if isinstance(memory, AttentionMemory):
-            kept, told = layer.memory_and_aux_losses(streams[0], context, self.mechanism)
-        tap = (after, operands) if self.is_tapped else None
-        return after, LayerOutputs(None if memory is None else kept, tap, told)
+            kept, aux_losses = layer.memory_and_aux_losses(streams[0], context, self.mechanism)
+        activations = (after, operands) if self.returns_activations else None
+        return after, LayerOutputs(None if memory is None else kept, activations, aux_losses)
 
 
 def reversible_layer_branch(

@@ -90,6 +90,6 @@ class UnevenStack(nnx.Module):
         """
         outputs = []
         for stack in self.stretches:
-            x_BLD, taps = stack.with_layer_activations(x_BLD, context)
-            outputs.append(taps.outputs_NBLD)
+            x_BLD, activations = stack.with_layer_activations(x_BLD, context)
+            outputs.append(activations.outputs_NBLD)
         return x_BLD, LayerActivations(jnp.concatenate(outputs), {})

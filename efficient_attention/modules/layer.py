@@ -35,7 +35,7 @@ from efficient_attention.modules.layer_context import (
 )
 from efficient_attention.modules.memory_compression import (
     RECONSTRUCTION,
-    Told,
+    AuxLosses,
     compress,
     make_compressor,
     reconstruction_error,
@@ -248,7 +248,7 @@ class Layer(nnx.Module):
 
     def memory_and_aux_losses(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
-    ) -> tuple[tuple[Array, Array | None], Told]:
+    ) -> tuple[tuple[Array, Array | None], AuxLosses]:
         """Returns what the layer adds to the next memory (its input and compressed evicted tokens), and its auxiliary
         losses.
 

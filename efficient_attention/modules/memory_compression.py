@@ -21,7 +21,7 @@ from efficient_attention.modules.layer_context import LayerMemory
 
 Module = TypeVar('Module', bound=nnx.Module)
 # Auxiliary layer losses: named float32 sums over rows and tokens, which are added over devices and layers.
-Told = dict[str, Array]
+AuxLosses = dict[str, Array]
 RECONSTRUCTION = 'reconstruction'
 
 
@@ -119,6 +119,6 @@ def auxiliary_losses(config: LayerConfig) -> dict[str, float]:
     return {RECONSTRUCTION: config.reconstruction_weight} if is_told else {}
 
 
-def sum_over_layers(told: Told) -> Told:
+def sum_over_layers(aux_losses: AuxLosses) -> AuxLosses:
     """Returns the auxiliary layer losses, each summed over its leading layer axis."""
-    return {name: sums_N.sum(axis=0) for name, sums_N in told.items()}
+    return {name: sums_N.sum(axis=0) for name, sums_N in aux_losses.items()}

@@ -9,7 +9,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.segment_memory import AnyMemory, empty_memory
-from efficient_attention.modules.memory_compression import Told, auxiliary_losses
+from efficient_attention.modules.memory_compression import AuxLosses, auxiliary_losses
 from efficient_attention.objectives.adaptive_softmax_loss import adaptive_softmax_loss_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums, is_top_prediction, weighted_sums
@@ -29,7 +29,7 @@ class LanguageModelling(Objective):
     def __init__(self, model: ModelConfig | None = None) -> None:
         self.model = model
         self.is_two_way = model is not None and model.directions_apart
-        self.told = {} if model is None else auxiliary_losses(model)
+        self.aux_losses = {} if model is None else auxiliary_losses(model)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
         """Returns the number of tokens predicted forwards ('causal_lm') and backwards ('backward_lm').
@@ -38,11 +38,11 @@ class LanguageModelling(Objective):
         """
         weights = {'causal_lm': batch['weights'].sum()}
         weights |= {'backward_lm': backward_weights(batch).sum()} if self.is_two_way else {}
-        return weights | {term: (batch['segments'] > 0).astype(jnp.float32).sum() for term in self.told}
+        return weights | {term: (batch['segments'] > 0).astype(jnp.float32).sum() for term in self.aux_losses}
 
     def loss_factor(self, term: str) -> float:
         """Returns the configured factor of an auxiliary layer loss; 1 for other loss terms."""
-        return self.told.get(term, 1.0)
+        return self.aux_losses.get(term, 1.0)
 
     def initial_carry(self, rows: int) -> AnyMemory | None:
         """Returns an empty memory for a decoder with memory across batches; otherwise None."""
@@ -56,20 +56,20 @@ class LanguageModelling(Objective):
         `carry` is the memory before the batch. If the batch has `unigram_losses`, their sum is included. Each auxiliary
         layer loss is a separate term.
         """
-        told: Told = {}
+        aux_losses: AuxLosses = {}
         tokens_BL, segments_BL = batch['tokens'], batch['segments']
         if carry is None:
             hidden_BLD = model.hidden(tokens_BL, segments_of_batch(batch), rng=rng, step=step)
         else:
             assert isinstance(model, Decoder)  # only a decoder has memory
-            hidden_BLD, carry, told = model.continue_with_aux_losses(tokens_BL, segments_BL, carry, rng=rng)
+            hidden_BLD, carry, aux_losses = model.continue_with_aux_losses(tokens_BL, segments_BL, carry, rng=rng)
         back_BLD = None
         if self.is_two_way:
             hidden_BLD, back_BLD = jnp.split(hidden_BLD, 2, axis=-1)
         sums = next_token_loss_sums(model, hidden_BLD, batch['targets'], batch['weights'])
         if 'unigram_losses' in batch:  # Validation batches also contain a unigram model's losses on the same tokens.
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
-        of_layers = {term: {'loss': total} for term, total in told.items()}
+        of_layers = {term: {'loss': total} for term, total in aux_losses.items()}
         if back_BLD is None:
             return {'causal_lm': sums} | of_layers, carry
         back = next_token_loss_sums(model, back_BLD[:, 1:], tokens_BL[:, :-1], backward_weights(batch))

@@ -53,9 +53,9 @@ def by_segments(decoder: Decoder, tokens_BL, segments_BL, memory=None):
     hidden, each = [], []
     for start in range(0, tokens_BL.shape[1], LENGTH):
         part = slice(start, start + LENGTH)
-        out, memory, told = telling(decoder, tokens_BL[:, part], segments_BL[:, part], memory)
+        out, memory, aux_losses = telling(decoder, tokens_BL[:, part], segments_BL[:, part], memory)
         hidden.append(out)
-        each.append(told)
+        each.append(aux_losses)
     return np.concatenate(hidden, axis=1), memory, each
 
 
@@ -142,17 +142,17 @@ KINDS = {
 def test_slots_are_those_of_the_definition(kind):
     decoder = make(**PLAIN | KINDS[kind])
     tokens, segments = some_tokens(), some_segments()
-    hidden, _, told = by_segments(decoder, tokens, segments)
+    hidden, _, aux_losses = by_segments(decoder, tokens, segments)
     rows = [definition(decoder, *np.asarray((tokens[row], segments[row]))) for row in range(2)]
     is_text = np.asarray(segments) > 0
     assert_close(hidden[is_text], np.stack([row[0] for row in rows])[is_text].astype(np.float32))
     losses = rows[0][1] + rows[1][1]
     if decoder.config.reconstruction_weight:
-        assert_close(np.stack([one['reconstruction'] for one in told]), losses.astype(np.float32))
+        assert_close(np.stack([one['reconstruction'] for one in aux_losses]), losses.astype(np.float32))
         assert losses[0] == 0.0 or decoder.config.memory_length < LENGTH  # nothing has left yet
         assert (losses[1:] > 1e-3).all()
     else:
-        assert told == [{}] * SEGMENTS
+        assert aux_losses == [{}] * SEGMENTS
 
 
 IDENTITY = {'compression_rate': 1, 'compressed_length': 9, 'memory_length': 7}
@@ -180,14 +180,14 @@ def test_rate_1_with_an_identity_kernel_is_plain_memory_of_all_slots(kind, compr
         kernel = decoder.stack.layers.compressor.kernel
         kernel[...] = jax.device_put(np.broadcast_to(np.eye(SMALL['width'], dtype=np.float32), kernel.shape))
     tokens, segments = some_tokens(), some_segments()
-    hidden, memory, told = by_segments(decoder, tokens, segments)
+    hidden, memory, aux_losses = by_segments(decoder, tokens, segments)
     plain, after, _ = by_segments(decoder, tokens, segments, empty_memory_positions(decoder.config, 2, 9 + 7))
     assert isinstance(after, SegmentMemory)
     assert_close(hidden, plain)
     joined = [np.concatenate([memory.compressed.states_BNMD, memory.recent.states_BNMD], axis=2)]
     joined.append(np.concatenate([memory.compressed.segments_BM, memory.recent.segments_BM], axis=1))
     assert_close(joined, [after.states_BNMD, after.segments_BM])
-    assert all(abs(loss) < 1e-10 for one in told for loss in one.values())
+    assert all(abs(loss) < 1e-10 for one in aux_losses for loss in one.values())
 
 
 def test_separate_layers_tell_and_keep_what_stacked_ones_do():
@@ -199,8 +199,8 @@ def test_separate_layers_tell_and_keep_what_stacked_ones_do():
 
 @pytest.mark.lenient_promotion  # Flax's LayerNorm mixes the two
 def test_half_precision_slots_are_half_precision():
-    hidden, memory, told = by_segments(make(**XL | {'dtype': 'bfloat16'}), some_tokens(), some_segments())
-    assert memory.compressed.states_BNMD.dtype == jnp.bfloat16 and told[-1]['reconstruction'].dtype == jnp.float32
+    hidden, memory, aux_losses = by_segments(make(**XL | {'dtype': 'bfloat16'}), some_tokens(), some_segments())
+    assert memory.compressed.states_BNMD.dtype == jnp.bfloat16 and aux_losses[-1]['reconstruction'].dtype == jnp.float32
     assert_close(hidden, by_segments(make(**XL), some_tokens(), some_segments())[0], dtype='bfloat16', gradient=True)
 
 
@@ -248,9 +248,9 @@ def test_the_loss_of_the_compressor_moves_it_alone_and_no_other_loss_does(memory
     def losses(compressor, others):
         """The sum of all outputs of two segments in a row, and what they told."""
         model = nnx.merge(graph, compressor, others)
-        first, after, told = model.continue_with_aux_losses(tokens[:, :LENGTH], segments, memory)
+        first, after, aux_losses = model.continue_with_aux_losses(tokens[:, :LENGTH], segments, memory)
         second, _, more = model.continue_with_aux_losses(tokens[:, LENGTH : 2 * LENGTH], segments, after)
-        return (first * weights).sum() + (second * weights).sum(), told['reconstruction'] + more['reconstruction']
+        return (first * weights).sum() + (second * weights).sum(), aux_losses['reconstruction'] + more['reconstruction']
 
     @jax.jit
     def gradients(compressor, others):
@@ -285,8 +285,8 @@ def test_no_gradient_flows_into_a_memory_that_is_given():
             compressed=dataclasses.replace(memory.compressed, states_BNMD=slots),
             recent=dataclasses.replace(memory.recent, states_BNMD=recent),
         )
-        hidden, _, told = decoder.continue_with_aux_losses(tokens, segments, before)
-        return (hidden * weights).sum() + told['reconstruction']
+        hidden, _, aux_losses = decoder.continue_with_aux_losses(tokens, segments, before)
+        return (hidden * weights).sum() + aux_losses['reconstruction']
 
     run = jax.jit(jax.grad(read, argnums=(0, 1)))
     gradients = jax.device_get(run(memory.compressed.states_BNMD, memory.recent.states_BNMD))

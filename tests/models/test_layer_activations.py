@@ -65,10 +65,12 @@ def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax
     return outputs, reads, attended
 
 
-def from_operands(layer: Layer, x_BLD: jax.Array, taps: LayerActivations, number: int, stack: Stack) -> jax.Array:
+def from_operands(
+    layer: Layer, x_BLD: jax.Array, activations: LayerActivations, number: int, stack: Stack
+) -> jax.Array:
     """What a layer's attention gives by the weights of the queries and keys that were handed out."""
     mechanism = layer_mechanisms(stack.config)[number]
-    operands = jax.tree.map(lambda leaf: leaf[number], taps.attention['attention'])
+    operands = jax.tree.map(lambda leaf: leaf[number], activations.attention['attention'])
     bias = stack.shared_terms(POSITIONS).bias
     segments = {'query_segments': SEGMENTS, 'key_segments': SEGMENTS}
     weights_BHLM = attention_weights(*operands[:2], mechanism, bias=bias, relative=operands.relative, **segments)
@@ -82,13 +84,14 @@ def test_outputs_and_weights_are_those_of_layers_one_by_one(name: str):
 
     @jax.jit
     def run() -> tuple[Any, ...]:
-        out, taps = stack.with_layer_activations(X, Context(SEGMENTS, POSITIONS))
+        out, activations = stack.with_layer_activations(X, Context(SEGMENTS, POSITIONS))
         outputs, reads, attended = recomputed(stack)
         layers = [stack.parameter_layers()[number] for number in stack.config.layer_to_param_index]
         found = [
-            from_operands(*pair, taps, number, stack) for number, pair in enumerate(zip(layers, reads, strict=True))
+            from_operands(*pair, activations, number, stack)
+            for number, pair in enumerate(zip(layers, reads, strict=True))
         ]
-        return out, taps.outputs_NBLD, stack(X, Context(SEGMENTS, POSITIONS)), outputs, found, attended
+        return out, activations.outputs_NBLD, stack(X, Context(SEGMENTS, POSITIONS)), outputs, found, attended
 
     out, tapped, plain, outputs, found, attended = jax.device_get(run())
     assert_close(tapped, np.stack(outputs))
@@ -121,13 +124,13 @@ def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_seque
 
     @jax.jit
     def run() -> tuple[LayerActivations, list[jax.Array], list[jax.Array]]:
-        _, taps = stack.with_layer_activations(X, Context(SEGMENTS, POSITIONS, other=OTHER))
+        _, activations = stack.with_layer_activations(X, Context(SEGMENTS, POSITIONS, other=OTHER))
         keys = [layer.cross_attention.project_source(OTHER).key for layer in stack.parameter_layers()]
-        return taps, keys, cross_queries(stack)
+        return activations, keys, cross_queries(stack)
 
-    taps, keys, queries = run()
-    assert set(taps.attention) == {'attention', 'cross_attention'}
-    cross = taps.attention['cross_attention']
+    activations, keys, queries = run()
+    assert set(activations.attention) == {'attention', 'cross_attention'}
+    cross = activations.attention['cross_attention']
     assert_close(cross.key_BMHK, np.stack(keys))
     assert_close(cross.query_BLHK, np.stack(queries))
 
@@ -176,9 +179,9 @@ def test_pieces_from_caches_have_the_taps_of_the_whole_text(name: str):
     whole, pair, pieces = both()
     assert_close(*pair)
     for take in (
-        lambda taps: taps.outputs_NBLD,
-        lambda taps: taps.attention['attention'].query_BLHK,
-        lambda taps: taps.attention['attention'].key_BMHK,
+        lambda activations: activations.outputs_NBLD,
+        lambda activations: activations.attention['attention'].query_BLHK,
+        lambda activations: activations.attention['attention'].key_BMHK,
     ):
         assert_close(np.concatenate([take(piece) for piece in pieces], axis=2), take(whole), gradient=True)
 
@@ -189,10 +192,10 @@ def test_an_encoder_hands_out_its_stacks_taps():
 
     @jax.jit
     def run() -> tuple[jax.Array, LayerActivations, jax.Array, jax.Array]:
-        out, taps = model.with_layer_activations(TOKENS, SEGMENTS)
-        return out, taps, model(TOKENS, SEGMENTS), model.normed(taps.outputs_NBLD[-1])
+        out, activations = model.with_layer_activations(TOKENS, SEGMENTS)
+        return out, activations, model(TOKENS, SEGMENTS), model.normed(activations.outputs_NBLD[-1])
 
-    out, taps, plain, normed = run()
+    out, activations, plain, normed = run()
     assert_close(out, plain)
     assert_close(out, normed)
-    assert taps.attention['attention'].query_BLHK.shape == (2, 2, LENGTH, 2, 8)
+    assert activations.attention['attention'].query_BLHK.shape == (2, 2, LENGTH, 2, 8)

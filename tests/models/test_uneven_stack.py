@@ -73,9 +73,9 @@ def test_layers_without_heads_or_units_have_a_bias_there():
     middle, last = encoder.stack.stretches[1].layers, encoder.stack.stretches[2].layers
     assert isinstance(middle.attention, ConstantSubLayer) and isinstance(last.feed_forward, ConstantSubLayer)
     assert middle.feed_forward.up.kernel.shape == (1, 8, 12) and last.attention.query.kernel.shape == (2, 8, 4)
-    x_BLD, taps = nnx.jit(lambda encoder: encoder.with_layer_activations(TOKENS, SEGMENTS))(encoder)
-    assert taps.outputs_NBLD.shape == (5, 2, 6, 8) and taps.attention == {}
-    assert_close(np.asarray(taps.outputs_NBLD)[-1], x_BLD)
+    x_BLD, activations = nnx.jit(lambda encoder: encoder.with_layer_activations(TOKENS, SEGMENTS))(encoder)
+    assert activations.outputs_NBLD.shape == (5, 2, 6, 8) and activations.attention == {}
+    assert_close(np.asarray(activations.outputs_NBLD)[-1], x_BLD)
 
 
 def test_laid_out_for_inference_it_is_the_same():

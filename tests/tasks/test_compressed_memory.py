@@ -90,7 +90,7 @@ def test_one_device_and_one_micro_batch_make_the_same_steps_slots_and_losses(fol
     np.testing.assert_allclose(losses, on_mesh, rtol=2e-5)
     assert losses[0][2] == 0.0 and losses[1][2] > 0.0  # in the first step nothing leaves the memory
     np.testing.assert_allclose(
-        [total for total, _, _ in losses], [lm + 0.5 * told for _, lm, told in losses], rtol=1e-6
+        [total for total, _, _ in losses], [lm + 0.5 * aux_losses for _, lm, aux_losses in losses], rtol=1e-6
     )
 
 
