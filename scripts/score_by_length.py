@@ -65,7 +65,7 @@ def main() -> None:
     print(json.dumps({'metric': options.metric, 'words': options.edges, 'pairs': counts, 'scores': scores}))
     if options.output is not None:
         with atomic_file(options.output) as partial:
-            draw(scores, options.edges, options.metric).savefig(partial, format='png', dpi=150)
+            plot_figure(scores, options.edges, options.metric).savefig(partial, format='png', dpi=150)
 
 
 def define_flags() -> flags.FlagValues:
@@ -116,7 +116,7 @@ def word_accuracy(texts: Sequence[str], references: Sequence[str]) -> float:
     return right / total
 
 
-def draw(scores: dict[str, list[float | None]], edges: Sequence[int], metric: str) -> Figure:
+def plot_figure(scores: dict[str, list[float | None]], edges: Sequence[int], metric: str) -> Figure:
     """Returns a plot of scores over source length, with a line per model.
 
     From the seventh line on, colours repeat, and lines are dashed.

@@ -73,13 +73,13 @@ def main() -> None:
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
-        figure = draw(command, words, options)
+        figure = plot_figure(command, words, options)
         with atomic_file(options.output) as partial:
             figure.savefig(partial, format='png', dpi=150)
     print(options.output)
 
 
-def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
+def plot_figure(command: str, words: list[str], options: flags.FlagValues) -> Figure:
     """Draws the picture of a sub-command such as 'pattern' or 'alignment', and returns it as a matplotlib figure."""
     if command == 'alignment':
         # This import is late, because it imports the models.

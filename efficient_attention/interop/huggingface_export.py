@@ -23,6 +23,7 @@ from efficient_attention.interop.huggingface_tensor_names import FAMILIES, Huggi
 from efficient_attention.interop.int8_codes import Flat, flatten_by_path, quantize_params
 from efficient_attention.interop.low_rank_factors import multiply_factors
 from efficient_attention.interop.output_layers import with_duplicate_tensors
+from efficient_attention.interop.padded_layers import pad_layers, padded_config
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.target_token_ids import (
@@ -32,7 +33,6 @@ from efficient_attention.interop.target_token_ids import (
 )
 from efficient_attention.interop.tensor_conversion import CheckpointHeads, export_tensors, list_checkpoint_tensors
 from efficient_attention.interop.tokenizer_files import copy_tokenizer, padding_id
-from efficient_attention.interop.uneven_layers import pad_layers, padded_config
 from efficient_attention.processes.phase_log import WRITING, note_phase
 
 

@@ -18,6 +18,7 @@ from efficient_attention.interop.generation_config import read_generation_config
 from efficient_attention.interop.int8_codes import flatten_by_path, quantize_params, unflatten_paths
 from efficient_attention.interop.low_rank_factors import factor_params
 from efficient_attention.interop.output_layers import with_output_layer_fields
+from efficient_attention.interop.padded_layers import padded_config, unpad_layers
 from efficient_attention.interop.safetensors_files import SafetensorsFolder, check_tensor_files
 from efficient_attention.interop.tensor_conversion import (
     CheckpointHeads,
@@ -29,7 +30,6 @@ from efficient_attention.interop.tensor_conversion import (
 )
 from efficient_attention.interop.tokenizer_files import is_lowercase, tokenizer_file
 from efficient_attention.interop.trained_model import Pretrained
-from efficient_attention.interop.uneven_layers import padded_config, unpad_layers
 
 
 def read_folder(path: Path, values: dict[str, Any]) -> Pretrained:

@@ -15,8 +15,8 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.sparsemax.definition import Sparsemax
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.interop.padded_layers import stack_layers, with_encoder_stack
 from efficient_attention.interop.pretrained import Pretrained, check_not_quantized
-from efficient_attention.interop.uneven_layers import stack_layers, with_encoder_stack
 from efficient_attention.models.uneven_stack import equal_layer_groups
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 

@@ -196,7 +196,7 @@ def print_and_plot_report(figures: Figures, plot: Path | None) -> None:
     """Prints comparisons, scaling exponents and crossover lengths, and plots the measurements if a path is given."""
     print_report(make_report(figures))
     if plot:
-        draw(figures, plot)
+        plot_figure(figures, plot)
 
 
 def extrapolated_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
@@ -299,7 +299,7 @@ def print_report(report: dict[str, Any]) -> None:
         print(f'{name}: faster than full attention from length {length}' if length else f'{name}: never faster here')
 
 
-def draw(figures: Figures, path: Path) -> None:
+def plot_figure(figures: Figures, path: Path) -> None:
     """Plots time and peak memory against length on logarithmic axes; other libraries have dashed lines."""
     import matplotlib
 

@@ -214,7 +214,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
             yield report
         print_report(report[name])
     if options.plot:
-        draw(parts, report, options.plot)
+        plot_figure(parts, report, options.plot)
 
 
 def measure_sides_in_turns(
@@ -314,7 +314,7 @@ def print_report(report: dict[str, Any]) -> None:
         print(f'{side}: temporary memory by {report["axis"]}, from the smallest: {steps}')
 
 
-def draw(parts: dict[str, MemoryComparison], report: dict[str, Any], path: Path) -> None:
+def plot_figure(parts: dict[str, MemoryComparison], report: dict[str, Any], path: Path) -> None:
     """Plots, for each part, temporary memory (lines), resident memory (crosses) and step time against size."""
     import matplotlib
 

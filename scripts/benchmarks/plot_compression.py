@@ -40,7 +40,7 @@ def main() -> None:
     qualities = parse_scores(options.quality)
     sides = read_scored_models(Path(figures), options.length, options.rows, qualities)
     with atomic_file(output) as partial:
-        draw(sides, f'{options.rows} x {options.length} tokens', options.metric).savefig(
+        plot_figure(sides, f'{options.rows} x {options.length} tokens', options.metric).savefig(
             partial, format=output.suffix[1:], dpi=150
         )
     print(json.dumps(sides))
@@ -91,7 +91,7 @@ def read_scored_models(
     }
 
 
-def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
+def plot_figure(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
     """Returns two plots side by side: the score against the time of a call, and the score against the model's size."""
     figure = Figure(figsize=(11, 4.5), layout='constrained')
     axes = figure.subplots(1, 2, sharey=True)

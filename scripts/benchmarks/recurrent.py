@@ -97,7 +97,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
             report[part] = figures
             yield report
     if options.plot:
-        draw({part: report[part]['sides'] for part in ('lengths', 'token') if part in report}, options.plot)
+        plot_figure({part: report[part]['sides'] for part in ('lengths', 'token') if part in report}, options.plot)
 
 
 def measure_cells(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
@@ -248,7 +248,7 @@ def measure_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, An
         )
 
 
-def draw(parts: dict[str, Figures], path: Path) -> None:
+def plot_figure(parts: dict[str, Figures], path: Path) -> None:
     """Plots milliseconds against length on logarithmic axes, a panel per part; attention has dashed lines.
 
     A label has the growth exponent and the lengths from which a cell is cheaper than full and windowed attention. Rings

@@ -12,9 +12,9 @@ from efficient_attention.interop.compact_export import quantize, save_compact
 from efficient_attention.interop.huggingface_export import save_pretrained
 from efficient_attention.interop.low_rank import low_rank, ranks_for_energy
 from efficient_attention.interop.low_rank_factors import multiply_factors
+from efficient_attention.interop.padded_layers import pad_layers, padded_config
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.shrink import parameter_count, shrink
-from efficient_attention.interop.uneven_layers import pad_layers, padded_config
 from efficient_attention.models.sharding import path_name
 from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_shrink import drawn, logits, masked

@@ -5,7 +5,7 @@ import pytest
 
 from efficient_attention.data.pairs.pair_datasets import TextPair
 from scripts import score_by_length
-from scripts.score_by_length import draw, group_pairs_by_length, group_score, word_accuracy
+from scripts.score_by_length import group_pairs_by_length, group_score, plot_figure, word_accuracy
 
 PAIRS = [
     TextPair('a', 'a', ''),
@@ -33,7 +33,7 @@ def test_a_word_too_many_or_too_few_is_wrong():
 
 
 def test_each_model_has_a_line_with_gaps_where_there_are_no_pairs():
-    [axes] = draw({'one': [0.5, None], 'two': [1.0, 0.0]}, [5, 10], 'exact_match').axes
+    [axes] = plot_figure({'one': [0.5, None], 'two': [1.0, 0.0]}, [5, 10], 'exact_match').axes
     lines = {line.get_label(): np.asarray(line.get_ydata(), float) for line in axes.lines}
     np.testing.assert_array_equal(lines['one'], [0.5, np.nan])
     np.testing.assert_array_equal(lines['two'], [1.0, 0.0])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from scripts.benchmarks.plot_compression import draw, parse_scores, read_scored_models
+from scripts.benchmarks.plot_compression import parse_scores, plot_figure, read_scored_models
 from tests.scripts.called import refusal_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,7 +25,7 @@ def figures(tmp_path: Path) -> Path:
 def test_sides_with_scores_are_drawn(figures: Path):
     sides = read_scored_models(figures, 128, 32, parse_scores(['whole=86.4', 'int8=86.0', 'int8=86.2']))
     assert sides['int8'] == {'qualities': [86.0, 86.2], 'milliseconds': 598.0, 'bytes': 23_000_000}
-    left, right = draw(sides, '32 x 128 tokens', 'accuracy, %').axes
+    left, right = plot_figure(sides, '32 x 128 tokens', 'accuracy, %').axes
     assert [text.get_text() for text in left.texts] == ['whole', 'int8'] == [text.get_text() for text in right.texts]
     assert left.texts[1].xy == (598.0, pytest.approx(86.1)) and right.texts[0].xy[0] == pytest.approx(90e6 / 2**20)
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.uneven_layers import pad_layers, padded_config, unpad_layers
+from efficient_attention.interop.padded_layers import pad_layers, padded_config, unpad_layers
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.sharding import path_name
 from tests.models.test_uneven_stack import SEGMENTS, TOKENS, UNEVEN
