@@ -1,7 +1,8 @@
-"""One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference.
+"""Helpers for one cell of the table of mechanisms and call options: they make inputs, run a backend and compare the
+results with the reference.
 
-NumPy makes the inputs and `jax.device_put` their arrays: what `jax.random` draws and `jnp.asarray` converts takes a
-compiled program for each new shape.
+NumPy makes the numbers and `jax.device_put` the arrays: `jax.random` and `jnp.asarray` would compile a program for each
+new shape.
 """
 
 import dataclasses
@@ -17,22 +18,22 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from tests.tolerances import assert_close
 
-# The same program compiled in half the time; nothing here is long enough to be slow.
+# Without LLVM's optimisation a program compiles in half the time; no program here runs long enough to need it.
 QUICKLY = {'xla_backend_optimization_level': 0}
 
 
 def quick(fn: Callable) -> Callable:
-    """`fn`, compiled as a whole without much optimising."""
+    """Returns `fn` compiled as one program, with little optimisation so that it compiles fast."""
     return jax.jit(fn, compiler_options=QUICKLY)
 
 
 def slopes(scale: jax.Array, query: Any, key: Any) -> jax.Array:
-    """A bias that falls with distance, by a slope for each head."""
+    """Computes a bias on logits that falls linearly with the distance, with another slope for each head."""
     return -scale[None, :, None, None] * abs(query - key).astype(jnp.float32)
 
 
 def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, batch: int = 2, heads: int = 4) -> tuple:
-    """Arrays [B, L, H, 8] and the keyword arguments that the words of `option` add."""
+    """Returns arrays [B, L, H, 8] and the keyword arguments that the words of `option` add to a call."""
     has_more_keys = 'cross' in option or 'offset' in option or 'row' in option
     keys, groups = length + 70 * has_more_keys, (heads // 2 if 'grouped' in option else heads)
     rng = np.random.default_rng(length)
@@ -52,12 +53,12 @@ def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, b
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: jnp.dtype = jnp.float32) -> jax.Array:
-    """Normal numbers."""
+    """Returns an array of normally distributed random numbers."""
     return jax.device_put(rng.normal(size=shape).astype(dtype))
 
 
 def positions(option: str, length: int, keys: int, batch: int) -> dict[str, Any]:
-    """Queries that continue a sequence whose first 70 keys are cached, or are placed anew in each row."""
+    """Returns the position arguments: queries follow 70 cached keys, or have other positions in each batch row."""
     continued = np.arange(length, dtype=np.int32)[None] + 70
     if 'traced offset' in option:
         return {'query_positions': jax.device_put(continued)}
@@ -65,16 +66,17 @@ def positions(option: str, length: int, keys: int, batch: int) -> dict[str, Any]
         return {'query_positions': jax.device_put(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
     if 'offset' in option:
         return {'query_positions': continued}
-    if 'cross' in option:  # numbered from the same start
+    if 'cross' in option:  # Queries and keys start at the same position.
         numbers = (np.arange(count, dtype=np.int32)[None] for count in (length, keys))
         return dict(zip(('query_positions', 'key_positions'), map(jax.device_put, numbers), strict=True))
     return {}
 
 
 def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.Array]:
-    """Padding at the end of each row, with a row of nearly nothing else; or packed examples of several lengths.
+    """Returns segment arguments: rows with padding at their end, or packed rows whose texts have several lengths.
 
-    With both words the first row is packed and the second one padded.
+    Nearly all of one padded row is padding. With both words in `option` the first row is packed and the second one
+    padded.
     """
 
     def padded(row: int, count: int) -> np.ndarray:
@@ -94,7 +96,7 @@ def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.A
 
 
 def drawn_operands(mechanism: Mechanism, heads: int, width: int) -> dict[str, jax.Array]:
-    """The arrays that the mechanism learns, at some values."""
+    """Returns random values for the arrays that the mechanism learns."""
     rng = np.random.default_rng(8)
     declared = mechanism.learned_operands(heads, width)
     return {
@@ -104,14 +106,20 @@ def drawn_operands(mechanism: Mechanism, heads: int, width: int) -> dict[str, ja
 
 
 def results(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> tuple:
-    """Gradients of q, k, v, the bias and what is learned, also through the log-sum-exp; and the outputs of the call."""
+    """Returns the gradients of q, k, v, the bias and the learned operands, and the outputs of the call.
+
+    The loss also depends on the log-sum-exp.
+    """
     return results_of((backend,), text, option, *shape, tile=tile)[backend]
 
 
 def results_of(
     backends: Sequence[str], text: str, option: str, *shape: Any, tile: int | None = None
 ) -> dict[str, tuple]:
-    """As `results`, by backend: all in one program, which compiles faster than one for each."""
+    """Returns for each backend what `results` returns.
+
+    All backends run in one program, which compiles faster than one program each.
+    """
     arrays, extra = inputs(*shape[:1], option, *shape[1:])
     bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
     extra = ({'rng': jax.random.key(5)} if mechanism.randomness.always else {}) | extra
@@ -137,12 +145,15 @@ def results_of(
 
 
 def check(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> None:
-    """Outputs and gradients equal the reference's; `tile`: positions of a tile of a `Softmax`."""
+    """Checks that outputs and gradients of a backend equal the reference's.
+
+    `tile` is the number of positions in a tile of a `Softmax`.
+    """
     check_each((backend,), text, option, *shape, tile=tile)
 
 
 def check_each(backends: Sequence[str], text: str, option: str, *shape: Any, tile: int | None = None) -> None:
-    """As `check`, of several backends."""
+    """Checks that outputs and gradients of several backends equal the reference's."""
     found = results_of(('reference', *backends), text, option, *shape, tile=tile)
     expected_gradients, expected = found.pop('reference')
     gradients, outs = ({name: part[n] for name, part in found.items()} for n in (0, 1))

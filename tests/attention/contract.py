@@ -1,7 +1,7 @@
-"""Attention as the papers define it, in loops of float64 NumPy: what `attend` is compared with.
+"""Defines attention as the papers do, in loops of float64 NumPy; tests compare `attend` with these functions.
 
-Nothing here reads the library. Every function computes one row of a batch, from float64 arrays: queries [L, H, K], keys
-and values [M, G, K]. What the library draws at random (rotations, projections, what dropout keeps) is an argument.
+Nothing here uses the library. Every function computes one row of a batch, from float64 arrays: queries [L, H, K], keys
+and values [M, G, K]. What the library draws at random (rotations, projections, dropout masks) is an argument.
 """
 
 import itertools
@@ -9,21 +9,21 @@ import math
 
 import numpy as np
 
-# Of a position with itself in LSH attention: Kitaev et al. 2020, section 2; the released code's value.
+# The logit of a position with itself in LSH attention (Kitaev et al. 2020, section 2; value of the released code).
 SELF_LOGIT = -1e5
-RELU_FLOOR = 1e-3  # added to the relu features, as the released code of Choromanski et al. 2020 has it
+RELU_FLOOR = 1e-3  # This is added to relu features, as in the released code of Choromanski et al. 2020.
 
 
 def same_segment(query_segments: np.ndarray, key_segments: np.ndarray) -> np.ndarray:
-    """Booleans [L, M]: equal segments; segment 0 is padding, which neither reads nor is read."""
+    """Returns booleans [L, M]: whether query and key have the same segment; segment 0, padding, matches nothing."""
     return np.array([(key_segments == segment) & (segment != 0) for segment in query_segments])
 
 
 def scaled_logits(query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """q k / sqrt(K) as [H, L, M], Vaswani et al. 2017, arXiv 1706.03762, equation 1.
+    """Returns the logits q k / sqrt(K) as [H, L, M]: Vaswani et al. 2017, arXiv 1706.03762, equation 1.
 
-    With fewer key heads neighbouring query heads share one: Shazeer 2019, arXiv 1911.02150; Ainslie et al. 2023,
-    arXiv 2305.13245.
+    With fewer key heads, neighbouring query heads share one: Shazeer 2019, arXiv 1911.02150; Ainslie et al. 2023, arXiv
+    2305.13245.
     """
     (queries, heads, width), (keys, groups, _) = query.shape, key.shape
     logits = np.zeros((heads, queries, keys))
@@ -35,9 +35,11 @@ def scaled_logits(query: np.ndarray, key: np.ndarray) -> np.ndarray:
 def relative_term(
     query: np.ndarray, table: np.ndarray, first: int, query_positions: np.ndarray, key_positions: np.ndarray
 ) -> np.ndarray:
-    """p_i r_(i - j) / sqrt(K) as [H, L, M], Dai et al. 2019, arXiv 1901.02860, terms b and d of section 3.3.
+    """Returns the relative-position logits p_i r_(i - j) / sqrt(K) as [H, L, M]: Dai et al. 2019, arXiv 1901.02860,
+    terms b and d of section 3.3.
 
-    `table` [P, H, K] has the vectors of the distances `first`, `first` + 1, ...; farther ones take the nearest of them.
+    `table` [P, H, K] has the vectors of the distances `first`, `first` + 1, ...; a distance outside the table takes the
+    vector of the nearest distance in it.
     """
     queries, heads, width = query.shape
     term = np.zeros((heads, queries, len(key_positions)))
@@ -49,7 +51,10 @@ def relative_term(
 
 
 def softmax(logits: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [H, L, M] over the allowed keys and log-sum-exp [H, L]; zeros and -inf for a query without a key."""
+    """Returns softmax weights [H, L, M] over the allowed keys and the log-sum-exp [H, L].
+
+    A query without an allowed key has weights 0 and log-sum-exp -inf.
+    """
     weights, lse = np.zeros_like(logits), np.full(logits.shape[:2], -np.inf)
     allowed = np.broadcast_to(allowed, logits.shape)
     for place in np.ndindex(lse.shape):
@@ -61,8 +66,10 @@ def softmax(logits: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def entmax(logits: np.ndarray, allowed: np.ndarray, alpha: float) -> np.ndarray:
-    """Weights [H, L, M] of alpha-entmax over the allowed keys, by bisection: Peters et al. 2019, arXiv 1905.05702,
-    equation 10, p = max((alpha - 1) z - tau, 0)^(1 / (alpha - 1)) with the tau by which p sums to 1.
+    """Returns weights [H, L, M] of alpha-entmax over the allowed keys, found by bisection.
+
+    Peters et al. 2019, arXiv 1905.05702, equation 10: p = max((alpha - 1) z - tau, 0)^(1 / (alpha - 1)) with the tau by
+    which p sums to 1.
     """
     weights = np.zeros_like(logits)
     allowed = np.broadcast_to(allowed, logits.shape)
@@ -80,7 +87,9 @@ def entmax(logits: np.ndarray, allowed: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def hard(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Weights [H, L, M]: one on the allowed key of the largest logit (Xu et al. 2015, arXiv 1502.03044)."""
+    """Returns weights [H, L, M] that are 1 on the allowed key of the largest logit (Xu et al. 2015, arXiv
+    1502.03044).
+    """
     weights = np.zeros_like(logits)
     allowed = np.broadcast_to(allowed, logits.shape)
     for place in np.ndindex(logits.shape[:2]):
@@ -91,7 +100,9 @@ def hard(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
 
 
 def synthesized(kind: str, query: np.ndarray, key: np.ndarray, learned: dict[str, np.ndarray]) -> np.ndarray:
-    """Logits [H, L, M] at positions 0, 1, ...: Tay et al. 2020, arXiv 2005.00743, equations 2, 5, 6 and 8."""
+    """Returns Synthesizer logits [H, L, M] at positions 0, 1, ...: Tay et al. 2020, arXiv 2005.00743, equations 2, 5, 6
+    and 8.
+    """
     (queries, heads, width), keys = query.shape, len(key)
     logits = np.zeros((heads, queries, keys))
     for h, i in itertools.product(range(heads), range(queries)):
@@ -109,9 +120,11 @@ def synthesized(kind: str, query: np.ndarray, key: np.ndarray, learned: dict[str
 def local_p(
     logits: np.ndarray, centres: np.ndarray, segments: np.ndarray, places: np.ndarray, radius: int
 ) -> np.ndarray:
-    """Weights [H, L, M] of one row: Luong et al. 2015, arXiv 1508.04025, equations 9 and 10, sigma = D / 2.
+    """Returns local-p weights [H, L, M] of one row: Luong et al. 2015, arXiv 1508.04025, equations 9 and 10, with sigma
+    = D / 2.
 
-    `centres` [L, H] are sigmoid(v tanh(W h)), `segments` [L] and [M] those of queries and keys, `places` [M].
+    `centres` [L, H] are sigmoid(v tanh(W h)), `segments` the segments of queries [L] and of keys [M], `places` [M] the
+    places of keys in their text.
     """
     weights, sigma = np.zeros_like(logits), radius / 2.0
     for h, i in itertools.product(range(logits.shape[0]), range(logits.shape[1])):
@@ -124,12 +137,12 @@ def local_p(
 
 
 def dropped(weights: np.ndarray, keep: np.ndarray, rate: float) -> np.ndarray:
-    """Weights after dropout, Srivastava et al. 2014 (JMLR 15): what is kept is divided by the share that is kept."""
+    """Returns weights after dropout (Srivastava et al. 2014, JMLR 15): kept weights are divided by the kept share."""
     return weights * keep / (1.0 - rate)
 
 
 def mixed(weights: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Outputs [L, H, K]: each query's weighted sum of values."""
+    """Returns outputs [L, H, K]: each query's weighted sum of values."""
     (heads, queries, _), groups = weights.shape, value.shape[1]
     out = np.zeros((queries, heads, value.shape[2]))
     for h, i in itertools.product(range(heads), range(queries)):
@@ -141,7 +154,10 @@ def mixed(weights: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 def lsh_buckets(query: np.ndarray, rotations: list[np.ndarray]) -> np.ndarray:
-    """[L]: argmax [x R; -x R] for each x of [L, K]; with several R [K, b / 2] the digits of a number, lowest first."""
+    """Returns the LSH bucket [L] of each x in [L, K]: the argmax of [x R; -x R].
+
+    Several rotations R [K, b / 2] give the digits of one number, lowest digit first.
+    """
     numbers, base = np.zeros(len(query), int), 1
     for rotation in rotations:
         numbers += base * np.array([np.argmax(np.concatenate([x @ rotation, -(x @ rotation)])) for x in query])
@@ -159,11 +175,11 @@ def lsh_weights(
     within_buckets: bool = False,
     deduplicate: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [L, L] and log-sum-exp [L] of one head's queries [L, K]: a list of keys for each query and round.
+    """Returns weights [L, L] and log-sum-exp [L] of LSH attention for one head's queries [L, K].
 
-    Keys are the queries at unit length, logits q k without another factor. A round sorts by (segment, bucket,
-    position), padding last, and cuts into chunks of `size`; a query reads its chunk and the one before it, the first
-    chunk the last one.
+    The code lists the keys of each query over all rounds. Keys are the queries at unit length; logits are q k without
+    another factor. A round sorts positions by (segment, bucket, position) with padding last, and cuts them into chunks
+    of `size`. A query reads its chunk and the chunk before it; the chunk before the first one is the last one.
     """
     length = len(query)
     found: list[list[int]] = [[] for _ in range(length)]
@@ -189,7 +205,7 @@ def lsh_weights(
 
 
 def unit(x: np.ndarray) -> np.ndarray:
-    """x / |x|, zeros for zeros."""
+    """Returns x / |x|, and zeros for a vector of zeros."""
     return x / (np.linalg.norm(x) or 1.0)
 
 
@@ -197,7 +213,9 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def favor_features(x: np.ndarray, projection: np.ndarray, kernel: str) -> np.ndarray:
-    """Positive features [..., R] of x [..., K] (equation 5 with x / K^(1/4)), or the generalised ones of relu."""
+    """Returns FAVOR features [..., R] of x [..., K]: positive ones (equation 5 with x / K^(1/4)), or those of the relu
+    kernel.
+    """
     if kernel == 'relu':
         return np.maximum(x @ projection.T, 0.0) + RELU_FLOOR
     x = x / x.shape[-1] ** 0.25
@@ -207,19 +225,26 @@ def favor_features(x: np.ndarray, projection: np.ndarray, kernel: str) -> np.nda
 def favor_weights(
     query: np.ndarray, key: np.ndarray, projection: np.ndarray, kernel: str, allowed: np.ndarray
 ) -> np.ndarray:
-    """The implicit matrix [H, L, M]: products of features, divided by their sum over the allowed keys (equation 4)."""
+    """Returns FAVOR's implicit weights [H, L, M]: products of features, divided by their sum over the allowed keys
+    (equation 4).
+    """
     of_queries, of_keys = (favor_features(x, projection, kernel) for x in (query, key))
     return normalised_products(of_queries, of_keys, allowed)
 
 
 def linear_weights(query: np.ndarray, key: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """The same of the features elu(x) + 1: Katharopoulos et al. 2020, arXiv 2006.16236, equations 4, 5 and 7."""
+    """Returns weights [H, L, M] of linear attention with features elu(x) + 1.
+
+    Katharopoulos et al. 2020, arXiv 2006.16236, equations 4, 5 and 7.
+    """
     of_queries, of_keys = (np.where(x > 0, x + 1.0, np.exp(np.minimum(x, 0.0))) for x in (query, key))
     return normalised_products(of_queries, of_keys, allowed)
 
 
 def cosine_weights(query: np.ndarray, key: np.ndarray, length: int, allowed: np.ndarray) -> np.ndarray:
-    """[H, L, M]: relu(q) relu(k) cos(pi (i - j) / 2 N) over their sum (Qin et al. 2022, arXiv 2202.08791)."""
+    """Returns weights [H, L, M]: relu(q) relu(k) cos(pi (i - j) / 2 N), divided by their sum over keys (Qin et al.
+    2022, arXiv 2202.08791).
+    """
     (queries, heads, _), keys = query.shape, len(key)
     weights = np.zeros((heads, queries, keys))
     for h, i in itertools.product(range(heads), range(queries)):
@@ -231,7 +256,7 @@ def cosine_weights(query: np.ndarray, key: np.ndarray, length: int, allowed: np.
 
 
 def normalised_products(of_queries: np.ndarray, of_keys: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """[H, L, M] from features [L, H, R] and [M, G, R]: each query's products divided by their sum."""
+    """Returns weights [H, L, M] from features [L, H, R] and [M, G, R]: each query's products, divided by their sum."""
     (queries, heads, _), (keys, groups, _) = of_queries.shape, of_keys.shape
     weights = np.zeros((heads, queries, keys))
     for h, i in itertools.product(range(heads), range(queries)):

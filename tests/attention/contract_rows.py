@@ -1,6 +1,7 @@
-"""The contract of mechanisms that read a row as a whole, as contract.py: one row in loops of float64 NumPy.
+"""Defines mechanisms whose weights depend on the whole row, such as Linformer, for one row in loops of float64 NumPy.
 
-`valid` [M] and `asks` [L] say which keys are tokens and which queries are; the others have zeros in their places.
+Tests compare `attend` with these functions, as with those of contract.py. `valid` [M] and `asks` [L] say which keys and
+which queries are tokens; weights of the others are zero.
 """
 
 import itertools
@@ -15,7 +16,9 @@ from tests.attention.contract import softmax
 def linformer_weights(
     query: np.ndarray, key: np.ndarray, mixtures: tuple[np.ndarray, np.ndarray], asks: np.ndarray, valid: np.ndarray
 ) -> np.ndarray:
-    """[H, L, M]: Wang et al. 2020, arXiv 2006.04768, equation 7, with E and F [1 or H, R, N], N at least M."""
+    """Returns Linformer's weights [H, L, M]: Wang et al. 2020, arXiv 2006.04768, equation 7, with E and F [1 or H, R,
+    N], N at least M.
+    """
     (queries, heads, width), (keys, groups, _) = query.shape, key.shape
     weights = np.zeros((heads, queries, keys))
     for h in range(heads):
@@ -29,7 +32,10 @@ def linformer_weights(
 
 
 def landmarks(x: np.ndarray, valid: np.ndarray, count: int) -> list[np.ndarray | None]:
-    """Means of the valid tokens from number floor(j n / m) to before floor((j + 1) n / m) of n, None without any."""
+    """Returns `count` landmarks: landmark j is the mean of valid tokens floor(j n / m) to floor((j + 1) n / m) - 1.
+
+    n is the number of valid tokens and m is `count`. A landmark without tokens is None.
+    """
     tokens = x[valid]
     found: list[np.ndarray | None] = []
     for j in range(count):
@@ -39,7 +45,9 @@ def landmarks(x: np.ndarray, valid: np.ndarray, count: int) -> list[np.ndarray |
 
 
 def softmax_of(queries: list, keys: list, width: int) -> np.ndarray:
-    """Weights of vectors over vectors; those that are None have zeros, as rows and as columns."""
+    """Returns softmax weights of query vectors over key vectors; a vector that is None has zeros in its row or
+    column.
+    """
     weights = np.zeros((len(queries), len(keys)))
     there = [j for j, key in enumerate(keys) if key is not None]
     for i, query in enumerate(queries):
@@ -51,7 +59,9 @@ def softmax_of(queries: list, keys: list, width: int) -> np.ndarray:
 
 
 def iterated_inverse(matrix: np.ndarray, iterations: int) -> np.ndarray:
-    """Z of Xiong et al. 2021, arXiv 2102.03902, equation 13, from A^T / (|A|_1 |A|_inf)."""
+    """Returns Z, the approximate inverse of Xiong et al. 2021, arXiv 2102.03902, equation 13, starting from A^T /
+    (|A|_1 |A|_inf).
+    """
     size = np.linalg.norm(matrix, 1) * np.linalg.norm(matrix, np.inf)
     inverse, one = matrix.T / (size or 1.0), np.eye(len(matrix))
     for _ in range(iterations):
@@ -70,7 +80,9 @@ def nystrom_weights(
     iterations: int,
     convolution: np.ndarray | None = None,
 ) -> np.ndarray:
-    """[H, L, M]: equation 14 of the same, plus a convolution [H, W] of values over places."""
+    """Returns Nystrom weights [H, L, M]: equation 14 of Xiong et al. 2021, plus a convolution [H, W] of the values
+    along the row.
+    """
     (queries, heads, width), (keys, groups, _) = query.shape, key.shape
     weights = np.zeros((heads, queries, keys))
     for h in range(heads):
@@ -91,7 +103,9 @@ def nystrom_weights(
 def induced_weights(
     query: np.ndarray, key: np.ndarray, points: np.ndarray, asks: np.ndarray, valid: np.ndarray
 ) -> np.ndarray:
-    """[H, L, M]: points [H, P, K] read the keys, queries read the points (Lee et al. 2019, arXiv 1810.00825)."""
+    """Returns weights [H, L, M]: points [H, P, K] read the keys, and queries read the points (Lee et al. 2019, arXiv
+    1810.00825).
+    """
     (queries, heads, width), (keys, groups, _) = query.shape, key.shape
     weights = np.zeros((heads, queries, keys))
     if not valid.any():
@@ -108,10 +122,11 @@ def induced_weights(
 
 
 def sinkhorn_shares(logits: np.ndarray, there: np.ndarray, iterations: int, *, causal: bool) -> np.ndarray:
-    """S [n, n] of Tay et al. 2020, arXiv 2002.11296, section 3.1.2: rows and columns divided by their sums, in turn.
+    """Returns S [n, n] of Tay et al. 2020, arXiv 2002.11296, section 3.1.2: rows and columns are divided by their sums,
+    in turn.
 
-    Causal: row i divided by its sum over blocks before i. Blocks that are not `there` have zeros, as rows, unless
-    it is causal, and as columns.
+    Causal: row i is divided by its sum over the blocks before i. Blocks that are not `there` have zero columns, and
+    zero rows too unless the attention is causal.
     """
     count = len(logits)
     allowed = [[bool(there[j]) and (j < i if causal else bool(there[i])) for j in range(count)] for i in range(count)]
@@ -133,10 +148,10 @@ def sinkhorn_weights(
     options: Any,
     noise: np.ndarray | None = None,
 ) -> np.ndarray:
-    """[H, L, M]: the same, equations 1 to 5; `sort` [H, K, N], noise [H, n, n] of the logits.
+    """Returns Sinkhorn weights [H, L, M]: Tay et al. 2020, arXiv 2002.11296, equations 1 to 5.
 
-    A query reads what is listed for it: tokens of its block, and for each slot of a sorted block a mix of the tokens
-    that the row's blocks have there.
+    `sort` is [H, K, N], and `noise` [H, n, n] is added to the logits of the sorting. A query reads the tokens of its
+    own block. It also reads each slot of a sorted block: a mix of the tokens that the row's blocks have at this slot.
     """
     (length, heads, width), groups, size = query.shape, key.shape[1], options.block
     weights, count, tokens = np.zeros((heads, length, length)), -(-length // size), np.eye(length)
@@ -166,7 +181,9 @@ def sinkhorn_weights(
 
 
 def sorted_slots(shares: np.ndarray, valid: np.ndarray, size: int) -> list[np.ndarray]:
-    """For each slot of a place of the sorted row that mixes any token, the shares [M] of tokens in it, summing to 1."""
+    """Returns for each slot of a sorted block the shares [M] of the tokens mixed in it; shares sum to 1, empty slots
+    are left out.
+    """
     slots = []
     for s in range(size):
         mix = np.zeros(len(valid))
@@ -179,13 +196,15 @@ def sorted_slots(shares: np.ndarray, valid: np.ndarray, size: int) -> list[np.nd
 
 
 def layer_norm(x: np.ndarray) -> np.ndarray:
-    """(x - mean) / deviation of each vector, Ba et al. 2016, arXiv 1607.06450, without scale or bias."""
+    """Returns (x - mean) / deviation of each vector, without scale or bias: Ba et al. 2016, arXiv 1607.06450."""
     x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
 
 
 def nearest_places(x: np.ndarray, centroids: np.ndarray, is_token: np.ndarray, size: int) -> list[list[np.ndarray]]:
-    """For each head and each of its centroids the places of the `size` tokens [L, H, K] with the largest product."""
+    """Returns for each head and centroid the places of the `size` tokens [L, H, K] whose product with the centroid is
+    largest.
+    """
     found = []
     for h, centroids_of_head in enumerate(centroids):
         tokens = np.flatnonzero(is_token)
@@ -203,10 +222,10 @@ def routing_weights(
     *,
     options: Any,
 ) -> np.ndarray:
-    """[H, L, M] of Roy et al. 2020, arXiv 2003.05997, algorithm 1, of local heads first; `allowed` [L, M].
+    """Returns routing weights [H, L, M]: Roy et al. 2020, arXiv 2003.05997, algorithm 1; the first heads are local.
 
-    `members` are the queries and the keys that each centroid of the other heads takes. A query's results in its
-    clusters are averaged, over those where it may read any key.
+    `allowed` is [L, M]. `members` are the queries and the keys that each centroid of the other heads takes. A query in
+    several clusters gets the mean of its results over the clusters where it may read any key.
     """
     (length, heads, width), groups = query.shape, key.shape[1]
     weights, places = np.zeros((heads, length, length)), np.arange(length)
@@ -228,7 +247,10 @@ def routing_weights(
 
 
 def routing_statistics(vectors: list[np.ndarray], centroids: np.ndarray) -> np.ndarray:
-    """[H, C, K + 1]: sums of the unit vectors [H][tokens, K] that each centroid is the nearest to, and their number."""
+    """Returns [H, C, K + 1]: for each centroid the sum of the unit vectors nearest to it, and their number.
+
+    The unit vectors are [H][tokens, K].
+    """
     heads, clusters, width = centroids.shape
     sums = np.zeros((heads, clusters, width + 1))
     for h, tokens in enumerate(vectors):

@@ -1,4 +1,6 @@
-"""Checks that tests of several mechanisms share: the definition, size of arrays, 16 bits, dropout."""
+"""Checks that tests of several mechanisms share: equality with the definition, sizes of arrays, bfloat16 and
+dropout.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,15 +17,15 @@ from tests.attention.cells import drawn_operands, inputs, quick
 from tests.tolerances import assert_close
 
 STEPS = (1e-6, -1e-6)
-# The weights [H, L, M] of one row in float64: from the mechanism, query and key [L, H, K], what it has learned, and
-# which tokens are no padding.
+# A function from mechanism, query and key [L, H, K], learned operands and the mask of tokens
+# to the weights [H, L, M] of one row in float64.
 Weights = Callable[[Any, np.ndarray, np.ndarray, dict[str, np.ndarray], np.ndarray], np.ndarray]
 
 
 def check_definition(text: str, length: int, weights: Weights) -> None:
-    """A padded row's output and the gradient of each of its operands.
+    """Checks a padded row's output and the gradient of each operand against the definition.
 
-    Of one head; at 65 positions of two, with what each learns for itself.
+    The row has one head; at 65 positions it has two, whose learned operands differ.
     """
     heads = 2 if length == 65 else 1
     mechanism, valid = parse_mechanism(text), np.arange(length) < max(1, length - 2)
@@ -53,9 +55,11 @@ def check_slopes(
     turn: np.ndarray,
     gradients: Sequence[jax.Array],
 ) -> None:
-    """Each operand's gradient of the sum of outputs times `turn`, along a direction: a difference of definitions.
+    """Checks the gradient of the sum of outputs times `turn` for each operand, by a finite difference of the
+    definition.
 
-    Along normal numbers a wrong part of a gradient moves the slope by about its norm, so that is what it is held to.
+    The difference is taken along a random direction. There a wrong part of a gradient moves the slope by about its
+    norm, so the tolerance is a share of the norm.
     """
     for n, (operand, gradient) in enumerate(zip(exact, gradients, strict=True)):
         move = np.random.default_rng(n).normal(size=operand.shape)
@@ -67,7 +71,7 @@ def check_slopes(
 
 
 def gradient_of(text: str, length: int) -> tuple[Callable, tuple]:
-    """The gradient of a forward pass of 2 heads of 16, and the shapes of what it takes."""
+    """Returns the gradient function of a forward pass with 2 heads of width 16, and the shapes of its arguments."""
     mechanism = parse_mechanism(text)
     x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
     learned = jax.eval_shape(lambda: drawn_operands(mechanism, 2, 16))
@@ -79,20 +83,22 @@ def gradient_of(text: str, length: int) -> tuple[Callable, tuple]:
 
 
 def largest_array(text: str, length: int) -> int:
-    """Elements of the largest array of a forward and backward pass, 2 heads of 16, those of its loops included."""
+    """Returns the elements of the largest array in a forward and backward pass with 2 heads of width 16, loops
+    included.
+    """
     gradient, shapes = gradient_of(text, length)
     return largest(jax.make_jaxpr(gradient)(*shapes).jaxpr)
 
 
 def temporary_bytes(text: str, length: int) -> int:
-    """What the compiled program of a forward and backward pass keeps beside its operands and results."""
+    """Returns the bytes that a compiled forward and backward pass needs besides its operands and results."""
     gradient, shapes = gradient_of(text, length)
     program = jax.jit(gradient, compiler_options={'xla_backend_optimization_level': 0}).lower(*shapes).compile()
     return program.memory_analysis().temp_size_in_bytes
 
 
 def largest(jaxpr: Any) -> int:
-    """The size of the largest array in a program, those of its loops included."""
+    """Returns the number of elements of the largest array in a program, including arrays in its loops."""
     sizes = [0]
     for equation in jaxpr.eqns:
         sizes += [variable.aval.size for variable in equation.outvars]
@@ -102,7 +108,7 @@ def largest(jaxpr: Any) -> int:
 
 
 def check_bfloat16(text: str) -> None:
-    """16-bit inputs give 16-bit outputs near the float32 reference of the same numbers."""
+    """Checks that 16-bit inputs give 16-bit outputs near the float32 reference of the same numbers."""
     mechanism = parse_mechanism(text)
     call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8))
 
@@ -116,7 +122,7 @@ def check_bfloat16(text: str) -> None:
 
 
 def check_dropout(text: str) -> None:
-    """Dropout changes the output, and leaves its mean over many keys as it is without."""
+    """Checks that dropout changes the output, and that the mean of many draws is the output without dropout."""
     mechanism = parse_mechanism(text)
     call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8))
 

@@ -1,8 +1,8 @@
-"""The table of mechanisms that are no pattern and options of a call: what is served, and how the rest is refused."""
+"""Tables of mechanisms other than `Softmax` with options of a call: which are supported, and how others are refused."""
 
-# By mechanism, causal and not, a word of the blocked backend's
-# refusal, or None where it equals the reference.
-# Padding alone, without dropout, is in test_registry.py, and at every length in test_definitions.py.
+# For each option: a word of the refusal by the blocked backend,
+# or None where the result equals the reference.
+# Padding without other options and without dropout is in test_registry.py, and at every length in test_definitions.py.
 LSH_CELLS = {
     'bias': 'lsh has no bias',
     'key bias': 'lsh has no bias',
@@ -24,12 +24,12 @@ OTHER_POSITIONS = 'favor has no causal form for other positions than 0, 1'
 MECHANISM_CELLS = {
     'lsh(8, 2)': LSH_CELLS | {'padding segments lse': None, 'dropout': None},
     'lsh(8, 2, causal=True)': LSH_CELLS | {'padding segments dropout lse': None},
-    # Rows of one segment and padding take another way than packed ones.
+    # Rows of one segment and padding use another code path than packed rows.
     'favor(8)': FAVOR_CELLS | {'padding': None, 'cross': None, 'offset': None},
     'favor(8, causal=True, chunk=8)': FAVOR_CELLS
     | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
 }
-# Packed rows of heads of their own, of each kind, are in test_registry.py.
+# Packed rows of ungrouped heads, of each kind, are in test_registry.py.
 LINEAR_CELLS = dict.fromkeys(('cross', 'offset')) | {
     'dropout': 'linear has no dropout on weights',
     'lse': 'linear has no log-sum-exp',
@@ -44,7 +44,8 @@ MECHANISM_CELLS |= {
     },
     "linear('cos', 19)": {'plain': 'linear has no support for 20 positions, only for up to 19'},
 }
-ROW_CELLS = dict.fromkeys(('cross grouped', 'grouped', 'offset', 'row positions'))  # these read no positions
+# These mechanisms read no positions.
+ROW_CELLS = dict.fromkeys(('cross grouped', 'grouped', 'offset', 'row positions'))
 ROW_CELLS |= dict.fromkeys(('bias', 'key bias', 'function bias'), r'\w+ has no additive bias')
 ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
 MECHANISM_CELLS |= {
@@ -78,7 +79,7 @@ MECHANISM_CELLS |= {
     'routing(4, 6, local_heads=2, window=4)': ROUTING_CELLS | {'padding dropout grouped': None},
     'routing(4, 6, local_heads=1, window=30, causal=True)': ROUTING_CELLS | {'dropout': None},
 }
-# Kinds differ in their logits alone, which depend on positions and heads.
+# The kinds differ only in their logits, which depend on positions and heads.
 PACKED, CONTINUED, PLACED = (
     dict.fromkeys([option])
     for option in (

@@ -1,4 +1,4 @@
-"""Random patterns for property tests: expressions of every primitive with small sizes."""
+"""Makes random patterns for property tests: expressions of every primitive with small sizes."""
 
 from hypothesis import strategies as st
 
@@ -28,13 +28,13 @@ PRIMITIVES: list[st.SearchStrategy[Pattern]] = [
     st.builds(GlobalTokens, st.integers(1, 4), st.integers(0, 3)),
     st.builds(GlobalTokens, st.just(0), st.integers(1, 3)),
     st.builds(RandomTiles, st.integers(1, 3), SMALL, st.integers(0, 99), st.integers(-1, 1), st.integers(0, 1)),
-    # Made beforehand: beartype picks at random which numbers of a tuple it checks, and Hypothesis forbids that.
+    # Patterns are made beforehand: beartype checks random elements of tuples, and Hypothesis forbids randomness.
     st.sampled_from([ListedTiles(size, pairs) for size in (1, 4, 9) for pairs in ((0, 2), (1, 0, 1, 1, 3, 2))]),
 ]
 
 
 def combine(patterns: st.SearchStrategy[Pattern]) -> st.SearchStrategy[Pattern]:
-    """Pairs of patterns joined by `&`, `|` or `-`."""
+    """Returns random pairs of patterns that are joined by `&`, `|` or `-`."""
     joins = st.sampled_from([lambda a, b: a & b, lambda a, b: a | b, lambda a, b: a - b])
     return st.builds(lambda join, left, right: join(left, right), joins, patterns, patterns)
 

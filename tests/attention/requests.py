@@ -1,4 +1,4 @@
-"""Requests as `attend` makes them of its keyword arguments."""
+"""Makes requests from keyword arguments, as `attend` does."""
 
 from typing import Any
 
@@ -10,5 +10,5 @@ from efficient_attention.attention.request import CallOptions, Request
 
 
 def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, **keywords: Any) -> Request:
-    """The checked request of `attend` with these arguments."""
+    """Returns the checked request that `attend` makes of these arguments."""
     return attend.make_request(query, key, value, mechanism, CallOptions(**keywords))

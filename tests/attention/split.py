@@ -1,4 +1,4 @@
-"""Calls of `attend` on rows that are split over devices, compared with the same calls on one device."""
+"""Compares calls of `attend` on rows that are split over devices with the same calls on one device."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ def numbers(rng: np.random.Generator, *shape: int) -> jax.Array:
 
 
 def vectors(length: int, memory: int = 0, batch: int = 2, heads: int = 2, groups: int = 2) -> tuple[jax.Array, ...]:
-    """Query, key and value; the keys are `memory` more."""
+    """Returns query, key and value; there are `memory` more keys than queries."""
     rng = np.random.default_rng(0)
     keys = (batch, memory + length, groups, 4)
     return numbers(rng, batch, length, heads, 4), numbers(rng, *keys), numbers(rng, *keys)
 
 
 def packed(length: int) -> jax.Array:
-    """Segments [2, L]: texts that begin and end in the midst of a device's share, and padding."""
+    """Returns segments [2, L]: texts that begin and end in the middle of a device's share, and padding."""
     places = np.arange(length)
     rows = (
         np.digitize(places, [length // 3, length // 2 + 1, length - 2]),
@@ -38,7 +38,7 @@ def packed(length: int) -> jax.Array:
 def assert_split_equals_whole(
     mesh: MeshConfig, mechanism: Mechanism, inputs: tuple, terms: Any = (None, None), **options: Any
 ) -> None:
-    """Output, log-sum-exp where there is one, and gradients of inputs and terms (bias, relative)."""
+    """Checks output, log-sum-exp where the mechanism has one, and gradients of inputs and terms (bias, relative)."""
     count = mesh.data * mesh.sequence * mesh.tensor
     has_lse = mechanism.capabilities.has_logits
 
@@ -54,5 +54,6 @@ def assert_split_equals_whole(
     split = jax.jit(using_mesh(make_mesh(mesh, jax.devices()[:count]))(both))
     actual, expected = (jax.tree.leaves(compiled(inputs, terms)) for compiled in (split, jax.jit(both)))
     for left, right in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)  # stricter than the table: sums are reordered
+        # This is stricter than tests/tolerances.py, because sums are only reordered.
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
     assert_close(actual, expected)

@@ -1,4 +1,4 @@
-"""`attend`: each backend equals the reference, or refuses; the contract on masks, empty rows, dropout and errors."""
+"""Tests `attend`: each backend equals the reference or refuses; also masks, empty rows, dropout and errors."""
 
 import functools
 import itertools
@@ -19,20 +19,21 @@ from tests.attention.cells import check, check_each, inputs, quick, results
 from tests.attention.mechanism_cells import DISTRIBUTIONS, MECHANISM_CELLS
 from tests.tolerances import assert_close
 
-HERE = [name for name in BACKENDS if name != 'cudnn']  # that needs a GPU: test_cudnn.py
+HERE = [name for name in BACKENDS if name != 'cudnn']  # cuDNN needs a GPU; test_cudnn.py tests it.
 OTHERS = [name for name in HERE if name != 'reference']
-TILE = 16  # positions: tables with many rows at short lengths
-# Each adds one thing to a call; what they add is in `cells.inputs`.
+TILE = 16  # Tiles of 16 positions give tables with many rows at short lengths.
+# Each option adds one argument or property to a call; `cells.inputs` has the details.
 OPTIONS = ('plain', 'padding', 'segments', 'bias', 'key bias', 'function bias', 'dropout', 'cross', 'grouped', 'lse')
 OPTIONS += ('offset', 'traced offset', 'row positions')
-WITHOUT_ORDER = ('plain', 'padding', 'cross', 'lse')  # where full attention takes another way than causal
-# Cells that a backend does not serve, and a word of its refusal; every other cell equals the reference.
+# With these options full attention uses another code path than causal attention.
+WITHOUT_ORDER = ('plain', 'padding', 'cross', 'lse')
+# Calls that a backend does not support, with a word of its refusal; every other call equals the reference.
 REFUSED = {
     ('jax_nn', 'dropout'): 'no attention dropout',
     ('jax_nn', 'lse'): 'log-sum-exp',
     ('jax_nn', 'function bias'): 'no bias as a function',
 }
-# Several at once, so that a few programs cover their interplay on every pattern.
+# Several options at once, so that a few programs cover their interplay on every pattern.
 TOGETHER = ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
 PATTERNS = (
     'causal & window(9)',
@@ -49,7 +50,7 @@ MIXED = ('sparse_strided(24)', 'causal & bigbird(16, 1)', 'per_head(causal & win
 
 
 def cells(*pairs: tuple[str, str], fast: tuple[str, ...] = ('plain',)) -> list:
-    """Parameters (text, option), those with one of the options in `fast` marked as such."""
+    """Returns parameters (text, option); those with one of the options in `fast` are marked as fast."""
     return [pytest.param(*pair, marks=[pytest.mark.fast] * (pair[1] in fast)) for pair in pairs]
 
 
@@ -57,7 +58,7 @@ def cells(*pairs: tuple[str, str], fast: tuple[str, ...] = ('plain',)) -> list:
     'text, option', cells(*(('causal', option) for option in OPTIONS), *(('full', option) for option in WITHOUT_ORDER))
 )
 def test_backends_equal_the_reference_or_refuse(text: str, option: str):
-    """Forward and all gradients, in each option; a refusal names what is missing."""
+    """Outputs and all gradients are compared for each option; a refusal names the missing feature."""
     for backend, refused in REFUSED:
         if refused == option:
             with pytest.raises(NotImplementedError, match=f'{backend}.*{REFUSED[backend, option]}'):
@@ -73,7 +74,9 @@ def test_backends_equal_the_reference_or_refuse(text: str, option: str):
     ),
 )
 def test_mechanism_equals_the_reference_or_refuses(text: str, option: str):
-    """Forward and all gradients of what is no pattern, with the same hashes and features; 'auto' refuses as well."""
+    """Mechanisms that are no pattern give equal outputs and gradients with the same hashes and features; 'auto' refuses
+    the same.
+    """
     refusal = MECHANISM_CELLS[text][option]
     if refusal is None:
         check('blocked', text, option, 20)
@@ -105,7 +108,7 @@ def test_synthesizers_run_on_the_backends_of_softmax():
 
 @pytest.mark.parametrize('number, text', list(enumerate(PATTERNS)))
 def test_every_pattern_on_tiles(number: int, text: str):
-    """Each pattern with some of the options together, at a length that fills no tile."""
+    """Each pattern is tested with several options together, at a length that is no multiple of the tile."""
     check_together(text, TOGETHER[number % 3])
 
 
@@ -115,7 +118,7 @@ def test_patterns_of_several_passes_or_schedules_on_tiles(text: str, option: str
 
 
 def test_queries_that_fill_up_a_tile_read_nothing():
-    """Their position is 0, where this pattern reads keys that no query of their tile does."""
+    """Their position is 0, where this pattern reads keys that no real query of their tile reads."""
     check('blocked', 'random_tiles(2, 16)', 'offset', 70, tile=TILE)
 
 
@@ -127,7 +130,10 @@ def test_every_pattern_with_every_option_on_tiles(text: str, option: str):
 
 
 def check_together(text: str, option: str) -> None:
-    """Equal to the reference, but for a bias function where each head has tiles of its own, which is refused."""
+    """Checks equality with the reference.
+
+    A bias function is refused instead where the heads have different tiles.
+    """
     if 'function bias' in option and ('random' in text or 'bigbird' in text):
         with pytest.raises(NotImplementedError, match='bias function together with tiles that differ by head'):
             results('blocked', text, option, 70, tile=TILE)
@@ -171,10 +177,12 @@ def test_the_reference_has_forward_mode_derivatives(text: str):
     assert_close(*both(query, change), gradient=True)
 
 
-@pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
+@pytest.mark.lenient_promotion  # The backward pass of jax.nn mixes dtypes.
 @pytest.mark.parametrize('backends, text', [(HERE, 'causal'), (['blocked'], 'sparse_strided(9)')])
 def test_bfloat16_stays_near_the_float32_reference(backends: list[str], text: str):
-    """Outputs, and gradients where they are ours, from inputs that are rounded to bfloat16."""
+    """Checks outputs from inputs rounded to bfloat16, and gradients of the backends whose backward pass this project
+    writes.
+    """
     arrays, extra = inputs(65, 'padding', jnp.bfloat16)
 
     def total(arrays: tuple, backend: str) -> tuple:
@@ -184,7 +192,7 @@ def test_bfloat16_stays_near_the_float32_reference(backends: list[str], text: st
     @quick
     def both(arrays: tuple) -> tuple:
         differentiate, rounded = jax.grad(total, has_aux=True), {}
-        for backend in backends:  # gradients of the others are JAX's own
+        for backend in backends:  # The gradients of other backends are JAX's own.
             is_ours = backend in ('reference', 'blocked')
             gradients, out = differentiate(arrays, backend) if is_ours else ((), total(arrays, backend)[1])
             rounded[backend] = out, *gradients
@@ -205,7 +213,7 @@ def assert_near(rounded: np.ndarray, exact: np.ndarray) -> None:
 @pytest.mark.parametrize('length', [1, 130])
 @pytest.mark.parametrize('text', ['causal', 'lsh(16, 2)', 'favor(8)'])
 def test_bfloat16_stays_near_the_float32_reference_at_other_lengths(text: str, length: int):
-    """Outputs of each mechanism, with buckets and features of the same rounded inputs."""
+    """Checks outputs of each mechanism, with buckets and features of the same rounded inputs."""
     mechanism = parse_mechanism(text)
     arrays, extra = inputs(length, 'padding', jnp.bfloat16)
     extra |= {'rng': jax.random.key(5)} if mechanism.randomness.always else {}
@@ -235,7 +243,7 @@ def test_reference_equals_a_loop_over_queries():
         np.testing.assert_allclose(out[b, i, h], weights @ v[b, : i + 1, h] / weights.sum(), atol=1e-5)
 
 
-@pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
+@pytest.mark.lenient_promotion  # The backward pass of jax.nn mixes dtypes.
 @pytest.mark.parametrize('dtype, backends', [(jnp.float32, HERE), (jnp.bfloat16, ['blocked', 'jax_nn'])])
 def test_a_query_without_keys_gives_zeros_and_zero_gradients(dtype: jnp.dtype, backends: list[str]):
     segments = np.array([[0] * 7, [1] * 5 + [0] * 2], np.int32)
@@ -383,7 +391,7 @@ def test_weights_refuse_what_would_change_nothing(option: str):
 
 @pytest.mark.parametrize('backend', HERE)
 def test_float64_has_the_error_of_float32(backend: str):
-    """As docs/attention.md says: the dtype of a result is no promise of its digits."""
+    """As docs/attention.md says, a float64 result is not more precise than a float32 one."""
     q = np.random.default_rng(0).normal(size=(1, 12, 2, 8))
     expected = contract.mixed(contract.softmax(contract.scaled_logits(q[0], q[0]), np.tri(12) > 0)[0], q[0])
     with jax.enable_x64(True):

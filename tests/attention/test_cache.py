@@ -1,4 +1,4 @@
-"""Caches: outputs equal the dense definition for every pattern, however they are cut into pieces."""
+"""Tests caches: outputs equal the dense definition for every pattern, however the tokens are cut into pieces."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ def spec_of(text: str, length: int = LENGTH) -> CacheSpec:
 
 @functools.cache
 def arrays(dtype: str = 'float32') -> list[jax.Array]:
-    """Query, key and value of two rows, two query heads a key head."""
+    """Returns query, key and value of two rows, with two query heads for each key head."""
     rng = np.random.default_rng(0)
     return [jax.device_put(rng.normal(size=(2, LENGTH, heads, 8)).astype(np.dtype(dtype))) for heads in (4, 2, 2)]
 
@@ -54,7 +54,7 @@ ONES = jax.device_put(np.ones((2, LENGTH), np.int32))
 def in_pieces(
     spec: CacheSpec, piece: int, *new: jax.Array, bias: Any = None, relative: Relative | None = None
 ) -> tuple[jax.Array, caching.Cache]:
-    """The outputs of all tokens of `new`, read `piece` at a time, and the cache after."""
+    """Returns the outputs of all tokens in `new`, read `piece` at a time, and the final cache."""
 
     def cut(x: jax.Array) -> jax.Array:
         return x.reshape(len(x), -1, piece, *x.shape[2:]).swapaxes(0, 1)
@@ -72,7 +72,7 @@ def in_pieces(
 
 
 CASES = [(1, text) for text in ('causal', 'causal & window(0)', 'sparse_fixed(8, 2)', FAVORS[0])]
-# Four patterns at once, for a head each.
+# Each of these patterns combines several patterns, one for each head.
 CASES += [(12, f'per_head({", ".join(texts)})') for texts in (PATTERNS[1:5], PATTERNS[5:9], PATTERNS[10:14])]
 CASES += [(12, text) for text in ('causal & block(6, 1)', PATTERNS[-1], FAVORS[1])]
 
@@ -85,7 +85,7 @@ def test_pieces_equal_all_at_once(piece: int, text: str):
 def in_pieces_and_at_once(
     spec: CacheSpec, piece: int, segments: np.ndarray | None = None, **options: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """The outputs of all tokens, by the cache and by the reference."""
+    """Returns the outputs of all tokens, by the cache and by the reference."""
     both = {} if segments is None else {'query_segments': segments, 'key_segments': segments}
 
     @quick
@@ -98,7 +98,7 @@ def in_pieces_and_at_once(
 
 @pytest.mark.parametrize('text', ['causal & window(5)', 'sparse_fixed(8, 2)', FAVORS[0]])
 def test_segments_and_padding_are_honoured(text: str):
-    """Packed texts, padding between, before and behind them, in the places that they have in the row."""
+    """Rows hold packed texts, with padding between, before and after them."""
     starts = np.array([[0, 17, 20, 44], [5, 21, 29, 40]])[:, :, None]
     segments = np.array([0, 1, 0, 2, 0], np.int32)[(np.arange(LENGTH) >= starts).sum(axis=1)]
     out, expected = in_pieces_and_at_once(spec_of(text), 6, segments)
@@ -107,7 +107,7 @@ def test_segments_and_padding_are_honoured(text: str):
 
 
 def slopes(query: jax.Array, key: jax.Array) -> jax.Array:
-    """A bias for each head, by the positions of both."""
+    """Computes a bias for each head from the positions of query and key."""
     rates = jnp.asarray([0.1, 0.2, 0.4, 0.8])[None, :, None, None]
     return rates * (key - query).astype(jnp.float32) + jnp.sin(query.astype(jnp.float32) + key.astype(jnp.float32))
 
@@ -134,7 +134,7 @@ def relative_term() -> Relative:
 
 @pytest.mark.parametrize('text', ['causal & window(5)', FAVORS[0], 'linear(causal=True)'])
 def test_rows_of_a_cache_are_taken_in_any_order(text: str):
-    """What all rows share, such as the random rows of FAVOR, is left as it is."""
+    """State that all rows share, such as FAVOR's random projection, stays unchanged."""
     spec, rows = spec_of(text), jnp.asarray([1, 1, 0])
     new = NewTokens(*arrays(), POSITIONS, ONES)
 
@@ -154,7 +154,9 @@ def test_rows_of_a_cache_are_taken_in_any_order(text: str):
     [('causal', 'bfloat16'), *((text, 'float32') for text in ('causal & window(3)', 'sparse_fixed(4, 1)', FAVORS[0]))],
 )
 def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype: str):
-    """As if the caches of all were copied: two prompts of unequal lengths, three hypotheses each, in random order."""
+    """The outputs equal those with copied caches: two prompts of unequal length, three hypotheses each, in random
+    order.
+    """
     spec, segments = spec_of(text), np.ones((2, LENGTH), np.int32)
     segments[1, 10:12] = 0
     rng = np.random.default_rng(0)

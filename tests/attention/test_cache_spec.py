@@ -1,4 +1,4 @@
-"""What can be decoded token by token, and one line for what cannot."""
+"""Tests which mechanisms can be decoded token by token, and the error for the others."""
 
 import pytest
 

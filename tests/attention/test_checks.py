@@ -1,6 +1,6 @@
-"""Arguments that do not fit are refused in one line, for every mechanism and backend alike.
+"""Tests that bad arguments are refused in one line, for every mechanism and backend.
 
-The functions are called without the run-time type checks of the test suite, as users call them.
+The functions are called without the test suite's run-time type checks, as users call them.
 """
 
 import inspect
@@ -26,12 +26,12 @@ RNG = jax.random.key(0)
 
 
 def ones(shape: tuple, dtype: Any = np.float32) -> jax.Array:
-    """Without a program that is compiled for each shape."""
+    """Returns an array of ones, without compiling a program for each shape."""
     return jnp.asarray(np.ones(shape, dtype))
 
 
 def plain(function):
-    """The function without what the suite's import hook has put around it."""
+    """Returns the function without the wrapper that the test suite's import hook adds."""
     return inspect.unwrap(function)
 
 
@@ -66,7 +66,7 @@ def test_learned_arrays_have_names():
 def test_lsh_takes_one_array_as_query_and_key():
     check, q = plain(request_checks.check_vectors), ones((B, L, H, K))
     check(q, q, q, LSH())
-    check(q, q + 0, q, LSH())  # known to be equal
+    check(q, q + 0, q, LSH())  # The key is another array, but its values are known and equal.
     with pytest.raises(ValueError, match='its keys are its queries; pass one array as query and key'):
         check(q, 2 * q, q, LSH())
     with pytest.raises(ValueError, match='its keys are its queries'):
@@ -113,7 +113,7 @@ def test_segments_that_are_not_known_yet_are_taken_as_they_are():
 
 
 class OnAccelerator:
-    """Known segments on a device whose values are not to be fetched."""
+    """A stand-in for segments on an accelerator, whose values must not be fetched."""
 
     dtype, shape, is_fully_addressable = np.dtype(np.int32), (B, L), True
 

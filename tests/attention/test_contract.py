@@ -1,4 +1,6 @@
-"""The reference, which every backend is compared with, against the papers' definitions in float64 NumPy."""
+"""Tests the reference backend, with which every backend is compared, against the papers' definitions in float64
+NumPy.
+"""
 
 import functools
 from collections.abc import Callable
@@ -40,7 +42,7 @@ def normal(seed: int, *shape: int, scale: float = 1.0) -> jax.Array:
 
 
 def arrays(keys: int = L, groups: int = H) -> tuple[jax.Array, ...]:
-    """Query [B, L, H, K], key and value [B, M, G, K], whose logits differ by several units."""
+    """Returns query [B, L, H, K], key and value [B, M, G, K], whose logits differ by several units."""
     query, key = normal(0, B, L, H, K, scale=1.5), normal(1, B, keys, groups, K, scale=1.5)
     return query, key, normal(2, B, keys, groups, K)
 
@@ -58,7 +60,10 @@ def row_of(row: int, *values: Any) -> list[np.ndarray]:
 
 
 def assert_same(result: Any, expected: tuple[np.ndarray, np.ndarray]) -> None:
-    """Outputs and log-sum-exps; that of a query without a key is the library's finite stand-in for -inf."""
+    """Checks outputs and log-sum-exps.
+
+    The library has a finite number instead of -inf for a query without a key.
+    """
     out, lse = expected
     assert_close(result[0], out)
     assert_close(result[1], np.where(np.isfinite(lse), lse, MASKED))
@@ -72,7 +77,7 @@ def by_row(define: Callable[[int], tuple[np.ndarray, ...]]) -> tuple[np.ndarray,
 
 
 def drawn(pattern: RandomTiles, keys: int) -> list[paper.Reads]:
-    """The tiles that the library drew for each head."""
+    """Returns the tiles that the library drew for each head."""
     pattern = pattern.for_key_count(keys)
     chosen = [np.argwhere(pattern.for_head(head, H).chosen_key_tiles()) for head in range(H)]
     return [paper.tiles(pattern.size, {(int(a), int(b)) for a, b in pairs}) for pairs in chosen]
@@ -106,7 +111,7 @@ PATTERNS: dict[str, paper.Reads] = {
     'full - window(1)': paper.without(paper.full(), paper.window(1)),
     'listed_tiles(4, 0, 1, 2, 2)': paper.tiles(4, {(0, 1), (2, 2)}),
 }
-# What differs by head: from the number of keys to what each head reads.
+# Patterns that differ by head: from the number of keys to the pattern of each head.
 BY_HEAD: dict[str, Callable[[int], list[paper.Reads]]] = {
     'random_tiles(2, 3)': lambda keys: drawn(RandomTiles(2, 3), keys),
     'bigbird(3, 1)': bigbird,
@@ -140,7 +145,7 @@ def test_attention_over_patterns(text: str):
 
 @functools.cache
 def over_patterns() -> dict[str, tuple]:
-    """The reference's output and log-sum-exp of each pattern, all in one program."""
+    """Returns the reference's output and log-sum-exp for each pattern, computed in one program."""
 
     @quick
     def run(*arrays: jax.Array) -> dict[str, tuple]:
@@ -150,15 +155,15 @@ def over_patterns() -> dict[str, tuple]:
 
 
 def reference(text: str, **options: Any) -> Callable:
-    """The reference's output and log-sum-exp of query, key and value."""
+    """Returns the function from query, key and value to the reference's output and log-sum-exp."""
     return functools.partial(attend, mechanism=parse_mechanism(text), backend='reference', return_lse=True, **options)
 
 
 # ---- options of softmax attention ----
 
 SLOPES = np.array([0.5, 0.25, 0.125, 0.0625], np.float32)
-WIDER = 5  # keys more than queries where queries continue a text
-# Each option alone, and several together; every cell is causal.
+WIDER = 5  # So many more keys than queries exist where queries continue a text.
+# Each option by itself, then several together; every cell is causal.
 OPTIONS = ['plain', 'segments', 'bias', 'key bias', 'function bias', 'relative', 'dropout', 'one key head']
 OPTIONS += ['two key heads', 'offset', 'row positions', 'row positions, relative']
 OPTIONS += [
@@ -168,12 +173,12 @@ OPTIONS += [
 
 
 def slope_bias(query: Any, key: Any) -> jax.Array:
-    """ALiBi (Press et al. 2021, arXiv 2108.12409): a penalty in proportion to the distance."""
+    """Computes the bias of ALiBi (Press et al. 2021, arXiv 2108.12409): a penalty in proportion to the distance."""
     return -jnp.asarray(SLOPES)[None, :, None, None] * (query - key).astype(jnp.float32)
 
 
 class Options:
-    """What the words of a cell add to the call, and what they mean."""
+    """The arguments that the words of a cell add to the call, and the logits and masks that they define."""
 
     def __init__(self, text: str) -> None:
         self.words = text.split(', ')
@@ -183,7 +188,7 @@ class Options:
         self.key_positions = np.arange(self.keys)
         self.query_positions = np.arange(L)[None].repeat(B, 0) + self.keys - L
         if 'row positions' in self.words:
-            self.query_positions[1] -= 9  # some of these queries come before every key
+            self.query_positions[1] -= 9  # Some of these queries come before every key.
         segments = np.pad(PACKED, ((0, 0), (self.keys - L, 0)), constant_values=3)
         self.segments = segment_arguments(segments[:, self.keys - L :], segments)
         self.bias = {'bias': normal(3, B, H, L, self.keys), 'key bias': normal(4, B, 1, 1, self.keys)}
@@ -191,7 +196,7 @@ class Options:
         self.rate = 0.3 * ('dropout' in self.words)
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `attend`."""
+        """Returns the keyword arguments of `attend`."""
         given: dict[str, Any] = {'query_positions': self.query_positions.astype(np.int32)}
         given |= self.segments if 'segments' in self.words else {}
         for word in {'bias', 'key bias', 'function bias'} & set(self.words):
@@ -200,7 +205,7 @@ class Options:
         return given | ({'dropout_rate': self.rate, 'rng': RNG} if self.rate else {})
 
     def logits(self, row: int) -> np.ndarray:
-        """[H, L, M] of one row with all that is added to them."""
+        """Returns the logits [H, L, M] of one row, with all terms that are added to them."""
         logits = contract.scaled_logits(*row_of(row, *self.arrays[:2]))
         places = self.query_positions[row], self.key_positions
         for word, bias in self.bias.items():
@@ -213,7 +218,7 @@ class Options:
         return logits
 
     def allowed(self, row: int) -> np.ndarray:
-        """Causal, and within segments where there are any; [H, L, M]."""
+        """Returns the mask [H, L, M]: causal, and within segments where the cell has segments."""
         allowed = paper.readable([paper.causal()] * H, self.query_positions[row], self.key_positions)
         if 'segments' in self.words:
             allowed &= contract.same_segment(*(np.asarray(x)[row] for x in self.segments.values()))
@@ -222,7 +227,7 @@ class Options:
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
 def kept(key: jax.Array, rate: float, *sizes: int) -> jax.Array:
-    """What dropout keeps of all rows."""
+    """Returns the dropout mask of all rows."""
     return dropout_keep_mask(key, rate, B, *map(jnp.arange, sizes))
 
 
@@ -240,7 +245,9 @@ def test_every_option_of_softmax_attention(text: str):
 
 
 def test_cells_hold_queries_without_keys_and_distances_beyond_the_table():
-    """What the cells above would not notice if their arrays left it out."""
+    """Checks that the arrays of the cells above contain these rare cases, which the cells themselves would not
+    notice.
+    """
     packed, continued = Options('segments'), Options('row positions')
     assert (~packed.allowed(0).any(-1)).any() and (~continued.allowed(1).any(-1)).any()
     distances = packed.query_positions[0][:, None] - packed.key_positions
@@ -253,7 +260,7 @@ def test_cells_hold_queries_without_keys_and_distances_beyond_the_table():
 
 
 def test_dropout_keeps_its_share_of_the_weights_and_scales_them():
-    """Values that name the key show each weight; what is kept is not looked up in the library."""
+    """Values that identify their key show each weight, so that the test needs no mask of the library."""
     q, k = normal(0, 1, 64, 2, 64), normal(1, 1, 64, 2, 64)
     names = np.broadcast_to(np.eye(64, dtype=np.float32)[None, :, None], k.shape)
     out, _ = quick(reference('full', dropout_rate=0.3, dropout_rng=RNG))(q, k, names)
@@ -310,7 +317,7 @@ def test_merging_parts_is_softmax_over_their_union():
 
 
 def lsh_defined(q: np.ndarray, v: np.ndarray, segments: np.ndarray, mechanism: LSH, keep: np.ndarray, rate: float):
-    """Outputs and log-sum-exps of all rows, with the rotations that the library draws."""
+    """Returns the definition's outputs and log-sum-exps of all rows, with the rotations that the library draws."""
     buckets = mechanism.buckets or 2 * max(1, q.shape[1] // mechanism.bucket_size)
     draw = functools.partial(hashing.draw_rotations, RNG, buckets, mechanism.rounds, H, K)
     rotations = exactly(*jax.jit(draw)())
@@ -344,7 +351,7 @@ LSH_CELLS = {
 
 @pytest.mark.parametrize('cell', LSH_CELLS)
 def test_lsh(cell: str):
-    """A query of zeros is in it, and rows whose segments are in no order."""
+    """The inputs have a query of zeros, and rows whose segments are in no order."""
     mechanism, is_packed, rate = LSH_CELLS[cell]
     q, _, v = map(np.array, arrays())
     q[0, 6, 1] = 0.0
@@ -369,7 +376,7 @@ FAVOR_CELLS = {
 
 @pytest.mark.parametrize('cell', FAVOR_CELLS)
 def test_favor(cell: str):
-    """The definition and the linear form: features that no float32 holds, and denominators near 0, are among them."""
+    """Tests the definition and the linear form, also with features outside float32's range and denominators near 0."""
     mechanism, groups, is_packed, scale = FAVOR_CELLS[cell]
     q, k, v = map(np.asarray, arrays(groups=groups))
     q, k = np.float32(scale) * q, np.float32(scale) * k
@@ -390,9 +397,9 @@ def test_favor(cell: str):
         ]
     )
     (expected,) = by_row(define)
-    # Logarithms of features are beyond 100 where vectors are longest, and their rounding is one of the weights: 1.6e-5
-    # off, relative to 1 + |value|, measured on a CPU with AVX-512, which leaves another processor no room in 2e-5. The
-    # other cells are at most 3.5e-6 off.
+    # Logarithms of features exceed 100 where vectors are longest, and their rounding is an error of the weights:
+    # 1.6e-5 relative to 1 + |value|, measured on a CPU with AVX-512, too near to a limit of 2e-5 for other CPUs.
+    # The errors of the other cells are at most 3.5e-6.
     for out in run(q, k, v):
         assert_close(out, expected, gradient=cell == 'long vectors')
 

@@ -1,4 +1,4 @@
-"""The count of multiply-adds against the products in the traced programs."""
+"""Tests the formulas for multiply-adds against the products in the traced programs."""
 
 import math
 from typing import Any
@@ -17,7 +17,10 @@ HEADS, WIDTH = 2, 64
 
 
 def traced_products(jaxpr: Any) -> int:
-    """Multiply-adds of all products in a program, loops by their length; of branches the least, as is taken mostly."""
+    """Returns the multiply-adds of all products in a program.
+
+    Loops count by their length; of the branches of a condition the cheapest counts, because it is usually taken.
+    """
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == 'dot_general':
@@ -32,7 +35,7 @@ def traced_products(jaxpr: Any) -> int:
 
 
 def both_counts(text: str, length: int) -> tuple[int, int]:
-    """By formula, and of the blocked backend's forward pass."""
+    """Returns the multiply-adds by formula, and those of the blocked backend's forward pass."""
     mechanism = parse_mechanism(text)
     array = jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), jnp.float32)
     rng = jax.eval_shape(lambda: jax.random.key(0))

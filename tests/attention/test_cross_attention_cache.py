@@ -1,4 +1,4 @@
-"""Keys that stay the same: what is kept of them gives the output of `attend`, for any number of rows of queries."""
+"""Tests cross-attention to fixed keys: their cache gives the output of `attend`, for any number of query rows."""
 
 from typing import Any
 

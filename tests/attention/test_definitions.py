@@ -1,4 +1,6 @@
-"""Mechanisms with few tests of their own against float64 definitions, at every length; what they have in common."""
+"""Tests mechanisms with few tests of their own against float64 definitions, at every length, and their common
+properties.
+"""
 
 import functools
 import itertools
@@ -14,15 +16,15 @@ from tests.attention import contract, contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
 from tests.attention.implementation_checks import check_bfloat16, check_definition, largest_array, temporary_bytes
 
-# A token, below a block of 64 and below 40 landmarks, a block, one above, several and one above. Linear attention has
-# chunks of 128 where it is causal, and none otherwise; of synthesizers two kinds show the blocks that all have.
+# One token; less than a block of 64 and than 40 landmarks; one block; one token more; several blocks and one token.
+# Causal linear attention has chunks of 128. Two kinds of synthesizer show the blocks that all kinds have.
 LENGTHS = (1, 7, 64, 65, 1025)
 AT_THREE_LENGTHS = ('linear(', "synthesizer('factorized'", "synthesizer('random+dot'")
 Arrays = dict[str, np.ndarray]
 
 
 def of_pairs(mechanism: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, valid: np.ndarray) -> np.ndarray:
-    """Linear attention and synthesizers."""
+    """Returns the weights of linear attention or of a synthesizer."""
     allowed = valid[:, None] & valid[None]
     allowed = np.tril(allowed) if mechanism.is_causal else allowed
     if mechanism.name == 'synthesizer':
@@ -52,10 +54,10 @@ DEFINITIONS = {
     "linear('cos', 1025, causal=True)": of_pairs,
     "synthesizer('dense', 1025)": of_pairs,
     "synthesizer('random', 1025, pattern=causal)": of_pairs,
-    "synthesizer('factorized', 1025, 12)": of_pairs,  # of heads of 8
+    "synthesizer('factorized', 1025, 12)": of_pairs,  # The heads have width 8.
     "synthesizer('random+dot', 1025)": of_pairs,
     'linformer(40, 1025, tied=False)': of_linformer,
-    'nystrom(40, 6, 35)': of_nystrom,  # its convolution in several blocks, too
+    'nystrom(40, 6, 35)': of_nystrom,  # Its convolution also takes several blocks.
     'induced(40)': of_induced,
 }
 
@@ -122,11 +124,11 @@ def test_sixteen_bits(text: str):
         'induced(64)',
         "synthesizer('dense', 16384)",
         "synthesizer('factorized', 16384, 8)",
-        "synthesizer('factorized', 16384, 32)",  # more than a head's 16 numbers
+        "synthesizer('factorized', 16384, 32)",  # This is more than a head's width of 16.
     ],
 )
 def test_nothing_is_as_large_as_all_pairs(text: str):
-    """The largest array has a column of 128 numbers, or less, for each token of 2 heads."""
+    """The largest array has at most 128 numbers for each token of 2 heads."""
     assert largest_array(text, 16_384) <= 2 * 16_384 * 128
 
 

@@ -1,4 +1,4 @@
-"""Dense weights: their softmax over allowed keys; dropout and sums of values are tested in test_contract.py."""
+"""Tests dense weights, the softmax over allowed keys; test_contract.py tests dropout and sums of values."""
 
 import jax
 import jax.numpy as jnp

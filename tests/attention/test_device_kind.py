@@ -1,4 +1,6 @@
-"""The devices that a program is traced for: said by its caller, part of every cache, and asked for in one place."""
+"""Tests the kind of device that a program is traced for: callers set it, caches depend on it, one file asks JAX
+for it.
+"""
 
 import ast
 from pathlib import Path
@@ -58,12 +60,12 @@ def test_a_platform_or_a_number_that_cannot_be_is_refused(monkeypatch: pytest.Mo
         with pytest.raises(InputError, match=line), using_platform(*arguments):
             pass
     monkeypatch.setattr(jax, 'default_backend', lambda: 'metal')
-    with using_platform('metal'):  # a plugin's platform that this process runs on
+    with using_platform('metal'):  # This is a plugin's platform on which this process runs.
         assert device_kind() == 'metal'
 
 
 def test_a_function_that_was_traced_for_some_devices_is_traced_again_for_others():
-    """Also inside: a loop's body and a gradient that JAX keeps."""
+    """This also holds inside a loop's body and in a gradient that JAX caches."""
     seen: list[tuple[str, int]] = []
 
     @jax.custom_vjp
@@ -84,7 +86,7 @@ def test_a_function_that_was_traced_for_some_devices_is_traced_again_for_others(
 
 
 def askers(name: str, folder: Path) -> set[str]:
-    """The files that call the function, or look it up in a module."""
+    """Returns the files that call the function, or look it up in a module."""
     return {
         str(path.relative_to(folder))
         for path in folder.rglob('*.py')
@@ -95,7 +97,7 @@ def askers(name: str, folder: Path) -> set[str]:
 
 
 def test_nothing_else_asks_for_the_devices_of_this_process():
-    """But for the environment that a run notes down."""
+    """The only exception is the environment that a run records."""
     assert askers('default_backend', ATTENTION.parent) == {'attention/devices.py', 'workdir/environment.py'}
     assert askers('device_count', ATTENTION) == {'devices.py', 'softmax/backend_choice.py', 'synthesizer/table_loop.py'}
 

@@ -1,4 +1,4 @@
-"""Which axis of a mesh splits which axis of an array, and that nothing is said where there is no mesh."""
+"""Tests which axis of a mesh splits which axis of an array, and that without a mesh there is no constraint."""
 
 import re
 
@@ -35,11 +35,11 @@ ROWS = ('data', 'fsdp')
         ('BLD', (8, 6, 4), ACTIVATIONS, (ROWS, None, None)),
         ('BLHK', (8, 6, 4, 2), ACTIVATIONS, (ROWS, None, 'tensor', None)),
         ('BLF', (8, 6, 4), ACTIVATIONS, (ROWS, None, 'tensor')),
-        ('BPV', (8, 6, 7), ACTIVATIONS, (ROWS, None, None)),  # 7 words do not divide
-        ('BLD', (2, 6, 4), ACTIVATIONS, (None, None, None)),  # 2 rows do not divide over 4 devices
+        ('BPV', (8, 6, 7), ACTIVATIONS, (ROWS, None, None)),  # 7 vocabulary entries do not divide.
+        ('BLD', (2, 6, 4), ACTIVATIONS, (None, None, None)),  # 2 rows do not divide over 4 devices.
         ('DF', (4, 8), PARAMETERS, ('fsdp', 'tensor')),
-        ('FD', (3, 8, 4), PARAMETERS, (None, 'tensor', 'fsdp')),  # of 3 stacked layers
-        ('DE', (4, 8), PARAMETERS, ('fsdp', None)),  # both letters name fsdp
+        ('FD', (3, 8, 4), PARAMETERS, (None, 'tensor', 'fsdp')),  # The array has 3 stacked layers.
+        ('DE', (4, 8), PARAMETERS, ('fsdp', None)),  # Both letters name the mesh axis fsdp.
         ('DE', (3, 8), PARAMETERS, (None, 'fsdp')),
         ('LE', (6, 8), PARAMETERS, (None, 'fsdp')),
         ('DF', (4, 8), GATHERED, (None, 'tensor')),

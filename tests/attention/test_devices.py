@@ -1,4 +1,4 @@
-"""The sizes and forms for each kind of device: every one has an effect, can be changed, and is part of every cache."""
+"""Tests the sizes and forms for each kind of device: each has an effect, can be changed, and is part of every cache."""
 
 import dataclasses
 import functools
@@ -102,12 +102,12 @@ def test_programs_of_changed_forms_are_traced_anew():
 
 
 def attended(text: str) -> str:
-    """The program of an attention call of 2,048 positions."""
+    """Returns the program of an attention call of 2,048 positions."""
     return attention(text).lower(X, RNG).as_text()
 
 
 def attention(text: str) -> Any:
-    """An attention call, jitted."""
+    """Returns an attention call, jitted."""
     mechanism = parse_mechanism(text)
     return jax.jit(lambda q, rng: attend(q, q, q, mechanism, rng=rng))
 
@@ -115,38 +115,38 @@ def attention(text: str) -> Any:
 @using_platform('cpu', 1)
 @using_device_tuning(cores=1)
 def dense_softmax() -> str:
-    """The program of many rows, for one CPU core."""
+    """Returns the program of dense softmax over many rows, for one CPU core."""
     x = jax.ShapeDtypeStruct((32, 64, 12, 8), jnp.float32)
     return jax.jit(lambda q: attend(q, q, q, Softmax(), backend='dense')).lower(x).as_text()
 
 
 def one_row_of_dense_softmax() -> str:
-    """The program of a loop over one row, which has scores of 3 MiB."""
+    """Returns the program of a loop over one row, whose scores have 3 MiB."""
     x = jax.ShapeDtypeStruct((1, 256, 12, 8), jnp.float32)
     return jax.jit(lambda q: dense_loop.attend_by_rows(make_request(q, q, q, Softmax()))).lower(x).as_text()
 
 
 def einsum() -> str:
-    """The program of logits, heads of which stand between positions and widths."""
+    """Returns the program of logits from arrays whose head axis is between positions and width."""
     x = jax.ShapeDtypeStruct((2, 3, 4, 5), jnp.float32)
     return jax.jit(lambda x: float32_einsum('BLHK,BMHK->BHLM', x, x)).lower(x).as_text()
 
 
 def dense_layer() -> str:
-    """The program of a bfloat16 layer."""
+    """Returns the program of a bfloat16 layer."""
     graph, state = nnx.split(nnx.eval_shape(lambda: Dense(4, 6, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))))
     x = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
     return jax.jit(lambda state, x: nnx.merge(graph, state)(x)).lower(state, x).as_text()
 
 
 def product_of_codes() -> str:
-    """The program of int8 times int8."""
+    """Returns the program of an int8 matrix product."""
     codes = jax.ShapeDtypeStruct((4, 4), jnp.int8)
     return jax.jit(lambda codes: int8_matmul(codes, codes)).lower(codes).as_text()
 
 
 def cudnn() -> str:
-    """What the backend says to a call that it can serve."""
+    """Returns the refusal of the cuDNN backend for a call that it could compute, or 'served'."""
     x = jnp.ones((1, 8, 2, 8), jnp.bfloat16)
     try:
         check_supported(make_request(x, x, x, Softmax()))
@@ -155,7 +155,7 @@ def cudnn() -> str:
     return 'served'
 
 
-# Two values of a form, and a program that depends on it.
+# For each tuning field: two values, and a program that depends on it.
 CASES = {
     'tile_step_bytes': (2**13, 2**20, functools.partial(attended, 'causal & window(100)')),
     'shared_tile_step_bytes': (2**13, 2**22, functools.partial(attended, 'full')),
@@ -202,7 +202,7 @@ def test_a_form_decides_the_program(name: str):
     ],
 )
 def test_every_mechanism_is_lowered_in_the_form_for_its_devices(text: str, loops: int, loops_there: int, platform: str):
-    """From a CPU, one after another from one jitted function: no program of one kind is given to another."""
+    """One jitted function lowers for the CPU and then for another platform; neither gets the other's program."""
     run = attention(text)
 
     def lowered() -> str:

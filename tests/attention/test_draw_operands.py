@@ -1,4 +1,4 @@
-"""What mechanisms learn, drawn for calls without a layer."""
+"""Tests the learned operands that are drawn for calls without a layer."""
 
 import inspect
 

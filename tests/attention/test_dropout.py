@@ -1,4 +1,4 @@
-"""Dropout bits: their rate, their independence, and that they depend on key and position alone."""
+"""Tests dropout bits: their rate, their independence, and that they depend only on key and position."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Products in float32 of bfloat16 operands, and their gradients, against float64."""
+"""Tests float32 products of bfloat16 operands, and their gradients, against float64."""
 
 import functools
 

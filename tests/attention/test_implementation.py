@@ -1,5 +1,6 @@
-"""What a implementation provides is called as its fields say; a mechanism that is added to the registry is served at
-once."""
+"""Tests that an implementation's fields are called as documented, and that a newly registered mechanism works
+at once.
+"""
 
 import dataclasses
 
@@ -20,7 +21,7 @@ from efficient_attention.attention.request import Request
 
 @dataclasses.dataclass(frozen=True)
 class Mean(Mechanism):
-    """Every key has the same weight."""
+    """A mechanism in which every key has the same weight."""
 
     name = 'mean'
 

@@ -1,4 +1,4 @@
-"""`Lengths` means the segments 1 ... 1 0 ... 0: in every mechanism, in modules, in models and in batches."""
+"""Tests that `Lengths` means the segments 1 ... 1 0 ... 0 in every mechanism, in modules, in models and in batches."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from tests.tolerances import assert_close
 L = 20
 LENGTHS = np.array([L, 7], np.int32)
 SEGMENTS = (np.arange(L) < LENGTHS[:, None]).astype(np.int32)
-# A text for each mechanism, and forms of softmax that have code of their own.
+# One text for each mechanism, and forms of softmax with separate code.
 TEXTS = ('full', 'causal & window(3)', 'bigbird(4, 1)', 'sparsemax(causal)', 'entmax()', 'hard()', 'local_p(3)')
 TEXTS += ('lsh(8, 2)', 'favor(8)', 'favor(8, causal=True, chunk=8)', 'linear()', 'linformer(5, 90)', 'nystrom(6)')
 TEXTS += ('induced(5)', 'routing(2, 12)', 'sinkhorn(5)', "synthesizer('dense', 90)")
@@ -38,7 +38,9 @@ WITH_GRADIENTS = ('full', 'lsh(8, 2)', 'linformer(5, 90)')
 
 @pytest.mark.parametrize('text', TEXTS)
 def test_every_mechanism_gives_the_same(text: str):
-    """Outputs, and of some mechanisms the gradients of q, k and v; all read the same fields of the request."""
+    """Compares outputs, and for some mechanisms gradients of q, k and v; all mechanisms read the same fields of the
+    request.
+    """
     mechanism = parse_mechanism(text)
     (q, k, v), extra = inputs(L)
     if mechanism.randomness.always:
@@ -64,7 +66,7 @@ def test_every_mechanism_has_a_text():
 
 
 def test_only_cudnn_reads_lengths():
-    """Else a backend could compute something else than with the array."""
+    """Another reader could compute something else with `Lengths` than with the equal array of segments."""
     folder = Path(lengths.__file__).parent
     readers = {path.name for path in folder.rglob('*.py') if 'request.lengths' in path.read_text()}
     assert readers == {'cudnn.py'}
@@ -76,7 +78,7 @@ def test_a_request_has_the_segments_and_the_lengths():
     one = Lengths(LENGTHS)
     request = make_request(q, k, k, mechanism, query_segments=one, key_segments=one)
     np.testing.assert_array_equal(request.segments.query, SEGMENTS)
-    assert request.segments.query is request.segments.key  # LSH asks for one array
+    assert request.segments.query is request.segments.key  # LSH needs one array for both.
     np.testing.assert_array_equal(request.lengths.key, LENGTHS)
     assert make_request(q, k, k, mechanism, query_segments=SEGMENTS, key_segments=SEGMENTS).lengths is None
     mixed = make_request(q, k, k, mechanism, query_segments=SEGMENTS, key_segments=one)
@@ -118,7 +120,7 @@ TOKENS = np.random.default_rng(0).integers(5, 30, (2, L)).astype(np.int32)
 
 
 def model(make: type[nnx.Module], **fields: object) -> tuple:
-    """The graph and parameters of a small model."""
+    """Returns the graph and parameters of a small model."""
     config = ModelConfig(**{**SMALL, **fields})  # type: ignore[arg-type]
     return nnx.split(make(config, rngs=nnx.Rngs(0)))
 

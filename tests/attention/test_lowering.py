@@ -1,4 +1,4 @@
-"""Forward and backward lower for GPUs and TPUs on a machine that has neither: nothing in them is for CPUs alone."""
+"""Tests that forward and backward passes lower for GPUs and TPUs on a machine that has neither."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from efficient_attention.attention.parsing import parse_mechanism
 
 SHAPE = (1, 256, 2, 64)
 PLATFORMS = ('cuda', 'tpu')
-# What is added to a call: segments, attention dropout, a bias as an array or as a function of positions.
+# Mechanism, dtype and additions to a call: segments, attention dropout, a bias as an array or function of positions.
 CASES = [
     ('full', 'float32', ''),
     ('full', 'bfloat16', 'segments dropout bias'),
@@ -30,12 +30,12 @@ CASES = [
 
 
 def distance(query: Any, key: Any) -> jax.Array:
-    """A bias that falls with distance."""
+    """Computes a bias that falls with distance."""
     return -0.1 * abs(query - key).astype(jnp.float32)
 
 
 def exported(mechanism: Mechanism, dtype: str, option: str, platform: str) -> export.Exported:
-    """The program for output and gradients of q, k and v on another platform."""
+    """Returns the program for output and gradients of q, k and v on another platform."""
     segments = jax.device_put(np.repeat(np.array([1, 2, 0], np.int32), [100, 140, 16])[None])
     has_bias, has_segments = 'bias' in option, 'segments' in option
 
@@ -65,15 +65,17 @@ def exported(mechanism: Mechanism, dtype: str, option: str, platform: str) -> ex
 @pytest.mark.parametrize('platform', PLATFORMS)
 @pytest.mark.parametrize('text, dtype, option', CASES)
 def test_forward_and_backward_lower(text: str, dtype: str, option: str, platform: str):
-    """Export refuses what has no rule for the platform, and calls into code that only a CPU's jaxlib has."""
-    with using_platform(platform):  # it picks the sizes of chunks
+    """Export fails for operations without a rule for the platform, and for calls into code that only a CPU's jaxlib
+    has.
+    """
+    with using_platform(platform):  # The platform decides the sizes of chunks.
         program = exported(parse_mechanism(text), dtype, option, platform)
     assert program.platforms == (platform,)
     assert [(out.shape, out.dtype.name) for out in program.out_avals] == [(SHAPE, dtype)] * 4
 
 
 def test_a_platform_has_chunks_of_its_own():
-    """Else the tests above would lower what a CPU runs."""
+    """Without this the tests above would lower the program of a CPU."""
     mechanism = parse_mechanism('favor(64, causal=True)')
     here = exported(mechanism, 'float32', '', 'tpu').mlir_module()
     with using_platform('tpu'):
@@ -81,7 +83,7 @@ def test_a_platform_has_chunks_of_its_own():
 
 
 def test_what_a_platform_lacks_is_refused():
-    """The check that the tests above rely on."""
+    """Tests the check on which the tests above rely."""
     square = jax.ShapeDtypeStruct((4, 4), jnp.float32)
     with pytest.raises(NotImplementedError, match='schur.*tpu'):
         export.export(jax.jit(jax.scipy.linalg.schur), platforms=['tpu'])(square)

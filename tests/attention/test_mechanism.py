@@ -1,4 +1,4 @@
-"""The text form of mechanisms."""
+"""Tests the text form of mechanisms."""
 
 import copy
 import dataclasses
@@ -56,7 +56,7 @@ def test_a_mechanism_promises_no_causal_form_unless_it_says_so():
 @pytest.mark.parametrize('text', ['causal & bigbird(8, 1)', 'routing(3, 4)', "linear('cos', 12)", 'hard(sampled=True)'])
 def test_records_are_made_once_and_change_neither_equality_nor_copies(text: str):
     mechanism, fresh = parse_mechanism(text), parse_mechanism(text)
-    fresh = dataclasses.replace(fresh)  # one of which nothing was asked
+    fresh = dataclasses.replace(fresh)  # The copy has cached none of its properties.
     records = [mechanism.requirements, mechanism.capabilities, mechanism.key_access, mechanism.randomness]
     again = [mechanism.requirements, mechanism.capabilities, mechanism.key_access, mechanism.randomness]
     assert list(map(id, records)) == list(map(id, again))

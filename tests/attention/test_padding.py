@@ -1,6 +1,6 @@
-"""What padding holds, NaN too, moves nothing: with every option, in decoding, and in keys that are kept for decoding.
+"""Tests that padding changes no result even where it holds NaN: with every option, in decoding, and in cached keys.
 
-Every mechanism without options: test_registry.py.
+test_registry.py tests every mechanism without options.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def spoiled(x: np.ndarray, segments: np.ndarray = SEGMENTS) -> np.ndarray:
-    """NaN in the places of padding, whose axes are the first two."""
+    """Returns the array with NaN at the places of padding; the first two axes are row and position."""
     return np.where((segments == 0).reshape(B, L, *(1,) * (x.ndim - 2)), np.float32(np.nan), x)
 
 
@@ -69,7 +69,7 @@ def test_padding_becomes_zeros_with_a_gradient_of_zero():
     ],
 )
 def test_options_that_differ_by_token(text: str, backend: str, words: str):
-    """The second query of a relative term, a bias and centres hold NaN there too."""
+    """The second query of a relative term, a bias and the centres also hold NaN at padding."""
     mechanism, named = parse_mechanism(text), words.split()
 
     @quick

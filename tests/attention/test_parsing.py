@@ -1,4 +1,4 @@
-"""The text form of patterns and mechanisms: what it reads, what it refuses, and that it evaluates nothing."""
+"""Tests the text form of patterns and mechanisms: what the parser reads and refuses, and that it evaluates no code."""
 
 import pytest
 
@@ -47,8 +47,8 @@ TEXTS: dict[str, Pattern] = {
     'random_tiles(per_row=2, size=16, seed=7)': RandomTiles(2, 16, 7),
     'listed_tiles(16, 2, 5, 3, 7)': ListedTiles(16, (2, 5, 3, 7)),
     'causal & (window(128) | global_tokens(2))': And(Causal(), Or(Window(128), GlobalTokens(2))),
-    'causal & window(1) | full': Or(And(Causal(), Window(1)), Full()),  # & binds before |
-    'full - window(1) & causal': And(Difference(Full(), Window(1)), Causal()),  # - binds before &
+    'causal & window(1) | full': Or(And(Causal(), Window(1)), Full()),  # The operator & binds tighter than |.
+    'full - window(1) & causal': And(Difference(Full(), Window(1)), Causal()),  # The operator - binds tighter than &.
     'per_head(causal & window(9), full)': PerHead(And(Causal(), Window(9)), Full()),
     'longformer(4, 2)': Or(Window(4), GlobalTokens(2)),
     'bigbird(16, 2, seed=1)': Or(Or(Block(16, 1, 1), GlobalTokens(16, 16)), RandomTiles(2, 16, seed=1, near=1, ends=1)),

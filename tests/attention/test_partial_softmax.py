@@ -1,4 +1,4 @@
-"""Merging partial softmax results: exact, differentiable, and zero where nobody has a key."""
+"""Tests the merging of partial softmax results: it is exact, differentiable, and zero where no part has a key."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def test_half_precision_is_summed_in_float32():
 
 
 def test_parts_without_keys_count_nothing():
-    """A query that has no key in one part takes the other; one that has none in any gets zeros and no gradient."""
+    """A query without a key in one part takes the other part; a query without any key gets zeros and no gradient."""
     zeros, masked = np.zeros((2, 5, 4, 8), np.float32), np.full((2, 4, 5), MASKED, np.float32)
     empty = jax.device_put(zeros), jax.device_put(masked)
 

@@ -1,4 +1,4 @@
-"""The reference backend: its independence of the input dtype; that it is right is tested in test_contract.py."""
+"""Tests that the reference backend does not depend on the input dtype; test_contract.py tests its results."""
 
 import jax.numpy as jnp
 import numpy as np

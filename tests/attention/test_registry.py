@@ -1,4 +1,4 @@
-"""Every mechanism has a implementation with the same files, and a row in the table of tests below."""
+"""Tests that every mechanism has an implementation with the usual files, and an entry in the table of tests below."""
 
 import functools
 import re
@@ -45,7 +45,7 @@ SHARED = ('logits.definition', 'logits.query_chunks', 'logits.cache')
 
 @pytest.mark.parametrize('name', NAMES)
 def test_an_implementation_has_the_usual_files_or_shares_them(name: str):
-    """Implementations over patterns may share the files of logits/; a short fast form stands in definition.py."""
+    """Implementations over patterns may share the files of logits/; a short fast form is in definition.py."""
     implementation = load_implementation(name)
     made = [implementation.kind, implementation.weights, implementation.compute, implementation.multiply_adds]
     made += [implementation.init_cache, implementation.decode] if has_cache(implementation) else []

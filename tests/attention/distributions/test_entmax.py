@@ -1,4 +1,4 @@
-"""Entmax's own properties; weights and gradients are compared in test_threshold.py."""
+"""Tests properties that only entmax has; test_threshold.py compares its weights and gradients."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,9 @@ from efficient_attention.attention.distributions.threshold import entmax
 
 
 def test_weights_are_squares_above_a_threshold():
-    """The square roots of the weights differ by half of what the logits do (Peters et al. 2019, equation 8)."""
+    """The square roots of two weights differ by half of the difference of their logits (Peters et al. 2019, equation
+    8).
+    """
     z = np.asarray([0.9, 0.4, -0.2, -9.0], np.float32)
     weights, lse = entmax(jnp.asarray(z)[None, None, None], jnp.ones((1, 1, 1, 1), bool))
     roots = np.sqrt(np.asarray(weights)[0, 0, 0])

@@ -1,4 +1,4 @@
-"""Hard attention: all weight on the allowed key of the largest logit, and no gradient into logits."""
+"""Tests hard attention: all weight is on the allowed key of the largest logit, and logits have no gradient."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Sparsemax's own properties; weights and gradients are compared in test_threshold.py."""
+"""Tests properties that only sparsemax has; test_threshold.py compares its weights and gradients."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,9 @@ from efficient_attention.attention.distributions.threshold import sparsemax
 
 
 def test_two_keys_share_by_the_difference_of_their_logits():
-    """Martins & Astudillo 2016, section 2.3: (z1 - z2 + 1) / 2, cut at 0 and 1."""
+    """The weight of the first of two keys is (z1 - z2 + 1) / 2, cut at 0 and 1 (Martins & Astudillo 2016,
+    section 2.3).
+    """
     differences = np.linspace(-2.0, 2.0, 9)
     z = jnp.asarray(np.stack([differences, np.zeros(9)], -1), jnp.float32)[None, None]
     weights, lse = sparsemax(z, jnp.ones((1, 1, 1, 1), bool))

@@ -1,4 +1,4 @@
-"""Sparsemax and entmax against the entmax package, finite differences, and the simplex's own conditions."""
+"""Tests sparsemax and entmax against the entmax package, finite differences and the conditions of a distribution."""
 
 import functools
 import json
@@ -16,20 +16,20 @@ from efficient_attention.attention.distributions.threshold import solve_threshol
 from tests.attention import contract
 from tests.tolerances import assert_close
 
-# What scripts/make_fixtures/entmax_rows.py writes.
+# scripts/make_fixtures/entmax_rows.py writes these rows with the entmax package.
 GIVEN = json.loads((Path(__file__).parent / 'entmax_rows.json').read_text(encoding='utf-8'))
 ALPHAS = {'sparsemax': 2.0, 'entmax': 1.5}
 
 
 def weights_of(name: str, z: jax.Array) -> jax.Array:
-    """The weights of rows [*, M], all of whose entries are allowed."""
+    """Returns the weights of logits [*, M] where all keys are allowed."""
     rows = z.reshape(1, 1, -1, z.shape[-1])
     return DISTRIBUTIONS[name](rows, jnp.ones((1, 1, 1, 1), bool))[0].reshape(z.shape)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(name: str, z: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Weights of logits [1, 1, L, M] and the gradients of the sum of each row times cosines."""
+    """Returns the weights of logits [1, 1, L, M], and the gradients of the sum of weights times cosines."""
     places = jnp.cos(jnp.arange(z.shape[-1], dtype=jnp.float32))[None, None, None]
 
     def total(z: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -86,7 +86,9 @@ def test_long_rows_sum_to_one_and_equal_bisection(name: str, scale: float):
 
 @pytest.mark.parametrize('name', DISTRIBUTIONS)
 def test_keys_that_are_not_allowed_leave_first(name: str):
-    """As if they were not there, whatever their logits; a row without keys gives zeros and sends back zeros."""
+    """Weights are as if the forbidden keys did not exist, whatever their logits; a row without keys has zero weights
+    and gradients.
+    """
     z = np.random.default_rng(2).normal(size=(1, 1, 3, 6)).astype(np.float32)
     z[0, 0, 0, 4], z[0, 0, 1, 1] = 60.0, 1e9
     allowed = np.asarray([[1, 0, 1, 1, 0, 1], [1, 0, 0, 1, 1, 1], [0] * 6], bool)[None, None]
@@ -102,14 +104,14 @@ def test_keys_that_are_not_allowed_leave_first(name: str):
 
 @pytest.mark.parametrize('power', [1, 2])
 def test_the_threshold_of_equal_entries(power: int):
-    """Found in one step; entries far below, and those that are not there at all, do not move it."""
+    """The threshold of equal entries is found in one step; neither far lower entries nor -inf entries change it."""
     z = jnp.asarray([[0.0, 0.0, 0.0, 0.0, -3.0, -jnp.inf, -1.0]])
     assert_close(thresholds(power, z), np.full((1, 1), -(0.25 ** (1 / power))))
 
 
 @pytest.mark.parametrize('power', [1, 2])
 def test_a_row_is_the_same_beside_rows_that_take_longer(power: int):
-    """To the bit, and rows made so that a step drops few entries are searched to their end."""
+    """A row's threshold is equal to the bit next to rows that need more steps; some rows drop few entries a step."""
     rows = [
         np.zeros(300),
         -(np.linspace(0.0, 1.0, 300) ** 4),

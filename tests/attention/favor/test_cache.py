@@ -1,4 +1,4 @@
-"""Sums instead of keys: their size, and pieces that fill no chunk."""
+"""Tests FAVOR's decoding cache of sums: its size, and pieces of text that do not fill a chunk."""
 
 import functools
 import math

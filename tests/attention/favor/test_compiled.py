@@ -1,4 +1,4 @@
-"""What FAVOR+ compiles to: memory that is linear in the length, and no scatter."""
+"""Tests the compiled program of FAVOR+: its memory is linear in the length, and it has no scatter operation."""
 
 import functools
 import re
@@ -16,7 +16,7 @@ from tests.attention.requests import make_request
 
 @functools.cache
 def compiled_gradient(length: int, causal: bool, has_segments: bool) -> jax.stages.Compiled:
-    """Forward and backward of one head of 16 with 32 features."""
+    """Compiles the forward and backward pass of one head of width 16 with 32 features."""
     array = jax.ShapeDtypeStruct((1, length, 1, 16), jnp.float32)
 
     def total(q: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array) -> jax.Array:
@@ -35,7 +35,7 @@ def test_memory_is_linear_in_the_length(causal: bool, has_segments: bool):
     shapes = [
         np.prod([int(n) for n in dims.split(',')]) for dims in re.findall(r'\[([\d,]+)\]', programs[-1].as_text())
     ]
-    assert max(shapes) < 16384 * 32 * 16 / 4  # far below [L, R, K] and [L, L]
+    assert max(shapes) < 16384 * 32 * 16 / 4  # The bound is far below [L, R, K] and [L, L].
 
 
 def test_sorting_by_segment_has_no_scatter_in_its_gradient():

@@ -1,4 +1,6 @@
-"""Multiply-adds of FAVOR, by hand; that they are those of the program is tested in test_cost.py above."""
+"""Tests FAVOR's count of multiply-adds against numbers by hand; tests/attention/test_cost.py compares it with the
+program.
+"""
 
 from efficient_attention.attention.favor.definition import FAVOR, multiply_adds
 

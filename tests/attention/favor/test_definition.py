@@ -1,4 +1,4 @@
-"""The options of FAVOR and the features that a key draws; the weights are tested in test_contract.py."""
+"""Tests FAVOR's options and its random features; test_contract.py tests the weights."""
 
 import jax
 import pytest

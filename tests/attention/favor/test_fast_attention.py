@@ -1,4 +1,4 @@
-"""FAVOR+: estimates softmax attention at the rate of random features; its linear forms equal equations in float64."""
+"""Tests that FAVOR+ estimates softmax attention and that its linear forms equal the equations in float64."""
 
 import functools
 from collections.abc import Callable
@@ -31,7 +31,9 @@ draw = jit(draw_features, static_argnums=(1, 2, 3))
 
 @pytest.fixture(autouse=True)
 def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws features outside the compiled programs where the key is known, which makes these half as large."""
+    """Draws features outside the compiled programs where the random key is known, which halves the size of the
+    programs.
+    """
 
     def draw_now(rng: jax.Array, *sizes: int) -> jax.Array:
         if isinstance(rng, jax.core.Tracer):
@@ -43,30 +45,30 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arrays(length: int, *, keys: int | None = None, heads: int = 2, groups: int = 2, width: int = 4) -> tuple:
-    """Query [2, L, H, K], key and value [2, M, G, K]."""
+    """Returns a random query [2, L, H, K], and a key and a value [2, M, G, K]."""
     rng, keys = np.random.default_rng(length), length if keys is None else keys
     shapes = (2, length, heads, width), (2, keys, groups, width), (2, keys, groups, width)
     return tuple(jax.device_put(rng.normal(size=shape).astype(np.float32)) for shape in shapes)
 
 
 def segments(length: int, seed: int = 0) -> np.ndarray:
-    """Segments 0 (padding), 3 and 9 in any order in the first row, runs of 21 in the second."""
+    """Returns two rows of segments: 0 (padding), 3 and 9 in random order, and packed texts of 21 tokens."""
     shuffled = np.random.default_rng(seed).choice([0, 3, 9], length)
     return np.stack([shuffled, 1 + np.arange(length) // 21]).astype(np.int32)
 
 
 def same(rows: jax.Array) -> dict:
-    """The segment arguments where queries and keys are the same positions."""
+    """Returns the segment arguments of self-attention, where queries and keys have the same segments."""
     return {'query_segments': rows, 'key_segments': rows}
 
 
 def defined(request) -> jax.Array:
-    """The output by the dense definition."""
+    """Computes the output with the dense definition."""
     return combine_values(definition.weights(request)[0], request.value, jnp.dtype(jnp.float32), EXACT)
 
 
 def exact_features(x: np.ndarray, features: int, kernel: str) -> tuple[np.ndarray, Callable]:
-    """Features [B, L, H, R] in float64, and what takes their gradient to that of `x`."""
+    """Returns features [B, L, H, R] in float64, and a function from their gradient to the gradient of `x`."""
     projection = np.asarray(draw(RNG, features, x.shape[-1], True), np.float64)
     if kernel == 'relu':
         found = np.maximum(x @ projection.T, 0.0) + 1e-3
@@ -82,7 +84,7 @@ def exact_features(x: np.ndarray, features: int, kernel: str) -> tuple[np.ndarra
 
 
 def exact(inputs: tuple, mechanism: FAVOR, allowed: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, tuple]:
-    """The output by the paper's equations in float64, and the gradients of its sum times `turn`, written out."""
+    """Computes the output by the paper's equations in float64, and the gradients of the sum of output times `turn`."""
     q, k, v = (np.asarray(x, np.float64) for x in inputs)
     k, v = (np.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
     (query, pull_query), (key, pull_key) = (exact_features(x, mechanism.features, mechanism.kernel) for x in (q, k))
@@ -102,7 +104,7 @@ def exact(inputs: tuple, mechanism: FAVOR, allowed: np.ndarray, turn: np.ndarray
 
 @functools.partial(jit, static_argnums=(1, 4))
 def served(inputs: tuple, mechanism: FAVOR, rows: dict, turn: jax.Array, is_shared: bool) -> tuple:
-    """Output and gradients; `is_shared`: queries and keys have their segments in one array."""
+    """Returns output and gradients of the fast form; with `is_shared`, queries and keys share one array of segments."""
     if is_shared:
         rows = same(rows['query_segments'])
     serve = lambda *inputs: favor.compute_attention(make_request(*inputs, mechanism, rng=RNG, **rows))[0]  # noqa: E731
@@ -111,7 +113,7 @@ def served(inputs: tuple, mechanism: FAVOR, rows: dict, turn: jax.Array, is_shar
 
 
 def compare(inputs: tuple, mechanism: FAVOR, query_rows: Any = None, key_rows: Any = None) -> tuple:
-    """Output and gradients of the backend, which equal the equations in float64."""
+    """Returns output and gradients of the fast form, after a check that they equal the equations in float64."""
     (batch, length), keys = inputs[0].shape[:2], inputs[1].shape[1]
     rows = {} if query_rows is None else {'query_segments': query_rows}
     rows |= {} if key_rows is None else {'key_segments': key_rows}
@@ -130,11 +132,13 @@ def compare(inputs: tuple, mechanism: FAVOR, query_rows: Any = None, key_rows: A
     return out, gradients
 
 
-# The estimate
+# The estimate of softmax attention
 
 
 def test_error_against_softmax_falls_with_the_root_of_the_features():
-    """With norms of about 1, where the variance of single features leaves the denominator's bias small."""
+    """The vectors have norms of about 1: there the features vary little, which keeps the bias of the
+    denominator small.
+    """
     q, k, v = (np.float32(0.35) * np.asarray(x) for x in arrays(24, width=8))
     exact = jit(lambda *inputs: attend_dense(make_request(*inputs, Softmax()))[0])(q, k, v)
 
@@ -151,7 +155,7 @@ def test_error_against_softmax_falls_with_the_root_of_the_features():
     assert -0.6 <= slope <= -0.4
 
 
-# Equal to the definition
+# Equality with the definition
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_equals_the_definition_at_any_length(length: int, causal: bool):
 
 @pytest.mark.parametrize('causal', [False, True])
 def test_equals_the_definition_in_segments(causal: bool):
-    """Of grouped heads: packed rows, rows of one segment and padding, and a row of padding alone."""
+    """Query heads share key heads. The rows are packed, of one segment with padding, or padding only."""
     inputs, mechanism = arrays(70, heads=4), FAVOR(features=8, causal=causal, chunk=16)
     compare(inputs, mechanism, segments(70))
     compare(inputs, mechanism, (np.arange(70) < np.array([[40], [3]])).astype(np.int32))
@@ -182,7 +186,7 @@ def test_equals_the_definition_where_queries_have_segments_of_their_own():
 
 
 def test_equals_the_definition_with_the_relu_kernel():
-    """Causal with grouped heads, and of fewer queries than keys."""
+    """The relu kernel is tested with causal shared key heads, and with fewer queries than keys."""
     compare(arrays(40, heads=4), FAVOR(features=8, causal=True, kernel='relu', chunk=16))
     compare(arrays(20, keys=50), FAVOR(features=8, kernel='relu', chunk=16))
 
@@ -227,10 +231,11 @@ def test_causal_gradient_to_later_positions_is_exactly_zero():
 
 @pytest.mark.parametrize('causal', [False, True])
 def test_a_segment_of_large_keys_leaves_its_neighbours_exact(causal: bool):
-    """With one scale for all segments of a chunk, the smaller features would vanish in float32: e^-100 and less."""
+    """One scale for all segments of a chunk would make the smaller features, e^-100 and less, vanish in float32."""
     (q, k, v), mechanism = map(np.asarray, arrays(24, width=16)), FAVOR(features=32, causal=causal)
     rows = np.asarray([[2] * 10 + [1] * 14, [1] * 5 + [3] * 12 + [0] * 7], np.int32)
-    k = np.where((rows == 1)[..., None, None], 0.1 * k, 10.0 + 0.5 * k).astype(np.float32)  # norms of 0.4 and 40
+    # The keys have norms of 0.4 and 40.
+    k = np.where((rows == 1)[..., None, None], 0.1 * k, 10.0 + 0.5 * k).astype(np.float32)
 
     @jit
     def serve(*inputs: jax.Array, **extra: jax.Array) -> jax.Array:
@@ -243,7 +248,7 @@ def test_a_segment_of_large_keys_leaves_its_neighbours_exact(causal: bool):
         assert_close(packed[rows == segment], alone[rows == segment], gradient=True)
 
 
-# Numbers
+# Range of float32
 
 
 @pytest.mark.parametrize('causal', [False, True])
@@ -287,7 +292,9 @@ def test_norms_of_50_stay_finite_forward_and_backward(causal: bool, dtype: jnp.d
 
 @jit
 def causal_sums(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-    """The output, that by the definition, that of the first 21 positions alone, and the logarithms of the features."""
+    """Returns the output, the definition's output, the output of the first 21 positions only, and the features'
+    logarithms.
+    """
 
     def request(length: int):
         return make_request(*(x[:, :length] for x in inputs), FAVOR(64, causal=True, chunk=16), rng=RNG)
@@ -299,7 +306,7 @@ def causal_sums(*inputs: jax.Array) -> tuple[jax.Array, ...]:
 @pytest.mark.parametrize('norm', [1.0, 50.0])
 @pytest.mark.parametrize('name', ['random', 'growing', 'shrinking'])
 def test_causal_sums_equal_float64_and_know_nothing_of_later_keys(name: str, norm: float):
-    """Keys that grow inside a chunk push the earlier ones of it below what float32 holds on one scale."""
+    """Keys that grow inside a chunk: on one scale the earlier keys of the chunk would be too small for float32."""
     q, k, v = map(np.asarray, arrays(40, width=64))
     ramp = np.linspace(0.02, 1.0, 40, dtype=np.float32)[None, :, None, None]
     ramp = {'random': np.ones_like(ramp), 'growing': ramp, 'shrinking': ramp[:, ::-1]}[name]
@@ -314,7 +321,7 @@ def test_causal_sums_equal_float64_and_know_nothing_of_later_keys(name: str, nor
 
 
 def stepper(mechanism: FAVOR, width: int) -> Callable:
-    """A function from a state and query, key and value of new tokens to their outputs and the state that has them."""
+    """Returns a function from a state and new tokens' query, key and value to their outputs and the next state."""
     features = mechanism.feature_map(RNG, width)
 
     @jit
@@ -340,7 +347,7 @@ def test_token_by_token_equals_the_causal_form():
 
 
 def test_decoding_rescales_its_state_to_a_later_larger_key():
-    """An early key whose features are e^-180 of a later one's must neither drown nor overflow."""
+    """An early key whose features are e^-180 of a later key's must neither vanish nor overflow."""
     q, k, v = (np.array(x) for x in arrays(4, width=16))
     k[:, :2] *= 14.0
     mechanism = FAVOR(features=16, causal=True)
@@ -354,18 +361,18 @@ def test_decoding_rescales_its_state_to_a_later_larger_key():
 
 
 def logarithms(request) -> tuple[jax.Array, jax.Array]:
-    """Those of the features of the softmax kernel of queries [B, H, L, R] and keys."""
+    """Returns the logarithms [B, H, L, R] of the softmax kernel's features, of queries and of keys."""
     projection = definition.draw_features(RNG, request.mechanism.features, request.key.shape[3], True)
     return tuple(log_softmax_features(x.swapaxes(1, 2), projection) for x in (request.query, request.key))
 
 
 def in_float64(logs: tuple, v: np.ndarray) -> np.ndarray:
-    """The causal output of features with these logarithms in float64, with nothing subtracted from these."""
+    """Computes the causal output in float64 from logarithms of features, without subtracting a maximum."""
     products = np.tril(np.einsum('BHLR,BHMR->BHLM', *(np.exp(np.asarray(log, np.float64)) for log in logs)))
     return np.einsum('BHLM,BMHK->BLHK', products / products.sum(-1, keepdims=True), np.asarray(v, np.float64))
 
 
-# Refusals
+# Unsupported calls
 
 
 @pytest.mark.parametrize(
@@ -399,7 +406,7 @@ def test_unequal_lengths_are_refused_where_causal_and_positions_are_free_elsewhe
     np.testing.assert_array_equal(plain, numbered)
 
 
-# Under vmap
+# Calls under jax.vmap
 
 
 def test_vmap_equals_a_loop():

@@ -1,4 +1,4 @@
-"""Random features: their distribution, and what they estimate."""
+"""Tests random features: their distribution, and the kernel that they estimate."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The cache of sums: padding between tokens ends no segment. Outputs are tested in attention/test_cache.py."""
+"""Tests that padding between tokens ends no segment in the cache of sums; attention/test_cache.py tests its outputs."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Sums over chunks: the form for CPUs, one chunk after another, equals the form for accelerators, all at once."""
+"""Tests that causal sums computed chunk by chunk, as on CPUs, equal those computed all at once, as on accelerators."""
 
 import functools
 
@@ -35,7 +35,7 @@ def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
                 start = attend_causal(FeatureAttentionInputs(q[:, :9], k[:, :9], v[:, :9]), start, features, 16)[1]
             inputs, kind = FeatureAttentionInputs(q, k, v, *of_rows), reads.split()[0]
             (out, lse), sums = attend_causal(inputs, start, features, 16, reads=kind)
-            # Stabilisers may differ; means of values do not.
+            # The scales of the sums may differ, but the means of values may not.
             return out, jnp.maximum(lse, -100.0), sums.sums_BGRK / jnp.maximum(sums.normaliser_BGR, 1e-3)[..., None]
 
         outputs, backward = jax.vjp(run, *inputs)
@@ -58,7 +58,10 @@ def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
 def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
     rows: list | None, monkeypatch: pytest.MonkeyPatch
 ):
-    """And not one that has no feature with any of its keys: it reads nothing, at no cost."""
+    """Only queries that one common scale cannot express are computed pair by pair.
+
+    A query whose features are zero for all its keys reads nothing and costs nothing.
+    """
 
     def none(logs: jax.Array, keys: causal.ChunkKeys, *_) -> causal.Outputs:
         return jnp.full((*logs.shape[:-1], keys.value_BGcK.shape[-1]), jnp.nan), jnp.zeros(logs.shape[:-1])
@@ -79,6 +82,6 @@ def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
     out, lse = jax.device_get(run(apart[:, ::-1], key_logs))
     assert not out[0, :5].any() and (lse[0, :5] == MASKED).all()
     assert_close(out[0, 5], np.ones((1, 2)))
-    key_logs[1, 0] = 200.0  # the query before it
+    key_logs[1, 0] = 200.0  # This key makes the preceding query impossible to express with the common scale.
     out, _ = run(apart, key_logs)
     assert np.isnan(out).all()

@@ -1,4 +1,6 @@
-"""A chunk's queries attend by one scale or pair by pair: the same outputs, with and without the sums before."""
+"""Tests that a chunk's queries give the same outputs by one common scale or pair by pair, with and without earlier
+sums.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +50,9 @@ def test_both_forms_are_the_formula(is_open: bool | None):
 
 @pytest.mark.parametrize('is_open', [True, False])
 def test_readers_have_a_feature_with_a_key(is_open: bool):
-    """Of three features the keys before have the first, the chunk's second key the second, and none the third."""
+    """Of three features, earlier keys have the first, the chunk's second key has the second, and no key has the
+    third.
+    """
     lowest = np.full((1, 1, 3, 3), LOWEST_LOG, np.float32)
     query_logs, before_logs, logs = (lowest.copy() for _ in range(3))
     query_logs[0, 0, np.arange(3), np.arange(3)] = 0.0

@@ -1,4 +1,4 @@
-"""Positions into chunks and back."""
+"""Tests that positions are cut into chunks and joined again unchanged."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,6 @@
-"""Features by relu and cosines: their products, zeros that are no key, and positions beyond the length."""
+"""Tests features by relu and cosines: their products, keys whose features are all zero, and positions beyond the
+length.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +52,9 @@ def test_a_query_that_shares_nothing_with_any_key_gives_zeros_and_no_gradient():
 
 @pytest.mark.parametrize('backend', ['reference', 'blocked'])
 def test_a_position_beyond_the_length_or_below_0_is_nan(backend: str):
-    """A causal query before it reads on; without order every query of the row would have read it."""
+    """A wrong position makes the outputs NaN of the queries that could read it: later ones if causal, otherwise the
+    whole row.
+    """
     arrays = [np.abs(x) for x in inputs(6)[0]]
 
     @quick

@@ -1,4 +1,6 @@
-"""Sums over keys that stay the same: read by queries of their segment alone, NaN where a row packs several."""
+"""Tests sums over fixed keys: queries read the sums of their segment only, and get NaN where a row packs
+several texts.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,7 @@ def read(*keys: jax.Array) -> jax.Array:
 
 
 def test_reading_the_sums_equals_attention():
-    """Also of queries that have no key: of another segment, padding, and in a row without keys."""
+    """Some queries have no key: queries of another segment, padding, and queries in a row without keys."""
     found = np.asarray(read(KEY, VALUE, KEY_SEGMENTS))
     options = {'query_segments': QUERY_SEGMENTS, 'key_segments': KEY_SEGMENTS, 'backend': 'reference'}
     assert_close(found, quick(lambda *x: attend(*x, Linear(), **options))(QUERY, KEY, VALUE))

@@ -1,4 +1,4 @@
-"""What mechanisms with feature maps promise alike; their weights are tested by the table of test_registry.py."""
+"""Tests what all mechanisms with feature maps share; the table of test_registry.py tests their weights."""
 
 import jax.numpy as jnp
 import pytest

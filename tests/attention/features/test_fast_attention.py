@@ -1,4 +1,4 @@
-"""Attention through any feature map, one that a caller makes too; FAVOR's tests go through the options."""
+"""Tests attention through any feature map, including a caller's own; FAVOR's tests set the map by options."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.tolerances import assert_close
 
 
 def log_squares(x: jax.Array, _: None) -> jax.Array:
-    """log(x^2 + 1)."""
+    """Returns log(x^2 + 1)."""
     return jnp.log(jnp.square(x) + 1.0)
 
 

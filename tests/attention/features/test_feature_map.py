@@ -1,4 +1,4 @@
-"""What a feature map is: a static function and its rows; and the scales of features, which never change a result."""
+"""Tests that a feature map is a static function with its arrays, and that scales of features never change a result."""
 
 import jax
 import jax.numpy as jnp

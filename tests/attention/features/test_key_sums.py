@@ -1,4 +1,4 @@
-"""Sums over keys: in parts or at once, on any scale."""
+"""Tests that sums over keys are equal whether added in parts or at once, and on any scale."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def summed(logs: jax.Array, values: jax.Array) -> KeySums:
 
 
 def plain(sums: KeySums) -> tuple:
-    """The sums without a scale."""
+    """Returns the sums with their scale multiplied in."""
     scale = jnp.exp(sums.stabiliser_BGR)
     return sums.sums_BGRK * scale[..., None], sums.normaliser_BGR * scale
 

@@ -1,4 +1,4 @@
-"""Attention through features where every key is read: the hand-written gradient is the formula's for any block."""
+"""Tests non-causal attention through features: its hand-written gradient equals the formula's for any block size."""
 
 import functools
 
@@ -29,7 +29,7 @@ def valid_keys(*counts: int) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def served(kernel: str, block: int, valid: jax.Array | None, *operands: jax.Array) -> tuple[jax.Array, tuple]:
-    """Outputs and gradients."""
+    """Returns the outputs and gradients of non-causal attention through features."""
     *inputs, cotangent = operands
     with using_device_tuning(feature_key_block=block):
         out, pull = jax.vjp(lambda *x: attend_noncausal(*x, valid, FeatureMap(KERNELS[kernel], PROJECTION)), *inputs)
@@ -44,7 +44,7 @@ def defined(kernel: str, valid: jax.Array, *operands: jax.Array) -> tuple[jax.Ar
 
 
 def formula(q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, kernel: str) -> jax.Array:
-    """phi(q) (phi(k)^T v) / phi(q) sum phi(k), as it stands."""
+    """Computes phi(q) (phi(k)^T v) / phi(q) sum phi(k) literally."""
     k, v = (jnp.repeat(x, H // G, axis=2) for x in (k, v))
     query, key = (jnp.exp(KERNELS[kernel](x, PROJECTION)) for x in (q, k))
     key = jnp.where(valid[:, :, None, None], key, 0.0)
@@ -70,7 +70,7 @@ def test_a_row_without_keys_gives_zeros_and_sends_back_zeros():
 
 
 def test_large_vectors_give_finite_gradients():
-    """Norms near 50: products of features span more than float32 does."""
+    """The norms are near 50, so products of features exceed the range of float32."""
     of_large = operands(scale=18.0)
     out, gradients = jax.device_get(served('softmax', 64, None, *of_large))
     for x in (out, *gradients):

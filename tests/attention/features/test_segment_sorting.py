@@ -1,4 +1,6 @@
-"""Packed rows sorted: equal segments become neighbours, in their old order, and everything comes back."""
+"""Tests the sorting of packed rows: equal segments become neighbours in their old order, and unsorting restores the
+row.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Sums of the segment that is open: what two stretches of positions leave, and the levels of segments."""
+"""Tests sums of the segment that is still open: how two stretches of positions combine, and each segment's scale."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from efficient_attention.attention.features.segment_sums import SegmentSums, com
 
 
 def stretch(segment: int, is_alone: bool) -> SegmentSums:
-    """One key with feature and value 1, in each of two rows."""
+    """Returns the sums of one key with feature 1 and value 1, in each of two rows."""
     ones = jnp.ones((2, 1, 1, 1))
     sums, features = bring_to_common_scale(zero_key_sums(2, 1, 1, 1), 0.0 * ones)
     return SegmentSums(add_keys(sums, features, ones), jnp.full(2, segment), jnp.full(2, is_alone))

@@ -1,4 +1,6 @@
-"""Drawn keys: frequencies and log-probabilities are those of the softmax, whatever the batch, the parts or the form."""
+"""Tests sampled keys: frequencies and log-probabilities are those of the softmax, whatever the batch, chunks or
+backend.
+"""
 
 from collections.abc import Callable
 from typing import Any

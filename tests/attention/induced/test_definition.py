@@ -1,4 +1,4 @@
-"""Induced attention permutes with its tokens, and its weights are a distribution."""
+"""Tests that induced attention permutes its outputs as its tokens, and that its weights are a distribution."""
 
 import jax
 import numpy as np

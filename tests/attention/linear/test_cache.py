@@ -1,4 +1,4 @@
-"""The state of linear attention: K x K sums a head, whatever the length; its outputs are tested in test_registry.py."""
+"""Tests the state of linear attention: K x K sums a head at any length; test_registry.py tests its outputs."""
 
 import jax
 import pytest

@@ -1,4 +1,6 @@
-"""Multiply-adds of linear attention, by hand; that they are those of the program is tested in test_registry.py."""
+"""Tests the multiply-adds of linear attention against numbers by hand; test_registry.py compares them with the
+program.
+"""
 
 from efficient_attention.attention.linear.definition import Linear, multiply_adds
 

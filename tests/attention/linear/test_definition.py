@@ -1,4 +1,4 @@
-"""The options of linear attention; its weights are tested by the table of test_registry.py."""
+"""Tests the options of linear attention; the table of test_registry.py tests its weights."""
 
 import pytest
 

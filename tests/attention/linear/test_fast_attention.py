@@ -1,4 +1,6 @@
-"""Linear attention refuses what it lacks; a model trains with it and generates as if it read all tokens each time."""
+"""Tests what linear attention refuses, that a model trains with it, and that generation equals reading all tokens each
+time.
+"""
 
 import jax
 import jax.numpy as jnp

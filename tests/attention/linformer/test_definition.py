@@ -1,4 +1,4 @@
-"""Linformer with a slot for each key is full attention; bad arguments are named."""
+"""Tests that Linformer with a slot for each key is full attention, and that errors name bad arguments."""
 
 import jax
 import jax.numpy as jnp

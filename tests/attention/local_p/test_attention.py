@@ -1,4 +1,4 @@
-"""Local-p: packed sources, positions in texts, and the gradient that reaches centres through the Gaussian alone."""
+"""Tests local-p: packed sources, positions in texts, and the gradient to centres, which only the Gaussian gives."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def test_weights_are_the_printed_formula_in_packed_sources(radius: int):
 
 @pytest.mark.parametrize('name', ['softmax', 'sparsemax', 'entmax', 'hard'])
 def test_the_gradient_reaches_centres_through_the_gaussian(name: str):
-    """By finite differences of the weights where the window does not change."""
+    """Compares with finite differences of the weights at points where the window does not change."""
 
     def value(centres: jax.Array) -> jax.Array:
         weights = attention_weights(QUERY, KEY, LocalP(4, name), centres=centres, **OPTIONS)
@@ -54,7 +54,7 @@ def test_the_gradient_reaches_centres_through_the_gaussian(name: str):
 
     run = quick(jax.value_and_grad(value))
     found = np.asarray(run(CENTRES)[1])
-    assert not found[0, 4].any()  # padding
+    assert not found[0, 4].any()  # Query 4 of row 0 is padding.
     step = np.zeros(CENTRES.shape, np.float32)
     step[0, 0, 1] = 1e-3
     ahead, behind = (float(run(np.asarray(CENTRES) + sign * step)[0]) for sign in (1, -1))

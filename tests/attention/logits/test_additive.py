@@ -1,4 +1,4 @@
-"""Additive scores: against a loop in float64, in every form, alone and with all that is added to logits."""
+"""Tests additive scores against a float64 loop, in every form, without and with all that can be added to logits."""
 
 import itertools
 from typing import Any
@@ -30,7 +30,7 @@ VECTOR = jnp.asarray(np.random.default_rng(3).normal(size=(H, K)), jnp.float32)
 
 
 def by_loop(query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """v tanh(q + k) of one row as [H, L, M]."""
+    """Returns the additive logits v tanh(q + k) of one row as [H, L, M]."""
     (queries, heads, _), (keys, groups, _) = query.shape, key.shape
     logits = np.zeros((heads, queries, keys))
     for h, i, j in itertools.product(range(heads), range(queries), range(keys)):
@@ -75,7 +75,7 @@ def results(text: str, backend: str, option: str, length: int) -> Any:
 @pytest.mark.parametrize('is_cut', [False, True])
 @pytest.mark.parametrize('option', CELLS)
 def test_every_form_is_the_definition(option: str, is_cut: bool, monkeypatch: pytest.MonkeyPatch):
-    """All queries at once, and five at a time, forward and gradient."""
+    """All queries at once and five queries at a time give the definition's outputs and gradients."""
     text = 'full' if 'cross' in option else 'causal'
     expected = results(text, 'reference', option, L)
     keys = inputs(L, option)[0][1].shape[1]
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_named(text: str, vector: jax.Array, line: str):
 
 
 def test_fixed_keys_and_caches_give_the_same():
-    """Cross-attention from fixed keys, and a text that goes on by pieces, then as two hypotheses a row."""
+    """Cross-attention reads fixed keys; a cached text is continued piece by piece, then as two hypotheses a row."""
     arrays, _ = inputs(L)
     ones, places = np.ones((2, L), np.int32), np.arange(L, dtype=np.int32)[None].repeat(2, 0)
     full, causal = parse_mechanism('full'), parse_mechanism('causal')

@@ -1,4 +1,4 @@
-"""Slots of keys: a ring goes on without end, other caches up to their length; the dtype is kept."""
+"""Tests caches of keys: a ring can go on without end, other caches only up to their length; the dtype is kept."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Slots of caches: every key has one of its own until its last reader, and there are no more than that takes."""
+"""Tests cache slots: every key keeps a separate slot until its last reader, with as few slots as possible."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ POSITIONS = jnp.arange(LENGTH)
 
 @pytest.mark.parametrize('text', PATTERNS)
 def test_every_key_has_a_slot_of_its_own_until_its_last_reader(text: str):
-    """And there are as many slots as keys are kept at the busiest moment; a ring keeps all that are near enough."""
+    """There are as many slots as keys at the busiest moment; a ring keeps all keys that are near enough."""
     pattern = parse_pattern(text).for_key_count(LENGTH)
     mask = dense_mask(pattern, LENGTH, LENGTH, heads=4).any(axis=0)
     last = np.where(mask.any(axis=0), LENGTH - 1 - mask[::-1].argmax(axis=0), -1)

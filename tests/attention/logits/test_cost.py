@@ -1,4 +1,4 @@
-"""The count of all pairs; that it is the program's is tested in test_registry.py."""
+"""Tests the count of all query-key pairs; test_registry.py compares it with the program."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Logits and masks are tested in test_contract.py, against loops; here what is no pattern is refused."""
+"""Tests that a request of another mechanism has no pattern; test_contract.py compares logits and masks with loops."""
 
 import jax
 import jax.numpy as jnp

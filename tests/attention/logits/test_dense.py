@@ -1,4 +1,4 @@
-"""The dense backend; that it equals the reference is tested in test_attend.py."""
+"""Tests the dense backend; test_attend.py tests that it equals the reference."""
 
 import jax
 import jax.numpy as jnp

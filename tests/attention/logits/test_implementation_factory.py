@@ -1,4 +1,4 @@
-"""Implementations of distributions differ only in their class."""
+"""Tests that the implementations of two distributions differ only in the class of their mechanism."""
 
 from efficient_attention.attention.logits import cache, query_chunks
 from efficient_attention.attention.logits.implementation_factory import make_pattern_implementation

@@ -1,4 +1,6 @@
-"""The form in parts: the same bits of dropout as for all queries at once, on one device or several."""
+"""Tests attention in chunks of queries: dropout is equal to the bit for all queries at once, on one device or
+several.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +36,7 @@ def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize('text', ['entmax(causal)', 'hard(causal, sampled=True)', 'local_p(3)'])
 def test_rows_and_heads_may_lie_on_several_devices(text: str):
-    """Forward and gradient are those of one device, with additive scores, dropout and draws."""
+    """Outputs and gradients are those of one device, with additive scores, dropout and random draws."""
     mechanism, (arrays, extra) = parse_mechanism(text), inputs(13, 'dropout segments padding')
     extra |= (
         {'centres': jnp.asarray(np.random.default_rng(8).uniform(size=(2, 13, 4)), jnp.float32)}

@@ -1,4 +1,4 @@
-"""What a `Softmax` says of itself follows from its pattern; the weights are tested in test_contract.py."""
+"""Tests that the properties of a `Softmax` follow from its pattern; test_contract.py tests the weights."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Parts of the queries: how many there are, and what each of them reads; results in test_additive.py."""
+"""Tests chunks of queries: how many there are, and which keys each one reads; test_additive.py tests the results."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +36,7 @@ def test_parts_are_put_together_in_their_order():
 
 
 def test_each_part_knows_the_numbers_of_its_queries(monkeypatch: pytest.MonkeyPatch):
-    """By which dropout draws; they are those of the whole row."""
+    """Dropout depends on the index of a query in the whole row, so each part must know these indices."""
     monkeypatch.setattr(logits_serve, 'PART_BYTES', 4 * 2 * 3 * 20 * 7)
 
     def numbers(part: Request) -> tuple:

@@ -1,4 +1,4 @@
-"""LSH attention cannot be decoded: `CacheSpec` and the cache functions of its implementation refuse it."""
+"""Tests that LSH attention cannot be decoded: `CacheSpec` and the cache functions of its implementation refuse it."""
 
 import pytest
 

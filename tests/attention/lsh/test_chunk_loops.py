@@ -1,4 +1,4 @@
-"""Steps: as many neighbouring chunks as a device computes at once; buffers of rounds and chunks."""
+"""Tests how many neighbouring chunks and rounds a device computes in one step, and the buffers of rounds and chunks."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ def test_the_largest_divisor_that_fits(number: int, at_most: int, divisor: int):
 
 
 def test_a_step_takes_chunks_of_one_round_before_it_takes_several_rounds():
-    """64 chunks of 64 x 128 float32 scores a round: 32 KiB for a row and head."""
+    """A round has 64 chunks of 64 x 128 float32 scores: 32 KiB per chunk, row and head."""
     layout = layout_for_length(LSH(bucket_size=64, rounds=4), 4096)
     with using_platform('cpu'):
         assert chunks_per_step(layout, rows=1, rounds=4) == (1, 32)

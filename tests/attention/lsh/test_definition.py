@@ -1,4 +1,4 @@
-"""The dense definition of LSH attention against loops in NumPy; its recall."""
+"""Tests the dense definition of LSH attention against loops in NumPy, and the recall of its hashing."""
 
 import functools
 import itertools
@@ -71,12 +71,13 @@ def test_a_pair_counts_once_or_as_often_as_it_was_found():
     often, once = times(False), times(True)
     assert often.max() == 4 and (often == 2).any() and (often == 0).any()
     assert np.array_equal(once, np.minimum(often, 1))
-    assert (often.sum(axis=-1) == 4 * 16).all()  # each round: its own chunk and the one before
+    assert (often.sum(axis=-1) == 4 * 16).all()  # In each round a query reads its own chunk and the chunk before it.
 
 
 def test_recall_rises_with_the_rounds():
     rng = np.random.default_rng(0)
-    q = rng.normal(size=(2, 512, 2, 16)) + 2.0 * rng.normal(size=(2, 32, 2, 16)).repeat(16, axis=1)  # clusters of 16
+    # The vectors form clusters of 16.
+    q = rng.normal(size=(2, 512, 2, 16)) + 2.0 * rng.normal(size=(2, 32, 2, 16)).repeat(16, axis=1)
     q = jnp.asarray(q[:, rng.permutation(512)], jnp.float32)
     units = np.asarray(q) / np.linalg.norm(q, axis=-1, keepdims=True)
     similar = np.einsum('BLHK,BMHK->BHLM', np.asarray(q), units) - 1e5 * np.eye(512)
@@ -94,4 +95,4 @@ def test_recall_rises_with_the_rounds():
     print('recall of the true 16 nearest keys by rounds:', curve)
     values = list(curve.values())
     assert all(later > earlier + 0.02 for earlier, later in zip(values[:-1], values[1:], strict=True)), curve
-    assert values[0] > 2 * 64 / 512  # random chunks would find 64 of 512 keys
+    assert values[0] > 2 * 64 / 512  # Random chunks would find 64 of 512 keys.

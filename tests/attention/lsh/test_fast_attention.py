@@ -1,4 +1,4 @@
-"""LSH attention in chunks equals its dense definition, forward and gradient, with every option; memory is linear."""
+"""Tests that LSH attention in chunks equals its dense definition with every option, and that its memory is linear."""
 
 import functools
 import re
@@ -29,18 +29,18 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
 
 
 def vectors(length: int, *, batch: int = 2, heads: int = 2, width: int = 8, dtype: Any = jnp.float32) -> tuple:
-    """Queries of length about 4, so that weights are neither equal nor all on one key, and values."""
+    """Returns values, and queries of norm about 4, so that weights are neither equal nor all on one key."""
     q, v = np.random.default_rng(length).normal(size=(2, batch, length, heads, width)).astype(np.float32)
     return (1.5 * q).astype(dtype), v.astype(dtype)
 
 
 def request(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> Request:
-    """A shared-QK request with the module's key."""
+    """Returns a request in which queries are also the keys, with the random key of this file."""
     return make_request(q, q, v, mechanism, **({'rng': RNG} | options))
 
 
 def serve(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[jax.Array, jax.Array]:
-    """Output and log-sum-exp in chunks."""
+    """Returns output and log-sum-exp of LSH attention in chunks."""
     return lsh.compute_attention(request(q, v, mechanism, **options))
 
 
@@ -52,10 +52,10 @@ def places(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def by_definition(q: np.ndarray, v: np.ndarray, defined: tuple) -> tuple[np.ndarray, tuple]:
-    """The output of the weights of the definition and the gradients of the same sum, written out in float64."""
+    """Returns the output of the definition's weights, and the gradients of the same loss, written out in float64."""
     q, v, weights, lse, scales = (np.asarray(x, np.float64) for x in (q, v, *defined))
     by_place, diagonal = places(q.shape), np.eye(q.shape[1], dtype=bool)
-    # The constant that stands for an empty or a self-reading row would drown everything else.
+    # The constant in rows that are empty or read only themselves would be far larger than all other terms.
     of_lse = np.where(lse > lsh_definition.SELF_LOGIT / 2, by_place[..., 0].swapaxes(1, 2), 0.0)
     of_weights = scales * np.einsum('BLHK,BMHK->BHLM', by_place, v)
     of_logits = weights * (of_weights - (weights * of_weights).sum(-1, keepdims=True) + of_lse[..., None])
@@ -69,7 +69,7 @@ def by_definition(q: np.ndarray, v: np.ndarray, defined: tuple) -> tuple[np.ndar
 
 
 def both(q: np.ndarray, v: np.ndarray, mechanism: LSH, **options: Any) -> tuple:
-    """(output, log-sum-exp, gradients) in chunks, and the same of the definition, whose weights are in one program."""
+    """Returns (output, log-sum-exp, gradients) of attention in chunks, and the same of the definition."""
 
     def loss(q: jax.Array, v: jax.Array) -> tuple:
         out, lse = serve(q, v, mechanism, **options)
@@ -94,7 +94,7 @@ def both(q: np.ndarray, v: np.ndarray, mechanism: LSH, **options: Any) -> tuple:
 
 
 def check(q: np.ndarray, v: np.ndarray, mechanism: LSH, **options: Any) -> None:
-    """Both agree within the table's tolerance."""
+    """Checks that attention in chunks and the definition agree within the tolerance."""
     (out, lse, gradients), (expected, expected_lse, expected_gradients) = both(q, v, mechanism, **options)
     assert lse.dtype == jnp.float32 and out.dtype == q.dtype
     assert_close((out, lse), (expected, expected_lse))
@@ -103,7 +103,9 @@ def check(q: np.ndarray, v: np.ndarray, mechanism: LSH, **options: Any) -> None:
 
 
 def segments(kind: str, length: int = 53) -> dict:
-    """Segment arguments [2, length]: padding behind and inside a row, or packed segments of unequal lengths."""
+    """Returns segment arguments [2, length]: padding at the end of and inside a row, or packed segments of unequal
+    lengths.
+    """
     numbers = np.arange(length)
     if kind == 'padding':
         array = np.stack([numbers < length - 9, (numbers % 7 != 3) & (numbers < 30)])
@@ -143,7 +145,7 @@ def test_any_length(length: int):
 
 
 def test_two_chunks_are_read_once():
-    """With two chunks the one before is also the one behind."""
+    """With two chunks, the chunk before a chunk is also the chunk after it, and must not be read twice."""
     q, v = vectors(16)
     two, one = (serve_quickly(q, v, LSH(bucket_size=size, rounds=1)) for size in (8, 16))
     assert_close(two, one)
@@ -226,12 +228,13 @@ def test_causal_gradients_to_later_positions_are_exactly_zero():
     for jacobian in jax.device_get(jacobians(q, v)):
         by_pair = np.abs(jacobian[:, 0, :, 0]).max(axis=-1)
         assert not np.triu(by_pair, 1).any()
-        assert np.tril(by_pair)[2:].any(axis=1).all()  # the first two queries have one key each, so no gradient of q
+        # The first two queries have one key each, so they have no gradient.
+        assert np.tril(by_pair)[2:].any(axis=1).all()
 
 
 def test_gradient_equals_a_finite_difference():
     q, v = vectors(40, batch=1)
-    # Steps as long as float32 asks for, yet short enough that no query changes its bucket.
+    # The steps are large enough for float32, and small enough that no query changes its bucket.
     steps = 2e-3 * np.random.default_rng(9).normal(size=(2, *q.shape)).astype(np.float32)
 
     def value(q: jax.Array, v: jax.Array) -> jax.Array:
@@ -249,7 +252,8 @@ def test_gradient_equals_a_finite_difference():
     slope = sum((np.asarray(g) * step).sum() for g, step in zip(run(q, v)[0][1], steps, strict=True))
     assert abs(slope) > 1e-3
     ratio = (float(ahead) - float(behind)) / 2 / slope
-    assert_close(ratio, 1.0, dtype=jnp.float16, gradient=True)  # rounding of two values of 1e1
+    # The tolerance is wide, because two values near 10 are rounded.
+    assert_close(ratio, 1.0, dtype=jnp.float16, gradient=True)
 
 
 def test_same_key_same_bits_and_rows_do_not_depend_on_each_other():
@@ -339,13 +343,13 @@ def test_cross_attention_and_grouped_heads_are_refused():
 
 @functools.cache
 def compiled(length: int, mechanism: LSH) -> Any:
-    """The program of forward and backward pass at one row, one head of width 16."""
+    """Compiles the forward and backward pass of one row and one head of width 16."""
     spec = jax.ShapeDtypeStruct((1, length, 1, 16), jnp.float32)
     return jit(jax.grad(lambda q, v: serve(q, v, mechanism)[0].sum(), (0, 1))).lower(spec, spec).compile()
 
 
 def temporary_bytes(length: int, mechanism: LSH) -> int:
-    """What the program needs besides its arguments and results."""
+    """Returns the bytes that the program needs besides its arguments and results."""
     return compiled(length, mechanism).memory_analysis().temp_size_in_bytes
 
 
@@ -360,5 +364,5 @@ def test_memory_grows_linearly():
 def test_sequential_memory_does_not_grow_with_the_rounds():
     few, many = (temporary_bytes(8192, LSH(rounds=rounds, sequential=True)) for rounds in (2, 8))
     at_once = temporary_bytes(8192, LSH(rounds=8))
-    assert many < 1.1 * few  # each round keeps its order, 8 bytes a position and head
+    assert many < 1.1 * few  # Each round keeps its order: 8 bytes for each position and head.
     assert many < 0.6 * at_once

@@ -1,4 +1,4 @@
-"""Sums of a softmax over some keys: merged they are those over all keys together."""
+"""Tests that merged softmax sums over subsets of keys equal the sums over all keys."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +8,7 @@ from efficient_attention.attention.lsh.forward_pass import SoftmaxSums, merge_su
 
 
 def sums_of(logits: np.ndarray, values: np.ndarray) -> SoftmaxSums:
-    """The sums over the keys [M] of one query, whose values are [M, K]."""
+    """Returns the softmax sums of one query over keys with logits [M] and values [M, K]."""
     weights = np.exp(logits - logits.max())
     return SoftmaxSums(*(jnp.asarray(x, jnp.float32) for x in (weights @ values, logits.max(), weights.sum())))
 

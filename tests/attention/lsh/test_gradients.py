@@ -1,4 +1,4 @@
-"""Gradients by slot: what a chunk read goes back to the chunk that it came from."""
+"""Tests gradients of sorted slots: the gradient of a read chunk goes back to the chunk that it came from."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def rounds() -> HashRounds:
 
 
 def test_what_is_taken_apart_adds_up_where_it_came_from(rounds: HashRounds):
-    """The transpose of `with_previous_chunk`."""
+    """`add_to_source_chunks` is the transpose of `with_previous_chunk`."""
     chunks = jax.random.normal(jax.random.key(3), cut_into_chunks(rounds, LAYOUT).order_BHTcS.shape + (3,))
     put_together, pull = jax.vjp(lambda x: with_previous_chunk(x, LAYOUT), chunks)
     cotangent = jax.random.normal(jax.random.key(4), put_together.shape)

@@ -1,4 +1,4 @@
-"""Angular hashing: the nearest direction, several rotations as one number, blocks of positions."""
+"""Tests angular hashing: the nearest direction, several rotations as one number, and blocks of positions."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Scores of windows: products with unit keys, and which pairs are left out."""
+"""Tests scores of windows: products with keys of unit length, and the pairs that are masked."""
 
 import jax
 import jax.numpy as jnp

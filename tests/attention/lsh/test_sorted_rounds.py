@@ -1,4 +1,4 @@
-"""Rounds: the order of the positions of a row, and which neighbours in it may read one another."""
+"""Tests hash rounds: the order of a row's positions, and which neighbours in this order may read each other."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Sorting by counting numbers with their places, against NumPy; orders and their inverses."""
+"""Tests sorting by counting against NumPy, and orders against their inverses."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ def test_numbers_too_large_to_carry_their_place_sort_alike():
     np.testing.assert_array_equal(order_of(numbers, 50), expected)
     np.testing.assert_array_equal(order_of(numbers, 2**31 - 1), expected)
     large = rng.integers(0, 2**31 - 1, (2, 200)).astype(np.int32)
-    large[:, 50:100] = large[:, :50]  # digits alike, in the high ones too
+    large[:, 50:100] = large[:, :50]  # Some numbers are equal in all digits, including the high ones.
     np.testing.assert_array_equal(order_of(large, 2**31 - 1), np.argsort(large, axis=-1, kind='stable'))
 
 

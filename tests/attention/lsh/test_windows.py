@@ -1,4 +1,4 @@
-"""Windows of sorted chunks: what a step reads is each chunk's own slots and those of the chunk before."""
+"""Tests windows of sorted chunks: a step reads each chunk's own slots and the slots of the chunk before it."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ L, H, K, S = 24, 2, 8, 4
 
 
 def make(causal: bool = False) -> tuple[LSHLayout, HashRounds, jax.Array, jax.Array]:
-    """Layout, rounds, q and v [B, H, L, K] of a row of 24 positions in chunks of 4."""
+    """Returns layout, rounds, q and v [B, H, L, K] of a row of 24 positions in chunks of 4."""
     q, v = (jax.random.normal(jax.random.key(seed), (1, L, H, K)) for seed in (0, 1))
     request = make_request(q, q, v, LSH(bucket_size=S, rounds=2, causal=causal), rng=jax.random.key(2))
     layout = layout_from_request(request)
@@ -28,7 +28,7 @@ def make(causal: bool = False) -> tuple[LSHLayout, HashRounds, jax.Array, jax.Ar
 
 
 def test_each_pair_of_a_chunk_and_the_one_before_is_scored_once_in_each_round():
-    """Counts the pairs that the windows of a whole visit hold, by position."""
+    """Counts for each pair of positions how often the windows of a whole loop contain it."""
     layout, rounds, q, v = make()
     vectors = make_row_vectors(q, v)
 
@@ -42,6 +42,6 @@ def test_each_pair_of_a_chunk_and_the_one_before_is_scored_once_in_each_round():
     seen = np.asarray(
         loop_over_windows(step, layout, rounds, LSHMaskInputs(None, None, None, None), jnp.zeros((H, L, L), int))
     )
-    chunks = np.asarray(rounds.slots_BHTL)[0] // S  # [H, T, L]
+    chunks = np.asarray(rounds.slots_BHTL)[0] // S  # The array is [H, T, L].
     back = (chunks[:, :, :, None] - chunks[:, :, None, :]) % layout.chunk_count
     np.testing.assert_array_equal(seen, (back <= layout.previous_chunks).sum(1))

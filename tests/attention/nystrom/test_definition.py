@@ -1,4 +1,4 @@
-"""Nystrom attention nears full attention with every iteration where each token is a landmark."""
+"""Tests that Nystrom attention approaches full attention with every iteration if each token is a landmark."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""Landmarks are means of as many neighbours as there are; the inverse is each matrix's own."""
+"""Tests that landmarks are means of nearly equal numbers of neighbours, and that the inverse is computed for each
+matrix.
+"""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""A pattern against its definition as a function of two positions, pair by pair."""
+"""Checks a pattern pair by pair against a function of two positions that defines it."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ import numpy as np
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import dense_mask
 
-L, M = 23, 29  # M is the number of keys, from which final global tokens are counted
+L, M = 23, 29  # Final global tokens are counted from the end of the M keys.
 Definition = Callable[[int, int], bool]
 
 
 def check_definition(text: str, definition: Definition) -> None:
-    """The pattern allows the pairs for which the definition is true, and the same ones on JAX arrays."""
+    """Checks that the pattern allows the pairs for which the definition is true, with NumPy and JAX arrays."""
     pattern = parse_pattern(text).for_key_count(M)
     expected = np.array([[definition(q, k) for k in range(M)] for q in range(L)])
     np.testing.assert_array_equal(dense_mask(pattern, L, M), expected)
@@ -23,7 +23,7 @@ def check_definition(text: str, definition: Definition) -> None:
 
 
 def check_shape(text: str) -> None:
-    """The predicate's shape is the broadcast shape of its two arguments, on NumPy and JAX arrays."""
+    """Checks that the predicate's shape is the broadcast shape of its two arguments, with NumPy and JAX arrays."""
     pattern = parse_pattern(text).for_key_count(M)
     query, key = np.arange(6).reshape(2, 3, 1), np.arange(4)[None, None]
     allowed = pattern(query, key)

@@ -1,4 +1,4 @@
-"""Bands mean exactly what their definitions say, pair by pair."""
+"""Tests band patterns pair by pair against their definitions."""
 
 import pytest
 

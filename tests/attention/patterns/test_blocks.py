@@ -1,4 +1,4 @@
-"""Blocks mean exactly what their definitions say, pair by pair."""
+"""Tests block patterns pair by pair against their definitions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A prefix and global tokens mean exactly what their definitions say, pair by pair."""
+"""Tests the prefix and global-token patterns pair by pair against their definitions."""
 
 import pytest
 

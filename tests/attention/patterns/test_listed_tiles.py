@@ -1,4 +1,4 @@
-"""Listed tiles mean exactly what their definition says, pair by pair."""
+"""Tests patterns of listed tiles pair by pair against their definition."""
 
 from tests.attention.patterns.pair_by_pair import check_definition
 

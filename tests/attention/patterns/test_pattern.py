@@ -1,4 +1,4 @@
-"""What all patterns share: they combine pair by pair, differ by head where asked, and are values."""
+"""Tests what all patterns share: they combine pair by pair, may differ between heads, and are hashable values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pictures of patterns: shades, characters and figures say what the pattern and its tiles are."""
+"""Tests pictures of patterns: shades, characters and figures show the pattern and its tiles."""
 
 import numpy as np
 import pytest

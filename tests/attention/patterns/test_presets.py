@@ -1,4 +1,4 @@
-"""The presets read what their papers count."""
+"""Tests that the presets read as many keys as their papers say."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_the_shape_is_the_broadcast_shape_of_the_positions():
 
 @pytest.mark.parametrize('random', [1, 3])
 def test_bigbird_reads_as_many_blocks_as_the_paper_says(random: int):
-    """A middle row 5 + r blocks, the rows next to the ends 4 + r, the first and last row all of them."""
+    """A middle row reads 5 + r blocks, a row next to the ends 4 + r, and the first and last row read all blocks."""
     block, blocks = 4, 16
     for seed in range(3):
         mask = dense_mask(bigbird(block, random, seed), block * blocks, block * blocks, heads=2)
@@ -46,7 +46,7 @@ def test_longformer_reads_its_window_and_the_global_tokens():
     radius, length = 5, 60
     counts = dense_mask(longformer(radius, tokens=1), length, length).sum(1)
     assert counts[0] == length
-    assert (counts[radius + 2 : -radius] == 2 * radius + 1 + 1).all()  # one global key outside the window
+    assert (counts[radius + 2 : -radius] == 2 * radius + 1 + 1).all()  # One global key is outside the window.
     assert counts[-1] == radius + 1 + 1
 
 

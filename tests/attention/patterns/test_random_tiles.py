@@ -1,4 +1,4 @@
-"""Random tiles: whole tiles, as many as asked for, drawn evenly and always the same."""
+"""Tests random tiles: they are whole tiles, of the requested number, drawn evenly and reproducibly."""
 
 import dataclasses
 
@@ -24,7 +24,8 @@ def test_random_tiles_avoid_neighbours_and_ends_even_where_too_few_are_left():
     numbers = np.arange(6)
     is_forbidden = (abs(numbers[:, None] - numbers) <= 1) | (numbers == 0) | (numbers == 5)
     assert not chosen[is_forbidden].any()
-    np.testing.assert_array_equal(chosen, ~is_forbidden)  # at most 4 are left in any row, so all of them are drawn
+    # At most 4 tiles are left in any row, so all of them are drawn.
+    np.testing.assert_array_equal(chosen, ~is_forbidden)
 
 
 def test_random_tiles_differ_by_seed_layer_and_head_and_never_between_calls():
@@ -38,13 +39,13 @@ def test_random_tiles_differ_by_seed_layer_and_head_and_never_between_calls():
     ]
     masks = [dense_mask(variant, 64, 64) for variant in variants]
     assert all((one != other).any() for i, one in enumerate(masks) for other in masks[:i])
-    again = dataclasses.replace(pattern)  # an equal pattern made anew
+    again = dataclasses.replace(pattern)  # This is an equal but new pattern object.
     assert again == pattern and hash(again) == hash(pattern)
     np.testing.assert_array_equal(dense_mask(again, 64, 64), masks[0])
 
 
 def test_random_tiles_are_spread_evenly_over_the_keys():
-    """All tiles are eligible, also beyond the first 1,024 tokens: each is drawn about as often."""
+    """All tiles can be drawn, also beyond the first 1,024 tokens, and each is drawn about equally often."""
     drawn = np.sum(
         [RandomTiles(4, 16, seed=seed).for_key_count(512).chosen_key_tiles() for seed in range(100)], axis=(0, 1)
     )
@@ -57,4 +58,4 @@ def test_queries_beyond_the_keys_read_the_row_of_their_tile_modulo_the_key_tiles
     chosen, mask = pattern.chosen_key_tiles(), dense_mask(pattern, 36, 20)
     for tile in range(9):
         np.testing.assert_array_equal(mask[4 * tile, ::4], chosen[tile % 5])
-    assert not pattern(np.arange(8)[:, None], np.arange(20, 30)[None]).any()  # keys that do not exist
+    assert not pattern(np.arange(8)[:, None], np.arange(20, 30)[None]).any()  # These keys do not exist.

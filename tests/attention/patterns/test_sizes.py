@@ -1,4 +1,4 @@
-"""A size that makes no sense is refused in a line that names pattern, argument and value."""
+"""Tests that a senseless size is refused by a message that names the pattern, the argument and the value."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Strides and summaries mean exactly what their definitions say, pair by pair."""
+"""Tests strided and summary patterns pair by pair against their definitions."""
 
 import pytest
 

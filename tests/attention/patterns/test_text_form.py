@@ -1,4 +1,4 @@
-"""Patterns are written as they are read."""
+"""Tests that a pattern's text can be parsed back to the same pattern."""
 
 import pytest
 

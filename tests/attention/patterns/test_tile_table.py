@@ -1,4 +1,4 @@
-"""Tile tables: what they keep covers the pattern, what they call whole is whole, and no [L, L] array is made."""
+"""Tests tile tables: kept tiles cover the pattern, whole tiles are fully allowed, and no [L, L] array is made."""
 
 import dataclasses
 
@@ -20,10 +20,10 @@ from efficient_attention.attention.patterns.tile_table import (
 )
 from tests.attention.random_patterns import PATTERNS
 
-STEADY = settings(max_examples=300, deadline=None, derandomize=True)  # the same examples in every run
+STEADY = settings(max_examples=300, deadline=None, derandomize=True)  # The examples are the same in every run.
 LENGTHS = st.integers(1, 70)
 
-# text: the share of kept tiles that may be empty at 1,000 positions in tiles of 16, measured, rounded up. It is above 0
+# Maximal share of kept tiles that are empty, at 1,000 positions in tiles of 16; measured, rounded up. It is above 0
 # where a residue's positions do not fill whole tiles: a tile that crosses into the next residue spans all positions.
 EMPTY = {
     'full': 0,
@@ -48,7 +48,7 @@ EMPTY = {
 
 
 def allowed_tiles(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """By looking at each pair: which tiles hold some allowed pair, and which hold no forbidden one."""
+    """Returns which tiles hold an allowed pair, and which hold no forbidden pair, by looking at each pair."""
     allowed = np.broadcast_to(pattern(queries[:, None], keys[None]), (len(queries), len(keys)))
     rows, columns = np.arange(0, len(queries), size), np.arange(0, len(keys), size)
     some, every = (
@@ -59,7 +59,7 @@ def allowed_tiles(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size:
 
 
 def as_dense(table: TileTable) -> tuple[np.ndarray, np.ndarray]:
-    """Booleans [query tiles, key tiles]: kept, whole."""
+    """Returns two boolean arrays [query tiles, key tiles]: which tiles are kept, and which are whole."""
     kept, whole = np.zeros((2, table.query_tiles, table.key_tiles), bool)
     rows = np.repeat(np.arange(table.query_tiles), table.key_tile_counts)
     kept[rows, table.keys], whole[rows, table.keys] = True, table.is_whole
@@ -71,7 +71,9 @@ def as_dense(table: TileTable) -> tuple[np.ndarray, np.ndarray]:
 def test_a_table_covers_its_pattern(
     pattern: Pattern, queries: int, keys: int, size: int, offset: int, order: int, is_own_order: bool
 ):
-    """Every allowed pair lies in a kept tile and a whole tile holds no forbidden one, however positions are listed."""
+    """Every allowed pair is in a kept tile, and a whole tile has no forbidden pair, in whatever order positions are
+    listed.
+    """
     order = pattern.residue_modulus if is_own_order else order
     pattern = pattern.for_key_count(keys)
     query_positions, key_positions = np.arange(queries) + offset, np.arange(keys)
@@ -101,7 +103,7 @@ def test_transposed_is_the_transpose(pattern: Pattern, queries: int, keys: int, 
 @STEADY
 @given(PATTERNS, LENGTHS, LENGTHS)
 def test_passes_are_the_pattern_and_share_no_pair(pattern: Pattern, queries: int, keys: int):
-    """Also after the number of keys is filled in, which is when backends ask."""
+    """This holds also after the number of keys is filled in, because backends split patterns only then."""
     pattern = pattern.for_key_count(keys)
     query_L1, key_1M = np.arange(queries)[:, None], np.arange(keys)[None]
     times = sum(np.asarray(part(query_L1, key_1M), int) for part, _ in split_into_disjoint_patterns(pattern))
@@ -121,7 +123,7 @@ def test_passes_of_the_presets():
 
 @pytest.mark.parametrize('text', EMPTY)
 def test_few_kept_tiles_are_empty(text: str):
-    """In the orders that the passes ask for; none where residues fill tiles; every whole tile is known as one."""
+    """Few kept tiles are empty in the orders of the split patterns, and none where residues fill whole tiles."""
     assert share_of_empty_tiles(text, 1000) <= EMPTY[text]
     assert share_of_empty_tiles(text, 1024) == 0
 
@@ -151,7 +153,7 @@ def test_an_order_of_its_own_keeps_far_fewer_tiles(text: str):
     ['longformer(256, 1)', 'bigbird(64, 3)', 'sparse_fixed(128, 8)', 'sparse_strided(256)', 'causal & block(512)'],
 )
 def test_64k_by_64k_touches_ranges_alone(text: str, monkeypatch: pytest.MonkeyPatch):
-    """The table of 65,536 positions is built from a thousand ranges of them, never from pairs of positions."""
+    """The table of 65,536 positions is built from a thousand ranges of positions, never from pairs of positions."""
     length, size = 2**16, 64
     tiles = length // size
     seen = []

@@ -1,4 +1,6 @@
-"""Centroids: which tokens they take, which count for their means, and how that travels as their gradient."""
+"""Tests centroids: which tokens they take, which tokens count for their means, and how sums travel as their
+gradient.
+"""
 
 import functools
 from typing import Any
@@ -101,7 +103,7 @@ def test_the_gradient_of_centroids_is_the_statistics_and_nothing_else_gets_one()
 
 @pytest.mark.parametrize('backend', ['reference', 'blocked'])
 def test_a_call_s_statistics_are_those_of_its_queries_and_keys(backend: str):
-    """Of heads that are not local, keys of a group counted for each of its heads, padding never."""
+    """Only heads that are not local count; a grouped key counts once for each of its heads, padding never."""
     (q, k, v), extra = inputs(20, 'padding grouped')
     mechanism = parse_mechanism('routing(5, 4, local_heads=1)')
     centroids = drawn_operands(mechanism, 4, 8)['centroids']

@@ -1,4 +1,6 @@
-"""Routing attention against its float64 definition, where it is full attention, and what it does not look at."""
+"""Tests routing attention against its float64 definition, against full attention, and that it reads only allowed
+tokens.
+"""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -23,13 +25,14 @@ from tests.tolerances import assert_close
 
 FORMS = ('routing(7, 40)', 'routing(26, 40, causal=True)', 'routing(26, 40, local_heads=1, window=30)')
 FORMS += ('routing(3, 40, local_heads=1, window=64, causal=True)',)
-LENGTHS = (1, 40, 65, 325)  # all tokens in each cluster, up to its size; above it, and of several texts
+# At 1 and 40 tokens each cluster has all tokens; longer rows have several clusters or several texts.
+LENGTHS = (1, 40, 65, 325)
 SMALL = ('routing(4, 6)', 'routing(4, 6, causal=True)', 'routing(3, 9, local_heads=1, window=4)')
 SMALL += ('routing(3, 9, local_heads=3, window=4, causal=True)',)
 
 
 def run(text: str, *arrays: jax.Array, **options: Any) -> jax.Array:
-    """The fast form, with drawn operands unless others are given."""
+    """Computes the fast form, with random learned operands unless others are given."""
     options.setdefault('learned', learned_by(text, *arrays[0].shape[2:]))
     return compiled(parse_mechanism(text))(*arrays, **options)
 
@@ -45,7 +48,7 @@ def learned_by(text: str, heads: int = 4, width: int = 8) -> dict[str, jax.Array
 
 
 def members(mechanism: Routing, query: np.ndarray, key: np.ndarray, valid: np.ndarray) -> Any:
-    """What each centroid takes by query and by key."""
+    """Returns the queries and the keys that each centroid takes."""
     local, heads, width = mechanism.local_heads, *query.shape[1:]
     centroids = np.asarray(drawn_operands(mechanism, heads, width)['centroids'], np.float64)[..., :width]
     return tuple(contract_rows.nearest_places(x[:, local:], centroids, valid, mechanism.size) for x in (query, key))
@@ -54,7 +57,9 @@ def members(mechanism: Routing, query: np.ndarray, key: np.ndarray, valid: np.nd
 @pytest.mark.parametrize('length', LENGTHS)
 @pytest.mark.parametrize('text', FORMS)
 def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length: int):
-    """Two texts and padding in a row; of all gradients the sum along one direction, by a difference of definitions."""
+    """A row has two texts and padding; gradients are compared along one direction with a finite difference of the
+    definition.
+    """
     mechanism, places = parse_mechanism(text), np.arange(length)
     assert isinstance(mechanism, Routing)
     segments = np.where(places < max(1, length - 2), 1 + places // 200, 0)
@@ -104,7 +109,7 @@ def test_local_heads_are_those_of_a_window(window: int):
 
 
 def test_a_token_in_no_cluster_reads_nothing_and_one_in_several_has_their_mean():
-    """Of one centroid that takes 5 of 20 tokens; then of two alike, whose mean is what one gives."""
+    """One centroid takes 5 of 20 tokens, the others read nothing; two equal centroids give the same mean."""
     q, k, v = inputs(20)[0]
     learned = np.asarray(learned_by('routing(1, 5)')['centroids'])
     out = np.asarray(run('routing(1, 5)', q, k, v, learned={'centroids': learned}))
@@ -129,7 +134,7 @@ def test_weights_are_a_distribution_or_nothing_and_mix_the_values_as_attend_does
 @pytest.mark.parametrize('backend', ['reference', 'blocked'])
 @pytest.mark.parametrize('text', [text for text in SMALL if 'causal' in text])
 def test_the_causal_gradient_to_later_tokens_is_exactly_zero(text: str, backend: str):
-    """Yet which tokens a centroid takes depends on them, as with LSH."""
+    """Later tokens get no gradient, although they influence which tokens a centroid takes, as in LSH attention."""
     mechanism, arrays, learned = parse_mechanism(text), inputs(22)[0], learned_by(text)
 
     def gradient(place: jax.Array) -> tuple:
@@ -164,7 +169,7 @@ def test_a_padded_row_is_the_row_alone_whatever_its_neighbours_hold(text: str):
 
 
 def test_no_text_reads_another_and_packed_rows_share_their_clusters():
-    """No gradient crosses texts; still tokens of one can push those of another out of a cluster."""
+    """No gradient crosses texts; still, tokens of one text can push tokens of another out of a cluster."""
     text, (q, k, v) = 'routing(3, 6)', inputs(20)[0]
     segments = jnp.asarray([[1] * 9 + [2] * 11] * 2)
     options = {'learned': learned_by(text), 'query_segments': segments, 'key_segments': segments}

@@ -1,4 +1,4 @@
-"""Routing attention's fast form: no array of all pairs, and dropout that is the same in all clusters."""
+"""Tests that routing attention's fast form makes no array of all pairs, and that clusters share one dropout mask."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from tests.attention.implementation_checks import largest_array
     'text', ['routing(64, 64)', 'routing(64, 64, causal=True)', 'routing(64, 64, local_heads=1, window=64)']
 )
 def test_no_array_is_as_large_as_all_pairs(text: str):
-    """16,384 positions, forward and backward: the largest array is that of tokens and centroids."""
+    """At 16,384 positions, the largest array of the forward and backward pass is the one of tokens by centroids."""
     assert largest_array(text, 16_384) <= 2 * 16_384 * 192
 
 

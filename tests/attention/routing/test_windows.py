@@ -1,4 +1,4 @@
-"""Windows as blocks: each block reads what its queries' windows reach, and nothing of another row."""
+"""Tests window blocks: each block reads the keys in its queries' windows, and nothing of another batch row."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Partial results over keys that go round four devices: the sum and the gradients are those of all keys at once."""
+"""Tests a ring of four devices that pass keys on: output and gradients equal those of all keys at once."""
 
 import functools
 from typing import Any
@@ -27,7 +27,7 @@ def inputs() -> list[jax.Array]:
 
 
 def attend(_: Any, query: jax.Array, keys: Any, labels: jax.Array, fixed: None) -> tuple[jax.Array, jax.Array]:
-    """Queries read the keys whose label is 1."""
+    """Computes attention of all queries to the keys whose label is 1."""
     del fixed
     logits = jnp.einsum('blhk,bmhk->bhlm', query, keys[0])
     weights, lse = masked_softmax(logits, (labels == 1)[:, None, None])
@@ -35,7 +35,7 @@ def attend(_: Any, query: jax.Array, keys: Any, labels: jax.Array, fixed: None) 
 
 
 def both_ways(compute: Any) -> Any:
-    """Output, log-sum-exp and the gradients through both."""
+    """Returns a function that computes output, log-sum-exp and the gradients through both."""
 
     def loss(query: Any, key: Any, value: Any, labels: Any, weight: Any) -> Any:
         out, lse = compute(query, (key, value), labels)
@@ -46,7 +46,7 @@ def both_ways(compute: Any) -> Any:
 
 def test_a_row_reads_the_keys_of_all_devices():
     query, key, value, weight = inputs()
-    labels = jnp.asarray([[1, 0, 1] * COUNT, [0] * COUNT * SHARE])  # the second row reads nothing
+    labels = jnp.asarray([[1, 0, 1] * COUNT, [0] * COUNT * SHARE])  # The second row reads nothing.
     ring = RingExchange('sequence', make_ring_steps(COUNT, lambda *_: 'all'), attend)
     split = jax.shard_map(
         lambda query, keys, labels: attend_ring(ring, query, keys, labels, None),
@@ -70,7 +70,7 @@ def test_devices_merge_parts_over_their_own_keys():
 
 
 def test_one_exchange_is_under_way_at_a_time():
-    """Each exchange but the first waits for what was computed before it, so that no device collects all keys."""
+    """Each exchange after the first waits for the computation before it, so that no device collects all keys."""
     query, key, value, _ = inputs()
     ring = RingExchange('sequence', make_ring_steps(COUNT, lambda *_: 'all'), attend)
     split = jax.shard_map(

@@ -1,4 +1,4 @@
-"""Each block that holds something is met once; the others are neither sent nor computed."""
+"""Tests that each block with allowed pairs is computed once, and that other blocks are neither sent nor computed."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from efficient_attention.attention.sequence_parallel.ring_steps import Kind, Rin
 
 
 def met(steps: tuple[RingStep, ...], count: int, kind: Kind) -> list[tuple[int, int]]:
-    """The blocks that devices compute, found by following the keys from device to device."""
+    """Returns the blocks that devices compute, found by following the keys from device to device."""
     found, held = [], {device: device for device in range(count)}
     for number, step in enumerate(steps):
         own = {device: device for device in range(count)}

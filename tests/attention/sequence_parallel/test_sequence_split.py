@@ -1,4 +1,4 @@
-"""Which sides of a call are split, and into what shares."""
+"""Tests whether the queries and the keys of a call are split over devices, and into which shares."""
 
 import jax
 import pytest

@@ -1,4 +1,6 @@
-"""What cannot be split is refused in one line, and what is short, or does not divide, stays whole and is right."""
+"""Tests that unsplittable calls are refused, and that short or indivisible sequences stay whole and give right
+results.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +69,7 @@ def test_what_cannot_be_split_is_refused(text: str, options: dict, line: str):
 
 @pytest.mark.parametrize('queries, keys', [(8, 1), (1, 8), (7, 7)])
 def test_sides_that_stay_whole(queries: int, keys: int):
-    """As global tokens do, which all read and which read all."""
+    """Global tokens are such a case: few queries or few keys, which every device keeps whole."""
     inputs, mechanism = arrays(queries, keys), parse_mechanism('full')
 
     def both(*inputs: jax.Array) -> tuple:

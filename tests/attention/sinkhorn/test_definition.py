@@ -1,4 +1,6 @@
-"""Sinkhorn attention against its float64 definition, as full attention of few blocks, and what it does not look at."""
+"""Tests Sinkhorn attention against its float64 definition, against full attention, and that it reads only allowed
+tokens.
+"""
 
 import functools
 from collections.abc import Callable
@@ -21,12 +23,13 @@ from tests.attention.implementation_checks import check_bfloat16, check_definiti
 from tests.tolerances import assert_close
 
 FORMS = ('sinkhorn(40, 9)', 'sinkhorn(40, 9, cut=2)', 'sinkhorn(40, 9, causal=True)')
-LENGTHS = (1, 40, 65, 325)  # within a block, exactly one, in two of them, and in as many as there are
+# The lengths are within a block, exactly one block, two blocks, and as many as the sort allows.
+LENGTHS = (1, 40, 65, 325)
 SMALL = ('sinkhorn(4, 6)', 'sinkhorn(4, 6, cut=2)', 'sinkhorn(4, 6, causal=True)')
 
 
 def run(text: str, *arrays: jax.Array, **options: Any) -> jax.Array:
-    """The fast form, with drawn operands unless others are given."""
+    """Computes the fast form, with random learned operands unless others are given."""
     options.setdefault('learned', learned_by(text, *arrays[0].shape[2:]))
     return compiled(text)(*arrays, **options)
 
@@ -55,7 +58,7 @@ def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length
 
 @pytest.mark.parametrize('text', ['sinkhorn(4, 4, 5)', 'sinkhorn(4, 4, causal=True)'])
 def test_gradients_stay_finite_where_the_sort_is_sure(text: str):
-    """In a row that ends inside a block, whose last slots then hold hardly any share at some places."""
+    """The row ends inside a block, so that some of the last sorted slots have hardly any share."""
     mechanism, segments = parse_mechanism(text), jnp.asarray((np.arange(16) < 10)[None], jnp.int32)
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, sort: jax.Array) -> jax.Array:
@@ -63,7 +66,7 @@ def test_gradients_stay_finite_where_the_sort_is_sure(text: str):
         return attend(q, k, v, mechanism, **options).sum()
 
     gradients_of = quick(jax.grad(loss, (0, 1, 2, 3)))
-    for draw in (0, 2, 3, 7, 13):  # some of them gave NaN before a smallest sum of shares was asked for
+    for draw in (0, 2, 3, 7, 13):  # Some of these draws gave NaN before sums of shares had a lower bound.
         *arrays, sort = np.asarray(jax.random.normal(jax.random.key(draw), (4, 1, 16, 2, 8)))
         for scale in (20.0, 30.0, 100.0):
             gradients = gradients_of(*arrays, np.float32(scale / np.sqrt(32)) * sort[0, :8, :, :4].swapaxes(0, 1))
@@ -72,7 +75,9 @@ def test_gradients_stay_finite_where_the_sort_is_sure(text: str):
 
 @pytest.mark.parametrize('dtype', [jnp.float16, jnp.bfloat16])
 def test_shares_of_16_bits_cancel_where_a_slot_has_hardly_any(dtype: Any):
-    """Of a sharp sort of a row that ends inside a block: out of them comes no gradient that is not there."""
+    """A sharp sort of a row that ends inside a block gives tiny shares, whose 16-bit rounding must not become
+    gradients.
+    """
     mechanism = parse_mechanism('sinkhorn(4, 4, temperature=0.1)')
     q, k, v = (jax.random.normal(jax.random.key(seed), (1, 13, 1, 8)).astype(dtype) for seed in (0, 1, 2))
     sort = 8.0 * np.asarray(drawn_operands(mechanism, 1, 8)['sort'])
@@ -105,7 +110,7 @@ def test_behind_padding_the_cut_takes_the_first_places_with_tokens(backend: str)
 
 
 def weights_by_definition(text: str, q: jax.Array, k: jax.Array, valid: np.ndarray, noise: Any = None) -> list:
-    """Those of each row, with the noise of each."""
+    """Returns the definition's weights of each row, with each row's noise."""
     query, key, sort = (np.asarray(x, np.float64) for x in (q, k, learned_by(text)['sort']))
     of_row = functools.partial(contract_rows.sinkhorn_weights, options=parse_mechanism(text))
     return [
@@ -129,7 +134,7 @@ def test_noise_of_the_key_is_that_of_the_definition_and_there_is_none_without(te
 
 
 def alone_in_padding(text: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, rngs: jax.Array) -> np.ndarray:
-    """The first 13 outputs of rows that are padding behind them."""
+    """Returns the first 13 outputs of rows whose other tokens are padding."""
     segments = np.asarray([[1] * 13 + [0] * 9] * 2, np.int32)
     return np.asarray(run(text, q, k, v, rng=rngs, query_segments=segments, key_segments=segments))[:, :13]
 
@@ -138,20 +143,20 @@ def alone_in_padding(text: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, rng
     'text, pattern', [('sinkhorn(20, 1)', None), ('sinkhorn(32, 4, cut=1)', None), ('sinkhorn(20, 3, causal=True)', 1)]
 )
 def test_of_one_block_it_is_full_attention(text: str, pattern: int | None):
-    """A block beside itself, or sorted alone, has the weights of that block."""
+    """A block next to itself, or only as the sorted block, has the weights of full attention in that block."""
     q, k, v = inputs(20)[0]
     expected = quick(functools.partial(attend, mechanism=Softmax(Causal()) if pattern else Softmax()))(q, k, v)
     assert_close(run(text, q, k, v), expected)
 
 
 def test_a_sort_that_is_sure_puts_one_block_beside_the_own():
-    """Blocks 0, 1, 2 read themselves and 1, 2, 0; with cut=1 all read block 1."""
+    """Blocks 0, 1, 2 read themselves and blocks 1, 2, 0; with cut=1 all read block 1."""
     (q, k, v), order = map(np.array, inputs(12)[0]), [1, 2, 0]
     places = np.arange(12).reshape(3, 4)
     k[..., :3] = 0.0
     sort = np.zeros((4, 8, 3), np.float32)
     for i in range(3):
-        k[:, places[i], :, i] = 1.0  # the first three entries tell the sort which block it is
+        k[:, places[i], :, i] = 1.0  # The first three entries of a key tell the sort the number of its block.
         sort[:, i, order[i]] = 30.0
     full = quick(functools.partial(attend, mechanism=Softmax()))
     out = np.asarray(run('sinkhorn(4, 3)', q, k, v, learned={'sort': sort}))
@@ -176,7 +181,7 @@ def test_weights_are_a_distribution_and_mix_the_values_as_attend_does(text: str)
 
 @pytest.mark.parametrize('backend', ['reference', 'blocked'])
 def test_the_causal_form_reads_no_later_token_and_its_gradient_to_them_is_exactly_zero(backend: str):
-    """Blocks are left off at every place: a first, an inner and a last token of a block."""
+    """The changed later tokens begin at every place: at a first, an inner and a last token of a block."""
     text, (q, k, v), rng = 'sinkhorn(4, 6, causal=True)', map(np.asarray, inputs(22)[0]), jax.random.key(2)
 
     def call(*arrays: jax.Array) -> jax.Array:
@@ -207,7 +212,9 @@ def test_dropout_of_slots_drops_its_share_and_keeps_the_mean():
 
 @pytest.mark.parametrize('text', ['sinkhorn(64, 256)', 'sinkhorn(64, 256, causal=True)', 'sinkhorn(64, 256, cut=2)'])
 def test_no_array_is_as_large_as_all_pairs(text: str):
-    """16,384 positions, forward and backward: the largest array is that of the slots that all queries read."""
+    """At 16,384 positions, the largest array of the forward and backward pass is the one of all slots that queries
+    read.
+    """
     assert largest_array(text, 16_384) <= 2 * 16_384 * 128
 
 

@@ -1,4 +1,4 @@
-"""The sort of blocks: what its logits come from, noise that goes with the row, and how near balancing comes."""
+"""Tests the sort of blocks: its logits, noise that stays with its row, and how well iterations balance the shares."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_rows_and_columns_sum_to_one_the_nearer_the_more_iterations():
     far = []
     for iterations in (1, 2, 4, 8, 16, 64):
         found = shares(iterations)
-        np.testing.assert_allclose(found.sum(-2), 1.0, atol=1e-5)  # columns come last
+        np.testing.assert_allclose(found.sum(-2), 1.0, atol=1e-5)  # Columns are divided last.
         far.append(np.abs(found.sum(-1) - 1.0).max())
     assert far == sorted(far, reverse=True) and far[0] > 0.1 and far[-1] < 1e-4
 
@@ -44,7 +44,7 @@ def test_blocks_that_are_not_there_change_nothing():
 
 @pytest.mark.parametrize('is_there', [ALL, np.asarray([[True] * 4 + [False] * 3])], ids=['all', 'some'])
 def test_the_gradient_is_that_of_dividing_by_sums(is_there: np.ndarray):
-    """Against S = exp(R) divided by its sums, row by row and then column by column."""
+    """Compares with the gradient of S = exp(R), divided by its sums row by row and then column by column."""
     number = np.sin(np.arange(LOGITS.size, dtype=np.float32)).reshape(LOGITS.shape)
     both = is_there[:, None, :, None] & is_there[:, None, None, :]
 

@@ -1,4 +1,6 @@
-"""Which backend 'auto' takes for softmax attention; that each equals the reference is tested in test_attend.py."""
+"""Tests which backend 'auto' takes for softmax attention; test_attend.py tests that each backend equals the
+reference.
+"""
 
 import logging
 
@@ -58,7 +60,7 @@ def test_a_relative_term_makes_fewer_pairs_many(length: int, backend: str, caplo
     assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
 
 
-# 2^21 pairs are 1,448 positions. What is left of `block(64)` and `window(300)` is less than half of the pairs.
+# 2^21 pairs are 1,448 positions. `block(64)` and `window(300)` keep less than half of the pairs.
 @pytest.mark.parametrize(
     'pattern, length, options, devices, backend',
     [

@@ -1,6 +1,6 @@
-"""The blocked backend: its programs hold nothing of the size of all pairs and grow linearly, heads come back in order.
+"""Tests the blocked backend's programs: no array of all pairs, memory linear in the length, heads in their order.
 
-That it equals the reference is tested in test_attend.py.
+test_attend.py tests that the backend equals the reference.
 """
 
 import functools
@@ -22,16 +22,16 @@ from efficient_attention.attention.softmax.blocked_backend import head_groups, p
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.tolerances import assert_close
 
-TILE = 16  # positions: tables of many tiles at short lengths
+TILE = 16  # Tiles of 16 positions give tables with many tiles at short lengths.
 PRESETS = ('longformer(256, 1)', 'bigbird(64, 3)', 'sparse_fixed(128, 8)', 'sparse_strided(128)')
 PRIMITIVES = ('causal & window(256)', 'block(512)', 'strided(128)', 'full')
-# Compiles in half the time; where the program itself is looked at, it is compiled as for users.
+# This halves the compile time; tests of the program itself compile it as users do.
 QUICKLY = {'xla_backend_optimization_level': 0}
 
 
 @functools.cache
 def compile_gradient(text: str, length: int) -> jax.stages.Compiled:
-    """Forward and backward at B 1, H 2, K 16, compiled and not run."""
+    """Compiles the forward and backward pass of B 1, H 2, K 16, without a run."""
     x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
     mechanism = parse_mechanism(text)
     loss = jax.grad(lambda q, k, v: attend(q, k, v, mechanism, backend='blocked').sum(), (0, 1, 2))
@@ -39,14 +39,14 @@ def compile_gradient(text: str, length: int) -> jax.stages.Compiled:
 
 
 def largest_buffer(program: jax.stages.Compiled) -> int:
-    """Elements of the largest array that any instruction of a compiled program makes."""
+    """Returns the elements of the largest array that any instruction of a compiled program makes."""
     shapes = re.findall(r'\b(?:f|bf|s|u|pred)\d*\[([\d,]+)\]', program.as_text())
     return max(math.prod(map(int, shape.split(','))) for shape in shapes)
 
 
 @pytest.mark.parametrize('text', [*PRESETS, 'full'])
 def test_no_buffer_holds_all_pairs_at_16k(text: str):
-    """Forward and backward; the scores of a chunk are the largest array, a hundredth of all pairs.
+    """The scores of a chunk are the largest array of the forward and backward pass, a hundredth of all pairs.
 
     The presets are made of the primitives.
     """
@@ -54,16 +54,16 @@ def test_no_buffer_holds_all_pairs_at_16k(text: str):
 
 
 def test_a_dense_program_does_hold_all_pairs():
-    """What the test above would find."""
+    """Shows that `largest_buffer` would find an array of all pairs."""
     x = jax.ShapeDtypeStruct((1, 512, 2, 16), jnp.float32)
     program = jax.jit(lambda q: attend(q, q, q, Softmax(), backend='dense')).lower(x).compile()
     assert largest_buffer(program) >= 512 * 512
 
 
 def growth(text: str, lengths: list[int]) -> list[float]:
-    """Factors between the temporary memory of the program at each length and the most that a shorter one takes.
+    """Returns the factors between the program's temporary memory at each length and the maximum at shorter lengths.
 
-    A shorter one may take less than one that is shorter still: where steps of whole tiles fit worse, or where heads
+    A shorter length may need less memory than a still shorter one: where steps of whole tiles fit worse, or where heads
     begin to take turns.
     """
     sizes = [compile_gradient(text, length).memory_analysis().temp_size_in_bytes for length in lengths]
@@ -80,7 +80,7 @@ def test_memory_grows_linearly(text: str):
 @pytest.mark.slow
 @pytest.mark.parametrize('text', [*PRESETS, *PRIMITIVES, 'causal'])
 def test_memory_grows_linearly_up_to_64k(text: str):
-    """At most 2.2 times for each doubling; measured on a CPU: at most 2.03."""
+    """Memory grows at most 2.2 times for each doubling of the length; on a CPU, 2.03 times was measured."""
     assert max(growth(text, [2**power for power in range(12, 17)])) <= 2.2
 
 
@@ -102,7 +102,7 @@ def test_memory_of_lsh_and_favor_with_segments_grows_linearly_up_to_64k(text: st
 
 
 def test_vmap_equals_a_larger_batch():
-    """Over a further axis, also in the backward pass and with segments."""
+    """jax.vmap adds a further axis, also in the backward pass and with segments."""
     q, k, v = np.random.default_rng(0).normal(size=(3, 3, 2, 40, 2, 8)).astype(np.float32)
     segments = (np.arange(40)[None] // np.array([[7], [40], [13]]) + 1).astype(np.int32)
 
@@ -118,7 +118,7 @@ def test_vmap_equals_a_larger_batch():
 
 
 def test_positions_known_early_and_late_give_the_same():
-    """NumPy positions leave tiles out, JAX positions mask them."""
+    """NumPy positions leave tiles out; JAX positions mask them."""
     q, k, v = (jax.random.normal(rng, (1, 33, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
     positions = np.arange(33, dtype=np.int32)[None]
 
@@ -158,7 +158,7 @@ def test_heads_that_differ_only_in_what_they_draw_share_a_schedule(pattern: Patt
 
 
 def test_heads_come_back_in_order():
-    """Groups of heads that are not neighbours, with key heads that serve several of them."""
+    """Heads that share a pattern are not neighbours, and each key head has several query heads."""
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=(1, 20, heads, 8)).astype(np.float32) for heads in (4, 2, 2)]
     pattern = PerHead(Causal(), Full(), Window(2), Causal())
@@ -188,7 +188,7 @@ def test_positions_that_are_known_are_bytes():
     assert static_positions(positions, False) == np.array([5, 6, 7], np.int32).tobytes()
     assert static_positions(positions, True) == np.array([0, 1, 2], np.int32).tobytes()
     assert static_positions(jnp.asarray(positions), False) == 3
-    assert static_positions(np.stack([positions[0]] * 2), False) == 3  # rows may differ
+    assert static_positions(np.stack([positions[0]] * 2), False) == 3  # The positions of rows may differ.
 
 
 def test_a_mechanism_that_it_does_not_know_is_refused():
@@ -200,7 +200,7 @@ def test_a_mechanism_that_it_does_not_know_is_refused():
 @pytest.mark.parametrize('text', ['causal', 'lsh(16, 2)', 'favor(16)', 'favor(16, causal=True)'])
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 def test_programs_of_64_bits_are_served(text: str, dtype: str):
-    """Where JAX counts in 64 bits, what a mechanism makes itself keeps the types that it names."""
+    """Where JAX uses 64 bits by default, arrays that a mechanism makes keep their declared types."""
     mechanism = parse_mechanism(text)
     with jax.enable_x64(True):
         q, ids = jnp.ones((1, 40, 2, 8), dtype), jnp.ones((1, 40), 'int32')

@@ -1,4 +1,4 @@
-"""Multiply-adds of softmax attention: the pairs of the tiles that a pattern keeps, counted head by head."""
+"""Tests the multiply-adds of softmax attention: the pairs of the tiles that a pattern keeps, counted for each head."""
 
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.patterns import dense_mask

@@ -1,4 +1,4 @@
-"""cuDNN serves what it computes exactly and refuses the rest; its program lowers for a GPU without one."""
+"""Tests that cuDNN computes only what it computes exactly, and that its program lowers on a machine without a GPU."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-# Private, and only here: it asks this machine for its cuDNN, and no public option lowers a program without one.
+# This private module asks the machine for its cuDNN; no public option lowers a program on a machine without one.
 from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import attend
@@ -33,7 +33,7 @@ IDS = jnp.ones((2, L), jnp.int32)
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """JAX believes that there is one."""
+    """Makes JAX believe that this machine has a GPU with cuDNN."""
     monkeypatch.setattr(fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000)
     monkeypatch.setattr(fused_attention_stablehlo, 'check_compute_capability', lambda _: True)
     monkeypatch.setattr(fused_attention_stablehlo, 'is_cuda_compute_capability_equal', lambda _: False)
@@ -52,7 +52,7 @@ def test_forward_and_backward_lower_to_cudnn_without_a_mask(text: str):
     assert f'{L}x{L}' not in program, 'an array of all pairs'
     masks = re.findall(r'mask_type\\22: \\22(\w+)', program)
     windows = re.findall(r'sliding_window_length\\22: (\d+)', program)
-    # cuDNN counts the query's own position.
+    # cuDNN's window length includes the query's own position.
     assert (set(masks), set(windows)) == (
         {'CAUSAL' if 'causal' in text else 'NO_MASK'},
         {'17' if 'window' in text else '0'},
@@ -131,7 +131,7 @@ def test_lengths_are_passed_on(text: str, mask: str):
 
 @pytest.mark.parametrize('text', ['full', 'causal', 'causal & window(3)'])
 def test_the_call_equals_the_definition(text: str):
-    """The same call of JAX's function, with its own way to compute it: padding, and a row without tokens."""
+    """JAX's XLA implementation of the same call is compared; it has padding and a row without tokens."""
     (q, k, v), _ = inputs(20, 'grouped', batch=3)
     mechanism, lengths = parse_mechanism(text), Lengths(np.array([20, 7, 0], np.int32))
     given = {'query_segments': lengths, 'key_segments': lengths}
@@ -167,7 +167,7 @@ def test_the_call_equals_the_definition(text: str):
     ],
 )
 def test_models_reach_the_kernel_without_asking(make: type, attention: str, dropout: float, kernels: int):
-    """In training, with rows of one text; dropout on weights stays on the backends that have it."""
+    """Training with rows of one text uses the kernel; with dropout on weights it uses other backends."""
     config = ModelConfig(
         vocab_size=30, layers=2, width=64, heads=2, max_length=L, attention=attention, dtype='bfloat16',
         attention_dropout_rate=dropout, scan_unroll=1,

@@ -1,6 +1,7 @@
-"""The dense backend's loop over rows and heads equals the reference, and is taken where it should be.
+"""Tests that the dense backend's loop over rows and heads equals the reference, and when `attend` takes the loop.
 
-The suite has eight devices, where `attend` does not take the loop; here it is a backend of its own.
+The test suite has eight devices, where `attend` does not take the loop; so this file registers it as a separate
+backend.
 """
 
 import contextlib
@@ -31,19 +32,19 @@ from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 OPTIONS = ('plain', 'bias', 'key bias dropout', 'cross')
-# All of them in a few.
+# These combinations together cover all options.
 TOGETHER = ('grouped segments bias lse', 'traced offset dropout function bias', 'row positions padding lse key bias')
-STEPS = (1, 2, 4)  # heads of a step
+STEPS = (1, 2, 4)  # The values are numbers of heads in a step.
 
 
 def in_steps_of(heads: int) -> contextlib.AbstractContextManager:
-    """Steps of so many of four heads at 20 queries and up to 90 keys."""
+    """Sets the device tuning so that a step computes this number of four heads, at 20 queries and up to 90 keys."""
     return using_device_tuning(dense_step_bytes=heads * 4 * 20 * 90, cores=1)
 
 
 @pytest.fixture
 def _loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop as a backend."""
+    """Registers the loop as a backend."""
     monkeypatch.setitem(BACKENDS, 'loop', dense_loop.attend_by_rows)
 
 
@@ -52,7 +53,9 @@ def _loop(monkeypatch: pytest.MonkeyPatch) -> None:
     'heads, option', [*((2, option) for option in OPTIONS + TOGETHER), *itertools.product((1, 4), TOGETHER[:2])]
 )
 def test_equals_the_reference(heads: int, option: str):
-    """Forward and all gradients, dropout bit for bit; in steps of one and of all heads what differs by head."""
+    """Outputs, all gradients and dropout bits are equal; options that differ by head run in steps of one and of all
+    heads.
+    """
     with in_steps_of(heads):
         check('loop', 'causal', option, 20)
 
@@ -66,7 +69,7 @@ def test_heads_with_patterns_of_their_own_equal_the_reference(heads: int):
 
 @pytest.mark.parametrize('shape, batch', [((4, 20, 20), 4), ((20, 20), 20), ((4, 1, 20), 4), ((4, 1, 1, 1), 4)])
 def test_bias_of_fewer_axes_equals_the_reference(shape: tuple[int, ...], batch: int):
-    """Its first axis as long as the batch, though it may be that of heads or queries."""
+    """A bias with fewer axes is right also where its first axis, of heads or queries, is as long as the batch."""
 
     @quick
     def all_ways(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> tuple:
@@ -84,7 +87,9 @@ def test_bias_of_fewer_axes_equals_the_reference(shape: tuple[int, ...], batch: 
 
 @pytest.mark.usefixtures('_loop')
 def test_bias_that_forbids_every_allowed_key_equals_the_reference():
-    """Padding on the left by a bias: the first queries of a causal row have no key; nobody reads a later one."""
+    """The bias masks padding on the left: the first queries of a causal row have no key, and no query reads a later
+    one.
+    """
 
     @quick
     def both_ways(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> list:
@@ -141,7 +146,7 @@ def test_relative_term_equals_the_reference(heads: int, is_traced: bool):
 
 
 def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
-    """Products are float32's here, so it is no further off than the plain way."""
+    """Products are in float32, so that the loop's error is at most that of the dense backend without it."""
     arrays, extra = inputs(20, 'padding')
 
     @quick
@@ -160,7 +165,9 @@ def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
 
 @using_device_tuning(cores=1)
 def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
-    """The compiled program's temporary memory is less than the scores of half of the rows; the plain way's is more."""
+    """The compiled program's temporary memory is less than the scores of half of the rows; without the loop it
+    is more.
+    """
     x = jax.ShapeDtypeStruct((16, 128, 8, 16), jnp.float32)
     scores = 4 * 16 * 8 * 128 * 128
 
@@ -176,7 +183,7 @@ def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
 
 @pytest.mark.parametrize('remat, stack, norm', [('full', 'plain', 'post'), ('none', 'reversible', 'pre')])
 def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, monkeypatch: pytest.MonkeyPatch):
-    """Loss and gradients of a stack under dropout, with relative buckets as a bias that is learned."""
+    """Loss and gradients of a stack with dropout and a learned relative-position bias are those without the loop."""
     fields = {'width': 16, 'heads': 2, 'layers': 2, 'max_length': 16, 'relative': 't5', 'dropout_rate': 0.1}
     config = ModelConfig(**fields, remat=remat, stack=stack, norm=norm, attention_dropout_rate=0.1)
     graph, params = drawn(lambda: Stack(config, rngs=nnx.Rngs(0)))
@@ -207,9 +214,9 @@ def test_refuses_what_is_no_softmax():
     'shape, cores, devices, expected',
     [
         ((32, 64, 12, 8), 1, 1, True),
-        ((32, 64, 12, 8), 1, 8, False),  # rows may be spread over the devices
-        ((1, 128, 12, 8), 1, 1, False),  # the caches hold its scores
-        ((32, 128, 12, 8), 2, 1, False),  # a row is too little for two cores
+        ((32, 64, 12, 8), 1, 8, False),  # Rows may be spread over the devices.
+        ((1, 128, 12, 8), 1, 1, False),  # The scores fit in the CPU's caches.
+        ((32, 128, 12, 8), 2, 1, False),  # One row is too little work for two cores.
         ((16, 256, 12, 8), 2, 1, True),
         ((16, 256, 12, 8), 4, 1, False),
     ],

@@ -1,4 +1,4 @@
-"""What jax.nn serves and what it refuses; that it equals the reference is tested in test_attend.py."""
+"""Tests which calls jax.nn's backend computes and refuses; test_attend.py tests that it equals the reference."""
 
 import jax
 import jax.numpy as jnp

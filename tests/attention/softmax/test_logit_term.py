@@ -1,4 +1,4 @@
-"""Every term of the logits keeps the protocol of the tile loops."""
+"""Tests that every term of the logits has the methods that the tile loops call."""
 
 import jax.numpy as jnp
 import numpy as np

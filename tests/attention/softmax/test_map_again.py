@@ -1,4 +1,4 @@
-"""A loop whose steps are computed once more for their gradient."""
+"""Tests a loop whose steps are computed a second time for their gradient."""
 
 import jax
 import jax.numpy as jnp

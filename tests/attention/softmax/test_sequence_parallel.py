@@ -1,4 +1,4 @@
-"""Softmax over rows that are split over devices equals one device to 1e-5, dropout bits included."""
+"""Tests that softmax over rows split over devices equals one device to 1e-5, with equal dropout bits."""
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def test_rows_and_heads_are_split_as_well_and_a_function_adds_to_the_logits():
 
 
 def test_a_window_with_memory_and_distances():
-    """As Transformer-XL: 12 keys before 8 queries, over two devices with four queries and ten keys each."""
+    """As in Transformer-XL, 12 keys come before 8 queries; each of two devices has four queries and ten keys."""
     rng, memory = np.random.default_rng(2), 12
     places = np.arange(memory + 8, dtype=np.int32)[None]
     relative = Relative(numbers(rng, 2, 8, 2, 4), numbers(rng, 7, 2, 4))
@@ -86,7 +86,7 @@ def test_devices_whose_blocks_keep_the_same_tiles_share_a_program():
         1,
         1,
     ]
-    # Read by distance, the blocks before a device and those behind it differ.
+    # Where a relative term depends on the distance, blocks before a device differ from blocks after it.
     assert [len(step.blocks) for step in plan_ring_steps((Full(),), QueryKeyPair(0, 0), split, 16, True)] == [
         1,
         2,
@@ -110,7 +110,7 @@ def test_whole_numbers_are_kept_apart_and_put_back():
 
 
 def test_memory_of_a_device_falls_with_their_number():
-    """Of output and gradients at 2,048 tokens; a device keeps its share, and the keys of two others at most."""
+    """At 2,048 tokens a device keeps its share, and the keys of at most two other devices."""
 
     def both(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple:
         out, pull = jax.vjp(lambda *x: attend(*x, Softmax(Causal() & Window(64)), backend='blocked'), query, key, value)

@@ -1,4 +1,4 @@
-"""Bias by tiles: the values of each chunk are those of the dense bias, and gradients come back to where they belong."""
+"""Tests the bias in tiles: each chunk has the dense bias's values, and gradients return to the right entries."""
 
 import functools
 
@@ -21,7 +21,7 @@ from tests.attention.requests import make_request
 
 S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
 QUERY_LISTING, KEY_LISTING = np.random.default_rng(0).permutation(L), np.random.default_rng(1).permutation(M)
-COMPUTED = {False: np.array([2, 0]), True: np.array([3, 1])}  # by query, by key
+COMPUTED = {False: np.array([2, 0]), True: np.array([3, 1])}  # Computed tiles, for chunks by query and by key.
 LISTS = {
     'alike': {False: np.array([[[1, 3], [0, 2]]]), True: np.array([[[1, 2], [0, 1]]])},
     'by head': {
@@ -57,12 +57,14 @@ def make_chunk(lists: np.ndarray, by_key: bool) -> TileChunk:
 
 
 def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> np.ndarray:
-    """What a chunk reads of a dense bias, pair by pair, 0 where there is no such pair:
-    [B, G, t, h, S, w, S] or by key [B, G, t, S, w, h, S]."""
-    queries = np.full(4 * S, -1), np.full(5 * S, -1)  # in tiles, the last one empty
+    """Returns the entries of a dense bias that a chunk reads, pair by pair, and 0 for pairs that do not exist.
+
+    The shape is [B, G, t, h, S, w, S], or by key [B, G, t, S, w, h, S].
+    """
+    queries = np.full(4 * S, -1), np.full(5 * S, -1)  # The positions are in tiles, of which the last one is empty.
     queries[0][:L], queries[1][:M] = QUERY_LISTING, KEY_LISTING
     query_tiles, key_tiles = queries[0].reshape(-1, S), queries[1].reshape(-1, S)
-    padded = np.pad(dense_BHLM, ((0, 0), (0, 0), (0, 1), (0, 1)))  # number -1 is the padding
+    padded = np.pad(dense_BHLM, ((0, 0), (0, 0), (0, 1), (0, 1)))  # Index -1 reads this padding.
     values = []
     for head in range(H):
         of_head = lists if lists.ndim == 1 else lists[head // (H // G) % len(lists)]
@@ -88,7 +90,7 @@ CHUNKS = [(name, by_key) for name in LISTS for by_key in (False, True)]
 
 @pytest.mark.parametrize('shape', SHAPES, ids=str)
 def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...]):
-    """Of each kind of lists, by query and by key."""
+    """Each kind of list is tested, by query and by key."""
     bias = np.random.default_rng(2).normal(size=shape).astype(np.float32)
 
     @jax.jit
@@ -110,7 +112,7 @@ def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...]):
 
 @functools.cache
 def times_read(name: str) -> np.ndarray:
-    """How often the chunk by query reads each pair [B, H, L, M]."""
+    """Returns how often the chunk by query reads each pair [B, H, L, M]."""
     counts = np.zeros((B, H, L, M))
     for i in np.ndindex(L, M):
         one = np.zeros((B, H, L, M))
@@ -121,7 +123,7 @@ def times_read(name: str) -> np.ndarray:
 
 @pytest.mark.parametrize('shape', [(B, H, L, M), (1, 1, L, 1), (1, 1, 1, M)], ids=str)
 def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...]):
-    """Through `read_by` and `read_values`, as the loop takes it."""
+    """The gradient goes through `read_by` and `read_values`, as in the tile loop."""
 
     def read(bias: jax.Array, name: str) -> jax.Array:
         request, lists = make(bias), LISTS[name][False]
@@ -148,7 +150,7 @@ def test_heads_are_picked_by_their_numbers():
 
 
 def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
-    """A bias that grows with distance, with a slope for each head."""
+    """Computes a bias that falls with distance, with another slope for each head."""
     return -scale[None, :, None, None] * abs(query - key).astype(jnp.float32)
 
 
@@ -192,4 +194,4 @@ def test_the_gradient_of_tiles_is_put_back_behind_the_heads():
     arrays = jnp.arange(3 * 2 * 1 * 1 * S * 2 * S).reshape(3, 2, 1, 1, S, 2, S)
     whole = ArrayBias(jnp.zeros((2, 1, 1, 4, S, 2, S))).finish_gradient(None, [arrays])
     np.testing.assert_array_equal(whole.array_bghnSnS[:, :, :, 1], arrays[1])
-    assert not whole.array_bghnSnS[:, :, :, 3].any()  # the empty tile
+    assert not whole.array_bghnSnS[:, :, :, 3].any()  # The last tile is empty.

@@ -1,4 +1,4 @@
-"""What one chunk of a tile loop computes, beside the formulas; whole loops are tested in test_tile_softmax.py."""
+"""Tests the computation of one chunk of a tile loop against formulas; test_tile_softmax.py tests whole loops."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from efficient_attention.attention.softmax.tile_chunks import (
 from efficient_attention.attention.softmax.tile_schedule import TileClass, TilePass
 from tests.tolerances import assert_close
 
-S, L = 4, 7  # positions of a tile, and of a row: two tiles, of which the second one lacks a position
+S, L = 4, 7  # S is the size of a tile and L of a row: two tiles, of which the second one lacks a position.
 SEGMENTS = jnp.asarray([[1, 1, 2, 2, 2, 0, 0]])
 IN_ORDER = np.arange(L)
 FULL = Full()
@@ -43,13 +43,13 @@ def make_mask_inputs(segments: jax.Array | None = None, seeds: jax.Array | None 
 
 
 def whole_chunk(by_key: bool, checks_pattern: bool = True) -> TileChunk:
-    """Both tiles of one side, each with both tiles of the other."""
+    """Returns the chunk that pairs both tiles of one side with both tiles of the other."""
     tile_class = TileClass(np.arange(2), np.array([[[0, 1]]]), True, checks_pattern, checks_keys=True)
     return make_chunk(make_options(), ChosenTiles(jnp.arange(2), np.arange(2), jnp.zeros(2, bool)), by_key, tile_class)
 
 
 def as_matrix(x: jax.Array, by_key: bool) -> np.ndarray:
-    """An array over the pairs of the chunk as [L, M], of one row and head."""
+    """Returns an array over the chunk's pairs as a matrix [L, M], for one batch row and head."""
     matrix = np.asarray(x).reshape(2 * S, 2 * S)
     return (matrix.T if by_key else matrix)[:L, :L]
 
@@ -57,7 +57,7 @@ def as_matrix(x: jax.Array, by_key: bool) -> np.ndarray:
 @pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
 @pytest.mark.parametrize('pattern', [Full(), Causal()], ids=['full', 'causal'])
 def test_pairs_are_allowed_by_pattern_and_segments(pattern: Pattern, by_key: bool):
-    """Segment 0 is padding: nobody reads it, not even padding."""
+    """Segment 0 is padding: no query reads it, not even a padding query."""
     masks = jax.jit(lambda: allowed_pairs(whole_chunk(by_key), make_options(pattern), make_mask_inputs(SEGMENTS)))()
     found = np.stack(np.broadcast_arrays(*masks)).all(axis=0)
     found = np.broadcast_to(found, (1, 1, 2, *masks[-1].shape[3:]))
@@ -67,7 +67,7 @@ def test_pairs_are_allowed_by_pattern_and_segments(pattern: Pattern, by_key: boo
 
 
 def test_a_chunk_that_needs_no_mask_has_none():
-    """By key, where results of keys that do not exist are dropped; by query they are masked."""
+    """By key, results of keys that do not exist are dropped; by query they are masked."""
     masks = [allowed_pairs(whole_chunk(by_key, False), make_options(), make_mask_inputs()) for by_key in (True, False)]
     assert masks[0] == [] and len(masks[1]) == 1
     assert np.asarray(masks[1][0]).ravel().tolist() == [True] * L + [False]
@@ -86,7 +86,7 @@ def test_dropout_scales_what_it_keeps_and_is_the_same_by_query_and_by_key():
 
 
 def softmax(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Causal softmax attention of one head in one formula: outputs [L, K] and log-sum-exp [L]."""
+    """Computes causal softmax attention of one head in one formula: outputs [L, K] and log-sum-exp [L]."""
     logits = jnp.where(jnp.tril(jnp.ones((L, L), bool)), q @ k.T, MASKED)
     return jax.nn.softmax(logits) @ v, jax.nn.logsumexp(logits, axis=-1)
 

@@ -1,4 +1,4 @@
-"""Arrays in tiles, and what a chunk of a loop picks of them."""
+"""Tests the cutting of arrays into tiles, and the tiles that a chunk of a loop takes."""
 
 import math
 
@@ -21,9 +21,9 @@ from efficient_attention.attention.softmax.tile_chunks import (
 
 S = 4
 COMPUTED = np.array([2, 0])
-SIDES = (0, (2, 3, 5, 2, S, 6)), (1, (2, 3, 5, S, 6))  # seed and shape of queries [B, G, n, h, S, K] and keys
+SIDES = (0, (2, 3, 5, 2, S, 6)), (1, (2, 3, 5, S, 6))  # Seed and shape of queries [B, G, n, h, S, K] and of keys.
 LISTS = {
-    'alike': np.array([[[1, 3], [0, 1]]]),  # [1, t, w]
+    'alike': np.array([[[1, 3], [0, 1]]]),  # The lists are [1, t, w].
     'by head': np.array([[[1, 3], [0, 1]], [[3, 2], [2, 0]], [[0, 0], [1, 1]]]),
 }
 
@@ -62,7 +62,7 @@ def test_a_side_knows_positions_segments_and_numbers():
 @pytest.mark.parametrize('name', LISTS)
 @pytest.mark.parametrize('rest', [(), (2,), (3, 2)], ids=str)
 def test_tiles_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
-    """Computed tiles [.., t, S ..]; those that each of them visits [.., t, w, S ..]."""
+    """Takes the computed tiles [.., t, S ..], and the tiles that each of them visits [.., t, w, S ..]."""
     x = np.arange(2 * 3 * 5 * S * math.prod(rest)).reshape(2, 3, 5, S, *rest)
     chosen, lists = make_chosen(LISTS[name]), LISTS[name]
     computed, visited = jax.device_get(
@@ -94,7 +94,7 @@ def test_tiles_that_share_a_list_pick_it_once(tiles: list[int]):
 @pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
 @pytest.mark.parametrize('name', [*LISTS, 'shared'])
 def test_values_and_products_meet_over_the_pairs(name: str, by_key: bool):
-    """Of each pair: query and key numbers, its head's number, and the product of its vectors."""
+    """For each pair it compares query number, key number, head number and the product of the vectors."""
     lists = np.array([1, 4, 2]) if name == 'shared' else LISTS[name]
     chunk = TileChunk(make_chosen(lists), by_key, checks_pattern=True, checks_keys=True, size=S)
     q, k = (np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed, shape in SIDES)

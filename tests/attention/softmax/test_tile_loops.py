@@ -1,4 +1,4 @@
-"""Loops over tiles: their results come back in order, in steps that fit."""
+"""Tests that loops over tiles return their results in order, and that their steps fit the memory limit."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def make_class(computed: list[int], lists: list[list[int]] | None = None) -> Til
 
 
 def numbers_and_lists(chosen: ChosenTiles, _: TileClass, total: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-    """Counts tiles that are no repeats; returns each tile's number and the sum of its list."""
+    """Counts the tiles that are no repeats; returns each tile's number and the sum of its list."""
     sums = jnp.full(chosen.computed_t.shape, chosen.visited.sum()) if chosen.is_shared else chosen.visited[0].sum(-1)
     return total + (~chosen.is_repeat_t).sum(), [chosen.computed_t, sums]
 
@@ -50,7 +50,8 @@ def test_steps_fit_their_bytes_and_are_even():
     }
     shared = make_class(list(range(10)))
     assert TileLoop((shared,), 10, tile_pair_bytes=4, step_bytes=(1, 48)).tiles_of_step(shared) == 5
-    assert tiles == {1: 1, 8: 1, 24: 3, 48: 5, 10**9: 10}  # 4 steps of 3 hold 10 tiles better than 3, 3, 3, 1
+    # 4 steps of 3 tiles suit 10 tiles better than steps of 3, 3, 3 and 1.
+    assert tiles == {1: 1, 8: 1, 24: 3, 48: 5, 10**9: 10}
 
 
 def test_tiles_that_are_in_order_already_are_not_moved():

@@ -1,4 +1,4 @@
-"""One pass of a request: which form it takes, and that heads in turn give what all heads at once give."""
+"""Tests one pass over tiles: which form it takes, and that heads in turn give the same as all heads at once."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ def causal_pass() -> TilePass:
 
 
 def test_heads_in_turn_give_what_all_heads_at_once_give():
-    """With everything that is cut by key head: the bias, the relative term and the seeds of dropout."""
+    """All inputs that are cut by key head are present: bias, relative term and dropout seeds."""
     bias = jnp.asarray(np.random.default_rng(1).normal(size=(1, H, L, L)).astype(np.float32))
     request = make(is_relative=True, bias=bias, dropout_rate=0.3, rng=jax.random.key(2))
     programs, results = [], []
@@ -73,7 +73,7 @@ def test_steps_are_small_on_cpus_alone(platform: str, sizes: tuple[int, int]):
 
 
 def test_dropout_begins_at_the_hash_of_row_and_head():
-    """The seeds of chosen heads are those of the same heads among all."""
+    """The seeds of chosen heads equal the seeds of these heads when all are computed."""
     rng = jax.random.key(3)
     both = jax.jit(lambda: [dropout_seeds(make(), rng, heads) for heads in (HEADS, HEADS[::-1])])
     whole, reversed_heads = map(np.asarray, both())

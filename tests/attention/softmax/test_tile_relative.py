@@ -1,4 +1,4 @@
-"""What the tiled relative term does not serve, and the functions that it is made of."""
+"""Tests what the tiled relative term refuses, and its helper functions."""
 
 import jax
 import jax.numpy as jnp

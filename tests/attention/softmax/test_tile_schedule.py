@@ -1,4 +1,4 @@
-"""Schedules: every allowed pair is executed exactly once on both sides, and padding to classes wastes little."""
+"""Tests tile schedules: every allowed pair is executed once for queries and once for keys, with little padding."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def as_bytes(positions: np.ndarray) -> bytes:
 
 
 def tiles_of(listing: np.ndarray, size: int) -> np.ndarray:
-    """Numbers of the listed positions in tiles [n, S], -1 where there is none; the last tile is empty."""
+    """Returns the listed positions in tiles [n, S], -1 where there is none; the last tile is empty."""
     tiles = -(-len(listing) // size) + 1
     return np.concatenate([listing, np.full(tiles * size - len(listing), -1)]).reshape(tiles, size)
 
@@ -44,7 +44,7 @@ def tiles_of(listing: np.ndarray, size: int) -> np.ndarray:
 def executed(
     tile_pass: TilePass, head: int, by_key: bool, queries: np.ndarray, keys: np.ndarray, size: int
 ) -> np.ndarray:
-    """How often a head's pass computes each pair of a query and a key [L, M], as the loops on the device do."""
+    """Returns how often a head's pass computes each pair of a query and a key [L, M], as the loops on the device do."""
     sides = tiles_of(tile_pass.query_listing_L, size), tiles_of(tile_pass.key_listing_M, size)
     times = np.zeros((len(queries), len(keys)), int)
     pattern = tile_pass.patterns[min(head, len(tile_pass.patterns) - 1)]
@@ -61,7 +61,7 @@ def executed(
 
 
 def lists_of(group: TileClass, head: int) -> list[tuple[int, np.ndarray]]:
-    """Each computed tile of a class with the tiles that it visits for a head."""
+    """Returns each computed tile of a class with the tiles that it visits for a head."""
     visited_nw = group.visited_hnw[min(head, len(group.visited_hnw) - 1)]
     lists = np.broadcast_to(visited_nw, (len(group.computed_n), visited_nw.shape[1]))
     return list(zip(group.computed_n, lists, strict=True))
@@ -72,7 +72,7 @@ def lists_of(group: TileClass, head: int) -> list[tuple[int, np.ndarray]]:
 def test_every_allowed_pair_is_executed_once(
     pattern: Pattern, queries: int, keys: int, size: int, offset: int, heads: int
 ):
-    """For the output and for the key gradients; also where heads draw tiles of their own and queries are offset."""
+    """This holds for outputs and key gradients, also where heads draw different tiles and queries are offset."""
     query_positions, key_positions = np.arange(queries) + offset, np.arange(keys)
     for group, patterns in head_groups(pattern.for_key_count(keys), heads):
         plan = schedule_tiles(patterns, as_bytes(query_positions), as_bytes(key_positions), size)
@@ -120,7 +120,10 @@ def make_table(rows: list[list[int]], tiles: int = 41) -> TileTable:
 
 
 def check_classes(tables: list[TileTable], classes: tuple[TileClass, ...]) -> None:
-    """Each tile is in one class with what it visits; nothing else is visited but by classes that share a list."""
+    """Checks that each tile is in one class with all tiles it visits.
+
+    Other tiles are visited only in classes that share a list.
+    """
     computed = [tile for group in classes for tile in group.computed_n]
     counts = np.max([table.key_tile_counts for table in tables], axis=0)
     assert sorted(computed) == list(np.flatnonzero(counts))
@@ -155,7 +158,7 @@ def test_classes_compute_each_tile_of_a_table_once_and_waste_little(rows: list[l
 @STEADY
 @given(st.lists(TABLES, min_size=2, max_size=3))
 def test_classes_of_tables_for_each_head(tables: list[list[list[int]]]):
-    """Heads that draw their own tiles: as many tiles with a list each, other tiles in the lists."""
+    """Heads that draw different tiles have equally many tiles with a list, but other tiles in the lists."""
     rows = min(len(table) for table in tables)
     made = [make_table(table[:rows]) for table in tables]
     check_classes(made, tile_classes(made, is_ragged=True))
@@ -171,7 +174,8 @@ def test_lengths_far_apart_fall_into_few_groups():
     assert [group.tolist() for group in group_by_length(counts)] == [[1, 5], [2, 3, 4, 7]]
     assert group_by_length(np.zeros(3, int)) == []
     assert [group.tolist() for group in group_by_length(np.array([5, 5, 0, 5]))] == [[0, 1, 3]]
-    even = np.arange(1, 100_000, 7)  # the best division of even lengths is even: (1 + 1 / CLASSES) times their sum
+    # Evenly spread lengths are best divided evenly: the cost is (1 + 1 / CLASSES) times their sum.
+    even = np.arange(1, 100_000, 7)
     groups = group_by_length(even)
     assert len(groups) == CLASSES
     assert cost(even, groups) == pytest.approx(even.sum() * (1 + 1 / CLASSES), rel=1e-2)
@@ -202,7 +206,7 @@ def test_tiles_that_visit_nearly_the_same_share_one_list():
 
 
 def test_a_pattern_of_whole_tiles_is_not_evaluated():
-    """BigBird's blocks are whole tiles: lists of unequal length are filled up, and that is all there is to check."""
+    """BigBird's blocks are whole tiles: only the padding of lists of unequal length has to be checked."""
     queries, keys = np.arange(238), np.arange(240)
     (tile_pass,) = schedule_tiles(
         (bigbird(4, 1).for_key_count(240).for_head(0, 1),), as_bytes(queries), as_bytes(keys), 4
@@ -227,7 +231,7 @@ def test_a_pattern_of_whole_tiles_is_not_evaluated():
     ],
 )
 def test_padding_of_the_presets(pattern: Pattern, at_most: float):
-    """Tiles that are executed against tiles that are kept, at 16,384 positions in tiles of 64."""
+    """Compares the executed tiles with the kept tiles, at 16,384 positions in tiles of 64."""
     positions = as_bytes(np.arange(16_384))
     plan = schedule_tiles((pattern.for_key_count(16_384),), positions, positions, 64)
     kept = sum(tile_pass.tiles for tile_pass in plan)

@@ -1,4 +1,4 @@
-"""Softmax over tiles: results and gradients do not depend on how the work is cut into chunks."""
+"""Tests that results and gradients of the tiled softmax do not depend on the cut into chunks."""
 
 import functools
 import re
@@ -38,7 +38,9 @@ def test_small_helpers():
 
 
 def program(text: str, bias: object, **options: object) -> Callable[[], tuple]:
-    """Gives outputs, log-sum-exps and gradients of q, k, v and the bias at 60 positions, on the blocked backend."""
+    """Returns a function that computes outputs, log-sum-exp and gradients of q, k, v and bias at 60 positions, on
+    `blocked`.
+    """
     q, k, v = np.random.default_rng(0).normal(size=(3, 1, 60, 2, 8)).astype(np.float32)
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, bias: object) -> tuple:
@@ -63,7 +65,7 @@ def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
     ids=['array', 'function', 'keys alone'],
 )
 def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
-    """One tile at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
+    """One tile at a time and all at once give equal numbers, dropout bits and gradients, including the bias's."""
     results = []
     for size in (1, 2**30):
         with using_device_tuning(tile_step_bytes=size, shared_tile_step_bytes=size):
@@ -73,7 +75,7 @@ def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
 
 @pytest.mark.parametrize('text', ['longformer(5, 2)', 'block(16)'])
 def test_a_bias_that_grows_away_from_its_queries_does_not_overflow(text: str):
-    """Rows of lists are filled up with queries that do not exist; whatever their bias is, they weigh nothing."""
+    """Lists are filled up with queries that do not exist, whose weight is 0 however large their bias is."""
     bias = jax.tree_util.Partial(lambda scale, query, key: scale * (key - query).astype(jnp.float32), jnp.asarray(5.0))
     for x in jax.tree.leaves(program(text, bias)()):
         assert np.isfinite(x).all()
@@ -88,7 +90,7 @@ def test_the_same_call_gives_the_same_bits():
 
 @pytest.mark.parametrize('text', ['bigbird(16, 1)', 'sparse_strided(8)', 'per_head(causal, strided(4))'])
 def test_nothing_is_summed_by_scattering(text: str):
-    """No scatter meets a place twice, so that a result does not depend on an order; with grouped heads neither."""
+    """No scatter adds to an index twice, so results do not depend on an order; this holds with grouped heads too."""
     q, k, pattern = jnp.ones((1, 60, 4, 8)), jnp.ones((1, 60, 2, 8)), Softmax(parse_pattern(text), S)
     loss = jax.grad(lambda q, k, v: attend(q, k, v, pattern, backend='blocked').sum(), (0, 1, 2))
     program = str(jax.make_jaxpr(loss)(q, k, k))
@@ -97,7 +99,7 @@ def test_nothing_is_summed_by_scattering(text: str):
 
 
 def looked_up(table: jax.Array, shift: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
-    """A bias from a table [H, 9] by clipped distance; the shift is a whole number."""
+    """Computes a bias from a table [H, 9] by clipped distance; `shift` is an integer."""
     return jnp.moveaxis(table[:, jnp.clip(query - key, -4, 4)[:, 0] + shift], 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Synthesizers: what no token decides is the same for all rows; positions beyond the tables; bad texts."""
+"""Tests Synthesizers: parts that depend on no token are equal for all rows; positions beyond the tables; bad texts."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def test_weights_of_tables_are_the_same_for_all_tokens():
 @pytest.mark.parametrize('kind', ['dense', 'random', 'factorized'])
 @pytest.mark.parametrize('backend', ['reference', 'auto'])
 def test_positions_beyond_the_tables_are_nan(kind: str, backend: str):
-    """They are known while the program runs alone; rows that are too long are refused before."""
+    """Positions are known only while the program runs; rows that are too long are refused earlier."""
     mechanism, (q, k, v) = Synthesizer(kind, 8, pattern=Causal()), inputs(6)[0]
     learned = drawn_operands(mechanism, 4, 8)
 

@@ -1,4 +1,4 @@
-"""A loop over groups and their steps: results, gradients, and steps that are not computed for nothing."""
+"""Tests a loop over groups and their steps: its results and gradients, and that no step is computed in vain."""
 
 import functools
 from collections.abc import Callable

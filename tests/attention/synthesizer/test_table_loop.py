@@ -1,4 +1,4 @@
-"""The loop over a table's rows against the dense definition, and what it leaves to softmax over a bias."""
+"""Tests the loop over a table's rows against the dense definition, and which calls it leaves to softmax with a bias."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,7 @@ def vectors(length: int, seed: int) -> Array:
 
 
 def segments(length: int) -> Array:
-    """A packed row with padding, and one of padding behind a few tokens."""
+    """Returns segments of a packed row with padding, and of a row with a few tokens before padding."""
     places = np.arange(length)
     rows = np.stack([np.where(places < 500, 1 + places // 200, 0), places < 7])
     return jnp.asarray(rows, jnp.int32)
@@ -100,4 +100,5 @@ def test_temporary_memory_grows_as_the_length_beside_the_table(kind: str):
         return program.memory_analysis().temp_size_in_bytes
 
     small, large = temporary(1_024), temporary(2_048)
-    assert large <= 2.2 * small and large < 4 * 2_048 * 2_048  # bytes; less than the pairs of one head
+    # The limit, in bytes, is less than the pairs of one head.
+    assert large <= 2.2 * small and large < 4 * 2_048 * 2_048
