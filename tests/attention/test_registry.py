@@ -49,7 +49,7 @@ def test_an_implementation_has_the_usual_files_or_shares_them(name: str):
     implementation = load_implementation(name)
     made = [implementation.kind, implementation.weights, implementation.compute, implementation.multiply_adds]
     made += [implementation.init_cache, implementation.decode] if has_cache(implementation) else []
-    # partial where another implementation is what it is made of
+    # The function is a `partial` where the implementation builds on another one.
     found = [getattr(one, 'func', one).__module__.removeprefix('efficient_attention.attention.') for one in made]
     files = ['definition', 'definition', 'fast_attention', 'definition'] + ['cache', 'cache'] * has_cache(
         implementation
@@ -94,7 +94,7 @@ def test_every_implementation_is_registered_under_the_name_of_its_folder():
 
 
 def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
-    """Softmax is written as its pattern."""
+    """Softmax has no name in texts: its pattern is written instead."""
     kinds = {name: load_implementation(name).kind for name in NAMES}
     assert {name: parse_mechanism(name) for name in NAMES if name != Softmax.name} == {
         name: kind() for name, kind in kinds.items() if name != Softmax.name
@@ -162,7 +162,7 @@ def of_hard(_: Mechanism, query: np.ndarray, key: np.ndarray, allowed: np.ndarra
     return contract.hard(contract.scaled_logits(query, key), allowed)
 
 
-CENTRES = np.random.default_rng(5).uniform(size=(L, H)).astype(np.float32)  # of all rows
+CENTRES = np.random.default_rng(5).uniform(size=(L, H)).astype(np.float32)  # The centres belong to all rows.
 
 
 def of_local_p(
@@ -222,8 +222,8 @@ def of_synthesizer(
     return contract.softmax(logits, allowed & dense_mask(mechanism.pattern, L, L))[0]
 
 
-# By text: the weights [H, L, M] of one row, from float64 query and key [L, H, K], what segments and order allow
-# [L, M], and the segments.
+# By text: a function from the mechanism, float64 query and key [L, H, K], allowed pairs [L, M] and segments
+# to the weights [H, L, M] of one row.
 TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     'causal': of_softmax,
     'lsh(4, 2, causal=True)': of_lsh,
@@ -264,7 +264,7 @@ def test_every_mechanism_has_a_row():
 
 
 def segments_for(mechanism: Mechanism) -> np.ndarray:
-    """Packed rows with padding, or of one text each."""
+    """Returns packed rows with padding, or rows of one text each where the mechanism needs them."""
     return np.minimum(SEGMENTS, 1) if mechanism.requirements.whole_rows else SEGMENTS
 
 
@@ -287,7 +287,7 @@ def served(
 
 
 def defined(text: str, segments_BL: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The outputs [B, L, H, K] that the table says, in float64."""
+    """Returns the outputs [B, L, H, K] that the table defines, in float64."""
     mechanism, rows = parse_mechanism(text), []
     for segments, query, key, value in zip(segments_BL, q, k, v, strict=True):
         allowed = contract.same_segment(segments, segments)
@@ -298,7 +298,9 @@ def defined(text: str, segments_BL: np.ndarray, q: np.ndarray, k: np.ndarray, v:
 
 @pytest.mark.parametrize('text', TABLE)
 def test_definition_and_fast_form_are_the_table_s(text: str):
-    """In packed segments with padding, forward; the gradients of both are equal. What padding holds moves nothing."""
+    """Packed segments with padding give the table's outputs; both backends give equal gradients. Padding changes
+    nothing.
+    """
     q, k, v = vectors()
     expected = defined(text, segments_for(parse_mechanism(text)), *(np.asarray(x, np.float64) for x in (q, k, v)))
 
@@ -347,7 +349,7 @@ def test_token_by_token_equals_the_definition_or_is_refused(text: str):
 
 @pytest.mark.parametrize('text', TABLE)
 def test_cost_is_that_of_the_program(text: str):
-    """Other options in test_cost.py. The lists of tiles that Softmax visits are padded, so it computes some more."""
+    """Other options are in test_cost.py. Softmax may compute somewhat more, because it pads its lists of tiles."""
     counted, traced = both_counts(text, 512)
     assert counted <= 1.01 * traced
     assert traced <= counted * (1.35 if parse_mechanism(text).capabilities.has_backends else 1.01)

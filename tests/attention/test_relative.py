@@ -1,4 +1,4 @@
-"""The relative term: the paper's formula on all pairs, by the dense term and by tiles, with every option beside it."""
+"""Tests relative-position logits against the paper's formula, as a dense term and in tiles, with every other option."""
 
 import math
 
@@ -22,7 +22,7 @@ def inputs(queries, keys, rows, *, groups=H, dtype=jnp.float32):
 
 
 def term_on_all_pairs(p, table, query_positions, key_positions, first=0):
-    """p_i r_(i - j) / sqrt(K) from a vector for each pair, [L, M, H, K]: the definition."""
+    """Computes p_i r_(i - j) / sqrt(K), the definition, from one vector for each pair, [L, M, H, K]."""
     distance = query_positions[:, None] - key_positions[None, :]
     r_LMHK = table[np.clip(distance - first, 0, len(table) - 1)]
     return jnp.einsum('BLHK,LMHK->BHLM', p, r_LMHK) / math.sqrt(K)
@@ -39,7 +39,8 @@ def test_the_dense_term_is_the_formula(first, rows):
         found = [relative_logits(relative, *places) for places in ((query[None], key[None]), traced)]
         return found, [term_on_all_pairs(p, table, query, key, first)] * 2
 
-    assert_close(*run(p, table, query[None], key[None]))  # places known before the program runs, and not
+    # Positions are known before the program runs, and only while it runs.
+    assert_close(*run(p, table, query[None], key[None]))
 
 
 def test_distances_beyond_the_table_take_its_last_rows():
@@ -49,7 +50,7 @@ def test_distances_beyond_the_table_take_its_last_rows():
 
 
 CASES = {
-    # queries, keys, rows of the table, its first distance, pattern
+    # Each case: queries, keys, rows of the table, its first distance, pattern.
     'causal': (130, 130, 130, 0, 'causal'),
     'one tile': (20, 20, 20, 0, 'causal'),
     'memory': (70, 200, 200, 0, 'causal'),

@@ -1,4 +1,4 @@
-"""The request that backends receive."""
+"""Tests the request that backends receive."""
 
 import dataclasses
 import inspect
@@ -24,7 +24,7 @@ def test_the_keywords_of_attend_stand_alike_in_three_places():
 
 
 def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: pytest.MonkeyPatch):
-    """No backend can ignore an argument that it never saw."""
+    """A backend that receives every argument cannot ignore one unknowingly."""
     seen: list[Request] = []
 
     def serve(request: Request):

@@ -1,7 +1,8 @@
-"""Second derivatives and forward mode of every mechanism: right, or refused by a TypeError, never wrong in silence.
+"""Tests second derivatives and forward mode of every mechanism: they are right or raise a TypeError, never silently
+wrong.
 
-Expected are differences of the float64 definition along two directions, in rows that pack segments with padding and
-in full rows, with queries and keys that have no feature where features are those of relu.
+The expected values are differences of the float64 definition along two directions. Rows are packed with padding or
+full. With relu features, some queries and keys have no positive feature.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from tests.attention.cells import quick
 from tests.attention.test_registry import TABLE, defined, segments_for, served, vectors
 
 STEP = 1e-5
-# Rows that have a code of their own; the others of the table are marked slow, as each is a program of seconds.
+# These mechanisms have separate code; the others are marked slow, as each compiles for seconds.
 FIRST = ('causal', 'lsh', 'favor', "linear('cos'", 'sparsemax', 'entmax', 'hard', 'local_p', 'linformer')
 FIRST += ('nystrom', 'induced', 'sinkhorn', 'routing', "synthesizer('dense'", "synthesizer('random+dot'")
 CELLS = [(text, backend) for text in TABLE for backend in ('blocked', 'reference')] + [('causal', 'dense')]
@@ -35,7 +36,7 @@ def cells(*quick_backends: str) -> list:
 
 
 def inputs() -> tuple[np.ndarray, ...]:
-    """Queries, keys and values; one query and one key have negative numbers alone."""
+    """Returns queries, keys and values; one query and one key have only negative numbers."""
     q, k, v = (np.array(x) for x in vectors())
     q[:, 7, 0], k[:, 2] = -abs(q[:, 7, 0]), -abs(k[:, 2])
     return q, k, v
@@ -47,7 +48,7 @@ def directions(seed: int) -> tuple[np.ndarray, ...]:
 
 
 def rows_for(text: str) -> list[np.ndarray]:
-    """Segments: several with padding where the mechanism serves them, and one of all tokens."""
+    """Returns segments: packed ones with padding where the mechanism supports them, and one text of all tokens."""
     packed = segments_for(parse_mechanism(text))
     return [packed, np.ones_like(packed)]
 
@@ -57,7 +58,7 @@ def loss(text: str, backend: str, segments: jax.Array, *x: jax.Array) -> jax.Arr
 
 
 def defined_loss(text: str, segments: np.ndarray, *steps: tuple[float, tuple[np.ndarray, ...]]) -> float:
-    """The loss of the definition at so many of these directions from the inputs."""
+    """Returns the definition's loss at the inputs plus the given steps along directions."""
     at = [np.asarray(x, np.float64) for x in inputs()]
     for size, direction in steps:
         at = [x + size * np.asarray(dx, np.float64) for x, dx in zip(at, direction, strict=True)]

@@ -1,4 +1,4 @@
-"""Rows of one text: which keys and queries count, and what becomes of the others."""
+"""Tests mechanisms that need rows of one text: which keys and queries count, and what happens to the others."""
 
 import functools
 
@@ -54,12 +54,12 @@ def test_neighbouring_heads_share_keys():
 
 @pytest.mark.parametrize('text', [*WHOLE_ROWS, 'nystrom(8, 6, 3)', 'sinkhorn(4, 5)', 'sinkhorn(4, 5, causal=True)'])
 def test_a_padded_row_is_the_row_alone_and_a_packed_one_is_nan(text: str):
-    """No row depends on the others; what padding holds counts for nothing."""
+    """No row depends on the other rows, and the content of padding counts for nothing."""
     mechanism = parse_mechanism(text)
     call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8))
     segments = np.array([[7] * 13 + [0] * 7, [1] * 10 + [2] * 10, [0] * 20, [7] * 13 + [0] * 7], np.int32)
     queries = segments.copy()
-    queries[3] = [7] * 5 + [6] * 5 + [0] * 10  # those of another text have no keys
+    queries[3] = [7] * 5 + [6] * 5 + [0] * 10  # Queries of another text have no keys.
 
     @quick
     def run(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""Softmax within groups whose weights are computed again: values and gradients are those of the plain formula."""
+"""Tests softmax within groups that recomputes its weights: values and gradients equal the plain formula's."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
 RATE = 0.3
-SHAPE = (2, 3, 4, 5, 7)  # two axes of groups and another, s, m
+SHAPE = (2, 3, 4, 5, 7)  # The shape has two axes of groups, one more axis, s and m.
 
 
 def operands(dtype=jnp.float32) -> tuple[np.ndarray, ...]:
@@ -26,7 +26,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 def masks() -> dict[str, PairMasks]:
     rng = np.random.default_rng(0)
     is_there, is_kept = rng.random(SHAPE) < 0.6, rng.random(SHAPE) < 0.7
-    is_there[0, 0, 0, 1] = False  # a query without slots
+    is_there[0, 0, 0, 1] = False  # This query has no slots.
     found = {'all': (), 'some': (is_there,), 'alike': (is_there[:1, :1],), 'both': (is_there, is_kept)}
     return {name: PairMasks(*map(jax.device_put, pairs)) if pairs else NO_PAIRS for name, pairs in found.items()}
 
@@ -59,7 +59,7 @@ def test_values_and_gradients_are_those_of_the_formula(name: str):
 
 
 def both_ways(compute: Callable) -> Callable:
-    """Of vectors and a cotangent: the outputs, and the gradients of the vectors."""
+    """Returns a function from vectors and a cotangent to the outputs and the gradients of the vectors."""
 
     def run(vectors: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         out, pull = jax.vjp(compute, *vectors)
@@ -108,7 +108,9 @@ def test_products_are_of_the_operands_dtype(name: str):
 
 @pytest.mark.parametrize('rate', [0.0, RATE])
 def test_gradients_of_weights_near_1_cancel_in_16_bits(rate: str):
-    """Both terms of a logit's gradient are of one rounding: products of bfloat16 are as near as a softmax's own."""
+    """Both terms of a logit's gradient are rounded alike, so that bfloat16 is as accurate here as in a plain
+    softmax.
+    """
     query, key, value = (normal(seed, 4, n, 16) for seed, n in ((0, 32), (1, 24), (2, 24)))
     vectors = [x.astype(jnp.bfloat16) for x in (30 * query, key, value)]
     is_kept = jax.device_put(np.random.default_rng(3).random((4, 32, 24)) < 1.0 - rate) if rate else None
@@ -125,7 +127,7 @@ def test_gradients_of_weights_near_1_cancel_in_16_bits(rate: str):
 
     for gradient, of_floats in zip(*jax.device_get(both(*vectors)), strict=True):
         error = np.linalg.norm(gradient.astype(np.float32) - of_floats) / np.linalg.norm(of_floats)
-        assert error < 0.01  # 0.05 and more where one term alone is rounded
+        assert error < 0.01  # The error is 0.05 or more where only one term is rounded.
 
 
 def test_huge_logits_stay_finite():

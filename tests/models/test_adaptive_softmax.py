@@ -1,4 +1,4 @@
-"""Adaptive embedding and softmax: the probabilities add up to one and equal the formula; shapes and parameters."""
+"""Tests adaptive embedding and softmax: probabilities sum to one and equal the formula; shapes and parameters."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ def decoder_of(**fields: Any) -> Decoder:
     return nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)), std=0.5))
 
 
-# Compiled once for all calls with the same model.
+# One compiled program runs all calls with the same model.
 call = nnx.jit(Decoder.__call__)
 
 
@@ -62,7 +62,9 @@ def test_probabilities_add_up_to_one(name: str):
 
 @pytest.mark.parametrize('name', ['one table', 'narrow tails'])
 def test_log_probabilities_are_the_papers_formula(name: str):
-    """log p(cluster) + log p(word | cluster), with the input's tables, and its projections but the first."""
+    """The formula is log p(cluster) + log p(word | cluster), with the input's tables, and its projections except the
+    first.
+    """
     model = decoder_of(**KINDS[name])
     x_LD = np.random.default_rng(2).normal(size=(7, 16)).astype(np.float32)
     parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))
@@ -132,7 +134,7 @@ def test_cached_decoding_gives_the_same_log_probabilities(name: str):
     assert_close(read(decoder), call(decoder, TOKENS, ONES))
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 @pytest.mark.parametrize('name', ['one table', 'narrow tails'])
 def test_bfloat16_gives_float32_log_probabilities(name: str):
     decoders = [decoder_of(**KINDS[name], dtype=dtype) for dtype in ('bfloat16', 'float32')]

@@ -1,4 +1,4 @@
-"""The weights of cross-attention: those by which a layer's output comes from the source."""
+"""Tests cross-attention weights: they are the weights by which a layer sums the source's values."""
 
 import jax
 import jax.numpy as jnp

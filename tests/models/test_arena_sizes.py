@@ -1,4 +1,6 @@
-"""Sizes of Long Range Arena's models: a mechanism's own come before its task's, in the released ones alone."""
+"""Tests model sizes of Long Range Arena: only in the released code do some mechanisms replace the sizes of
+their task.
+"""
 
 import pytest
 

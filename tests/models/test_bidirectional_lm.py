@@ -1,4 +1,4 @@
-"""A language model of both directions: what each reads, and the losses of both."""
+"""Tests a language model of both directions: what each direction reads, and both losses."""
 
 import functools
 
@@ -21,7 +21,7 @@ def model_of() -> TwoWayLanguageModel:
 
 @nnx.jit
 def logits_of(model: TwoWayLanguageModel, tokens: jax.Array, segments: jax.Array) -> list[jax.Array]:
-    """Of what reads ahead and of what reads back."""
+    """Returns the logits of the forward and of the backward direction."""
     return [model.logits(half) for half in jnp.split(model.hidden(tokens, segments), 2, axis=-1)]
 
 

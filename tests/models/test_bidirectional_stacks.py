@@ -1,4 +1,4 @@
-"""Directions that are kept apart: each reads its own states alone, and both are joined."""
+"""Tests separate directions: each reads only its own states, and the states of both are joined."""
 
 import dataclasses
 
@@ -67,7 +67,7 @@ def test_it_is_two_stacks_one_of_which_reads_the_row_from_its_end(norm: str):
 
 @pytest.mark.parametrize('feed_forward', [True, False])
 def test_no_direction_reads_the_other(feed_forward: bool):
-    """Of all layers' states at a position: exactly zero gradients to what lies on the other side of it."""
+    """In all layers, the gradient from a position to tokens on its unread side is exactly zero."""
 
     @nnx.jit
     def jacobian(encoder: Encoder) -> jax.Array:
@@ -79,9 +79,10 @@ def test_no_direction_reads_the_other(feed_forward: bool):
         return jax.jacobian(states)(x_BLD)
 
     encoder = encoder_of(feed_forward=feed_forward)
-    slopes = np.abs(np.asarray(jacobian(encoder))[:, :, :, 0])  # layer, at, of, from, from unit
+    # The axes are layer, position, unit, position read, unit read.
+    slopes = np.abs(np.asarray(jacobian(encoder))[:, :, :, 0])
     ahead, back = slopes[:, :, :6].max(axis=(0, 2)), slopes[:, :, 6:].max(axis=(0, 2))
-    assert not ahead[:, :, 6:].any() and not back[:, :, :6].any()  # nor halves of another
+    assert not ahead[:, :, 6:].any() and not back[:, :, :6].any()  # No direction reads the half of the other one.
     ahead, back = ahead.max(axis=-1), back.max(axis=-1)
     later = np.triu(np.ones((7, 7), bool), 1)
     assert not ahead[later].any() and (ahead[~later] > 0).all()

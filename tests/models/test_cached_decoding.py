@@ -1,4 +1,4 @@
-"""Decoding from caches: logits equal those of the whole text, however it is cut into pieces, for every mechanism."""
+"""Tests decoding from caches: logits equal those of the whole text, however it is cut, for every mechanism."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ CONFIG = ModelConfig(
     width=16, heads=2, vocab_size=32, layers=2, max_length=LENGTH, token_types=0, attention='causal', norm='pre',
     positions='none', rotary=True, init_std=0.3, attention_dropout_rate=0.0, dropout_rate=0.0,
 )  # fmt: skip
-MODELS: dict[str, dict[str, Any]] = {  # two layers of different attention each, where it has a table
+MODELS: dict[str, dict[str, Any]] = {  # each mechanism of `attention` is one layer's
     'rotary': {'attention': 'causal; causal & window(5)', 'sharing': 'all'},
     'learned': {
         'attention': 'sparse_fixed(8, 2); sparse_strided(5)', 'positions': 'learned', 'rotary': False, 'norm': 'post',
@@ -81,7 +81,7 @@ def cached_of(graph: nnx.GraphDef, params: dict) -> CachedDecoder:
 
 @functools.partial(jax.jit, static_argnums=0)
 def first_state(graph: nnx.GraphDef, params: dict) -> DecodeState:
-    """That of two rows before any token."""
+    """Returns the decoding state of two rows before any token."""
     return cached_of(graph, params).init_state(2)
 
 
@@ -103,7 +103,7 @@ def read_piece(
 
 @functools.partial(jax.jit, static_argnums=0)
 def by_token(graph: nnx.GraphDef, params: dict, state: DecodeState, tokens: jax.Array) -> tuple[jax.Array, DecodeState]:
-    """Logits [B, L, V] of tokens that are read one at a time."""
+    """Returns the logits [B, L, V] of tokens that are read one at a time, and the state after them."""
     cached = cached_of(graph, params)
 
     def step(state: DecodeState, tokens_B: jax.Array) -> tuple[DecodeState, jax.Array]:
@@ -116,7 +116,7 @@ def by_token(graph: nnx.GraphDef, params: dict, state: DecodeState, tokens: jax.
 
 @pytest.mark.parametrize('name', MODELS)
 def test_a_prompt_and_then_token_by_token_equals_the_whole_text(name: str):
-    """Also with a prompt that is longer in one row than in the other: each row goes on where its own ends."""
+    """Prompts of rows may differ in length: each row continues where its own prompt ends."""
     model = decoder_of(**MODELS[name])
     expected = np.asarray(whole(*model, TOKENS, ONES))
     long, short, rest = 20, 13, LENGTH - 20
@@ -145,7 +145,7 @@ def test_layers_may_share_what_a_mechanism_learns(monkeypatch: pytest.MonkeyPatc
 
 
 def test_cross_attention_reads_keys_that_are_computed_once():
-    """In a reversible stack; tests/models/test_cross_decoding.py has the others."""
+    """The stack is reversible; tests/models/test_cross_decoding.py tests the others."""
     config = dataclasses.replace(CONFIG, stack='reversible')
     graph, params = drawn(lambda: Decoder(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
     states = np.random.default_rng(0).normal(size=(2, 4, 16)).astype(np.float32)
@@ -176,7 +176,7 @@ def in_pieces(graph: nnx.GraphDef, params: dict, state: DecodeState, *arrays: ja
 
 
 def test_a_long_prompt_is_read_in_pieces():
-    """The last of them padded, and one that is all padding: the state is the one of a single piece."""
+    """The last prompt piece is padded and one piece is all padding; the state equals the state after a single piece."""
     model = decoder_of(**MODELS['rotary'])
     segments, state = segments_of([20, 5], LENGTH), first_state(*model)
     pieces = in_pieces(*model, state, TOKENS, segments)
@@ -188,7 +188,7 @@ def test_a_long_prompt_is_read_in_pieces():
 
 
 def test_padding_behind_the_position_table_changes_nothing():
-    """The last piece of the prompt reaches beyond it."""
+    """The last piece of the prompt reaches beyond the position table."""
     model = decoder_of(**MODELS['learned'])
     state = in_pieces(*model, first_state(*model), TOKENS, segments_of([LENGTH - 1] * 2, LENGTH))
     logits, state = read_piece(*model, state, TOKENS[:, -1:], ONES[:, -1:])
@@ -197,7 +197,7 @@ def test_padding_behind_the_position_table_changes_nothing():
 
 
 def test_packed_texts_do_not_read_one_another():
-    """One of them begins in the middle of a piece."""
+    """One of the packed texts begins in the middle of a piece."""
     model = decoder_of(**MODELS['rotary'])
     segments = 2 - segments_of([15, 15], LENGTH)
     first, state = read_piece(*model, first_state(*model), TOKENS[:, :20], segments[:, :20])
@@ -206,14 +206,14 @@ def test_packed_texts_do_not_read_one_another():
 
 
 def test_memory_follows_what_may_still_be_read():
-    """At 4,096 tokens: a window and FAVOR keep the same as at 1,024, full attention keeps everything."""
+    """At 4,096 tokens a window and FAVOR keep the same as at 1,024 tokens; full attention keeps everything."""
 
     def size(attention: str, length: int) -> int:
         config = dataclasses.replace(CONFIG, attention=attention, layers=1)
         state = jax.eval_shape(lambda: CachedDecoder(Decoder(config, rngs=nnx.Rngs(0)), length).init_state(1))
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
 
-    token = 2 * 16 + 2  # a key and a value of all heads, position and segment; and for each row its length
+    token = 2 * 16 + 2  # A key and a value of all heads, position and segment; each row also has its length.
     assert size('causal & window(32)', 1024) == size('causal & window(32)', 4096) == 33 * token + 1
     assert size('favor(16, causal=True)', 1024) == size('favor(16, causal=True)', 4096) < 2 * 16 * 10 + 16 * 8 + 9
     assert size('sparse_fixed(64, 4)', 4096) <= (64 + 4 * 64) * token

@@ -1,4 +1,4 @@
-"""Compressed memory against its definition with lists of slots, as plain memory, and which way its gradients flow."""
+"""Tests compressed memory against a definition with lists of slots and against plain memory, and its gradients."""
 
 import dataclasses
 import functools
@@ -41,14 +41,14 @@ def some_tokens(length: int = LENGTH * SEGMENTS, rows: int = 2):
 
 
 def some_segments(length: int = LENGTH * SEGMENTS):
-    """Row 0 is one text; row 1 begins with nothing, has texts that end within slots, and ends with padding."""
+    """Returns segments: row 0 is one text; row 1 has texts that end within slots, and padding at the end."""
     numbers = np.ones((2, length), np.int32)
     numbers[1, LENGTH + 5 :], numbers[1, 2 * LENGTH + 4 :], numbers[1, -3:] = 2, 3, 0
     return numbers
 
 
 def by_segments(decoder: Decoder, tokens_BL, segments_BL, memory=None):
-    """The vectors of all segments side by side, the last memory, and what was told in each segment."""
+    """Returns the vectors of all segments side by side, the last memory, and the auxiliary losses of each segment."""
     memory = no_memory(decoder, len(tokens_BL)) if memory is None else memory
     hidden, each = [], []
     for start in range(0, tokens_BL.shape[1], LENGTH):
@@ -68,7 +68,7 @@ def normed(x, norm):
 
 
 def attention(layer, queries, slots, is_allowed):
-    """The heads' results [heads x width] of each query, (vector, segment), over the slots that it is allowed."""
+    """Returns the heads' results [heads x width] of each query (vector, segment) over its allowed slots."""
     heads, results = SMALL['heads'], []
     for place, (x, segment) in enumerate(queries):
         read = [s for at, s in enumerate(slots) if s[1] == segment > 0 and is_allowed(place, at)]
@@ -84,7 +84,7 @@ def attention(layer, queries, slots, is_allowed):
 
 
 def squeeze(config, layer, slots):
-    """One slot of several, which takes those of the newest one's text alone."""
+    """Returns one slot compressed from several; it takes only the slots of the newest slot's text."""
     newest = slots[-1][1]
     vectors = [x if segment == newest else None for x, segment in slots]
     read = [x for x in vectors if x is not None]
@@ -95,7 +95,9 @@ def squeeze(config, layer, slots):
 
 
 def definition(decoder: Decoder, tokens, segments):
-    """The last layer's normalised outputs of one row, and the loss of each segment summed over layers and tokens."""
+    """Returns the last layer's normalised outputs of one row, and each segment's loss, summed over layers and
+    tokens.
+    """
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(decoder)))
     config, stacked, table = decoder.config, params['stack']['layers'], params['embeddings']['token']['embedding']
     layers = []
@@ -149,7 +151,7 @@ def test_slots_are_those_of_the_definition(kind):
     losses = rows[0][1] + rows[1][1]
     if decoder.config.reconstruction_weight:
         assert_close(np.stack([one['reconstruction'] for one in aux_losses]), losses.astype(np.float32))
-        assert losses[0] == 0.0 or decoder.config.memory_length < LENGTH  # nothing has left yet
+        assert losses[0] == 0.0 or decoder.config.memory_length < LENGTH  # No token has left the memory yet.
         assert (losses[1:] > 1e-3).all()
     else:
         assert aux_losses == [{}] * SEGMENTS
@@ -197,7 +199,7 @@ def test_separate_layers_tell_and_keep_what_stacked_ones_do():
     assert_close(by_segments(separate, tokens, segments), by_segments(decoder, tokens, segments))
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes the two
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 def test_half_precision_slots_are_half_precision():
     hidden, memory, aux_losses = by_segments(make(**XL | {'dtype': 'bfloat16'}), some_tokens(), some_segments())
     assert memory.compressed.states_BNMD.dtype == jnp.bfloat16 and aux_losses[-1]['reconstruction'].dtype == jnp.float32
@@ -205,7 +207,7 @@ def test_half_precision_slots_are_half_precision():
 
 
 def test_no_slot_tells_one_text_of_another():
-    """Text 2 of row 1 begins within a slot: whatever text 1 was, slots and vectors after it are the same."""
+    """Text 2 of row 1 begins within a slot: slots and vectors from there on do not depend on text 1."""
     decoder, tokens, segments = make(**XL), some_tokens(), some_segments()
     border = LENGTH + 5
     is_before = (np.arange(tokens.shape[1]) < border)[None] & (segments == 1)
@@ -233,7 +235,7 @@ def test_a_slot_of_a_text_that_has_ended_is_read_by_nobody():
 
 
 def parts(decoder: Decoder):
-    """The graph, the compressor's kernel and all other parameters."""
+    """Returns the graph, the compressor's kernel and all other parameters."""
     graph, compressor, others = nnx.split(decoder, nnx.PathContains('compressor'), ...)
     return graph, compressor, others
 
@@ -246,7 +248,7 @@ def test_the_loss_of_the_compressor_moves_it_alone_and_no_other_loss_does(memory
     tokens, segments, weights = jax.device_put((tokens, np.full((2, LENGTH), 3, np.int32), WEIGHTS))
 
     def losses(compressor, others):
-        """The sum of all outputs of two segments in a row, and what they told."""
+        """Returns the sum of all outputs of two successive segments, and the sum of their auxiliary losses."""
         model = nnx.merge(graph, compressor, others)
         first, after, aux_losses = model.continue_with_aux_losses(tokens[:, :LENGTH], segments, memory)
         second, _, more = model.continue_with_aux_losses(tokens[:, LENGTH : 2 * LENGTH], segments, after)
@@ -269,7 +271,7 @@ def test_the_slots_of_the_compressor_are_read():
     graph, compressor, others = parts(decoder)
     changed = nnx.merge(graph, jax.tree.map(lambda x: np.asarray(x)[:, ::-1], compressor), others)
     one, other = (by_segments(model, tokens, segments)[0] for model in (decoder, changed))
-    first_read = 2 * LENGTH  # the first tokens leave while the second segment is read
+    first_read = 2 * LENGTH  # The first tokens leave the memory while the second segment is read.
     np.testing.assert_array_equal(one[:, :first_read], other[:, :first_read])
     assert (one[:, first_read:] != other[:, first_read:]).any()
 

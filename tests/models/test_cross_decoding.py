@@ -1,4 +1,4 @@
-"""Decoders that read a source: cached logits are the parallel ones; no mechanism reads another pair or padding."""
+"""Tests decoders that read a source: cached logits equal parallel ones; no mechanism reads another pair or padding."""
 
 import functools
 from typing import Any
@@ -78,9 +78,9 @@ M, L = 7, 9
 RNG = np.random.default_rng(0)
 SOURCE = RNG.integers(0, 24, (2, M)).astype(np.int32)
 SOURCE_SEGMENTS = np.int32([[1] * 7, [1] * 4 + [0] * 3])
-# Two targets for each source.
+# Each source has two targets.
 TOKENS = RNG.integers(0, 24, (4, L)).astype(np.int32)
-PROMPTS = (4, 2, 1, 3)  # tokens that are read at once; then as many as are left of a target of `LENGTHS`, one by one
+PROMPTS = (4, 2, 1, 3)  # tokens read at once; the rest of the target follows one by one
 TWICE = np.int32([0, 0, 1, 1])
 LENGTHS = tuple(prompt + 5 for prompt in PROMPTS)
 
@@ -97,15 +97,16 @@ def segments_of(lengths: tuple[int, ...], longest: int) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=0)
 def decoded(graph: nnx.GraphDef, params: dict, without_source: dict) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Logits of four targets of two sources: in parallel, and of prompts and what is behind them from caches.
+    """Returns the logits of four targets of two sources: in parallel, and from caches for prompts and the tokens after
+    them.
 
     Args:
-        graph: of the model.
-        params: for the parallel logits and the state that is begun.
-        without_source: for what goes on from that state.
+        graph: the graph of the model.
+        params: the parameters for the parallel logits and the first state.
+        without_source: the parameters for all steps after the first state.
 
     Returns:
-        [4, L, V]; of the prompts [4, 4, V], and of five tokens behind each [4, 5, V].
+        The parallel logits [4, L, V], those of the prompts [4, 4, V], and those of five tokens after each [4, 5, V].
     """
     model = nnx.merge(graph, params)
     other = model.encode(*map(jnp.asarray, (SOURCE, SOURCE_SEGMENTS)))
@@ -132,7 +133,7 @@ def decoded(graph: nnx.GraphDef, params: dict, without_source: dict) -> tuple[ja
 
 
 def without_source(params: dict) -> dict:
-    """The parameters with NaN in all that computes keys and values of the source."""
+    """Returns the parameters with NaN in everything that computes keys and values of the source."""
 
     def change(path: Any, leaf: np.ndarray) -> np.ndarray:
         name = jax.tree_util.keystr(path, simple=True, separator='/')
@@ -146,7 +147,7 @@ def without_source(params: dict) -> dict:
 
 @pytest.mark.parametrize('name', MODELS)
 def test_cached_logits_are_the_parallel_ones(name: str):
-    """Of rows of unequal lengths, two for each source, whose keys and values are computed once: never again after."""
+    """Rows have unequal lengths, and two rows share a source, whose keys and values are computed only once."""
     graph, params = model_of(**MODELS[name])
     expected, first, rest = map(np.asarray, decoded(graph, params, without_source(params)))
     for row, prompt in enumerate(PROMPTS):
@@ -155,7 +156,7 @@ def test_cached_logits_are_the_parallel_ones(name: str):
 
 
 def test_every_mechanism_with_a_cache_is_among_the_decoders():
-    """A new one is to be added to a model above."""
+    """A new mechanism must be added to one of the models above."""
     decoders = [ModelConfig(**SIZES | fields).decoder for fields in MODELS.values() if 'cell' not in fields]
     found = {get_implementation(mechanism).kind.name for decoder in decoders for mechanism in decoder.mechanisms}
     assert found == {name for name in NAMES if load_implementation(name).decode is not raise_no_cache}
@@ -165,13 +166,13 @@ def test_every_mechanism_with_a_cache_is_among_the_decoders():
 
 
 def in_rows(first: list[int], length: int) -> np.ndarray:
-    """Numbers in three rows: two parts of three or four side by side, then each in a row of its own."""
+    """Returns three rows: two texts of three or four tokens in one row, then each text in a separate row."""
     half = len(first) // 2
     rows = [first, first[:half], first[half:]]
     return np.int32([row + [0] * (length - len(row)) for row in rows])
 
 
-# Two pairs in a row, and in two rows.
+# Two pairs are in one row, and each in a separate row.
 PACKED = {
     'source_BM': in_rows(SOURCE[0, :6].tolist(), M),
     'source_segments_BM': in_rows([1] * 3 + [2] * 3, M),
@@ -188,11 +189,11 @@ def apply(graph: nnx.GraphDef, params: dict, step: int, **arrays: Any) -> jax.Ar
 
 @pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)', 'local_p(2)'])
 def test_packed_pairs_are_those_in_rows_of_their_own(text: str):
-    """Windows go by positions in the texts."""
+    """Windows depend on positions within the texts."""
     model = model_of(layers=1, decoder_layers=1, cross_attention=text, positions='sinusoidal')
     packed, *separate = np.asarray(apply(*model, 0, **PACKED))
     assert_close(packed[:8], np.concatenate([row[:4] for row in separate]))
-    if text.startswith('favor'):  # no self-attention asks for the key that it draws from
+    if text.startswith('favor'):  # No self-attention needs the random key here.
         assert np.abs(np.asarray(apply(*model, 1, **PACKED))[1, :4] - separate[0][:4]).max() > 1e-2
 
 
@@ -214,7 +215,7 @@ LEAKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize('name', LEAKS)
 def test_no_gradient_reaches_later_targets_or_the_source_s_padding(name: str):
-    """Each id stands in one place, so its row of a table gets the gradient of that place; tables are apart."""
+    """Each id occurs once, so the gradient of its table row is the gradient of its place; tables are not shared."""
     apart = {'shared_table': False, 'tied_output': False, 'positions': 'sinusoidal'}
     graph, params = model_of(**LEAKS[name], **apart)
     source, target = (np.arange(length, dtype=np.int32)[None] for length in (M, L))
@@ -230,7 +231,7 @@ def test_no_gradient_reaches_later_targets_or_the_source_s_padding(name: str):
 
     @jax.jit
     def influences() -> tuple[jax.Array, jax.Array]:
-        """[L, V]: the norm of the gradient of the logits at each place to each id, of the source and of the target."""
+        """Returns [L, V]: the norm of the gradient from the logits at each place to each id, for source and target."""
 
         def at(place: jax.Array) -> Any:
             return jax.grad(lambda *tables: logits_of(*tables)[place], argnums=(0, 1))(*tables)

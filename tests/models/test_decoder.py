@@ -1,4 +1,4 @@
-"""The decoder: no token sees a later one, padding counts for nothing, and only causal attention is taken."""
+"""Tests the decoder: no token reads a later one, padding counts for nothing, and only causal attention is accepted."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 }
 ROTARY = {'positions': 'none', 'rotary': True}
 PLACES = (0, 1, 7, 8, 35, LENGTH - 1)
-ORDER = np.random.default_rng(0).permutation(LENGTH).astype(np.int32)[None]  # each token stands in one place
+ORDER = np.random.default_rng(0).permutation(LENGTH).astype(np.int32)[None]  # Each token occurs once.
 ONES = np.ones_like(ORDER)
 
 
@@ -49,7 +49,7 @@ def decoder_of(**fields: Any) -> tuple[nnx.GraphDef, dict]:
 
 
 def with_table(params: dict, table: jax.Array) -> dict:
-    """The parameters with another token table."""
+    """Returns the parameters with another token table."""
     return params | {'embeddings': params['embeddings'] | {'token': {'embedding': table}}}
 
 
@@ -59,7 +59,7 @@ def apply(graph: nnx.GraphDef, params: dict, *arrays: jax.Array, **options: Any)
 
 
 def changed(array: np.ndarray, part: slice, number: int) -> np.ndarray:
-    """Rows with one number in all places of a part."""
+    """Returns a copy of the rows with one number at all places of a slice."""
     array = array.copy()
     array[:, part] = number
     return array
@@ -67,10 +67,11 @@ def changed(array: np.ndarray, part: slice, number: int) -> np.ndarray:
 
 @functools.cache
 def read_of(**fields: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The logits [2, L, V] of all tokens and of such as end otherwise, and what the first read [places, L].
+    """Returns the logits [2, L, V] of a text and of one with another end, and the influences [places, L] in the first
+    text.
 
-    That is the norm of the gradient of all logits at each of `PLACES` with respect to the token at each s. It goes to
-    the token's row of the embedding table, which no other place and no head reads.
+    An influence is the norm of the gradient of all logits at each of `PLACES` with respect to the token at each s. This
+    gradient goes to the token's row of the embedding table, which no other place and no head reads.
     """
     graph, params = decoder_of(**fields)
 
@@ -100,7 +101,7 @@ def test_full_attention_reaches_back_to_the_first_token():
 
 @pytest.mark.parametrize('name', [name for name in MECHANISMS if name != 'lsh'])
 def test_another_end_leaves_the_logits_before_it_as_they_are(name: str):
-    """LSH is left out: which earlier keys share a chunk with a query depends on the hashes of later tokens."""
+    """LSH is left out, because the hashes of later tokens decide which earlier keys share a chunk with a query."""
     (before, after), _ = read_of(**MECHANISMS[name], **ROTARY)
     assert_close(after[:40], before[:40])
     assert np.abs(after[40:] - before[40:]).max() > 1e-2
@@ -154,7 +155,7 @@ def test_factorised_embeddings_give_logits_of_the_vocabulary():
     assert logits.shape == (1, LENGTH, LENGTH) and logits.dtype == jnp.float32
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 def test_bfloat16_gives_float32_logits_near_those_of_float32():
     decoders = [decoder_of(tied_output=True, dtype=dtype) for dtype in ('bfloat16', 'float32')]
     low, high = (np.asarray(apply(*decoder, ORDER, ONES)) for decoder in decoders)
@@ -232,7 +233,7 @@ def test_a_stack_of_pre_norm_layers_ends_in_a_norm_and_one_of_post_norm_layers_n
     def model_of(norm: str) -> Decoder:
         return Decoder(dataclasses.replace(CONFIG, norm=norm, layers=1), rngs=nnx.Rngs(0))
 
-    assert nnx.eval_shape(lambda: model_of('post')).norm is None  # each of its layers ends in a norm
+    assert nnx.eval_shape(lambda: model_of('post')).norm is None  # Each of its layers ends with a norm.
     graph, params = drawn(lambda: model_of('pre'))
     params['norm'] = {'scale': np.ones(16, np.float32), 'bias': np.zeros(16, np.float32)}
     hidden = np.asarray(jax.jit(lambda params, *arrays: nnx.merge(graph, params).hidden(*arrays))(params, ORDER, ONES))

@@ -1,4 +1,4 @@
-"""Every named decoder against its exact parameter count, and how that differs from the paper's where it does."""
+"""Tests every named decoder's exact parameter count, and explains differences from the count in the paper."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -38,27 +38,29 @@ CONFIGS = {
     f'{family}_{size}': ModelConfig(**fields(size)) for family, (fields, sizes) in FAMILIES.items() for size in sizes
 }
 
-# GPT-2 and GPT-3: V D + max_length D + N (12 D^2 + 13 D) + 2 D with V = 50,257.
+# The count of GPT-2 and GPT-3 is V D + max_length D + N (12 D^2 + 13 D) + 2 D with V = 50,257.
 COUNTS = {
     'gpt2_small': 124_439_808,
     'gpt2_medium': 354_823_168,
     'gpt2_large': 774_030_080,
     'gpt2_xl': 1_557_611_200,
     'gpt3_small': 125_226_240,
-    # V D + N (12 D^2 + 13 D) + 2 D; the paper prints no count.
+    # The count is V D + N (12 D^2 + 13 D) + 2 D; the paper prints no count.
     'performer_regular': 19_046_400,
     'performer_imagenet64_6': 19_046_912,
     'performer_imagenet64_12': 37_961_216,
-    # The code's counts less 2 D + V D, as its streams are joined for the output, and for enwik8 less 9 D^2, the keys of
-    # the local layers: 149,182,722 for enwik8 and, of 256 ids, 60,664,832 for imagenet64.
+    # The released code has 149,182,722 parameters for enwik8 and, with 256 ids, 60,664,832 for imagenet64.
+    # Here 2 D + V D are missing, as streams are joined for the output, and in enwik8 9 D^2, the keys of the local
+    # layers.
     'reformer_enwik8_ablation': 30_868_738,
     'reformer_enwik8': 149_182_722 - (2 + 258) * 1024 - 9 * 1024**2,
     'reformer_imagenet64': 60_664_832 - (2 + 256) * 1024 + 2049,
-    # The paper: 95 M, 59 M (59,197,441 with queries and keys of half the width: 256 x 32,896 less), 152 M.
+    # The paper prints 95 M, 59 M and 152 M. The second one, 59,197,441, has queries and keys of half the width.
     'sparse_enwik8': 94_949_632,
     'sparse_cifar10': 59_197_441 + 256 * 32_896,
     'sparse_imagenet64': 151_645_953,
-    # Counts of the released code; the paper: 41 M, 277 M, 151 M, 257 M (its code makes 285 M of the last).
+    # Counts are the released code's. The paper prints 41 M, 277 M, 151 M and 257 M, but its code makes 285 M of the
+    # last.
     'transformer_xl_enwik8_12': 41_055_436,
     'transformer_xl_enwik8_24': 277_231_820,
     'transformer_xl_wikitext103_base': 151_107_538,

@@ -1,4 +1,4 @@
-"""The least memory of a run, from shapes only, and the refusal of runs that fit on no device."""
+"""Tests the lower bound of a run's memory, computed from shapes, and that runs which fit on no device are refused."""
 
 from types import SimpleNamespace
 
@@ -44,7 +44,7 @@ def test_the_state_is_counted_as_it_lies_on_one_device():
 
 
 def test_layers_inputs_are_those_of_compiled_programs_or_fewer():
-    """A lower bound: a compiled forward and backward pass over the layers takes no less."""
+    """The estimate is a lower bound: a compiled forward and backward pass over the layers needs at least as much."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     weights = jnp.zeros((4, 16, 16))
 

@@ -1,4 +1,4 @@
-"""The embeddings against the sum of table rows, and their choices of positions, types and width."""
+"""Tests the embeddings against the sum of table rows, with their options of positions, types and width."""
 
 import jax
 import numpy as np
@@ -95,7 +95,7 @@ def test_scaled_tokens_are_multiplied_by_the_root_of_the_width():
 def test_narrow_tables_are_scaled_by_the_width_of_the_model():
     fields = {'embedding_width': 4, 'embedding_norm': False, 'positions': 'none', 'token_types': 0}
     module = make(**fields, embedding_scale=True)
-    scaled = 4.0 * rows(module.token, TOKENS)  # sqrt(16), not sqrt(4)
+    scaled = 4.0 * rows(module.token, TOKENS)  # The factor is sqrt(16), not sqrt(4).
     projection = module.projection
     assert_close(vectors(module), scaled @ np.asarray(projection.kernel[...]) + np.asarray(projection.bias[...]))
 

@@ -1,4 +1,4 @@
-"""An encoder-decoder: what depends on what, packed pairs, the shared table, and dropout inside."""
+"""Tests an encoder-decoder: which inputs an output depends on, packed pairs, the shared table, and dropout."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ T5 = dataclasses.replace(
 )
 BART = dataclasses.replace(VASWANI, positions='learned', position_offset=2, embedding_norm=True)
 KINDS = {'vaswani': VASWANI, 't5': T5, 'bart': BART}
-# A layer of each mechanism that packed pairs may have, beside those of the models above.
+# This model has a layer of each mechanism that packed pairs may use and the models above lack.
 MECHANISMS = dataclasses.replace(
     VASWANI,
     layers=3,
@@ -59,7 +59,7 @@ MECHANISMS = dataclasses.replace(
 )
 FEATURES = dataclasses.replace(T5, cross_attention='favor(8)', stack='reversible')
 KINDS |= {'mechanisms': MECHANISMS, 'features': FEATURES}
-PACKED = 1e-5  # relative and absolute: what docs/text_to_text.md promises of packed pairs
+PACKED = 1e-5  # The tolerance, relative and absolute, is what docs/text_to_text.md promises for packed pairs.
 
 
 @functools.cache
@@ -85,7 +85,7 @@ def run(name: str):
 
 @functools.cache
 def squares(name: str):
-    """Logits, and the gradient of the sum of their squares over tokens that are not padding."""
+    """Returns a function that computes logits, and the gradient of the sum of their squares over real tokens."""
     graph, _ = nnx.split(model_of(name))
 
     @jax.jit
@@ -113,7 +113,9 @@ ARRAYS = jax.device_put((ids(5, 6), np.int32([[1] * 4 + [0] * 2]), ids(6, 5), np
 
 @pytest.mark.parametrize('name', KINDS)
 def test_packed_pairs_give_what_each_gives_alone(name: str):
-    """Of one shape: alone a pair is followed by padding. Values of all, the gradients of one."""
+    """All calls have one shape: a separate pair is followed by padding. All models compare values, one also
+    gradients.
+    """
     with_gradient = name == 't5'
     pairs = [(ids(1, 5), ids(2, 4)), (ids(3, 7), ids(4, 6))]
     cuts = [(slice(0, 5), slice(0, 4)), (slice(5, 12), slice(4, 10))]
@@ -143,8 +145,10 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
 
 
 def test_how_far_rows_are_padded_changes_nothing_where_no_mechanism_says_that_it_does():
-    """Of mechanisms whose `is_affected_by_padding` is False, a layer each; evaluations and searches pad them
-    differently."""
+    """The model has one layer for each mechanism whose `is_affected_by_padding` is False.
+
+    Evaluations and beam searches pad rows differently.
+    """
     attention = 'full;block(4);longformer(4, 2);favor(8)'
     causal = 'causal & block(4);sparse_fixed(4, 1);linear(causal=True)'
     config = dataclasses.replace(
@@ -166,7 +170,7 @@ def test_later_targets_and_padding_of_the_source_have_no_gradient(monkeypatch: p
     lookup = table.__call__
 
     def logits_at(added: tuple[jax.Array, jax.Array], place: jax.Array) -> jax.Array:
-        """The sum of the logits at a place, with something added to the vectors of each token of source and target."""
+        """Returns the sum of the logits at a place, with `added` added to the vectors of source and target tokens."""
 
         def vectors(self, inputs: jax.Array) -> jax.Array:
             return lookup(self, inputs) + added[inputs.shape != source.shape]
@@ -221,7 +225,7 @@ def test_a_decoder_that_reads_later_positions_is_refused():
 
 @functools.cache
 def loss_and_gradient(**fields: str) -> tuple[np.ndarray, dict]:
-    """Of Vaswani's model with these fields, before each sub-layer normalised."""
+    """Returns loss and gradient of Vaswani's model with these fields and a norm before each sub-layer."""
     config = dataclasses.replace(VASWANI, norm='pre', decoder_layers=2, **fields)
     graph, params = parts_of(config)
 
@@ -237,12 +241,12 @@ def test_what_is_computed_again_changes_nothing():
 
 
 def test_reversible_stacks_have_the_gradients_of_their_definition(monkeypatch: pytest.MonkeyPatch):
-    """Those of the encoder come through the vectors that every layer of the decoder reads."""
+    """The encoder's gradients come through the vectors that every layer of the decoder reads."""
     found = loss_and_gradient(stack='reversible')
     loss_and_gradient.cache_clear()
     monkeypatch.setattr(
         reversible, 'run_reversible_streams', reversible.reversible_forward
-    )  # which JAX differentiates itself
+    )  # JAX differentiates this function itself.
     assert_close(found, loss_and_gradient(stack='reversible'), gradient=True)
     loss_and_gradient.cache_clear()
 
@@ -262,7 +266,7 @@ def test_shared_layers_are_one_layer_in_each_stack():
         assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient[stack]['stack']))
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 def test_bfloat16_is_near_float32():
     value, gradient = loss_and_gradient(dtype='bfloat16')
     expected, expected_gradient = loss_and_gradient()
@@ -272,5 +276,5 @@ def test_bfloat16_is_near_float32():
 
 
 def norm(tree: dict) -> float:
-    """The length of all numbers of a tree as one vector."""
+    """Returns the Euclidean norm of all numbers of a tree as one vector."""
     return float(np.sqrt(sum(np.square(np.float64(leaf)).sum() for leaf in jax.tree.leaves(tree))))

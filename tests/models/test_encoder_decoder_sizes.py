@@ -1,4 +1,4 @@
-"""Every named encoder-decoder against its exact parameter count."""
+"""Tests every named encoder-decoder's exact parameter count."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,8 +32,8 @@ CONFIGS = {
     f'{family}_{size}': ModelConfig(**fields(size)) for family, (fields, sizes) in FAMILIES.items() for size in sizes
 }
 
-# With I = H K: T5 V D + N (12 D I + 4 D F + 5 D) + 64 H + 2 D; 1.1 has 6 D F and V D once more; BART (V + 2 x 1026) D
-# + N (12 D^2 + 4 D F + 2 F + 24 D) + 4 D; Vaswani V D + the same layers.
+# With I = H K, T5 has V D + N (12 D I + 4 D F + 5 D) + 64 H + 2 D; T5 1.1 has 6 D F, and V D once more.
+# BART has (V + 2 x 1026) D + N (12 D^2 + 4 D F + 2 F + 24 D) + 4 D; Vaswani has V D and the same layers.
 COUNTS = {
     't5_small': 60_506_624,
     't5_base': 222_903_552,
@@ -82,7 +82,7 @@ def test_an_unknown_size_lists_the_known_ones(fields, line: str):
 
 
 def test_the_matrices_of_a_t5_start_as_its_own():
-    """Deviations of the published initial values, and the two of ours that differ: see `_t5_fields`."""
+    """The deviations are those of the published initial values, except two that differ here: see `_t5_fields`."""
     D, H, K, F, V = 96, 10, 6, 200, 500
     sizes = {'width': D, 'heads': H, 'head_width': K, 'feed_forward_width': F, 'layers': 2, 'decoder_layers': 2}
     config = ModelConfig(**t5_v1_1_fields('small') | sizes | {'vocab_size': V})
@@ -97,6 +97,6 @@ def test_the_matrices_of_a_t5_start_as_its_own():
             assert (np.asarray(leaf) == 1).all()
             continue
         seen.add(name)
-        tolerance = 0.15 if name == 'table' else 0.04  # 320 numbers; 5,760 or more
+        tolerance = 0.15 if name == 'table' else 0.04  # The table has 320 numbers, the others 5,760 or more.
         np.testing.assert_allclose(np.asarray(leaf).std(), expected[name], rtol=tolerance, err_msg=str(names))
     assert seen == set(expected)

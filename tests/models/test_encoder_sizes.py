@@ -1,4 +1,4 @@
-"""Every named size against its exact parameter count."""
+"""Tests every named encoder's exact parameter count."""
 
 import functools
 
@@ -31,9 +31,9 @@ SIZES = (
 )
 CONFIGS = {name: ModelConfig(**fields) for name, fields in SIZES.items()}
 
-# Encoder with pooler. BERT: V H + 512 H + 2 H + 2 H + N (12 H^2 + 13 H) + (H^2 + H) with V = 30,522; the sizes are
-# those of Devlin et al. 2018 (arXiv 1810.04805) and of the released miniatures (Turc et al. 2019, arXiv 1908.08962).
-# ALBERT: V = 30,000, E = 128, one shared layer (Lan et al. 2019, arXiv 1909.11942).
+# Encoders with pooler. BERT has V H + 512 H + 2 H + 2 H + N (12 H^2 + 13 H) + (H^2 + H) with V = 30,522.
+# BERT sizes: Devlin et al. 2018 (arXiv 1810.04805) and the released miniatures (Turc et al. 2019, arXiv 1908.08962).
+# ALBERT has V = 30,000, E = 128 and one shared layer (Lan et al. 2019, arXiv 1909.11942).
 WITH_POOLER = {
     'bert_base': 109_482_240,
     'bert_large': 335_141_888,
@@ -65,7 +65,8 @@ WITH_POOLER = {
     'bert_12x256': 17_488_640,
     'bert_12x512': 53_982_720,
     'bert_12x768': 109_482_240,
-    # BERT 6 x 768 without two token types, and without a pooler 66,362,880 as the released one.
+    # This is BERT 6 x 768 without two token types; without a pooler it has 66,362,880 parameters, as the released
+    # model.
     'distilbert_base': 66_953_472,
     'tinybert_4': 14_350_248,
     'tinybert_6': 66_955_008,
@@ -73,7 +74,7 @@ WITH_POOLER = {
     'albert_large': 17_683_968,
     'albert_xlarge': 58_724_864,
     'albert_xxlarge': 222_595_584,
-    # RoBERTa-base (124,645,632) with 4,098 positions and three more projections a layer.
+    # Longformer is RoBERTa-base (124,645,632) with 4,098 positions and three more projections a layer.
     'longformer_base': 148_659_456,
     'bigbird_base': 127_468_800,
 }
@@ -91,7 +92,7 @@ MASKED_LM_WITHOUT_POOLER |= {'distilbert_base': 66_985_530}
 
 @functools.cache
 def abstract_model(name: str, *, has_pairs: bool = True) -> PretrainingModel:
-    """The model of a size as shapes, without any memory for its arrays."""
+    """Returns the model of a named size as shapes, without memory for its arrays."""
     return nnx.eval_shape(lambda: PretrainingModel(CONFIGS[name], has_pairs=has_pairs, rngs=nnx.Rngs(0)))
 
 

@@ -1,4 +1,4 @@
-"""The fine-tuned model: what each head gives, from what it reads, and that padding changes nothing."""
+"""Tests the fine-tuned model: what each head returns and reads, and that padding changes nothing."""
 
 import dataclasses
 
@@ -83,7 +83,7 @@ def test_a_rows_logits_are_those_of_its_first_vector(name: str):
 
 
 def two_rows(padded_to: int = LENGTH) -> dict[str, np.ndarray]:
-    """Rows of two texts each, of 7 and of 5 tokens."""
+    """Returns two rows of two texts each: one row with 7 tokens a text and one row with 5."""
     first, second = batch_of(7, padded_to), batch_of(5, padded_to)
     return {name: np.stack([first[name], second[name]], axis=1) for name in first}
 
@@ -96,7 +96,7 @@ def test_towers_compare_the_vectors_of_two_rows_that_do_not_read_each_other():
     expected_BC = dense(model.head.out, np.maximum(dense(model.pooler.dense, joined_BD), 0.0))
     assert model.pooler.dense.kernel.shape == (64, 16)
     assert_close(logits_of(model, two_rows()), expected_BC)
-    assert_close(logits_of(model, two_rows(9)), expected_BC)  # whatever the padding
+    assert_close(logits_of(model, two_rows(9)), expected_BC)  # The amount of padding changes nothing.
 
 
 def test_towers_draw_dropout_for_each_row_and_side():
@@ -112,7 +112,7 @@ def test_towers_draw_dropout_for_each_row_and_side():
     model = nnx.merge(*drawn(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0))))
     found, turned, of_last = map(np.asarray, dropped(model, two_rows()))
     assert found.shape == (ROWS, 3) and not np.allclose(found, turned)
-    assert_close(of_last, found[-1:])  # of its own key alone
+    assert_close(of_last, found[-1:])  # A row's dropout depends only on its own key.
 
 
 def test_padding_changes_no_token():

@@ -1,4 +1,4 @@
-"""The formula for operations against what XLA counts in the compiled forward pass."""
+"""Tests the formula for operations against the count of XLA for the compiled forward pass."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.flops import encoder_decoder_flops, encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 
-# Wide and short, so that norms, activations and softmax, which the formula leaves out, are few beside the products.
+# The model is wide and short, so that norms, activations and softmax, which the formula omits, are few operations.
 CONFIG = ModelConfig(width=256, heads=2, vocab_size=3000, layers=2, max_length=64, scan_unroll=2)
 ALBERT = dataclasses.replace(CONFIG, embedding_width=64, sharing='all')
 SHARED_QK = dataclasses.replace(CONFIG, shared_qk=True)
@@ -34,8 +34,8 @@ def test_formula_equals_the_compilers_count(config: ModelConfig):
 
 def test_full_attention_grows_with_the_square_of_the_length_and_the_rest_in_proportion():
     flops = {length: encoder_flops(CONFIG, length, predictions=0) for length in (100, 200, 400)}
-    scores = (flops[200] - 2 * flops[100]) / 2  # what 100 x 100 pairs cost
-    assert scores == 2 * 2 * 2 * 100 * 100 * 256  # layers, two products, a multiply-add
+    scores = (flops[200] - 2 * flops[100]) / 2  # This is the cost of 100 x 100 pairs.
+    assert scores == 2 * 2 * 2 * 100 * 100 * 256  # The first factors are layers, two products and a multiply-add.
     assert flops[400] - 4 * flops[100] == 12 * scores
 
 
@@ -50,7 +50,8 @@ def test_sparse_attention_grows_with_the_length():
 def test_recurrent_layers_count_their_products_and_no_pairs():
     recurrent = dataclasses.replace(CONFIG, cell='lstm', feed_forward=False)
     flops = {length: encoder_flops(recurrent, length, predictions=0) for length in (100, 200)}
-    assert flops[200] == 2 * flops[100] == 2 * 2 * 2 * 100 * 4 * (256 + 256) * 256  # layers, a multiply-add, gates
+    # The first factors are layers, a multiply-add; 4 is the gates.
+    assert flops[200] == 2 * flops[100] == 2 * 2 * 2 * 100 * 4 * (256 + 256) * 256
     both = dataclasses.replace(recurrent, bidirectional=True)
     assert encoder_flops(both, 100, predictions=0) == 2 * 2 * 100 * 2 * 4 * (256 + 128) * 128
     apart = dataclasses.replace(both, directions_apart=True)
@@ -78,7 +79,8 @@ def test_each_layer_counts_its_own_mechanism():
         return encoder_flops(dataclasses.replace(CONFIG, attention=attention), 512, predictions=3)
 
     assert flops('full; block(64)') == (flops('full') + flops('block(64)')) / 2
-    assert flops('full') - flops('block(64)') == 2 * 2 * 2 * 256 * 512 * (512 - 64)  # two layers, as above
+    # Two layers, two products and a multiply-add, as above.
+    assert flops('full') - flops('block(64)') == 2 * 2 * 2 * 256 * 512 * (512 - 64)
 
 
 @pytest.mark.parametrize('gate', [False, True])
@@ -106,9 +108,10 @@ def test_memory_adds_its_keys_values_and_pairs():
     memory = dataclasses.replace(decoder, memory_length=128)
     relative = dataclasses.replace(memory, relative='transformer_xl')
     plain, longer, more = (encoder_flops(config, 64, predictions=0) for config in (decoder, memory, relative))
-    pairs = 2 * 256 * 64 * 128  # two products of 64 queries with 128 keys, all heads
+    pairs = 2 * 256 * 64 * 128  # Two products of 64 queries with 128 keys, for all heads.
     assert longer - plain == 2 * 2 * (pairs + 2 * 128 * 256 * 256)
-    assert more - longer == 2 * 2 * (pairs + 2 * 256 * 64 * 64) / 2  # its own tile of 64 x 64 pairs is computed whole
+    # The segment's own tile of 64 x 64 pairs is computed whole.
+    assert more - longer == 2 * 2 * (pairs + 2 * 256 * 64 * 64) / 2
 
 
 def test_compressed_memory_adds_its_slots_as_tokens_and_a_learned_one_its_products():
@@ -118,18 +121,20 @@ def test_compressed_memory_adds_its_slots_as_tokens_and_a_learned_one_its_produc
     configs = [dataclasses.replace(CONFIG, **fields) for fields in (plain | {'memory_length': 128}, pooled, learned)]
     longer, slots, convolution = (encoder_flops(config, 64, predictions=0) for config in configs)
     assert slots == longer
-    loss = 2 * 256 * (256 + 64) * (64 + 16)  # keys and values, and pairs, of 64 tokens and 16 slots
+    loss = 2 * 256 * (256 + 64) * (64 + 16)  # Keys and values, and pairs, of 64 tokens and 16 slots.
     assert convolution - slots == 2 * 2 * (64 * 256 * 256 + loss)
 
 
 def test_scores_count_their_operands():
-    """A matrix for each head's queries; no projection of keys where these are places; of local-p the hidden layer."""
+    """A general score has a matrix for each head's queries, location scores no projection of keys, local-p a hidden
+    layer.
+    """
     plain = dataclasses.replace(CONFIG, decoder_layers=2, token_types=0)
     base = encoder_decoder_flops(plain, 40, 24)
     general = encoder_decoder_flops(dataclasses.replace(plain, score='general'), 40, 24)
-    assert general - base == 2 * 2 * (40 + 24 + 24) * 2 * 128 * 128  # a multiply-add, layers, queries, heads
+    assert general - base == 2 * 2 * (40 + 24 + 24) * 2 * 128 * 128  # A multiply-add, layers, queries, heads.
     location = encoder_decoder_flops(dataclasses.replace(plain, score='location'), 40, 24)
-    assert base - location == 2 * 2 * (40 + 24 + 40) * 256 * 256  # keys
+    assert base - location == 2 * 2 * (40 + 24 + 40) * 256 * 256  # The projections of keys are missing.
     local = encoder_decoder_flops(dataclasses.replace(plain, cross_attention='local_p(5)'), 40, 24)
     assert local - base == 2 * 2 * 24 * (256 + 1) * 256
     assert encoder_decoder_flops(dataclasses.replace(plain, score='additive'), 40, 24) == base

@@ -1,4 +1,4 @@
-"""The heads against their formulas, and the tie between the token table and the logits."""
+"""Tests the heads against their formulas, and the tie between the token table and the logits."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def normalised(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """By the tanh of BERT."""
+    """Computes GELU with BERT's tanh approximation."""
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 

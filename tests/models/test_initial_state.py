@@ -1,4 +1,6 @@
-"""The first states of a decoder: the encoder's after the last real token, of the backward direction after the first."""
+"""Tests a decoder's first states: the encoder's after the last real token, or after the first one if it reads
+backward.
+"""
 
 from typing import Any
 
@@ -31,7 +33,9 @@ def make(**fields: Any) -> EncoderDecoder:
 
 @pytest.mark.parametrize('cell', ['lstm', 'sru2'])
 def test_copied_states_are_those_after_the_last_real_token(cell: str):
-    """The second row's source read alone, without padding, and an encoder that goes on is one whose state is given."""
+    """They equal those of the second source without padding; an encoder continued from a state equals one without a
+    cut.
+    """
     model = make(cell=cell, initial_state='copy')
     first, alone = (
         encode(model, source, segments).first_BNU
@@ -45,7 +49,7 @@ encode = nnx.jit(EncoderDecoder.encode)
 
 
 def with_another(place: tuple[int, int], word: int) -> np.ndarray:
-    """The sources with another word in one place."""
+    """Returns the sources with another word in one place."""
     changed = SOURCE.copy()
     changed[place] = word
     return changed
@@ -62,7 +66,7 @@ def test_a_map_reads_the_states_of_all_directions_or_of_the_backward_one_alone()
         kernel = np.asarray(model.initial.kernel[...])[0]
         expected = np.tanh(np.stack([joined[:, layer] @ kernel[layer] for layer in range(2)], axis=1))
         assert_close(found, expected)
-    # At the first token the backward direction has read all: another last word changes it, another order too.
+    # The backward direction has read all at the first token: another last word changes its state.
     changed, _ = jax.device_get(both(model, with_another((0, 4), 1), SEGMENTS))
     assert np.abs(changed.vectors_BNU[1][0][0] - last.vectors_BNU[1][0][0]).max() > 1e-3
 
@@ -83,7 +87,7 @@ def test_without_attention_the_logits_depend_on_the_source_through_the_states_al
 
 
 def test_layers_that_read_the_source_may_begin_with_its_states():
-    """The first target's logits, of which cross-attention reads nothing here, come from the encoder's state."""
+    """Only the encoder's state changes the first target's logits here, as cross-attention reads nothing."""
     model = make(cell='gru', initial_state='copy', source_reading='layers', residual=True)
     other = encode(model, SOURCE, SEGMENTS)
     hidden, without = (np.asarray(hidden_of(model, one)) for one in (other, other._replace(first_BNU=None)))

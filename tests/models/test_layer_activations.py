@@ -1,4 +1,4 @@
-"""What layers hand out on request: the numbers of a recomputation layer by layer, and nothing where nobody asks."""
+"""Tests layer activations: they equal a recomputation layer by layer, and cost nothing where nobody asks for them."""
 
 import functools
 import re
@@ -47,7 +47,9 @@ def stack_of(name: str) -> Stack:
 
 
 def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
-    """Each layer's output, what its attention reads and what that gives, from layers called one after another."""
+    """Returns each layer's output, the input of its attention and that attention's output, from layers called one by
+    one.
+    """
     layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.shared_terms(POSITIONS), [], [], []
     first = second = X
     for number, mechanism in enumerate(layer_mechanisms(stack.config)):
@@ -68,7 +70,7 @@ def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax
 def from_operands(
     layer: Layer, x_BLD: jax.Array, activations: LayerActivations, number: int, stack: Stack
 ) -> jax.Array:
-    """What a layer's attention gives by the weights of the queries and keys that were handed out."""
+    """Returns a layer's attention output, computed with the weights of the returned queries and keys."""
     mechanism = layer_mechanisms(stack.config)[number]
     operands = jax.tree.map(lambda leaf: leaf[number], activations.attention['attention'])
     bias = stack.shared_terms(POSITIONS).bias
@@ -106,7 +108,7 @@ OTHER = EncodedSource(
 
 
 def cross_queries(stack: Stack) -> list[jax.Array]:
-    """The queries of each layer's cross-attention, which reads the residual sum after self-attention."""
+    """Returns the queries of each layer's cross-attention, which reads the residual sum after self-attention."""
     context, queries = Context(SEGMENTS, POSITIONS, other=OTHER), []
     streams = initial_streams(X, is_reversible=stack.config.stack == 'reversible')
     for layer, mechanism in zip(stack.parameter_layers(), layer_mechanisms(stack.config), strict=True):
@@ -136,7 +138,7 @@ def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_seque
 
 
 def outputs_of_scans(call: Any) -> list[int]:
-    """How many arrays each scan of a program gives."""
+    """Returns the number of output arrays of each scan in a program."""
     text = str(jax.make_jaxpr(call)(X))
     return [len(names.split()) for names in re.findall(r'((?:\w+:\S+\s+)+)= scan\[', text)]
 

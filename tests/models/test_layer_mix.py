@@ -1,4 +1,4 @@
-"""Layers mixed by learned weights: the formula, and that a mix of the last layer alone is the last layer."""
+"""Tests learned mixes of layers against the formula, and that a mix of only the last layer is the last layer."""
 
 import dataclasses
 from typing import Any
@@ -44,7 +44,7 @@ def test_the_last_of_all_states_is_what_the_encoder_gives_and_the_first_its_embe
 
     @jax.jit
     def both(params: dict) -> tuple[jax.Array, list[Any]]:
-        """All states, and pairs of arrays that should be alike."""
+        """Returns all hidden states, and pairs of arrays that should be equal."""
         model = nnx.merge(graph, params)
         last = nnx.merge(last_graph, {name: part for name, part in params.items() if name != 'mix'})
         read = batch['tokens'], batch['segments']

@@ -1,4 +1,4 @@
-"""The scan over layers against the layers applied one after another, and what leaves its numbers as they are."""
+"""Tests the scan over layers against layers applied one after another, and options that do not change its numbers."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ X = jax.device_put(np.random.default_rng(0).normal(size=(2, 6, 16)).astype(np.fl
 WEIGHTS = jax.device_put(np.cos(np.arange(X.size, dtype=np.float32)).reshape(X.shape))
 SEGMENTS = jax.device_put(np.int32([[1, 1, 1, 2, 2, 0], [1] * 6]))
 POSITIONS = jax.device_put(np.tile(np.arange(6, dtype=np.int32), (2, 1)))
-KEYS = jax.random.split(jax.random.key(1), 2)  # one a row
+KEYS = jax.random.split(jax.random.key(1), 2)  # Each row has one key.
 SHARING = ['none', 'all']
 
 
@@ -34,7 +34,7 @@ def abstract_stack(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
 
 
 def random_parameters(config: ModelConfig) -> dict:
-    """Parameters of the layers, biases and scales random like the rest, so that none of them is without effect."""
+    """Returns random layer parameters, including biases and scales, so that each has an effect."""
     rng = np.random.default_rng(2)
     shapes = nnx.to_pure_dict(abstract_stack(config)[1])['layers']
     return jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), shapes)
@@ -46,7 +46,10 @@ def run_stack(config: ModelConfig, parameters: dict, x: jax.Array) -> jax.Array:
 
 
 def value_and_gradients(config: ModelConfig, parameters: dict) -> tuple[jax.Array, tuple]:
-    """A weighted sum of the outputs and its gradients; the plain sum of a normalised vector would be a constant."""
+    """Returns a weighted sum of the outputs and its gradients.
+
+    The plain sum of a normalised vector would be constant.
+    """
 
     def loss(parameters: dict, x: jax.Array) -> jax.Array:
         return (run_stack(config, parameters, x) * WEIGHTS).sum()
@@ -215,7 +218,7 @@ def test_dropout_needs_a_key():
 
 @pytest.mark.parametrize('remat', ['none', 'full'])
 def test_layers_take_mechanisms_in_turn(remat: str):
-    """Four layers, two mechanisms: the scan of two turns equals the layers one after another."""
+    """Four layers use two mechanisms in turn: the scan of two turns equals the layers one after another."""
     config = with_fields(layers=4, attention='causal; full', remat=remat)
     parameters = random_parameters(config)
     graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))

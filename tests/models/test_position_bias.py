@@ -1,4 +1,4 @@
-"""Biases of positions: each equals its formula written out pair by pair, values and gradients, on every backend."""
+"""Tests position biases against their formulas, written out pair by pair: values and gradients, on every backend."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ from efficient_attention.modules.layer_context import Context
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
-LENGTH = 130  # more than two tiles
+LENGTH = 130  # The length is more than two tiles.
 CONFIG = ModelConfig(
     width=12, heads=3, head_width=4, max_length=LENGTH, positions='none', relative='t5', init_std=0.3,
     relative_buckets=8, relative_max_distance=20, relative_cls_reset=True,
@@ -39,19 +39,21 @@ KINDS: dict[str, tuple[dict[str, Any], bool]] = {  # fields, and whether the sta
     'tupe_r': ({'relative': 'tupe_r'}, False),
     'tupe causal': ({'relative': 'tupe', 'relative_buckets': 32, 'relative_max_distance': 128}, True),
 }
-# The second row packs two texts, whose positions begin again.
+# The second row packs two texts; positions restart at the second one.
 POSITIONS, FIRST = jax.device_put(
     (np.int32([[*range(LENGTH)], [*range(71), *range(LENGTH - 71)]]), np.int32([[*range(LENGTH)]]))
 )
 SEGMENTS = jax.device_put(np.int32([[1] * LENGTH, [1] * 71 + [2] * (LENGTH - 71)]))
 Q, K, V = jax.device_put([*np.random.default_rng(0).normal(size=(3, 2, LENGTH, 3, 4)).astype(np.float32)])
-compiled = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})  # in half the time
-SLOPES = [2.0**-4, 2.0**-8, 2.0**-2]  # of three heads: both of two, then the first of four
+# compiles in half the time
+compiled = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})
+# The slopes of three heads are the two slopes of two heads, then the first one of four heads.
+SLOPES = [2.0**-4, 2.0**-8, 2.0**-2]
 
 
 @functools.cache
 def bias_of(name: str, backend: str = 'auto') -> tuple[nnx.GraphDef, dict]:
-    """A bias with random parameters, also where they start at 0."""
+    """Returns a position bias with random parameters, also where they start at 0."""
     fields, causal = KINDS[name]
     config = dataclasses.replace(CONFIG, **fields, attention_backend=backend)
     graph, shapes = nnx.split(nnx.eval_shape(lambda: PositionBias(config, causal=causal, rngs=nnx.Rngs(0))))
@@ -62,7 +64,10 @@ def bias_of(name: str, backend: str = 'auto') -> tuple[nnx.GraphDef, dict]:
 
 
 def bucket(difference: int, count: int, most: int, causal: bool) -> int:
-    """The row of one difference, by whole numbers: the wide bucket k starts at exact (most / exact)^(k / wide)."""
+    """Returns the table row of one position difference, computed with integers.
+
+    The wide bucket k starts at exact (most / exact)^(k / wide).
+    """
     own = count if causal else count // 2
     distance = max(-difference, 0) if causal else abs(difference)
     exact, later = own // 2, 0 if causal or difference <= 0 else own
@@ -74,7 +79,7 @@ def bucket(difference: int, count: int, most: int, causal: bool) -> int:
 
 
 def formula(name: str, params: dict) -> jax.Array:
-    """[B, H, L, L], the bias written out."""
+    """Returns the bias [B, H, L, L], written out."""
     fields, causal = KINDS[name]
     kind, has_reset = fields.get('relative', 't5'), 'resets' in params
     differences = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
@@ -106,7 +111,9 @@ def formula(name: str, params: dict) -> jax.Array:
 
 
 def value_and_gradients(name: str, backend: str, bias: Any) -> tuple[jax.Array, Any]:
-    """Of attention over a window with the bias that `bias` makes of its parameters."""
+    """Returns a loss of attention over a window, and its gradients, with the bias that `bias` makes of its
+    parameters.
+    """
     _, causal = KINDS[name]
     mechanism = parse_mechanism('causal & window(90)' if causal else 'window(50)')
 
@@ -119,7 +126,7 @@ def value_and_gradients(name: str, backend: str, bias: Any) -> tuple[jax.Array, 
     return jax.device_get(compiled(jax.value_and_grad(loss, (0, 1)))(bias_of(name)[1], Q))
 
 
-@pytest.mark.parametrize('name', [name for name in KINDS if name != 't5'])  # 'tupe_r' has its table
+@pytest.mark.parametrize('name', [name for name in KINDS if name != 't5'])  # 'tupe_r' also has the table of T5.
 def test_attention_and_its_gradients_equal_those_of_the_array_written_out(name: str):
     expected = value_and_gradients(name, 'reference', functools.partial(formula, name))
     for backend in ('dense', 'blocked'):
@@ -131,7 +138,10 @@ def test_attention_and_its_gradients_equal_those_of_the_array_written_out(name: 
 
 
 def is_key_bias(path: tuple, name: str) -> bool:
-    """The bias of position keys adds one number to a whole row of logits, so without [CLS] it changes nothing."""
+    """Returns whether a parameter is the bias of position keys of a model without [CLS].
+
+    This bias adds one number to a whole row of logits, so it changes nothing.
+    """
     return 'key' in jax.tree_util.keystr(path) and path[-1].key == 'bias' and 'resets' not in bias_of(name)[1]
 
 
@@ -151,7 +161,7 @@ def test_buckets(count: int, most: int, causal: bool):
     differences = np.arange(-2 * most, 2 * most + 1)
     numbers = t5_bucket_numbers(differences, count, most, causal=causal)
     assert numbers.tolist() == [bucket(int(difference), count, most, causal) for difference in differences]
-    unused = {count // 2}  # the first row of later keys, which [CLS] takes
+    unused = {count // 2}  # This is the first row of later keys, which [CLS] uses.
     if most > 3:
         assert set(numbers.tolist()) == set(range(count)) - (set() if causal else unused)
 
@@ -178,7 +188,7 @@ def test_differences_beyond_the_largest_share_a_value_and_places_do_not_matter()
 
 
 def test_positions_before_the_first_text_shift_nothing_for_alibi_and_t5():
-    """And do for untied positions, which are places of a text."""
+    """Untied positions do change, because they are places in a text."""
     for name, is_relative in (('alibi', True), ('t5', True), ('tupe causal', False)):
         graph, params = bias_of(name, 'blocked')
 
@@ -198,7 +208,7 @@ def test_short_rows_share_one_array_and_long_or_blocked_ones_a_function():
 
 
 def test_rows_of_cls_are_alike():
-    """Ke et al. 2020, section 3.2: [CLS] reads all places alike, and all places read it alike."""
+    """Ke et al. 2020, section 3.2: [CLS] has one bias to all places, and all places have one bias to [CLS]."""
     graph, params = bias_of('tupe_r')
     places = jax.device_put(np.arange(9, dtype=np.int32))
 
@@ -251,7 +261,7 @@ def test_a_row_beyond_the_table_is_one_line():
         nnx.merge(*bias_of('tupe_r'))(jax.device_put(np.zeros((1, LENGTH + 1), np.int32)))
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 @pytest.mark.parametrize('name', ['t5', 'tupe_r'])
 def test_bfloat16_stays_near_float32(name: str):
     fields, causal = KINDS[name]

@@ -1,4 +1,4 @@
-"""The pretraining model: its two sets of logits, and that it has no head it was not asked for."""
+"""Tests the pretraining model: its two sets of logits, and that it has only the requested heads."""
 
 import functools
 

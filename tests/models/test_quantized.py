@@ -1,4 +1,4 @@
-"""Which layers are rounded, and a model of codes beside the one that rounds in each call."""
+"""Tests which layers are quantised, and that a model of stored codes equals one that rounds in each call."""
 
 import dataclasses
 from typing import Any
@@ -53,15 +53,18 @@ def test_all_but_the_last_layer_and_those_that_stay_float_are_rounded():
 @pytest.mark.parametrize('sizes', [{}, {'layer_units': (256, 0, 256)}], ids=str)
 @pytest.mark.parametrize('mode, tolerance', [('int8_weights', 1e-5), ('int8', 0.02)])
 def test_codes_compute_what_the_rounding_model_does(mode: str, tolerance: float, sizes: dict):
-    """Of rounded inputs up to codes that fall otherwise: both round sums that differ in their last bits, and the
-    largest number of a token lies between two codes. Each layer alone is compared below."""
+    """A model of stored codes equals the rounding model, except where a rounded input has another code.
+
+    Both models round sums that differ in their last bits, and the largest number of a token may be between two codes.
+    The next test compares each layer separately.
+    """
     config = dataclasses.replace(MODEL, quantization=mode, **sizes)
     graph, params = parts_of(config)
     plain_graph, _ = parts_of(dataclasses.replace(config, quantization='none'))
 
     @jax.jit
     def run(params: dict) -> list[jax.Array]:
-        """Logits: rounded, not rounded, of codes, and of codes in layers laid out separately."""
+        """Returns logits: rounded, not rounded, of stored codes, and of codes in layers with separate arrays."""
         model = nnx.merge(graph, params)
         found = [logits(model), logits(nnx.merge(plain_graph, params))]
         store_int8_codes(model)
@@ -79,13 +82,17 @@ def test_codes_compute_what_the_rounding_model_does(mode: str, tolerance: float,
 
 @pytest.mark.parametrize('mode', ['int8_weights', 'int8'])
 def test_each_layer_of_codes_computes_what_it_would_round(mode: str):
-    """Of the same input to the last bits, which outputs of whole models do not show: there a code that falls otherwise
-    in one layer moves all that are rounded behind it."""
+    """With equal inputs each layer's output is equal to the last bits.
+
+    Outputs of whole models do not show this: there a different code in one layer changes all later rounded layers.
+    """
     graph, params = parts_of(dataclasses.replace(MODEL, quantization=mode))
 
     @jax.jit
     def run(params: dict) -> dict[str, list[jax.Array]]:
-        """Of each layer, or the first one of a stack: what it makes of numbers or ids, with codes, and not rounded."""
+        """Returns each layer's output (of a stack, the first layer's) when rounding, with stored codes, and not
+        rounded.
+        """
         rounding, coded, plain = (nnx.merge(graph, params) for _ in range(3))
         store_int8_codes(coded)
         found = {}
@@ -117,7 +124,7 @@ def test_a_dense_layer_has_the_gradients_of_its_rounded_operands():
 
     @nnx.jit
     def run(layer: Dense) -> list[tuple[jax.Array, jax.Array]]:
-        """Pairs that should be near."""
+        """Returns pairs of arrays that should be nearly equal."""
         of_layer, to_x = nnx.grad(lambda layer, x: (layer(x) ** 2).sum(), argnums=(0, 1))(layer, x)
         kernel = layer.kernel[...]
         out = fake_quantize(x, -1) @ fake_quantize(kernel, 0) + layer.bias[...][None]
@@ -125,5 +132,5 @@ def test_a_dense_layer_has_the_gradients_of_its_rounded_operands():
         return [*pairs, (to_x, (2 * out) @ fake_quantize(kernel, 0).T)]
 
     for found, expected in run(layer):
-        # A code here and there, as compiled and uncompiled divisions round otherwise.
+        # Compiled and uncompiled divisions round differently, so that a few codes differ.
         np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.05)

@@ -1,4 +1,6 @@
-"""Decoders that read the source before or after a step: equal to loops over the papers' equations, and no leak."""
+"""Tests decoders that read the source before or after a step: they equal loops over the papers' equations and do not
+leak.
+"""
 
 import dataclasses
 import functools
@@ -53,7 +55,9 @@ def logits_of(graph: nnx.GraphDef, params: dict, *arrays: jax.Array, **options: 
 
 @functools.cache
 def results_of(name: str) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Logits [B, L, V], weights [B, H, L, M], and of logits of row 1 at place 1 the gradients of both tables [V, D]."""
+    """Returns logits [B, L, V], weights [B, H, L, M], and both tables' gradients [V, D] of the logits of row 1, place
+    1.
+    """
     graph, params = parts_of(name)
 
     def total(tables: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -104,7 +108,7 @@ def attention(p: dict, query: np.ndarray, read_MD: np.ndarray) -> tuple[np.ndarr
 
 
 def bahdanau_loop(params: dict, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [L, V] and weights [L, M] of one pair: arXiv 1409.0473, A.1 and A.2."""
+    """Returns logits [L, V] and weights [L, M] of one pair: Bahdanau et al., arXiv 1409.0473, A.1 and A.2."""
     encoder, decoder = params['encoder'], params['decoder']
     cells = jax.tree.map(lambda leaf: leaf[0], encoder['stack']['layers']['recurrent'])
     x_MD, zeros = encoder['embeddings']['token']['embedding'][source], np.zeros(WIDTH)
@@ -125,7 +129,7 @@ def bahdanau_loop(params: dict, source: np.ndarray, target: np.ndarray) -> tuple
 
 
 def luong_loop(params: dict, source: np.ndarray, target: np.ndarray, *, is_fed: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [L, V] and weights [L, M] of one pair: arXiv 1508.04025, section 3."""
+    """Returns logits [L, V] and weights [L, M] of one pair: Luong et al., arXiv 1508.04025, section 3."""
     encoder, decoder = params['encoder'], params['decoder']
     states = [(np.zeros(WIDTH), np.zeros(WIDTH))] * 2
 
@@ -171,20 +175,22 @@ def test_logits_and_weights_are_those_of_a_loop_over_the_equations(name: str):
         assert not weights[row, 0, :, length:].any()
 
 
-# ---- what it may and may not read ----
+# ---- which tokens it may read ----
 
 
 @pytest.mark.parametrize('name', MODELS)
 def test_no_gradient_reaches_later_targets_or_the_source_s_padding(name: str):
     of_source, of_target = (np.linalg.norm(one, axis=1) for one in results_of(name)[2])
-    # Row 1 reads the source 8, 9, 10 and padding (id 0), and of the target 1 and 14 up to this place, 15 and 2 later.
+    # Row 1 reads the source 8, 9, 10 and padding (id 0); of the target it reads 1 and 14 up to this place, 15 and 2
+    # later.
     assert of_source[[8, 9, 10]].all() and not of_source[0]
     assert of_target[[1, 14]].all() and not of_target[[15, 2]].any()
 
 
 @pytest.mark.parametrize('name', ['bahdanau', 'luong, fed'])
 def test_gradients_are_finite_and_recomputing_them_changes_nothing(name: str):
-    fields = FIELDS | MODELS[name] | {'attention_bias': False}  # that of keys has no gradient: softmax takes it away
+    # A bias of keys has no gradient, because softmax cancels it.
+    fields = FIELDS | MODELS[name] | {'attention_bias': False}
     (graph, params), (again, _) = (
         drawn(lambda remat=remat: EncoderDecoder(ModelConfig(**fields | {'remat': remat}), rngs=nnx.Rngs(0)), std=0.5)
         for remat in ('none', 'full')
@@ -203,7 +209,7 @@ def test_gradients_are_finite_and_recomputing_them_changes_nothing(name: str):
 def test_packed_pairs_are_those_in_rows_of_their_own(name: str):
     config = ModelConfig(**FIELDS | MODELS[name] | {'initial_state': 'zeros'})
     model = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
-    segments = np.int32([[1, 1, 1, 2, 2, 2, 0], *[[1, 1, 1, 0, 0, 0, 0]] * 2])  # two pairs in a row, and in two rows
+    segments = np.int32([[1, 1, 1, 2, 2, 2, 0], *[[1, 1, 1, 0, 0, 0, 0]] * 2])  # two pairs in one row, then in two rows
     source = np.int32([[3, 4, 5, 6, 7, 8, 0], [3, 4, 5, 0, 0, 0, 0], [6, 7, 8, 0, 0, 0, 0]])
     target = np.int32([[1, 11, 12, 1, 14, 15, 0], [1, 11, 12, 0, 0, 0, 0], [1, 14, 15, 0, 0, 0, 0]])
     packed, *separate = np.asarray(logits_of(*model, source, segments, target, segments))
@@ -212,7 +218,7 @@ def test_packed_pairs_are_those_in_rows_of_their_own(name: str):
 
 @pytest.mark.parametrize('name', ['bahdanau, dot', 'luong', 'luong, fed'])
 def test_keys_that_are_drawn_in_training_come_with_their_log_probabilities(name: str):
-    """Of each target at its step; the search reads the best key, so it draws nothing."""
+    """Each target's log-probability is the one of its step; in the search the best key is read, so nothing is drawn."""
     config = ModelConfig(**FIELDS | MODELS[name] | {'cross_attention': 'hard(full, sampled=True)'})
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
 
@@ -232,7 +238,9 @@ def test_keys_that_are_drawn_in_training_come_with_their_log_probabilities(name:
 
 
 def test_dropout_is_of_every_place_and_of_the_weights():
-    """Rows with keys of their own are the same in any place; each rate alone changes the logits."""
+    """Rows with equal dropout keys are equal at any place in the batch; each dropout rate by itself changes the
+    logits.
+    """
     keys = jax.random.split(jax.random.key(1), 2)
     for rates in ({'dropout_rate': 0.5}, {'attention_dropout_rate': 0.5}, {'state_dropout_rate': 0.5}):
         config = ModelConfig(**FIELDS | BAHDANAU | rates)
@@ -243,7 +251,9 @@ def test_dropout_is_of_every_place_and_of_the_weights():
 
 
 def test_a_state_s_mask_is_the_same_at_all_positions_of_either_form():
-    """Fed by a matrix of zeros, a decoder that goes by steps is the one that reads all targets at once."""
+    """If a decoder's fed-back input has a matrix of zeros, step by step it equals the decoder that reads all targets at
+    once.
+    """
     fields = FIELDS | MODELS['luong'] | {'state_dropout_rate': 0.5}
     at_once = drawn(lambda: EncoderDecoder(ModelConfig(**fields), rngs=nnx.Rngs(0)), std=0.5)
     graph, params = drawn(
@@ -260,7 +270,7 @@ def test_half_precision_is_near_single_precision():
     config = dataclasses.replace(nnx.merge(graph, params).config, dtype='bfloat16')
     half, _ = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
     exact = results_of('bahdanau')[0]
-    scale = np.abs(exact).max()  # sums of large numbers may be small
+    scale = np.abs(exact).max()  # Sums of large numbers may be small.
     assert_close(np.asarray(logits_of(half, params, *ARRAYS)) / scale, exact / scale, dtype='bfloat16')
 
 

@@ -1,4 +1,4 @@
-"""What mechanisms draw stays the same for so many steps, then it is another draw."""
+"""Tests that random draws of mechanisms stay the same for a number of steps and then change."""
 
 import jax
 

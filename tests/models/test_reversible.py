@@ -1,4 +1,4 @@
-"""The reversible stack: its formula, gradients against ordinary autodiff, what an inversion loses, memory by depth."""
+"""Tests the reversible stack: its formula, its gradients against autodiff, its inversion error, and memory by depth."""
 
 import dataclasses
 import functools
@@ -25,13 +25,13 @@ CONFIG = ModelConfig(
     attention='causal', init_std=0.3,
 )  # fmt: skip
 LSH = {'attention': 'lsh(4, 2, causal=True)', 'shared_qk': True, 'attention_dropout_rate': 0.0}
-PLAIN = {'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}  # compiles in half the time
+PLAIN = {'dropout_rate': 0.0, 'attention_dropout_rate': 0.0}  # Without dropout, programs compile in half the time.
 X = jax.device_put(np.random.default_rng(0).normal(size=(8, LENGTH, 8)).astype(np.float32))
 IS_PADDING = (np.arange(8) == 1)[:, None] & (np.arange(LENGTH) >= LENGTH - 3)
 SEGMENTS = jax.device_put(np.where(IS_PADDING, 0, np.where(np.arange(LENGTH) < 7, 1, 2)).astype(np.int32))
 POSITIONS = jax.device_put(np.tile(np.arange(LENGTH, dtype=np.int32), (8, 1)))
 CONTEXT = Context(SEGMENTS, POSITIONS, jax.random.split(jax.random.key(1), 8), jax.random.key(2))
-# Compiles in half the time; where the program itself is looked at, it is compiled as for users.
+# This halves the compile time; tests of the program itself compile it as users do.
 QUICKLY = {'xla_backend_optimization_level': 0}
 compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
 COTANGENT = jax.device_put(np.cos(np.arange(X.size)).reshape(X.shape).astype(np.float32))
@@ -52,7 +52,7 @@ def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
 
 
 def stored(stack: Stack, x: jax.Array) -> jax.Array:
-    """The same function without an inversion: ordinary autodiff stores what it needs."""
+    """Computes the same function without inversion, so that ordinary autodiff stores the activations."""
     first, second = reversible_forward(
         *stack.reversible_parts(CONTEXT.with_shared_terms(stack.shared_terms(POSITIONS))), (x, x)
     )
@@ -74,7 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
         'layers': 2,
         'sharing': 'all',
         'attention': 'bigbird(2, 1)',
-    },  # two turns, which differ in what they draw
+    },  # The layers' random draws differ.
     'in turn, with a bias': {
         'layers': 4,
         'attention': 'causal; window(3)',
@@ -88,7 +88,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize('name', CASES)
 def test_gradients_equal_those_of_stored_activations(name: str):
-    """With dropout in some, to the table's 1e-4 of the largest entry of each array (of 1 where all are smaller)."""
+    """Errors are at most 1e-4 of the largest entry of each array (of 1 where all are smaller); some cases have
+    dropout.
+    """
     config = with_fields(**CASES[name])
     actual, expected = (jax.device_get(value_and_gradients(config, apply)) for apply in (call, stored))
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1])) > 1
@@ -99,7 +101,7 @@ def test_gradients_equal_those_of_stored_activations(name: str):
 
 
 def scaled(actual: Any, expected: Any) -> tuple[Any, Any]:
-    """Both trees, each array divided by the largest entry that is expected of it, or by 1 where all are smaller."""
+    """Returns both trees, each array divided by the largest expected entry, or by 1 where all are smaller."""
     scales = jax.tree.map(lambda leaf: np.maximum(np.float32(1.0), np.abs(leaf).max()), expected)
     return tuple(jax.tree.map(np.divide, tree, scales) for tree in (actual, expected))
 
@@ -122,7 +124,9 @@ def test_layers_one_after_another_give_the_formula():
 
 
 def test_three_sub_layers_alternate_and_gradients_reach_the_other_sequence():
-    """Self-attention, cross-attention and feed-forward: against the formula, and against stored activations."""
+    """Self-attention, cross-attention and feed-forward layers are compared with the formula and with stored
+    activations.
+    """
     config = with_fields(layers=2, **PLAIN)
     graph, state = drawn(lambda: Stack(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
     layer_graph, _ = nnx.split(
@@ -154,7 +158,7 @@ def test_three_sub_layers_alternate_and_gradients_reach_the_other_sequence():
 
 
 def test_the_backward_pass_goes_through_recovered_activations():
-    """Were they stored, what the inversion takes for the last layer's output could not matter."""
+    """A shift of the last layer's output changes the gradients, which it could not if activations were stored."""
     graph, state = stack_of(CONFIG)
 
     def recovered(state: nnx.State, shift: jax.Array) -> Any:
@@ -178,7 +182,7 @@ def test_keys_decide_what_is_dropped_and_nothing_else_does():
 
 
 def test_a_mesh_and_a_scan_over_batches_give_the_same_gradients():
-    """Rows over 8 devices; then the rows in two parts under one scan, which adds their gradients up."""
+    """Rows are spread over 8 devices; then a scan computes the rows in two parts and adds their gradients."""
     graph, state = stack_of(CONFIG)
 
     def gradients(state: nnx.State, x: jax.Array, context: Context, cotangent: jax.Array) -> Any:
@@ -207,7 +211,7 @@ def test_a_mesh_and_a_scan_over_batches_give_the_same_gradients():
 
 @functools.cache
 def error_of(layers: int, dtype: str) -> float:
-    """The inverse error at width 8 with dropout."""
+    """Returns the inversion error at width 8 with dropout."""
     graph, state = stack_of(with_fields(layers=layers, init_std=0.1))
 
     def measure(state: nnx.State) -> jax.Array:
@@ -223,7 +227,7 @@ def test_inversion_loses_little_in_float32_and_much_in_bfloat16():
     assert 1e-3 < errors[6, 'bfloat16'] <= errors[24, 'bfloat16'] < 1
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 def test_streams_are_float32_in_a_bfloat16_model():
     config = with_fields(dtype='bfloat16')
     graph, state = stack_of(config)
@@ -238,7 +242,7 @@ def test_streams_are_float32_in_a_bfloat16_model():
 
 
 def temporary_bytes(layers: int, stack: str, attention: dict[str, Any]) -> int:
-    """Of the compiled gradient; activations outweigh parameters."""
+    """Returns the temporary bytes of the compiled gradient, in which activations outweigh parameters."""
     config = with_fields(layers=layers, stack=stack, **attention)
     graph, state = nnx.split(nnx.eval_shape(lambda: Stack(config, rngs=nnx.Rngs(0))))
     positions = jnp.arange(256)[None]

@@ -1,4 +1,4 @@
-"""Recurrent layers in a reversible stack: outputs and gradients are those of the same layers with all kept."""
+"""Tests recurrent layers in a reversible stack: outputs and gradients equal those with stored activations."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_gradients_are_those_of_all_kept(fields: dict[str, Any]):
 
 def test_directions_apart_keep_no_layer_of_a_reversible_stack():
     def kept(strategy: str) -> bool:
-        """Whether arrays of all five layers and positions are kept for gradients."""
+        """Returns whether gradients need stored arrays of all five layers and positions."""
         fields = {'layers': 5, 'cell': 'lstm', 'bidirectional': True, 'dropout_rate': 0.0, 'stack': strategy}
         graph, params = drawn(lambda: DirectionStacks(ModelConfig(**SIZES | fields), rngs=nnx.Rngs(0)), std=0.4)
 

@@ -1,4 +1,6 @@
-"""Segment memory: segments in a row are one long pass, and what the memory holds, cuts and does not send back."""
+"""Tests segment memory: successive segments equal one long pass; also the memory's reach, its cuts and zero
+gradients.
+"""
 
 import dataclasses
 import functools
@@ -54,7 +56,7 @@ def make(**fields) -> Decoder:
     return made(tuple((SMALL | fields).items()))
 
 
-# Compiled once for all calls with the same model and shapes.
+# One compiled program runs all calls with the same model and shapes.
 continued, whole = nnx.jit(Decoder.continue_from_memory), nnx.jit(Decoder.hidden)
 
 
@@ -63,7 +65,7 @@ def some_tokens(length: int = LENGTH * SEGMENTS, rows: int = 2):
 
 
 def no_memory(decoder: Decoder, rows: int = 2):
-    """A memory of nothing, made of arrays that need no program."""
+    """Returns an empty memory, made of arrays that need no compiled program."""
     shapes = jax.eval_shape(lambda: empty_memory(decoder.config, rows))
     empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     return jax.device_put(empty)
@@ -75,7 +77,7 @@ def test_a_memory_of_nothing_is_zeros():
 
 
 def by_segments(decoder: Decoder, tokens_BL, segments_BL, memory=None):
-    """The vectors of all segments side by side, and the memory after each."""
+    """Returns the vectors of all segments side by side, and the memory after each segment."""
     memory = no_memory(decoder, len(tokens_BL)) if memory is None else memory
     hidden, memories = [], []
     for start in range(0, tokens_BL.shape[1], LENGTH):
@@ -92,12 +94,12 @@ def test_segments_with_enough_memory_equal_one_pass_at_all_layers(kind):
     segments = np.ones_like(tokens)
     hidden, memories = by_segments(decoder, tokens, segments)
     assert_close(hidden, whole(decoder, tokens, segments))
-    # A pass over all the text with an empty memory as long leaves every layer's inputs behind.
+    # A pass over the whole text, starting with an empty memory of this length, leaves every layer's inputs as memory.
     _, after = continued(decoder, tokens, segments, no_memory(decoder))
     assert_close(memories[-1], after)
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes the two
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 def test_half_precision_memory_is_half_precision_and_near_one_pass():
     decoder, tokens = make(**XL | {'dtype': 'bfloat16'}), some_tokens()
     hidden, memories = by_segments(decoder, tokens, np.ones_like(tokens))
@@ -109,8 +111,8 @@ def test_a_layer_reaches_as_far_as_its_memory_and_no_further():
     decoder = make(**XL | {'memory_length': 4, 'layers': 1})
     tokens = some_tokens(2 * LENGTH)
     changed, seen = tokens.copy(), tokens.copy()
-    changed[:, LENGTH - 5] = (tokens[:, LENGTH - 5] + 1) % VOCABULARY  # one token before the memory
-    seen[:, LENGTH - 4] = (tokens[:, LENGTH - 4] + 1) % VOCABULARY  # its first token
+    changed[:, LENGTH - 5] = (tokens[:, LENGTH - 5] + 1) % VOCABULARY  # This token comes one place before the memory.
+    seen[:, LENGTH - 4] = (tokens[:, LENGTH - 4] + 1) % VOCABULARY  # This is the first token of the memory.
     hidden, beyond, within = (by_segments(decoder, x, np.ones_like(x))[0][:, LENGTH:] for x in (tokens, changed, seen))
     np.testing.assert_array_equal(hidden, beyond)
     assert (hidden != within).any()
@@ -118,7 +120,7 @@ def test_a_layer_reaches_as_far_as_its_memory_and_no_further():
 
 @pytest.mark.parametrize('cell', ['lstm', 'sru2'])
 def test_states_carried_from_segment_to_segment_are_one_pass(cell):
-    """Texts end within segments, and a row's padding stands behind its last one."""
+    """Texts end within segments, and padding follows a row's last text."""
     decoder = make(cell=cell, memory_length=1, feed_forward=False, feed_forward_width=0)
     tokens = some_tokens()
     segments = np.repeat(np.int32([[1, 2, 3, 3], [1, 1, 1, 0]]), 9, axis=1)
@@ -155,7 +157,7 @@ def test_no_memory_is_memory_of_length_0():
 
 
 def with_table(decoder: Decoder, table) -> Decoder:
-    """The decoder with another token table."""
+    """Returns the decoder with another token table."""
     graph, state = nnx.split(decoder)
     state = nnx.to_pure_dict(state)
     state['embeddings']['token']['embedding'] = table
@@ -174,7 +176,7 @@ def test_no_gradient_flows_into_the_memory():
     segments, weights = jax.device_put((np.ones_like(tokens), WEIGHTS))
 
     def second(table, first_table):
-        """The second segment's vectors by `table` after a first by `first_table`."""
+        """Returns a sum of the second segment's vectors, with `table`, after a first segment with `first_table`."""
         _, memory = with_table(decoder, first_table).continue_from_memory(
             tokens, segments, empty_memory(decoder.config, 2)
         )
@@ -184,7 +186,7 @@ def test_no_gradient_flows_into_the_memory():
     table, run = table_of(decoder), jax.jit(jax.value_and_grad(second, argnums=(0, 1)))
     value, (into_second, into_first) = jax.device_get(run(table, table))
     assert not into_first.any() and into_second.any()
-    assert value != run(table, np.asarray(table)[::-1])[0]  # though the memory is read
+    assert value != run(table, np.asarray(table)[::-1])[0]  # Nevertheless the memory is read.
 
 
 def test_no_gradient_flows_into_a_memory_that_is_given_or_out_of_one_that_comes_back():
@@ -200,7 +202,7 @@ def test_no_gradient_flows_into_a_memory_that_is_given_or_out_of_one_that_comes_
 
     @jax.jit
     def values_and_gradients(states, table):
-        """What is read, and the gradients of that to the states, and of what comes back to the table."""
+        """Returns the output, its gradient to the memory states, and the gradient of the new memory to the table."""
         values, pull = jax.vjp(read, states, table)
         return values[0], pull((jnp.float32(1), jnp.float32(0)))[0], pull((jnp.float32(0), jnp.float32(1)))[1]
 
@@ -213,10 +215,10 @@ def test_no_gradient_flows_into_a_memory_that_is_given_or_out_of_one_that_comes_
 def test_a_text_ends_where_the_segment_number_changes():
     decoder, tokens = make(**XL), some_tokens()
     numbers = np.ones(tokens.shape, np.int32)
-    numbers[0, LENGTH + 5 :] = 2  # row 0: another document from the middle of the second segment on
+    numbers[0, LENGTH + 5 :] = 2  # Row 0 has another document from the middle of the second segment on.
     hidden, _ = by_segments(decoder, tokens, numbers)
     one, _ = by_segments(decoder, tokens, np.ones_like(tokens))
-    assert_close(hidden[1], one[1])  # the other row goes on
+    assert_close(hidden[1], one[1])  # The other row continues its text.
     assert_close(hidden[0, : LENGTH + 5], one[0, : LENGTH + 5])
     alone = whole(decoder, tokens[:1, LENGTH + 5 :], np.ones((1, 2 * LENGTH - 5), np.int32))
     assert_close(hidden[:1, LENGTH + 5 :], alone)
@@ -240,7 +242,7 @@ def test_same_length_lets_each_query_read_as_many_keys_as_memory_is_long():
 @pytest.mark.parametrize('kind', ['transformer_xl', 'two mechanisms in turn', 't5'])
 def test_the_gradient_to_later_tokens_is_zero_with_memory(kind):
     decoder = make(**KINDS[kind] | {'memory_length': 4})
-    tokens = np.arange(LENGTH, dtype=np.int32)[None]  # each a row of the table of its own
+    tokens = np.arange(LENGTH, dtype=np.int32)[None]  # Each token has a separate row of the table.
     tokens, segments = jax.device_put((tokens, np.ones_like(tokens)))
     shapes = jax.eval_shape(lambda: empty_memory(decoder.config, 1))
     states = np.random.default_rng(3).normal(size=shapes.states_BNMD.shape).astype(np.float32)

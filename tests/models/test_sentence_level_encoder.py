@@ -1,4 +1,4 @@
-"""Both levels of a hierarchical model: equal to plain loops over sentences and words, untouched by padding."""
+"""Tests both levels of a hierarchical model: they equal plain loops over sentences and words, whatever the padding."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ GRU = ModelConfig(
 )
 WORDS = ModelConfig(width=8, heads=2, layers=2, vocab_size=11, max_length=8, init_std=0.5, norm='pre')
 HEAD = HeadConfig(kind='sequence', outputs=3, transform='none', pooling='attention', sentence_layers=1)
-LENGTHS = ((4, 2, 5), (3,), (5, 1))  # words of each sentence of each text
+LENGTHS = ((4, 2, 5), (3,), (5, 1))  # Words in each sentence of each text.
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def logits_of(model: FineTuningModel, batch: dict[str, jax.Array], rng: jax.Arra
 
 
 def batch_of(sentences: int = 3, words: int = 5, texts: tuple = LENGTHS) -> dict[str, np.ndarray]:
-    """The texts of `LENGTHS`, padded; words are the same however they are padded."""
+    """Returns the texts of `LENGTHS`, padded; the amount of padding does not change the words."""
     tokens = np.zeros((len(texts), sentences, words), np.int32)
     segments = np.zeros_like(tokens)
     for row, lengths in enumerate(texts):
@@ -68,7 +68,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def gru(cell: nnx.Module, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """One state after another: r, z = s(W x + b + U h + b'), n = tanh(W x + b + r (U h + b'))."""
+    """Returns the successive GRU states: r, z = s(W x + b + U h + b'), n = tanh(W x + b + r (U h + b'))."""
     names = ('input', 'recurrent', 'bias', 'recurrent_bias')
     of_input, of_state, bias, state_bias = (array(getattr(cell, name))[0] for name in names)
     h, states = np.zeros(of_state.shape[0]), []
@@ -81,7 +81,7 @@ def gru(cell: nnx.Module, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def layer(stack: nnx.Module, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """norm(x + [GRU ahead; GRU back]) of each vector."""
+    """Returns norm(x + [forward GRU; backward GRU]) of each vector."""
     module, norm = stack.layers.recurrent, stack.layers.recurrent_norm
     ahead, back = gru(module.forward, inputs), gru(module.backward, inputs[::-1])[::-1]
     sums = [x + np.concatenate(pair) for x, *pair in zip(inputs, ahead, back, strict=True)]

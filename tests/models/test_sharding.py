@@ -1,4 +1,4 @@
-"""Meshes, the rules on parameter names, and the layout of batches."""
+"""Tests meshes, the sharding rules for parameter names, and the layout of batches."""
 
 import functools
 import logging
@@ -122,7 +122,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize('name', CONFIGS)
 def test_modules_gather_their_parameters_by_the_letters_of_the_rules(name: str):
-    """A module knows its letters and not its name in the model; the state is laid out by names."""
+    """A module knows its dimension letters, but not its name in the model; the state is sharded by names."""
     config = CONFIGS[name]
 
     def make():

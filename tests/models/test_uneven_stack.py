@@ -1,4 +1,4 @@
-"""A stack of layers that differ in size is the stack of its stretches."""
+"""Tests that a stack of layers of different sizes computes the same as one stack for each group of equal layers."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ def test_cut_into_stretches_a_stack_computes_the_same_with_dropout():
     even_graph, params = parts_of(even)
     params = jax.tree.map(np.array, params)
     layers = params['stack']['layers']
-    for name in ('up', 'down'):  # the two lower layers lose their units, which are zero in the even stack
+    for name in ('up', 'down'):  # The two lower layers lose their units, which are zero in the even stack.
         layers['feed_forward'][name]['kernel'][:2] = 0.0
     cut = dataclasses.replace(even, layer_units=(0, 0, 12, 12))
     graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(cut, rngs=nnx.Rngs(0))))

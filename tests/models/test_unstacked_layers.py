@@ -1,4 +1,4 @@
-"""Layers with arrays of their own: the numbers of the scan, for every strategy of the stack, without its copies."""
+"""Tests layers with separate arrays: results equal the scan's for every kind of stack, without its copies of arrays."""
 
 import functools
 from typing import Any
@@ -32,7 +32,7 @@ KEYS = jax.random.split(jax.random.key(1), 2)
 
 @functools.cache
 def both_of(name: str) -> tuple[tuple[nnx.GraphDef, dict], tuple[nnx.GraphDef, dict]]:
-    """A decoder with its parameters stacked, and laid out for inference."""
+    """Returns a decoder with stacked parameters, and the same decoder laid out for inference."""
     config = ModelConfig(**SIZES | CASES.get(name, {'sharing': 'all'}))
     model = jax.device_get(drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     return model, lay_out_for_inference(*model)
@@ -70,7 +70,7 @@ def test_memory_goes_on_alike(name: str):
 
 
 def memory_of(config: ModelConfig) -> SegmentMemory:
-    """A memory of four tokens."""
+    """Returns a segment memory of four tokens."""
     states = np.random.default_rng(2).normal(size=(2, config.layers, 4, config.width)).astype(np.float32)
     return SegmentMemory(*jax.device_put((states, np.ones((2, 4), np.int32))))
 

@@ -1,4 +1,4 @@
-"""The activations against their formulas in float64."""
+"""Tests the activations against their formulas in float64."""
 
 import math
 

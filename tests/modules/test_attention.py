@@ -1,4 +1,4 @@
-"""The attention sub-layer against a plain NumPy computation, and its use of segments, positions and dropout."""
+"""Tests the attention sub-layer against a plain NumPy computation, and its use of segments, positions and dropout."""
 
 import dataclasses
 
@@ -79,7 +79,7 @@ def test_segments_do_not_read_one_another():
 
 
 def softmax_rows(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """softmax(q k^T / sqrt(K)) v over allowed pairs, heads of width 4 of [L, 16], in float64."""
+    """Computes softmax(q k^T / sqrt(K)) v over allowed pairs in float64, for heads of width 4 of [L, 16]."""
     heads = []
     for part in (slice(start, start + 4) for start in range(0, 16, 4)):
         logits = np.where(allowed, q[:, part] @ k[:, part].T / 2.0, -np.inf)
@@ -94,7 +94,8 @@ def test_shared_queries_and_keys_have_unit_keys():
     x = np.asarray(X[0], np.float64)
     q, v = numbers(module.query, x), numbers(module.value, x)
     unit = q.reshape(6, 4, 4) / np.linalg.norm(q.reshape(6, 4, 4), axis=-1, keepdims=True)
-    expected = softmax_rows(q, 2.0 * unit.reshape(6, 16), v, np.ones((6, 6), bool))  # logits q . k, not divided by 2
+    # The logits are q . k, not divided by 2.
+    expected = softmax_rows(q, 2.0 * unit.reshape(6, 16), v, np.ones((6, 6), bool))
     out = quick(lambda x: module(x, SEGMENTS, POSITIONS)[0])(X)
     np.testing.assert_allclose(out, numbers(module.out, expected), atol=1e-4)
 
@@ -108,7 +109,7 @@ def test_lsh_takes_the_module_s_one_projection(rotary: bool):
 
 
 def test_a_sort_has_noise_where_dropout_has_a_key_and_none_without():
-    """So in training alone, from the key of (seed, step), of the row and of the layer."""
+    """Noise exists only in training; its key depends on (seed, step), the row and the layer."""
     fields = {'init_std': 0.3, 'attention': 'sinkhorn(2, 3)', 'attention_dropout_rate': 0.0}
     module, rngs = made(LayerConfig(width=16, heads=4, **fields)), jax.random.split(jax.random.key(3), 2)
 
@@ -190,7 +191,7 @@ BACKENDS['favor(8, orthogonal=False)'] = 'auto'
 
 @pytest.mark.parametrize('text', BACKENDS)
 def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
-    """For packed texts, in which windows go by the positions of both; the weights are dense ones."""
+    """The rows are packed, and windows depend on the positions of both texts; the definition has dense weights."""
     config = LayerConfig(width=16, heads=2, cross_attention=text, attention_dropout_rate=0.0, scaled_logits=False)
 
     def output(states: jax.Array, params: dict, backend: str) -> tuple[jax.Array, jax.Array]:
@@ -208,7 +209,7 @@ def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
     )
     found, expected = both()
     assert_close(found, expected, gradient=True)
-    assert not found[0][0][0, 4].any()  # the padding
+    assert not found[0][0][0, 4].any()  # This position is padding.
 
 
 def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():

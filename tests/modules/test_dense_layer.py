@@ -1,4 +1,4 @@
-"""The dense layer in bfloat16 on a CPU: Flax's function, with gradients nearer to the exact ones."""
+"""Tests the dense layer in bfloat16 on a CPU: Flax's function, with gradients nearer to the exact ones."""
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,14 @@ SHAPES = (3, 5, 24), (24, 40)
 
 
 def operands(dtype: str) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inputs, kernel and bias of random numbers, the inputs in `dtype`."""
+    """Returns random inputs in `dtype`, a random kernel and a random bias."""
     rng = np.random.default_rng(0)
     x, kernel, bias = (rng.standard_normal(shape) for shape in (*SHAPES, SHAPES[1][1:]))
     return jnp.asarray(x, dtype), jnp.asarray(kernel, jnp.float32), jnp.asarray(bias, jnp.float32)
 
 
 def results(layer: nnx.Linear, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> list[np.ndarray]:
-    """The layer's output and the gradients of the sum of its squares by input, kernel and bias, float64."""
+    """Returns the layer's output, and the float64 gradients of its sum of squares to input, kernel and bias."""
     graph, _ = nnx.split(layer)
 
     def apply(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -41,7 +41,7 @@ def results(layer: nnx.Linear, x: jax.Array, kernel: jax.Array, bias: jax.Array)
 
 
 def exact(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> list[np.ndarray]:
-    """The same in float64."""
+    """Computes output and gradients of the dense layer in float64."""
     x, kernel, bias = (np.asarray(leaf, np.float64) for leaf in (x, kernel, bias))
     out = x @ kernel + bias
     return [out, 2 * out @ kernel.T, np.einsum('abi,abo->io', x, 2 * out), 2 * out.sum((0, 1))]
@@ -54,7 +54,7 @@ def layers(dtype: str) -> tuple[nnx.Linear, nnx.Linear]:
     return ours, nnx.eval_shape(lambda: nnx.Linear(*SHAPES[1], **options, rngs=nnx.Rngs(0)))
 
 
-@pytest.mark.lenient_promotion  # Flax's own layer mixes dtypes
+@pytest.mark.lenient_promotion  # Flax's own layer mixes dtypes.
 def test_bfloat16_is_at_least_as_near_to_the_exact_result_as_flax():
     ours, theirs = (results(layer, *operands('bfloat16')) for layer in layers('bfloat16'))
     for own, other, true in zip(ours, theirs, exact(*operands('bfloat16')), strict=True):
@@ -84,9 +84,9 @@ def test_without_bias_and_in_float32():
     np.testing.assert_allclose(out.astype(np.float64), exact(x, kernel, np.zeros(bias.shape))[0], rtol=1e-2, atol=6e-2)
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes dtypes.
 def test_all_products_of_a_model_in_bfloat16_are_of_bfloat16_operands():
-    """Forward and backward: a single float32 operand would make the product several times slower on a CPU."""
+    """In the forward and backward pass, one float32 operand would make a product several times slower on a CPU."""
     config = ModelConfig(width=16, heads=2, layers=2, vocab_size=20, max_length=8, dtype='bfloat16')
     model = nnx.eval_shape(lambda: FineTuningModel(config, HeadConfig(kind='span'), rngs=nnx.Rngs(0)))
     graph, state = nnx.split(model)

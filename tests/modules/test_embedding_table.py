@@ -1,4 +1,4 @@
-"""A table that lies over a mesh gives the vectors of one that does not."""
+"""Tests that an embedding table spread over a mesh gives the vectors of a table on one device."""
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,6 @@ def test_logits_of_tokens_that_are_spread_over_devices_gather_neither_vectors_no
     arguments = jax.device_put((x_BLE, table_VE), rows)
     program = jax.jit(using_mesh(mesh)(both)).lower(*arguments).compile()
     assert_close(program(*arguments), jax.jit(both)(x_BLE, table_VE), gradient=True)
-    # The gradient of the table alone is summed.
+    # Only the gradient of the table is summed over devices.
     found = {shape.sizes for one in sent(program.as_text(), mesh) for shape in one.results}
     assert found == {(10, 4)}

@@ -1,4 +1,4 @@
-"""The feed-forward sub-layer: its formula, and that chunks change nothing but memory."""
+"""Tests the feed-forward sub-layer against its formula, and that chunks change only memory."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Run-time global tokens against one dense softmax over the same pairs."""
+"""Tests run-time global tokens against one dense softmax over the same pairs."""
 
 import functools
 from collections.abc import Callable
@@ -34,11 +34,14 @@ def marks(*rows: list[int]) -> np.ndarray:
 
 PLACES = np.arange(LENGTH)
 SEGMENTS = np.stack([np.ones(LENGTH), 1 + (PLACES >= 30) - 2 * (PLACES >= 65)]).astype(np.int32)
-IS_GLOBAL = marks([0, 33, 34], [2, 40, 69])  # the last one is padding, so it is not global
+IS_GLOBAL = marks([0, 33, 34], [2, 40, 69])  # The last one is padding, so it is not global.
 
 
 def dense(q, k, v, own_q, own_k, own_v, is_global: jax.Array, segments: jax.Array) -> jax.Array:
-    """Ordinary rows over window and global keys, global rows with their own projections, by one [L, L] mask."""
+    """Computes global attention by one [L, L] mask.
+
+    Ordinary queries read the window and the global keys; global queries have their own projections.
+    """
     near = abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH)) <= 3
     same = (segments[:, :, None] == segments[:, None]) & (segments[:, None] != 0)
     is_global = is_global & (segments != 0)
@@ -58,7 +61,9 @@ def sparse(q, k, v, own_q, own_k, own_v, is_global: jax.Array, segments: jax.Arr
 
 
 def with_gradients(function: Callable) -> Callable:
-    """A program of arrays and marks that gives gradients of a sum of the outputs, and these."""
+    """Returns a program that computes gradients of a sum of the outputs, and the outputs, from arrays and
+    global marks.
+    """
 
     def total(arrays: list[jax.Array], is_global: jax.Array) -> tuple[jax.Array, jax.Array]:
         out = function(*arrays, is_global, jnp.asarray(SEGMENTS))

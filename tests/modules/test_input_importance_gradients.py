@@ -1,4 +1,6 @@
-"""Gradients that say how much each input of a kernel is used: squares and counts of the tokens that matter alone."""
+"""Tests gradients that measure how much each input of a kernel is used: sums of squares and counts of weighted
+tokens.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ import numpy as np
 from efficient_attention.modules.input_importance_gradients import counted_table_rows, input_squares_matmul
 from tests.tolerances import assert_close
 
-MATTERS = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]], np.float32)  # of tokens
+MATTERS = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]], np.float32)  # The weights of tokens.
 
 
 def test_a_kernel_s_gradient_has_the_squares_of_what_enters_it():

@@ -1,4 +1,4 @@
-"""Symmetric 8-bit codes: half a step is lost at most, and products are those of integers."""
+"""Tests symmetric 8-bit codes: the error is at most half a step, and products are those of integers."""
 
 import jax
 import numpy as np
@@ -37,7 +37,7 @@ def test_a_round_trip_loses_half_a_step_at_most(axis: int):
 @pytest.mark.parametrize('inputs', [768, 1536])
 @pytest.mark.parametrize('as_bfloat16', [False, True])
 def test_products_are_those_of_integers(inputs: int, as_bfloat16: bool):
-    """At the ends of the range too: 1,536 times 128 squared is beyond the integers that float32 holds."""
+    """Also at the ends of the range: 1,536 times 128 squared exceeds the integers that float32 represents exactly."""
     rng = np.random.default_rng(1)
     x, kernel = rng.normal(size=(3, 5, inputs)).astype(np.float32), rng.normal(size=(inputs, 8)).astype(np.float32)
     x[0], kernel[:, 0] = -1.0, -1.0

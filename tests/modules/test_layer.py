@@ -1,4 +1,4 @@
-"""The layer: where the norms stand, dropout that follows rows, and a list with a cross-attention in it."""
+"""Tests the layer: the places of its norms, dropout by row, and a list of sub-layers with cross-attention."""
 
 import functools
 from typing import Any
@@ -87,7 +87,9 @@ def test_both_branches_drop_elements_of_their_own():
 
 
 def weighted(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """softmax(q k^T / sqrt(K)) v of two heads, [L, 16] and [M, 16], zeros where nothing is allowed, in float64."""
+    """Computes softmax(q k^T / sqrt(K)) v of two heads in float64, [L, 16] and [M, 16]; zeros where nothing is
+    allowed.
+    """
     heads = []
     for part in (slice(0, 8), slice(8, 16)):
         weights = np.where(allowed, np.exp(q[:, part] @ k[:, part].T / np.sqrt(8)), 0.0)
@@ -108,7 +110,7 @@ def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
 
     @quick
     def until_cross(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The layer's output, what the cross-attention is added to, and what it reads."""
+        """Returns the layer's output, the residual before cross-attention, and the input of cross-attention."""
         attended = x + layer.reversible_branch(layer.sub_layers[0], x, context)
         attended = attended if norm == 'pre' else layer.attention_norm(attended)
         read = layer.cross_attention_norm(attended) if norm == 'pre' else attended

@@ -1,4 +1,4 @@
-"""How parameters start, and in which dtypes layers compute."""
+"""Tests how parameters are initialised, and in which dtypes layers compute."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,12 +13,12 @@ def test_weights_are_a_truncated_normal_and_biases_zero():
     layer = linear(LayerConfig(init_std=0.02), 300, 400, nnx.Rngs(0))
     kernel = np.asarray(layer.kernel[...])
     assert abs(kernel).max() <= 0.04 + 1e-6 and abs(kernel.mean()) < 1e-3
-    # A normal cut at two deviations has 0.88 of its standard deviation.
+    # A normal distribution cut at two deviations has 0.88 of its standard deviation.
     np.testing.assert_allclose(kernel.std(), 0.88 * 0.02, rtol=0.02)
     assert not layer.bias[...].any()
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_parameters_are_float32_and_results_in_the_compute_dtype(dtype: str):
     config = LayerConfig(dtype=dtype)
@@ -29,10 +29,10 @@ def test_parameters_are_float32_and_results_in_the_compute_dtype(dtype: str):
         assert {leaf.dtype for leaf in nnx.to_flat_state(nnx.state(layer)).leaves} == {jnp.dtype('float32')}
 
 
-@pytest.mark.lenient_promotion  # as above
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 @pytest.mark.parametrize('kind', ['layer', 'rms'])
 def test_norm_statistics_are_float32(kind: str):
-    """A mean of 300 with a spread of 1 is below bfloat16's resolution; the statistics must not be."""
+    """A spread of 1 around a mean of 300 is below bfloat16's resolution, so the statistics must be float32."""
     config = LayerConfig(dtype='bfloat16', norm_kind=kind)
     x = jnp.asarray(np.random.default_rng(0).normal(0, 30, (4, 512)) + 300, jnp.bfloat16)
     exact = np.asarray(x, np.float64)
@@ -44,4 +44,4 @@ def test_norm_statistics_are_float32(kind: str):
 def test_matrices_may_start_by_their_inputs():
     kernel = np.asarray(linear(LayerConfig(kernel_init='fan_in'), 300, 400, nnx.Rngs(0)).kernel[...])
     np.testing.assert_allclose(kernel.std(), 300**-0.5, rtol=0.02)
-    assert abs(kernel).max() > 3 * 300**-0.5  # a normal that is not cut
+    assert abs(kernel).max() > 3 * 300**-0.5  # This normal distribution is not cut.

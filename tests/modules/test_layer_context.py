@@ -1,4 +1,4 @@
-"""What a layer reads: its keys by its number, the places of a memory in front of a segment."""
+"""Tests the context of a layer: its random keys by its number, and the positions of memory before a segment."""
 
 import typing
 
@@ -51,7 +51,7 @@ def test_a_memory_stands_before_the_segment():
 
 
 def memory_of(*numbers: int) -> LayerMemory:
-    """A row of tokens that are their segment's number."""
+    """Returns a memory of one row, in which each token's vector is its segment number."""
     segments_BM = jnp.asarray([numbers], jnp.int32)
     return LayerMemory(segments_BM[..., None].astype(jnp.float32), segments_BM)
 

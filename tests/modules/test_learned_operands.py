@@ -1,4 +1,4 @@
-"""Arrays that mechanisms learn: of a layer, or of a whole stack, and the same results as `attend` with them."""
+"""Tests learned operands: of one layer or a whole stack, with the same results as `attend` called with them."""
 
 import dataclasses
 
@@ -81,7 +81,9 @@ def test_centroids_begin_as_unit_vectors_of_each_layer():
     ids=str,
 )
 def test_every_stack_gives_the_arrays_their_gradient(text: str, fields: dict):
-    """By finite differences, where layers are computed again or inverted, and where all share an array."""
+    """Compares with finite differences, where layers are recomputed or inverted, and where all layers share an
+    array.
+    """
     graph, params = drawn(lambda: made(text, **fields), std=0.5)
 
     @quick

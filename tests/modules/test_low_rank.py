@@ -1,4 +1,4 @@
-"""Products of two matrices in the place of one."""
+"""Tests low-rank layers, in which the product of two matrices replaces one matrix."""
 
 import jax
 import jax.numpy as jnp

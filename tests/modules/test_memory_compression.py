@@ -1,4 +1,4 @@
-"""Tokens to slots by each kind of compression, texts that end within a slot, and the loss of a compressor."""
+"""Tests each kind of compression of tokens to slots, texts that end within a slot, and the compressor's loss."""
 
 import functools
 from typing import Any
@@ -55,7 +55,7 @@ def test_a_slot_has_the_text_of_its_newest_token_and_takes_no_other(compression:
     assert slots.segments_BM.tolist() == [[1, 2], [3, 0]]
     x, is_of_text = np.asarray(TOKENS.states_BMD).reshape(4, RATE, WIDTH), IS_OF_TEXT.reshape(4, RATE)
     by_slot = [x[slot][is_of_text[slot]] for slot in range(4)]
-    if compression == 'convolution':  # it begins as the mean, with zeros for the tokens of other texts
+    if compression == 'convolution':  # The kernel starts as a mean, with zeros for tokens of other texts.
         expected = [tokens.sum(0) / RATE for tokens in by_slot]
     else:
         expected = [{'mean': np.mean, 'max': np.max}[compression](tokens, axis=0) for tokens in by_slot]
@@ -99,7 +99,7 @@ def test_equal_slots_have_no_error_and_others_that_of_softmax_over_contents(fiel
 
     same, error = errors(segment, TOKENS)
     assert same == 0.0 and error.dtype == jnp.float32 and error > 0.0
-    # Token 1 of row 1 is padding, token 2 is of a text that nothing was left of: they add nothing.
+    # Token 1 of row 1 is padding, and no slot has the text of token 2, so these tokens add nothing to the error.
     changed = segment.states_BMD.copy()
     changed[1, 1:] += 1.0
     assert_close(errors(segment._replace(states_BMD=changed), TOKENS)[1], error)

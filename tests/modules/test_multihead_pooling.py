@@ -1,4 +1,4 @@
-"""The Set Transformer's pooling against its equations in float64."""
+"""Tests the Set Transformer's pooling against its equations in float64."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ SEGMENTS = np.asarray([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 2, 0], [0] * 
 
 
 def make(config: LayerConfig = CONFIG) -> MultiheadPooling:
-    """With biases and norms that are not 0 and 1."""
+    """Returns a pooling module whose biases and norm scales are not 0 and 1."""
     return nnx.merge(*drawn(lambda: MultiheadPooling(config, rngs=nnx.Rngs(3)), std=0.7))
 
 
@@ -38,7 +38,7 @@ def normed(norm: nnx.LayerNorm, x: np.ndarray) -> np.ndarray:
 
 
 def by_definition(pooling: MultiheadPooling) -> tuple[np.ndarray, np.ndarray]:
-    """Weights, the mean over heads, and vectors of the rows with tokens; equations 6, 7 and 12 of the paper."""
+    """Returns the mean weights over heads, and the vectors of rows with tokens: equations 6, 7 and 12 of the paper."""
     weights, vectors = np.zeros(SEGMENTS.shape), np.zeros((4, 6))
     seed = exact(pooling.seed[...])
     for row, segments in enumerate(np.asarray(SEGMENTS)):
@@ -78,7 +78,7 @@ def test_gradients_reach_all_parameters_and_no_padding():
     assert not to_x[is_padding].any() and (to_x[~is_padding] != 0).any(axis=-1).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(to_params))
     names = {jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(to_params) if not leaf.any()}
-    assert all('key' in name and 'bias' in name for name in names)  # which softmax does not see
+    assert all('key' in name and 'bias' in name for name in names)  # Softmax cancels a bias of keys.
 
 
 def test_order_and_padding_change_nothing():
@@ -89,7 +89,7 @@ def test_order_and_padding_change_nothing():
     assert_close(pooling(wide, np.pad(SEGMENTS, ((0, 0), (2, 3)))), whole)
 
 
-@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 def test_sixteen_bits():
     rounded = make(dataclasses.replace(CONFIG, dtype='bfloat16'))
     run = quick(lambda x, segments: (rounded(x, segments), rounded.pooling_weights(x, segments)))

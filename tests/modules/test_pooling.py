@@ -1,4 +1,4 @@
-"""A row's vector against NumPy; padding has no part in it, and sends back no gradient."""
+"""Tests pooling to a row's vector against NumPy; padding does not count and gets no gradient."""
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,13 @@ def make(kind: str, config: LayerConfig = CONFIG) -> Pooling:
 
 
 def run(pooling: Pooling, x: np.ndarray = X, segments: np.ndarray = SEGMENTS) -> list[np.ndarray]:
-    """Weights and vectors."""
+    """Returns the pooling weights and the pooled vectors."""
     both = quick(lambda x, segments: [pooling.pooling_weights(x, segments), pooling(x, segments)])
     return jax.device_get(both(x, segments))
 
 
 def by_definition(pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and vectors in float64, row by row, of a row's tokens alone."""
+    """Returns weights and vectors in float64, row by row, from only the row's tokens."""
     x, weights = np.asarray(X, np.float64), np.zeros(SEGMENTS.shape)
     for row, segments in enumerate(np.asarray(SEGMENTS)):
         places = np.flatnonzero(segments)
@@ -48,7 +48,7 @@ def test_formula(kind: str):
     pooling = make(kind)
     found = run(pooling)
     assert_close(tuple(found), by_definition(pooling))
-    assert not found[1][3].any()  # a row of padding
+    assert not found[1][3].any()  # This row is all padding.
 
 
 def test_the_first_vector_is_read_alone():

@@ -1,4 +1,4 @@
-"""Sinusoidal, rotary and axial positions: their formulas and the properties they exist for."""
+"""Tests sinusoidal, rotary and axial positions: their formulas and their intended properties."""
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ def test_axial_vectors_are_those_of_the_places_in_the_shape():
 
 
 def test_axial_tables_are_small_and_end_with_their_shape():
-    """enwik8 in Reformer's released settings: 65,536 positions of width 1,024."""
+    """The sizes are Reformer's released settings for enwik8: 65,536 positions of width 1,024."""
     module = nnx.eval_shape(
         lambda: AxialPositions(LayerConfig(), (128, 512), (256, 768), is_sum=False, rngs=nnx.Rngs(0))
     )

@@ -1,4 +1,4 @@
-"""The recurrent sub-layer: its cells with its own arrays, both directions, dropout of the state, and memory."""
+"""Tests the recurrent sub-layer: cells with their arrays, both directions, state dropout, and memory."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_initial_values_follow_the_config():
 
 
 def test_dropout_of_the_state_is_one_mask_for_all_positions_of_a_row():
-    """Of a row whose mask drops a unit, that unit's row of the recurrent matrix is not read at any position."""
+    """Where a row's mask drops a unit, that row reads the unit's row of the recurrent matrix at no position."""
     module, rng = make(cell='tanh', state_dropout_rate=0.5), jax.random.key(3)
     plain, learned = make(cell='tanh'), module.forward.learned()
 

@@ -1,4 +1,4 @@
-"""Scores in the attention sub-layer, to itself and to another sequence, against their formulas in float64."""
+"""Tests scores in self-attention and cross-attention against their formulas in float64."""
 
 import functools
 
@@ -39,7 +39,7 @@ def numbers(x: jax.Array | nnx.Param) -> np.ndarray:
 
 
 def logits_of(module: Attention, row: int, read: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """[H, L, M] as the papers print them, of inputs [L, D] and what they read [M, D]."""
+    """Returns the papers' logits [H, L, M] from inputs [L, D] and read vectors [M, D]."""
     config, scale = module.config, 1.0 / np.sqrt(K) if module.config.scaled_logits else 1.0
     x = np.asarray(X[row], np.float64)
     q = heads(x @ numbers(module.query.kernel) + numbers(module.query.bias))
@@ -64,7 +64,7 @@ CASES = [('dot', True), ('dot', False), ('general', True), ('general', False), (
 @pytest.mark.parametrize('is_cross', [False, True])
 @pytest.mark.parametrize('score, is_scaled', CASES)
 def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cross: bool):
-    """The same from fixed keys; in packed texts locations are those in the text."""
+    """Cached source keys give the same; in packed rows a location is a place within the text."""
     options = {'location_length': 6} if score == 'location' else {}
     config = LayerConfig(width=D, heads=H, score=score, scaled_logits=is_scaled, attention_dropout_rate=0.0, **options)
     module = nnx.merge(*drawn(lambda: (CrossAttention if is_cross else Attention)(config, rngs=nnx.Rngs(0))))
@@ -101,7 +101,7 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
 
 @pytest.mark.parametrize('score', ['dot', 'additive'])
 def test_local_p_reads_where_its_parameters_say(score: str):
-    """Shares are sigmoid(v tanh(W h)); the same from fixed keys; all parameters learn."""
+    """Centres are sigmoid(v tanh(W h)); cached source keys give the same; all parameters get gradients."""
     config = LayerConfig(width=D, heads=H, score=score, cross_attention='local_p(2)', attention_dropout_rate=0.0)
     graph, params = drawn(lambda: CrossAttention(config, rngs=nnx.Rngs(0)))
     module, context = nnx.merge(graph, params), Context(SEGMENTS, POSITIONS, other=OTHER)
@@ -127,7 +127,7 @@ def test_local_p_reads_where_its_parameters_say(score: str):
 
 @pytest.mark.parametrize('score', ['general', 'additive', 'location'])
 def test_all_operands_learn(score: str):
-    """And no projection is made that nothing reads."""
+    """There is also no projection that nothing reads."""
     config = LayerConfig(width=D, heads=H, score=score, attention_dropout_rate=0.0)
     graph, params = drawn(lambda: Attention(config, rngs=nnx.Rngs(0)))
 

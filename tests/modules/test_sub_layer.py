@@ -1,4 +1,4 @@
-"""The residual sum of one stream and of two, and lists of sub-layers that keep their keys apart."""
+"""Tests the residual sum of one and of two streams, and that sub-layers in a list have separate random keys."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_a_stack_without_layers_gives_its_input(is_reversible: bool):
 
 @pytest.mark.parametrize('sub_layers', [SELF_ATTENTION_LAYER, CROSS_ATTENTION_LAYER], ids=['self', 'cross'])
 def test_dropout_has_a_number_for_each_use(sub_layers: tuple[SubLayer, ...]):
-    """The first three are those that checkpoints in training go on with."""
+    """The first three numbers must not change, because training resumes from checkpoints with them."""
     numbers = [n for sub in sub_layers for n in ((sub.inner_dropout,) if sub.keys_from else ()) + (sub.dropout,)]
     assert len(set(numbers)) == len(numbers)
     assert numbers[:2] == [0, 1] and numbers[-1] == 2

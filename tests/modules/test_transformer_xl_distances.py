@@ -1,4 +1,4 @@
-"""Transformer-XL's relative term of a layer against the paper's four terms, written out on all pairs."""
+"""Tests a layer's Transformer-XL relative term against the paper's four terms, written out for all pairs."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_attention_has_the_papers_four_terms(clamp: int, is_shared: bool):
 
 
 def four_terms(layer: Attention, x_BLD: jax.Array, positions: jax.Array, biases: tuple) -> jax.Array:
-    """The layer's output by the paper's equation."""
+    """Computes the layer's output by the paper's equation."""
     config, (u_HK, v_HK) = layer.config, biases
     q, k, value = layer.project_with_memory(x_BLD, positions, config.mechanisms[0])
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None]

@@ -1,4 +1,4 @@
-"""Every module under jit, on a device, and under vmap and pmap: the same numbers as without."""
+"""Tests that every module computes the same numbers under jit, on a device, and under vmap and pmap."""
 
 import dataclasses
 import functools
@@ -32,11 +32,11 @@ from tests.tolerances import assert_close
 CONFIG = ModelConfig(width=16, heads=2, vocab_size=11, embedding_width=8, layers=2, max_length=6, rotary=True)
 X = np.random.default_rng(0).normal(size=(2, 6, 16)).astype(np.float32)
 TOKENS = np.arange(12, dtype=np.int32).reshape(2, 6) % 11
-KEYS = np.asarray([[0, 5], [0, 6]], np.uint32)  # for dropout, the data of a key for each row
+KEYS = np.asarray([[0, 5], [0, 6]], np.uint32)  # The data of one dropout key for each row.
 SEGMENTS = np.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]], np.int32)
 POSITIONS = np.asarray([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]], np.int32)
 
-# name -> (module, its array arguments, whether it takes a key for dropout)
+# From a name to the module, its array arguments, and whether it takes a key for dropout.
 MODULES = {
     'attention': (Attention, (X, SEGMENTS, POSITIONS), True),
     'feed_forward': (FeedForward, (X,), False),
@@ -50,14 +50,14 @@ MODULES = {
 
 
 def with_key(module: nnx.Module, arrays: Sequence[jax.Array], key: jax.Array) -> jax.Array:
-    """The module's output with dropout; a stack reads all but its input in a context."""
+    """Returns the module's output with dropout; a stack gets its other arguments in a `Context`."""
     if isinstance(module, Stack):
         return module(arrays[0], Context(*arrays[1:], key))
     return module(*arrays, rng=key)
 
 
 def check_variants(apply: Callable, *arguments: Any) -> None:
-    """The numbers of `apply` under jit are those without it, of arrays that lie on a device, and those under pmap."""
+    """Checks that `apply` computes the same numbers with and without jit, on device arrays, and under pmap."""
     expected = jax.device_get(jax.jit(apply)(*arguments))
     assert_close(apply(*jax.device_put(arguments, jax.devices()[0])), expected)
     mapped = jax.pmap(apply)(*jax.tree.map(lambda x: np.stack([x, x]), arguments))
@@ -93,7 +93,7 @@ def test_the_encoder_with_its_masked_lm_head_in_every_variant():
     check_variants(apply, state, TOKENS, SEGMENTS, POSITIONS)
 
 
-# ---- whole models and what else a row passes through, under vmap and pmap ----
+# ---- whole models and other functions of rows, under vmap and pmap ----
 
 IS_GLOBAL = np.asarray([[1, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]], bool)
 STATES = np.random.default_rng(1).normal(size=(2, 2, 4, 16)).astype(np.float32)
@@ -138,7 +138,7 @@ def decoder_case(call: Callable, last: jax.Array, **fields: Any) -> tuple:
     return functools.partial(Decoder, dataclasses.replace(CAUSAL, **fields)), call, (TOKENS, SEGMENTS, last)
 
 
-# name -> (what makes the module, how it is called, its arguments: two rows that know nothing of one another)
+# From a name to the module's constructor, the way it is called, and its arguments for two independent rows.
 CASES: dict[str, tuple] = {
     'decoder': decoder_case(predict, KEYS),
     'memory and transformer_xl': decoder_case(
@@ -173,7 +173,7 @@ CASES: dict[str, tuple] = {
 
 @pytest.mark.parametrize('name', CASES)
 def test_rows_under_vmap_on_several_devices_are_the_rows_of_a_batch(name: str):
-    """One device maps over both rows, another one over both in the other order; a call sees one row alone."""
+    """One device maps over both rows, another one over both in the other order; a call reads only one row."""
     make, call, arguments = CASES[name]
     graph, state = drawn(lambda: make(rngs=nnx.Rngs(0)))
 

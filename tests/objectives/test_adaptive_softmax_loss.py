@@ -1,4 +1,4 @@
-"""The adaptive softmax's loss in chunks: sums and gradients of the dense log-probabilities, and tails left out."""
+"""Tests the adaptive softmax's loss in chunks against dense log-probabilities, and that unused tails are left out."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ def parts_of(chunk: int, name: str) -> tuple[nnx.GraphDef, dict]:
 
 @functools.partial(jax.jit, static_argnums=(0,))
 def value_and_gradients(graph: nnx.GraphDef, state: nnx.State, *arrays: jax.Array) -> Any:
-    """The mean loss, with its gradients for parameters and vectors."""
+    """Returns the mean loss, with its gradients to parameters and vectors."""
     hidden, targets, weights = arrays
 
     def loss(state: nnx.State, hidden: jax.Array) -> jax.Array:
@@ -70,7 +70,10 @@ sums_of, logits_of = nnx.jit(next_token_loss_sums), nnx.jit(Decoder.logits)
 
 
 def dense_sums(model: Decoder, targets: jax.Array) -> dict[str, float]:
-    """Sums over all words' log-probabilities; the accuracy among the words of the target's cluster and the first."""
+    """Returns sums of loss and accuracy from all words' log-probabilities.
+
+    A prediction is the best word among the target's cluster and the first cluster.
+    """
     log_p, targets, weights = np.asarray(logits_of(model, HIDDEN)), np.asarray(targets), np.asarray(WEIGHTS)
     cluster, words = np.searchsorted((6, 20), targets, side='right'), np.arange(VOCABULARY)
     of_words = np.searchsorted((6, 20), words, side='right')
@@ -97,7 +100,7 @@ def test_sums(targets: str):
 
 
 def test_losses_are_those_of_the_paper_in_float64():
-    """log p(word) = log p(tail | first) + log p(word | tail), from the clusters' tables alone."""
+    """The loss is log p(word) = log p(tail | first) + log p(word | tail), from only the clusters' tables."""
     model = nnx.merge(*parts_of(4, 'narrow tails'))
     clusters, narrow = model.head.clusters_and_inputs(HIDDEN, model.embeddings.token)
     vectors = np.asarray(narrow, np.float64)
@@ -135,7 +138,9 @@ def test_rows_over_eight_devices_give_the_same():
 
 
 def test_devices_that_share_a_row_share_each_chunk():
-    """The values of one device, and, in the form of products for accelerators, a quarter of its matrix products."""
+    """Four devices give the values of one device, and each has a quarter of its matrix products in the accelerator
+    form.
+    """
     mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(1, 1, 4, 1), ('data', 'fsdp', 'sequence', 'tensor'))
     graph, state = parts_of(4, 'narrow tails')
     arrays = jax.device_put([np.asarray(x)[:, :12] for x in (HIDDEN, ANY, WEIGHTS)])
@@ -156,7 +161,7 @@ def test_clusters_of_targets():
 
 
 def test_a_chunk_leaves_out_the_tails_that_no_target_of_it_is_in():
-    """NaN in a tail's table reaches the loss only when a target, of a weight above 0, is in that tail."""
+    """NaN in a tail's table reaches the loss only if a target of weight above 0 is in that tail."""
     graph, state = parts_of(4, 'narrow tails')
     broken = nnx.merge(graph, jax.tree.map(lambda x: x, state))
     table = broken.embeddings.token.tables[2].embedding

@@ -1,4 +1,4 @@
-"""The pretraining objective: which examples count, with which weights, and what a batch without pairs needs."""
+"""Tests the pretraining objective: which examples count, with which weights, and batches without pairs."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""The loss in chunks: sums and gradients of the whole loss, and no array of tokens x vocabulary in the program."""
+"""Tests the loss in chunks: sums and gradients equal the whole loss; no array in the program is tokens x vocabulary."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ HEAD = {
 
 
 def loss(head: dict, hidden: jax.Array, weights: jax.Array, chunk: int) -> tuple[jax.Array, dict]:
-    """The mean loss and the sums; the head is held by a closure, as a model's is."""
+    """Returns the mean loss and the sums; the head is in a closure, as a model's head is."""
 
     def sums_of(x: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
         return class_sums(x @ head['kernel'] + head['bias'][None, None], labels, weights)
@@ -50,7 +50,7 @@ def value_and_gradients(head: dict, hidden: jax.Array, weights: jax.Array, chunk
 
 @pytest.mark.parametrize('chunk', [1, 4, 13, 40])
 def test_sums_and_gradients_equal_those_of_the_whole(chunk: int):
-    """Gradients of the mean loss to 1e-5, with respect to the head, the vectors and the weights."""
+    """Gradients of the mean loss to the head, the vectors and the weights are equal to 1e-5."""
     (value, sums), gradients = value_and_gradients(HEAD, HIDDEN, WEIGHTS, chunk)
     (whole, whole_sums), whole_gradients = value_and_gradients(HEAD, HIDDEN, WEIGHTS, 0)
     assert_close((value, sums), (whole, whole_sums))
@@ -91,7 +91,7 @@ MODEL = ModelConfig(
 
 
 def gradient_program(**fields: Any) -> jax.stages.Compiled:
-    """The objective's gradient for 2 rows of 64 tokens, compiled and not run."""
+    """Compiles the objective's gradient for 2 rows of 64 tokens, without a run."""
     graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(dataclasses.replace(MODEL, **fields), rngs=nnx.Rngs(0))))
     batch = {name: jax.ShapeDtypeStruct((2, 64), jnp.int32) for name in ('tokens', 'targets', 'segments')}
     batch |= {'weights': jax.ShapeDtypeStruct((2, 64), jnp.float32)}
@@ -103,13 +103,13 @@ def gradient_program(**fields: Any) -> jax.stages.Compiled:
 
 
 def largest_buffer(program: jax.stages.Compiled) -> int:
-    """Elements of the largest array that any instruction of a compiled program makes."""
+    """Returns the elements of the largest array that any instruction of a compiled program makes."""
     shapes = re.findall(r'\b(?:f|bf|s|u|pred)\d*\[([\d,]+)\]', program.as_text())
     return max(math.prod(map(int, shape.split(','))) for shape in shapes)
 
 
 def test_no_buffer_holds_the_logits_of_all_tokens():
-    """The largest are the attention's 2 x 2 x 64 x 64, the logits of 2 x 8 positions and the table of 1000 x 8."""
+    """The largest arrays are attention's 2 x 2 x 64 x 64, the logits of 2 x 8 positions and the table of 1000 x 8."""
     chunked, untied, whole = (
         gradient_program(**fields) for fields in ({'loss_chunk': 8}, {'loss_chunk': 8, 'tied_output': False}, {})
     )

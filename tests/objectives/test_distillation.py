@@ -1,4 +1,6 @@
-"""The terms of distillation: which layers and rows they compare, what they are means of, and what they leave alone."""
+"""Tests the terms of distillation: compared layers and rows, the weights of their means, and what they do not
+change.
+"""
 
 import dataclasses
 import functools
@@ -27,7 +29,7 @@ TEACHER = dataclasses.replace(CONFIG, layers=4, width=24)
 RAW = jax.device_get(random_batch(rows=4, length=12, vocabulary=20, predictions=3))
 BATCH = {name: RAW[name] for name in ('tokens', 'segments', 'token_types')}
 BATCH |= {'index': np.int32([0, 1, 2, -1]), 'weights': np.float32([1.0, 1.0, 0.0, 0.0])}
-IS_ROW = np.arange(4)[:, None] < 3  # the last one fills up the batch
+IS_ROW = np.arange(4)[:, None] < 3  # The last row only fills up the batch.
 BATCH['segments'] = np.where(IS_ROW, BATCH['segments'], 0)
 IS_LABELLED = (BATCH['segments'] > 0) & (np.arange(12) % 2 == 1)
 LABELS: dict[str, dict[str, Any]] = {
@@ -45,7 +47,7 @@ def model_of(config: ModelConfig, head: HeadConfig) -> FineTuningModel:
 
 
 def batch_of(kind: str) -> dict[str, Any]:
-    """The rows with their labels; as choices each is two rows."""
+    """Returns the rows with their labels; for multiple choice each example has two rows."""
     batch = BATCH | LABELS[kind]
     if kind == 'choice':
         for name in ('tokens', 'segments', 'token_types'):
@@ -84,14 +86,14 @@ def test_soft_losses_are_those_of_the_kind_s_own_softmax(kind: str):
         ends = [soft_losses(outputs[:3, :, end], theirs[:3, :, end]) for end in (0, 1)]
         expected, weight = (ends[0] + ends[1]).sum() / 2, 3.0
     else:
-        expected, weight = soft_losses(outputs[:3], theirs[:3]).sum(), 3.0  # the row without a label counts
+        expected, weight = soft_losses(outputs[:3], theirs[:3]).sum(), 3.0  # The row without a label counts.
     assert_close(sums['soft']['loss'], expected)
     assert weights['soft'] == weight and set(weights) == {'fine_tuning', 'soft'}
     assert_close(sums['fine_tuning'], of_labels)
 
 
 def soft_losses(mine: np.ndarray, theirs: np.ndarray, temperature: float = 2.0) -> np.ndarray:
-    """T^2 KL(softmax(theirs / T) || softmax(mine / T)) in float64."""
+    """Computes T^2 KL(softmax(theirs / T) || softmax(mine / T)) in float64."""
 
     def log_softmax(x: np.ndarray) -> np.ndarray:
         x = np.float64(x) / temperature

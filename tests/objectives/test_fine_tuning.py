@@ -1,4 +1,4 @@
-"""The losses of fine-tuning against their formulas row by row, and what does not count."""
+"""Tests the losses of fine-tuning against their formulas row by row, and which rows do not count."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""The causal LM objective: next-token loss against a formula of its own, weights, and what padding counts."""
+"""Tests the causal language-modelling objective: next-token loss against a separate formula, weights, and padding."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ OBJECTIVE = LanguageModelling()
 
 
 def random_batch(rows: int = 4, length: int = 12) -> dict[str, np.ndarray]:
-    """Rows of 6 to 12 tokens and padding, whose targets no weight counts."""
+    """Returns rows of 6 to 12 tokens with padding, whose targets have weight 0."""
     rng = np.random.default_rng(0)
     is_real = np.arange(length) < rng.integers(6, length + 1, rows)[:, None]
     integers = {'tokens': rng.integers(0, 20, (rows, length)), 'targets': rng.integers(0, 20, (rows, length))}

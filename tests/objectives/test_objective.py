@@ -1,4 +1,4 @@
-"""Sums become means once, by the weights of everything that was summed; what is trained is one tree."""
+"""Tests that sums become means once, divided by all their weights, and that all trained parameters form one tree."""
 
 import jax
 import numpy as np
@@ -41,7 +41,7 @@ def test_a_term_without_weight_counts_0_and_not_nan():
 
 @pytest.mark.parametrize('weight', [0.125, 1.0, 1.5, 40.0])
 def test_a_term_of_any_weight_is_divided_by_it(weight: float):
-    """Weights are fractions of one another, so that their sum may lie below 1."""
+    """Weights are fractions of each other, so that their sum may be below 1."""
     sums, weights = SUMS, WEIGHTS | {'pair': np.float32(weight)}
     np.testing.assert_allclose(total_loss(sums, weights), 12 / 6 + 5 / weight, rtol=1e-6)
     np.testing.assert_allclose(mean_metrics(sums, weights)['pair_accuracy'], 1 / weight, rtol=1e-6)
@@ -106,7 +106,7 @@ def test_equal_logits_lose_the_logarithm_of_the_classes():
     np.testing.assert_allclose(sums['loss'], 4 * np.log(30), rtol=1e-6)
 
 
-# ---- what is trained besides a model joins its parameters, and parts from them again ----
+# ---- trained arrays outside the model join its parameters in one tree, and are separated again ----
 
 
 def test_joined_and_separate_are_inverse():

@@ -1,4 +1,4 @@
-"""The gradient by what was drawn: its mean is that of the expected loss, by enumeration of all choices."""
+"""Tests the REINFORCE gradient: its mean is the gradient of the expected loss, enumerated over all choices."""
 
 import functools
 import itertools
@@ -51,7 +51,7 @@ CONFIG = ModelConfig(
     width=4, heads=1, layers=1, decoder_layers=LAYERS, feed_forward_width=4, vocab_size=5, max_length=4, token_types=0,
     norm='pre', dropout_rate=0.0, attention_dropout_rate=0.0, cross_attention='hard(full, sampled=True)',
 )  # fmt: skip
-# Rows alike, for which the other row's loss is a good baseline.
+# Rows are equal, so that the other row's loss is a good baseline.
 BATCH = jax.device_put(
     {
         'source': np.int32([[1, 4]] * 2),
@@ -69,9 +69,9 @@ def loss_of(graph: nnx.GraphDef, params: dict, keys: jax.Array) -> jax.Array:
 
 
 def exact_gradient(graph: nnx.GraphDef, params: dict, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """Of the sum over all choices of a row of their probability times their loss, the same choices in both rows.
+    """Returns the gradient of the expected loss: the sum over all choices of probability times loss.
 
-    Bits force each choice: layers one after another take theirs.
+    Both rows make the same choices. Random bits force each choice; the layers take theirs one after another.
     """
     choices = np.int32([*itertools.product(range(CHOICES), repeat=LAYERS * PLACES)]).reshape(-1, LAYERS, PLACES)
 
@@ -99,7 +99,7 @@ def exact_gradient(graph: nnx.GraphDef, params: dict, monkeypatch: pytest.Monkey
 
 
 def test_the_mean_gradient_is_that_of_all_choices(monkeypatch: pytest.MonkeyPatch):
-    """Within 3 sigma along random directions, among them those of queries and keys alone."""
+    """The mean is within 3 sigma along random directions; some directions change only queries and keys."""
     graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)), std=0.8)
     exact = exact_gradient(graph, params, monkeypatch)
     compares = np.concatenate([one.ravel() for one in jax.tree.leaves(jax.tree.map_with_path(is_compared, params))])
@@ -113,11 +113,12 @@ def test_the_mean_gradient_is_that_of_all_choices(monkeypatch: pytest.MonkeyPatc
     found = np.asarray(jax.jit(lambda keys: jax.lax.map(jax.vmap(sample), keys))(keys)).reshape(-1, 8)
     sigma = found.std(axis=0) / np.sqrt(len(found))
     assert (np.abs(found.mean(axis=0) - directions @ exact) < 3.0 * sigma).all()
-    assert (np.abs(directions @ exact)[:4] > 6.0 * sigma[:4]).any()  # there is something to find
+    # The expected gradient is clearly different from zero.
+    assert (np.abs(directions @ exact)[:4] > 6.0 * sigma[:4]).any()
 
 
 def is_compared(path: Any, leaf: jax.Array) -> np.ndarray:
-    """Ones for what decides a query's draws and nothing else."""
+    """Returns ones for the parameters that decide only a query's draws, and zeros for all others."""
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     return np.full(leaf.shape, float('cross_attention/query' in name or 'cross_attention/key' in name))
 

@@ -1,4 +1,4 @@
-"""The arrays of a teacher go into a batch and come out of it as they were."""
+"""Tests that a teacher's arrays come out of a batch as they went into it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +34,7 @@ def test_only_what_a_term_needs_is_taken():
     assert set(compared_states(DistillationActivations(INSIDE.states_NBLD, None), ('cosine',), (3,))) == {'cosine'}
 
 
-@pytest.mark.parametrize('rows', [6, 3])  # 3 rows of two choices
+@pytest.mark.parametrize('rows', [6, 3])  # 3 rows have two choices each
 def test_arrays_come_out_of_a_batch_as_they_went_in(rows: int):
     arrays = compared_states(INSIDE, ALL, (2, 3))
     batch = teacher_states_for_batch(arrays, rows)

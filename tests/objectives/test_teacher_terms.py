@@ -1,4 +1,4 @@
-"""The terms that compare two models, against NumPy in float64, and the properties of soft targets."""
+"""Tests the terms that compare two models against NumPy in float64, and the properties of soft targets."""
 
 import jax
 import numpy as np
@@ -38,7 +38,7 @@ def test_soft_targets_are_a_divergence_times_the_squared_temperature(temperature
     p, q = softmax(teacher / temperature), softmax(student / temperature)
     expected = temperature**2 * (p * (np.log(p) - np.log(q))).sum(axis=-1)
     found = soft_targets(np.float32(student), np.float32(teacher), np.float32(temperature))
-    # Logarithms of probabilities are rounded to 1e-7, and T^2 times that is left where both are nearly alike.
+    # Logarithms of probabilities are rounded to 1e-7; where both are nearly equal, T^2 times this error remains.
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7 * temperature**2)
 
 
@@ -61,7 +61,7 @@ def test_the_gradient_of_soft_targets_keeps_its_size_and_tends_to_the_difference
 
 def test_the_teacher_s_own_logits_cost_nothing():
     logits = numbers(64, 5)
-    logits[:, 3] = -1e9  # padding
+    logits[:, 3] = -1e9  # This logit is padding.
     np.testing.assert_allclose(soft_targets(logits, logits, np.float32(2.0)), 0.0, atol=1e-6)
     assert np.abs(gradient(logits, logits, 2.0)).max() < 1e-6
 

@@ -1,4 +1,4 @@
-"""The loss of a target: smoothing by its definition, the z-loss, padding without weight."""
+"""Tests the loss of a target text: label smoothing by its definition, the z-loss, and padding without weight."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def test_the_z_loss_draws_normalisers_to_1():
 
 
 class Model:
-    """Says the same logits of every batch, and which arguments it got."""
+    """A stand-in model that returns the same logits for every batch and records its arguments."""
 
     class config:
         loss_chunk = 0
@@ -62,7 +62,7 @@ def test_sums_are_of_the_tokens_that_weigh_something():
 
 
 def test_a_loss_in_chunks_is_the_whole_one():
-    """With all of its metrics, in rows that the chunks do not divide."""
+    """All metrics are equal too, in rows that the chunks do not divide."""
     weights = jnp.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     names = ('source', 'source_segments', 'tokens', 'segments')
     batch = {name: jnp.full((2, 3), number) for number, name in enumerate(names)} | {'targets': TARGETS}

@@ -1,4 +1,4 @@
-"""Gates and their gradients, against formulas in NumPy."""
+"""Tests gates and their gradients against formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What is kept or removed as one: which numbers of which kernels belong to an entry."""
+"""Tests groups of weights that are kept or removed as one: which numbers of which kernels belong to an entry."""
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def test_an_entry_spreads_over_what_is_its_own(attention: str, feed_forward: str
     for member in group.members:
         kernel = np.broadcast_to(member.broadcast_entries(jnp.asarray(entries)), member.shape)
         total += int(kernel.sum())
-        assert not kernel[:1].any() and kernel[1].any()  # of the layer in the middle alone
+        assert not kernel[:1].any() and kernel[1].any()  # Only the kernel of the middle layer changes.
         np.testing.assert_array_equal(member.sums_per_entry(jnp.asarray(kernel)) > 0, entries > 0)
     assert total == count
 

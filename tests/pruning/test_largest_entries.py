@@ -1,4 +1,4 @@
-"""The largest of many numbers, found without sorting, are those that sorting finds."""
+"""Tests the search of the largest of many numbers without sorting against a search with sorting."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ FIND = jax.jit(lambda arrays, count: largest_entries_mask(arrays, count))
 
 
 def by_sorting(x: np.ndarray, count: int) -> np.ndarray:
-    """Of equals those that come first."""
+    """Returns a mask of the `count` largest numbers; of equal numbers the first ones are taken."""
     mask = np.zeros(x.size, bool)
     mask[np.argsort(-x.ravel(), kind='stable')[:count]] = True
     return mask.reshape(x.shape)
@@ -28,7 +28,7 @@ def test_it_is_what_sorting_finds(decimals: int):
         np.testing.assert_array_equal(FIND([jnp.asarray(x)], jnp.int32(count))[0], by_sorting(x, count))
         if count:
             threshold = float(kth_largest([jnp.asarray(x)], jnp.int32(count)))
-            reached = int((x >= threshold - 1e-37).sum())  # a processor may take the smallest numbers for 0
+            reached = int((x >= threshold - 1e-37).sum())  # A processor may treat the smallest numbers as 0.
             assert reached >= count and (decimals == 1 or reached == count)
 
 
@@ -36,7 +36,7 @@ def test_numbers_of_every_size_and_sign():
     x = np.array([0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 1.0, -1.0, 1e-30, -1e-30, 0.0], np.float32)
     usual = np.array(
         [0.0, 0.0, 0.0, 0.0, 3e38, -3e38, 1.0, -1.0, 1e-30, -1e-30, 0.0], np.float32
-    )  # as XLA's CPU sees it
+    )  # as XLA's CPU code reads them
     for count in range(len(x) + 1):
         assert int(FIND([jnp.asarray(x)], jnp.int32(count))[0].sum()) == count
         np.testing.assert_array_equal(FIND([jnp.asarray(usual)], jnp.int32(count))[0], by_sorting(usual, count))

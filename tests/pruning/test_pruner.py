@@ -1,4 +1,4 @@
-"""From parameters, scores and a step to masked parameters; the gradients that flow back."""
+"""Tests the way from parameters, scores and a step to masked parameters, and the gradients back."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_the_share_is_kept_and_nothing_else_is_touched(method: str, attention: s
         zeros = 1.0 - float(is_left.mean())
         assert zeros == (pytest.approx(1.0 - float(kept[path].mean()), abs=1e-6) if path in kept else 0.0)
     if scope == 'matrix':
-        for group in pruner.groups:  # exactly so many, at least one
+        for group in pruner.groups:  # The number of kept entries is exact, and at least one.
             assert (choice[group.path].reshape(N, -1).sum(axis=1) == max(group.entries // 4, 1)).all()
     if scope == 'global' and attention == 'weight':
         kernels = [flat[path] for path in kept]
@@ -71,7 +71,7 @@ def test_the_share_is_kept_and_nothing_else_is_touched(method: str, attention: s
 
 
 def pruned(pruner: Pruner, params: Any, scores: Any, step: int = 100) -> dict[str, np.ndarray]:
-    """What a model computes with, by path."""
+    """Returns the pruned parameters that a model computes with, by path."""
     return flatten_by_path(jax.device_get(jax.jit(pruner.pruned, static_argnums=2)(params, scores, step)))
 
 
@@ -87,7 +87,7 @@ def test_a_global_share_is_of_all_layers_together():
     pruner, params = pruner_of('magnitude', keep=0.25, scope='global'), make_params()
     flatten_by_path(params)[UP][...] *= np.float32([100.0, 0.001])[:, None, None]
     kept = jax.jit(lambda params: pruner.kept_share_per_kernel(params, None, 100)[UP])(params)
-    assert float(kept[0]) > 0.9 and float(kept[1]) == 0.0  # none of a layer's may be left
+    assert float(kept[0]) > 0.9 and float(kept[1]) == 0.0  # A layer may lose all of its weights.
 
 
 def test_the_gradient_of_a_score_is_that_of_the_masked_weight_times_the_weight():
@@ -102,7 +102,7 @@ def test_the_gradient_of_a_score_is_that_of_the_masked_weight_times_the_weight()
 
     @jax.jit
     def both(params: Any) -> tuple[Any, Any]:
-        """Gradients, and what they should be."""
+        """Returns the gradients, and the expected gradients."""
         scores = pruner.initial_scores(jax.random.key(0))
         (to_params, to_scores), choice = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, scores)
         found, expected = (flatten_by_path(to_params), flatten_by_path(to_scores)), ({}, {})
@@ -157,20 +157,22 @@ def test_l0_draws_in_training_alone():
             pruner.kept_share_per_kernel(params, scores, 5),
         )
     )
-    assert_close(evaluate(scores)[0], np.float32(0.98) * flatten_by_path(params)[UP])  # 1.2 sigmoid(2.197) - 0.1
+    # 0.98 is 1.2 sigmoid(2.197) - 0.1.
+    assert_close(evaluate(scores)[0], np.float32(0.98) * flatten_by_path(params)[UP])
     up, kept = evaluate(jax.tree.map(lambda one: one - np.float32(10.0), scores))
     assert not np.asarray(up).any()
     assert all(np.max(one) == 0.0 for one in kept.values())
 
 
 def test_l0_multiplies_a_head_once():
-    """Of the four kernels of a head one is scaled by its gate; the others are as they are, or zero."""
+    """Of the four kernels of a head, only one is scaled by its gate; the others are unchanged, or zero."""
     pruner = pruner_of('l0', penalty=1.0, attention='head', feed_forward='none')
     params, scores = make_params(), pruner.initial_scores(jax.random.key(0))
-    half = jax.tree.map(np.zeros_like, scores)  # gates of an evaluation: 0.5
+    half = jax.tree.map(np.zeros_like, scores)  # Scores of 0 give gates of 0.5 in an evaluation.
     after, before = pruned(pruner, params, half, 5), flatten_by_path(params)
     changed = [path for path, one in after.items() if (one != before[path]).any()]
-    assert changed == ['encoder/stack/layers/attention/out/kernel']  # linear in what the head gives, its bias too
+    # This kernel is linear in the head's output, including the bias.
+    assert changed == ['encoder/stack/layers/attention/out/kernel']
     assert_close(after[changed[0]], np.float32(0.5) * before[changed[0]])
 
 

@@ -1,4 +1,4 @@
-"""The cubic schedule: its corners, and Optax's own."""
+"""Tests the cubic pruning schedule at its corner steps and against Optax's schedule."""
 
 import numpy as np
 import optax

@@ -1,4 +1,4 @@
-"""What cells promise of their operands, from which a module makes them."""
+"""Tests that cells declare the operands from which a module makes its arrays."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cells by their names."""
+"""Tests that cells are found by their names."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Cells over rows equal their equations, one position after another, and nnx's cells; forward and backward."""
+"""Tests cells over rows against their equations, position by position, and against nnx's cells, forward and
+backward.
+"""
 
 import functools
 from typing import Any
@@ -19,12 +21,12 @@ B, L, D, U = 3, 11, 6, 4
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((B, L, D)).astype(np.float32)
 SEGMENTS = np.asarray([[1] * 11, [1] * 4 + [2] * 5 + [0] * 2, [0, 0, 3, 3, 0, 3, 4, 0, 4, 4, 4]], np.int32)
-TEXTS = [(1, 1), (1, 2), (2, 3), (2, 4)]  # row, segment
+TEXTS = [(1, 1), (1, 2), (2, 3), (2, 4)]  # Pairs of row and segment.
 NAMES = [*CELLS, 'sru1 of its own width', 'sru2 of its own width']
 
 
 def cell_named(name: str) -> tuple[Cell, int]:
-    """A cell and its width, which is the input's where the name says so."""
+    """Returns a cell and its width, which is the input's width where the name says so."""
     units = D if 'width' in name else U
     return find_cell(name.split()[0], D, units), units
 
@@ -47,7 +49,7 @@ def sigma(x: Any) -> Any:
 
 
 def equations(name: str, p: dict[str, jax.Array], x_D: jax.Array, states: tuple) -> tuple[jax.Array, tuple]:
-    """What goes out at a position, and the states after it: the equations as the papers write them."""
+    """Returns a position's output and the states after it, by the equations of the papers."""
     w = jnp.split(p['input'], p['input'].shape[1] // len(states[0]), axis=1)
     h = states[0]
     if name == 'tanh':
@@ -73,7 +75,7 @@ def equations(name: str, p: dict[str, jax.Array], x_D: jax.Array, states: tuple)
 
 
 def one_by_one(name: str, p: dict[str, jax.Array], x_BLD: jax.Array, count: int) -> jax.Array:
-    """Outputs [B, L, U] of rows that are a text each."""
+    """Returns outputs [B, L, U] of rows that have one text each."""
     states, rows = (jnp.zeros((len(x_BLD), U if 'width' not in name else D)),) * count, []
     for x_BD in x_BLD.swapaxes(0, 1):
         out, states = jax.vmap(lambda x, states: equations(name, p, x, states))(x_BD, states)
@@ -82,7 +84,7 @@ def one_by_one(name: str, p: dict[str, jax.Array], x_BLD: jax.Array, count: int)
 
 
 def value_and_gradients(make: Any, p: dict, x: jax.Array) -> Any:
-    """Of a sum of the outputs with weights, by the operands and the input."""
+    """Returns a weighted sum of the outputs, and its gradients to the operands and the input."""
 
     def total(p: dict, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         out = make(p, x)
@@ -93,7 +95,7 @@ def value_and_gradients(make: Any, p: dict, x: jax.Array) -> Any:
 
 @pytest.mark.parametrize('name', NAMES)
 def test_a_cell_is_its_equations_forward_and_backward(name: str):
-    """Also chunk by chunk, and in the other direction."""
+    """The cell also runs chunk by chunk, and in the other direction."""
     cell, units = cell_named(name)
 
     @quick
@@ -114,7 +116,7 @@ def test_a_cell_is_its_equations_forward_and_backward(name: str):
 
 @pytest.mark.parametrize('name', ['gru', 'lstm', 'sru2'])
 def test_a_text_in_a_packed_row_with_padding_is_as_alone(name: str):
-    """Forward and backward, in both directions, wherever the padding stands."""
+    """Outputs and gradients are compared in both directions, wherever the padding is."""
     cell, units = cell_named(name)
     texts = [(row, np.flatnonzero(SEGMENTS[row] == one)) for row, one in TEXTS]
 
@@ -184,7 +186,7 @@ NNX = {'tanh': nnx.SimpleCell, 'gru': nnx.GRUCell, 'lstm': nnx.OptimizedLSTMCell
 
 @pytest.mark.parametrize('name', NNX)
 def test_nnx_cells_give_the_same(name: str):
-    """Of nnx's GRU the state's product has no bias."""
+    """In nnx's GRU the product of the state has no bias."""
     cell, units = cell_named(name)
     p = operands_of(cell, units)
     theirs = jax.jit(lambda: NNX[name](D, units, rngs=nnx.Rngs(0)))()
@@ -240,7 +242,7 @@ def test_bfloat16_inputs_give_bfloat16_and_the_state_stays_float32(name: str):
 
 @pytest.mark.parametrize('name', ['gru', 'sru2 of its own width'])
 def test_a_product_that_is_there_is_read_in_the_input_s_place(name: str):
-    """And so what is added to it, too."""
+    """A given input product replaces the input, including numbers added to the product."""
     cell, units = cell_named(name)
 
     @quick

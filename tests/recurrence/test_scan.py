@@ -1,4 +1,4 @@
-"""The scan's mask of the state, and a backward pass that adds nothing up position by position."""
+"""Tests the scan's mask of the state, and that its backward pass does not add weight gradients position by position."""
 
 from typing import Any
 
@@ -15,7 +15,9 @@ from tests.tolerances import assert_close
 
 @pytest.mark.parametrize('name', ['gru', 'lstm', 'sru2'])
 def test_a_mask_multiplies_the_state_in_its_product_alone(name: str):
-    """Of ones it is no mask; of zeros no state is read by the product, as with a recurrent array of zeros."""
+    """A mask of ones changes nothing; with a mask of zeros the product reads no state, as with recurrent weights of
+    zero.
+    """
     cell, units = cell_named(name)
     p = operands_of(cell, units)
     matrix = 'diagonal' if cell.is_diagonal else 'recurrent'
@@ -42,7 +44,7 @@ def test_a_mask_multiplies_the_state_in_its_product_alone(name: str):
 
 
 def loops(jaxpr: Any) -> Any:
-    """The bodies of all scans of a program."""
+    """Returns the bodies of all scans in a program."""
     for equation in jaxpr.eqns:
         for one in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, 'jaxpr')):
             if hasattr(one, 'jaxpr'):
@@ -56,6 +58,6 @@ def test_no_scan_carries_or_adds_up_the_gradient_of_a_matrix():
     p = operands_of(cell, units)
     program = jax.make_jaxpr(jax.grad(lambda p: run_cell(LearnedCell(cell, p), X)[0].sum()))(p)
     bodies = list(loops(program.jaxpr))
-    assert len(bodies) == 2  # forward and backward
+    assert len(bodies) == 2  # One scan is the forward pass and one the backward pass.
     shapes = [variable.aval.shape for body in bodies for equation in body.eqns for variable in equation.outvars]
     assert (B, units) in shapes and p['recurrent'].shape not in shapes

@@ -1,4 +1,4 @@
-"""Cells give what torch's layers gave (torch_cells.json, which scripts/make_fixtures/torch_cells.py writes)."""
+"""Tests cells against outputs of torch's layers: torch_cells.json, written by scripts/make_fixtures/torch_cells.py."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ NAMES = {'weight_ih_l0': 'input', 'weight_hh_l0': 'recurrent', 'bias_ih_l0': 'bi
 
 @pytest.mark.parametrize('name', ['tanh', 'gru', 'lstm'])
 def test_a_cell_is_torchs_forward_and_backward(name: str):
-    """Its matrices are transposed, and two biases add up where no gate multiplies the second one."""
+    """Torch's matrices are transposed, and its two biases are added where no gate multiplies the second one."""
     given = {key: np.asarray(one, np.float32) for key, one in GIVEN[name].items() if key != 'weights'}
     parts = {
         part: {
