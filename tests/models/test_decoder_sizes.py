@@ -50,17 +50,15 @@ COUNTS = {
     'performer_imagenet64_6': 19_046_912,
     'performer_imagenet64_12': 37_961_216,
     # The released code has 149,182,722 parameters for enwik8 and, with 256 ids, 60,664,832 for imagenet64.
-    # Here 2 D + V D are missing, as streams are joined for the output, and in enwik8 9 D^2, the keys of the local
-    # layers.
+    # Here 2 D + V D are missing, as streams are joined for the output; in enwik8 also 9 D^2, the keys of local layers.
     'reformer_enwik8_ablation': 30_868_738,
     'reformer_enwik8': 149_182_722 - (2 + 258) * 1024 - 9 * 1024**2,
     'reformer_imagenet64': 60_664_832 - (2 + 256) * 1024 + 2049,
-    # The paper prints 95 M, 59 M and 152 M. The second one, 59,197,441, has queries and keys of half the width.
+    # The paper prints 95 M, 59 M and 152 M. Its 59,197,441 has queries and keys of half the width: 256 x 32,896 less.
     'sparse_enwik8': 94_949_632,
     'sparse_cifar10': 59_197_441 + 256 * 32_896,
     'sparse_imagenet64': 151_645_953,
-    # Counts are the released code's. The paper prints 41 M, 277 M, 151 M and 257 M, but its code makes 285 M of the
-    # last.
+    # Counts are the released code's. The paper prints 41 M, 277 M, 151 M, 257 M, but its code makes 285 M of the last.
     'transformer_xl_enwik8_12': 41_055_436,
     'transformer_xl_enwik8_24': 277_231_820,
     'transformer_xl_wikitext103_base': 151_107_538,

@@ -65,8 +65,7 @@ WITH_POOLER = {
     'bert_12x256': 17_488_640,
     'bert_12x512': 53_982_720,
     'bert_12x768': 109_482_240,
-    # This is BERT 6 x 768 without two token types; without a pooler it has 66,362,880 parameters, as the released
-    # model.
+    # BERT 6 x 768 without two token types; without a pooler it has 66,362,880 parameters, as the released model.
     'distilbert_base': 66_953_472,
     'tinybert_4': 14_350_248,
     'tinybert_6': 66_955_008,

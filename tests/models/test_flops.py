@@ -35,7 +35,7 @@ def test_formula_equals_the_compilers_count(config: ModelConfig):
 def test_full_attention_grows_with_the_square_of_the_length_and_the_rest_in_proportion():
     flops = {length: encoder_flops(CONFIG, length, predictions=0) for length in (100, 200, 400)}
     scores = (flops[200] - 2 * flops[100]) / 2  # This is the cost of 100 x 100 pairs.
-    assert scores == 2 * 2 * 2 * 100 * 100 * 256  # The first factors are layers, two products and a multiply-add.
+    assert scores == 2 * 2 * 2 * 100 * 100 * 256  # The factors 2 are the layers, the two products and the multiply-add.
     assert flops[400] - 4 * flops[100] == 12 * scores
 
 
@@ -50,7 +50,7 @@ def test_sparse_attention_grows_with_the_length():
 def test_recurrent_layers_count_their_products_and_no_pairs():
     recurrent = dataclasses.replace(CONFIG, cell='lstm', feed_forward=False)
     flops = {length: encoder_flops(recurrent, length, predictions=0) for length in (100, 200)}
-    # The first factors are layers, a multiply-add; 4 is the gates.
+    # The factors are the doubled length, layers, a multiply-add, positions and gates.
     assert flops[200] == 2 * flops[100] == 2 * 2 * 2 * 100 * 4 * (256 + 256) * 256
     both = dataclasses.replace(recurrent, bidirectional=True)
     assert encoder_flops(both, 100, predictions=0) == 2 * 2 * 100 * 2 * 4 * (256 + 128) * 128

@@ -33,9 +33,7 @@ def make(**fields: Any) -> EncoderDecoder:
 
 @pytest.mark.parametrize('cell', ['lstm', 'sru2'])
 def test_copied_states_are_those_after_the_last_real_token(cell: str):
-    """They equal those of the second source without padding; an encoder continued from a state equals one without a
-    cut.
-    """
+    """The second row's states equal the states of its source without padding."""
     model = make(cell=cell, initial_state='copy')
     first, alone = (
         encode(model, source, segments).first_BNU

@@ -181,8 +181,7 @@ def test_logits_and_weights_are_those_of_a_loop_over_the_equations(name: str):
 @pytest.mark.parametrize('name', MODELS)
 def test_no_gradient_reaches_later_targets_or_the_source_s_padding(name: str):
     of_source, of_target = (np.linalg.norm(one, axis=1) for one in results_of(name)[2])
-    # Row 1 reads the source 8, 9, 10 and padding (id 0); of the target it reads 1 and 14 up to this place, 15 and 2
-    # later.
+    # Row 1 reads the source 8, 9, 10 and padding (id 0). Its target at this place may read 1 and 14, not 15 and 2.
     assert of_source[[8, 9, 10]].all() and not of_source[0]
     assert of_target[[1, 14]].all() and not of_target[[15, 2]].any()
 

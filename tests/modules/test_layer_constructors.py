@@ -32,7 +32,7 @@ def test_parameters_are_float32_and_results_in_the_compute_dtype(dtype: str):
 @pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32.
 @pytest.mark.parametrize('kind', ['layer', 'rms'])
 def test_norm_statistics_are_float32(kind: str):
-    """A spread of 1 around a mean of 300 is below bfloat16's resolution, so the statistics must be float32."""
+    """Numbers near 300 with a spread of 30 need statistics in float32, because bfloat16 has steps of 2 there."""
     config = LayerConfig(dtype='bfloat16', norm_kind=kind)
     x = jnp.asarray(np.random.default_rng(0).normal(0, 30, (4, 512)) + 300, jnp.bfloat16)
     exact = np.asarray(x, np.float64)

@@ -52,8 +52,8 @@ def test_a_query_that_shares_nothing_with_any_key_gives_zeros_and_no_gradient():
 
 @pytest.mark.parametrize('backend', ['reference', 'blocked'])
 def test_a_position_beyond_the_length_or_below_0_is_nan(backend: str):
-    """A wrong position makes the outputs NaN of the queries that could read it: later ones if causal, otherwise the
-    whole row.
+    """Every query of the row can read the wrong position, so all its outputs are NaN; if causal, earlier ones stay
+    valid.
     """
     arrays = [np.abs(x) for x in inputs(6)[0]]
 

@@ -1,4 +1,4 @@
-"""Tests that induced attention permutes its outputs as its tokens, and that its weights are a distribution."""
+"""Tests that permuted tokens give permuted outputs of induced attention, and that its weights are a distribution."""
 
 import jax
 import numpy as np

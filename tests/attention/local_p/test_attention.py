@@ -35,7 +35,7 @@ BACKENDS = ('reference', 'auto')
 
 @pytest.mark.parametrize('radius', [1, 3, 10])
 def test_weights_are_the_printed_formula_in_packed_sources(radius: int):
-    """S counts the tokens of the query's own segment, without padding."""
+    """The formula's S counts the tokens of the query's own segment, without padding."""
     weights = np.asarray(quick(lambda: attention_weights(QUERY, KEY, LocalP(radius), centres=CENTRES, **OPTIONS))())
     for row in range(2):
         logits = contract.scaled_logits(*(np.asarray(x[row], np.float64) for x in (QUERY, KEY)))

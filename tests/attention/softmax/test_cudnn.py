@@ -1,4 +1,6 @@
-"""Tests that cuDNN computes only what it computes exactly, and that its program lowers on a machine without a GPU."""
+"""Tests that the cuDNN backend accepts only calls that it computes exactly, and that its program lowers without
+a GPU.
+"""
 
 import re
 from collections.abc import Callable, Iterator
