@@ -292,7 +292,7 @@ def test_exported_encoder_decoders_are_loaded_by_transformers_and_agree(has_extr
 
 
 @pytest.mark.real
-@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
 @pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
 @pytest.mark.parametrize('fields', [{}, {'pairs.begin': '[CLS]', 'pairs.start': '[SEP]'}], ids=['plain', 'begin'])
 def test_an_exported_run_gives_the_same_texts_in_transformers(fields: dict[str, str], tmp_path: Path):

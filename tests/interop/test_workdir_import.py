@@ -22,7 +22,7 @@ from efficient_attention.interop.workdir_import import (
 from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from tests.training.tiny_run import fresh_workdir
 
-pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
+pytestmark = pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
 
 
 @pytest.fixture(scope='module')

@@ -22,7 +22,7 @@ from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
     pytest.mark.usefixtures('shared_programs'),
     pytest.mark.devices,
 ]

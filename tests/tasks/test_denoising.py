@@ -25,7 +25,8 @@ from tests.data.tokenizers.test_sentencepiece import MODELS
 from tests.data.tokenizers.test_sentencepiece import train as train_sentencepiece
 from tests.training.tiny_run import write_corpus
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = pytest.mark.lenient_promotion
 
 
 @pytest.fixture(scope='module')

@@ -285,7 +285,7 @@ def test_an_unknown_mechanism_of_a_config_lists_the_known_ones():
         enwik8_small.get_config('dense')
 
 
-@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
 def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(folder):
     workdir = folder / 'run'
     metrics = train(config_of(folder, **{'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}), workdir)

@@ -32,7 +32,7 @@ from tests.training.shared_programs import shared_programs  # noqa: F401  a fixt
 from tests.training.tiny_run import write_corpus
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
     pytest.mark.usefixtures('shared_programs'),
     pytest.mark.devices,
 ]

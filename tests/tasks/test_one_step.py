@@ -24,7 +24,7 @@ from tests.tasks.letters import letters
 from tests.tasks.test_language_modelling import config_of as language_modelling
 from tests.training.tiny_run import tiny_config as pretraining
 
-# Optax multiplies Python floats with int32 counts.
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.fast]
 
 ROWS = 12

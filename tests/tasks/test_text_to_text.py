@@ -42,7 +42,8 @@ from efficient_attention.workdir.config_file import claim_workdir
 from efficient_attention.workdir.metrics import read_metrics
 from tests.tolerances import assert_close
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = pytest.mark.lenient_promotion
 
 
 def config_of(**fields: Any) -> RunConfig:

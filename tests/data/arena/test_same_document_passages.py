@@ -44,9 +44,7 @@ def test_rows(split: str):
 
 
 def document_of(text: np.ndarray) -> str:
-    """Returns the document with this passage of 50 bytes. A document repeats its five digits; a passage may start
-    anywhere.
-    """
+    """Returns the document of a 50-byte passage. A document repeats its five digits; a passage may start anywhere."""
     period = bytes(text[:5].astype(np.uint8)).decode()
     turns = {period[turn:] + period[:turn] for turn in range(5)}
     return next(

@@ -25,7 +25,7 @@ WORDS = 'the a red old small river house dog king tree road falls sleeps runs si
 
 
 def made_up_documents() -> list[list[str]]:
-    """Returns the texts of three files: one file is empty, some texts have no word, one exceeds a section and a shard."""
+    """Returns the texts of three files: one is empty; some texts have no word, one exceeds a section and a shard."""
     rng = np.random.default_rng(0)
 
     def text(sentences: int) -> str:

@@ -305,9 +305,7 @@ def test_progress_goes_to_standard_error_where_it_is_wanted(capsys):
 
 
 def test_only_named_fields_decide():
-    """Every field that preparation reads changes the cache folder's name; otherwise a changed field finds a stale
-    cache.
-    """
+    """Each field that preparation reads changes the cache folder's name; otherwise stale caches would be used."""
     name = module.corpus_folder(config(), 'digest')
     deciding = {'held_out': 0.5, 'tokenizer': 'train:bpe', 'vocab_size': 99, 'lowercase': False}
     assert all(module.corpus_folder(config(**{field: value}), 'digest') != name for field, value in deciding.items())
