@@ -81,7 +81,7 @@ def test_bad_texts_are_named(fill):
 
 
 def test_the_checkpoint_is_the_users_choice(fill, workdir, tmp_path):
-    """The user chooses a checkpoint. Of the steps 0, 1 and 3, the last is not the best and the first is not evaluated."""
+    """The user chooses the checkpoint. Of the steps 0, 1 and 3, the last is not the best; step 0 has no evaluation."""
     shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
     params = jax.device_get(open_pretrained(workdir).params())
     config = read_config(tmp_path)

@@ -1,4 +1,4 @@
-"""Checkpoints out of a workdir: parameters as they were saved, and one line for what is no encoder's run."""
+"""Tests of checkpoints read from a run's folder: unchanged parameters, and one line for runs without an encoder."""
 
 import dataclasses
 import json
@@ -62,7 +62,7 @@ def test_a_tokenizer_that_was_changed_is_neither_exported_nor_asked(workdir: Pat
 
 
 def swap_ids(path: Path) -> None:
-    """Gives two pieces of a tokenizer.json each other's ids."""
+    """Swaps the ids of two pieces of a tokenizer.json."""
     content = json.loads(path.read_text(encoding='utf-8'))
     vocabulary = content['model']['vocab']
     one, other = list(vocabulary)[-2:]
