@@ -1,4 +1,4 @@
-"""Returns stored checkpoints of transformers as folders and arrays; scripts/make_fixtures wrote them."""
+"""Stored checkpoints of transformers, as folders and arrays, which scripts/make_fixtures wrote."""
 
 import functools
 import json

@@ -51,7 +51,7 @@ def difference(folder: Path) -> float:
 
 
 def text_to_text_difference(model: torch.nn.Module, arrays: dict[str, torch.Tensor]) -> float:
-    """Returns an encoder-decoder's largest difference of hidden states and logits, or infinity if generated ids differ."""
+    """Returns an encoder-decoder's largest difference in hidden states and logits; infinity if generated ids differ."""
     inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
     source = {own: arrays[f'source/{own}'].long() for own in ('input_ids', 'attention_mask')}
     with torch.no_grad():

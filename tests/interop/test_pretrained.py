@@ -1,4 +1,4 @@
-"""Tests that saved checkpoints reopen bit for bit, that transformers loads them, and that a real one gives its states."""
+"""Tests that saved checkpoints reopen bit for bit and load in transformers, and tests of a real checkpoint."""
 
 import dataclasses
 import json

@@ -128,9 +128,7 @@ def test_it_goes_out_padded_and_comes_back_small(tmp_path: Path, fields: dict[st
 @pytest.mark.real
 @pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
 def test_masked_shrunk_and_low_rank_models_agree_in_transformers(tmp_path: Path):
-    """Exports of masked, shrunk and low-rank models have the full sizes: zeros where parts are gone, factors
-    multiplied.
-    """
+    """Masked, shrunk and low-rank models are exported in full size: zeros where parts are gone, factors multiplied."""
     whole = masked(drawn({'token_types': 2, 'vocab_size': 60}))
     made = {'masked': whole, 'shrunk': shrink(whole)}
     made['low_rank'] = low_rank(drawn({'token_types': 2, 'vocab_size': 60}), ranks=('up=4', 'token=8'))

@@ -11,7 +11,7 @@ SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '[unused1]', '[unused2]
 
 
 def letters(special: tuple[str, ...] = SPECIAL) -> TextEncoder:
-    """Returns a BERT encoder whose pieces are letters, digits and punctuation; words with other characters are [UNK]."""
+    """Returns a BERT encoder with letters, digits and punctuation as pieces; other characters make a word [UNK]."""
     characters = string.ascii_lowercase + string.digits
     pieces = [*special, *characters, *(f'##{one}' for one in characters), *string.punctuation]
     tokenizer = wordpiece_tokenizer({piece: id for id, piece in enumerate(pieces)}, lowercase=True)

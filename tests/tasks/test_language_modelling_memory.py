@@ -125,7 +125,7 @@ def decoder(folder) -> tuple:
 
 @pytest.mark.parametrize('streams', [1, 2])
 def test_evaluation_with_memory_is_one_pass_over_each_stream(folder, decoder, streams: int):
-    """If the memory holds the whole text, segments score as in a single pass over each stream; every token counts once."""
+    """If memory holds the whole text, segments score as in a single pass over each stream; each token counts once."""
     config = config_of(folder, **SHORT)
     ids = np.asarray(LanguageModellingTask(config).text.splits['held_out'], np.int32)
     graph, state = decoder

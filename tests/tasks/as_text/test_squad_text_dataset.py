@@ -1,4 +1,4 @@
-"""Tests of SQuAD as text: question and context give the answer, scored against all answers as by the official scripts."""
+"""Tests of SQuAD as text: the source is question and context, and the official metrics compare all answers."""
 
 import json
 from pathlib import Path

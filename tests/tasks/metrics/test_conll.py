@@ -94,7 +94,7 @@ def test_nothing_to_divide_by_is_zero(expected, predicted):
         ('O a-B a-I', BEHIND),
         ('a-b-S O', BEHIND),
         ('NOUN O B', None),
-        ('U L O', None),  # Letters from different prefix sets are no entity tags.
+        ('U L O', None),  # labels for upper and lower case, not entities
         ('S-a NOUN', None),
         ('a-B NOUN', None),
         ('O', None),

@@ -5,7 +5,7 @@ from efficient_attention.tasks.problems.best_spans import best_spans, top_k_indi
 
 
 def brute_force(logits, can_start, text, answer_length, count):
-    """Returns all allowed spans, best first. Of spans with equal scores, the leftmost start and then the shortest wins."""
+    """Returns all allowed spans, best first. At equal scores the leftmost start and then the shortest span wins."""
     spans = [
         (first, last, logits[first, 0] + logits[last, 1])
         for first in range(len(text))
