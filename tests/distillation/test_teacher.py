@@ -114,7 +114,7 @@ def test_an_ensemble_says_the_mean_of_its_logits(tmp_path: Path, teacher: Path, 
 
 @pytest.mark.lenient_promotion
 def test_a_step_that_prunes_too_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, teacher: Path):
-    """A step with pruning counts each penalty once, on any mesh and in any number of micro-batches; the maps learn."""
+    """With pruning, a step counts each penalty once on any mesh and number of micro-batches; scores and maps learn."""
     pruned = {'prune.method': 'movement', 'prune.keep': 0.5, 'prune.begin': 0.0, 'prune.end': 0.0}
     config = config_of(tmp_path, teacher, **EVERY, **pruned, **{'train.batch_size': 16})
     start, alone, metrics = first_step(config)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-    """Returns a run's folder written by one device; its config has a 2 x 2 x 2 mesh and a batch of 4 rows."""
+    """Returns a run's folder written by one device; its config has 2 x 2 x 2 devices and a batch of only 4 rows."""
     folder = tmp_path_factory.mktemp('evaluation')
     config = tiny_config(folder, **{'model.layers': 1})
     workdir = drawn_workdir(build_run(config, jax.devices()[:1]), folder / 'workdir')

@@ -81,7 +81,7 @@ def test_scores_by_rules_are_those_of_a_definition(fields: dict):
 
 
 def test_places_before_a_short_prompt_hold_no_token():
-    """Padding before a short prompt is -1 and matches no rule. Too long forbidden sequences have no effect."""
+    """Padding (-1) before a short prompt matches no rule. A forbidden sequence longer than the text does nothing."""
     rules = TokenRules(
         repetition_penalty=2.0, no_repeat_ngram_size=2, bad_words_ids=((3, 4, 2), (2, 2, 2, 2, 3, 4, 3, 5))
     )

@@ -1,4 +1,4 @@
-"""Stored checkpoints of transformers, as folders and arrays, which scripts/make_fixtures wrote."""
+"""Stored checkpoints of transformers, written by scripts/make_fixtures, as folders and as arrays."""
 
 import functools
 import json

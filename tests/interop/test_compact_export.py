@@ -1,4 +1,4 @@
-"""Tests of compact folders: small files that reopen unchanged and serve for prediction, training and export."""
+"""Tests of compact folders: small files that reopen unchanged, for prediction, further training and export."""
 
 import functools
 import json

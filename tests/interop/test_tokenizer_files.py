@@ -136,7 +136,7 @@ def test_no_tokenizer_is_nothing_to_carry(tmp_path: Path):
 
 @pytest.mark.parametrize('has_types', [True, False])
 def test_transformers_is_told_which_inputs_a_lone_tokenizer_gives(tmp_path: Path, has_types: bool):
-    """An export lists its inputs; otherwise transformers drops token types, and both texts of a pair look alike."""
+    """Exports list their inputs, or transformers drops token types and reads a pair's second text like its first."""
     (tmp_path / 'to').mkdir()
     copy_tokenizer(lone(tmp_path / 'tokenizer.json'), tmp_path / 'to', 16, has_types=has_types)
     settings = json.loads((tmp_path / 'to' / 'tokenizer_config.json').read_text())

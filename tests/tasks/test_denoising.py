@@ -148,7 +148,7 @@ def test_a_trained_tokenizer_ends_with_as_many_sentinels_as_a_text_has_spans(cor
 
 
 def test_a_released_tokenizer_serves_with_its_own_sentinels(corpus: dict[str, Any], tmp_path: Path):
-    """T5's tokenizer has no [CLS] and [MASK]: enough for span corruption; BART's noise is refused in one line."""
+    """T5's tokenizer has neither [CLS] nor [MASK]. Span corruption needs none; BART's noise is refused in one line."""
     path = tmp_path / 'spiece.model'
     path.write_bytes(train_sentencepiece(**MODELS['like T5']))
     size = load_tokenizer(path, lowercase=False, is_text_to_text=True).get_vocab_size()

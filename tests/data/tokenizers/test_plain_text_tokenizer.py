@@ -22,7 +22,7 @@ WORDS = ['who', 'met', 'anna', 'in', 'paris', '[', ']', '/', 'sep', 'e', '##1', 
 
 
 def entity_tokenizer() -> Tokenizer:
-    """Returns BERT's tokenizer with two special tokens for entities, as `add_special_tokens` makes them."""
+    """Returns BERT's tokenizer with two added special tokens, [E1] and [/E1], that mark an entity."""
     tokenizer = wordpiece_tokenizer({piece: id for id, piece in enumerate([*BERT_SPECIALS, *WORDS])}, lowercase=True)
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ('[E1]', '[/E1]')])
     return tokenizer

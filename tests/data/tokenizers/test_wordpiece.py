@@ -82,9 +82,10 @@ def test_the_second_implementation_knows_the_examples():
 
 @pytest.mark.parametrize('lowercase', [True, False])
 def test_every_old_character_is_treated_as_in_bert(lowercase):
-    """Characters of Unicode 3.2 with an unchanged category are treated as in BERT; the library's tables are older.
+    """Characters whose category has not changed since Unicode 3.2 are treated as in BERT.
 
-    Of the letters without case, nearly all ideographs and Hangul, only each fiftieth and the ends of ranges are tested.
+    The library's Unicode tables are newer than 3.2 and older than today's. Of the letters without case, nearly all
+    ideographs and Hangul, only each fiftieth and the ends of ranges are tested.
     """
     tokenizer = wordpiece_tokenizer(VOCABULARY, lowercase=lowercase)
     old = unicodedata.ucd_3_2_0

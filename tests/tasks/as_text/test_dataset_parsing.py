@@ -17,7 +17,7 @@ def written(path: Path, rows: str) -> Path:
 
 
 def test_each_task_has_its_metric_and_all_other_sets_bleu(tmp_path: Path):
-    """Two files of the same task are scored together, pairs without a generated text are not scored."""
+    """Two files of the same task are scored together, and pairs without a generated text are not scored."""
     first, second = written(tmp_path / 'a.tsv', 'good\t1\nbad\t0\n'), written(tmp_path / 'b.tsv', 'dull\t0\n')
     text = f'glue:sst2:{first}; toy:copy:2:3-3; glue:sst2:{second}'
     sets = parse_text_datasets(text, 'pairs.held_out')

@@ -161,8 +161,7 @@ def test_version_1_equals_the_stored_scores():
 
 
 def test_version_2_equals_the_stored_scores():
-    """Version 2 scores equal the official script's stored scores, also without answers and at thresholds
-    (squad_2.json).
+    """With unanswerable questions and thresholds, scores equal the official ones of version 2 (squad_2.json).
 
     The first 100 questions have answers, the next 100 none. A report without a threshold is one without null odds.
 
