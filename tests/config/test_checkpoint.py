@@ -1,4 +1,4 @@
-"""The fields of checkpoints: one clear line for each that is out of range."""
+"""Tests that each out-of-range field of the group `checkpoint` is refused in one line that names the field."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fields of a config's `data` group refuse what they cannot mean."""
+"""Tests that the fields of a config's `data` group refuse values out of range and combinations without meaning."""
 
 import dataclasses
 

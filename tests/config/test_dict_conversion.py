@@ -1,4 +1,4 @@
-"""From nested dicts to a config and back, and one line for each field that does not serve."""
+"""Tests that nested dicts become a config and back, and that each unsuitable field is refused in one line."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The config group `distill`: what needs a teacher, and what does not go together."""
+"""Tests of the config group `distill`: which fields need a teacher, and which fields exclude each other."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Fields of an evaluation: what is out of range is named."""
+"""Tests of the config group `eval`: values out of range are named."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fields of the examples of a fine-tuning run, and one line for each that does not serve."""
+"""Tests that each unsuitable field of the config group `examples` (fine-tuning data) is refused in one line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Fields that some tasks do not read and what they must be there; the names of fields with a mark."""
+"""Tests of config field metadata: which tasks read a field, its value in other tasks, and the fields of a mark."""
 
 import dataclasses
 

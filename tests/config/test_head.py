@@ -1,4 +1,4 @@
-"""The fields of a head, and what rows, encoder and head must agree on."""
+"""Tests of the fields of a head, and of the agreement between data rows, encoder and head."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ EXAMPLES = ExamplesConfig(problem='classification', sentences=30)
 def test_what_fits():
     check_pooling(HAN, GRU, EXAMPLES, MeshConfig())
     check_pooling(HAN, ModelConfig(), dataclasses.replace(EXAMPLES, problem='regression'), MeshConfig())
-    check_pooling(HeadConfig(), GRU, EXAMPLES, MeshConfig())  # a head that is not chosen yet
+    check_pooling(HeadConfig(), GRU, EXAMPLES, MeshConfig())  # A config whose head is not chosen yet passes.
     check_pooling(HeadConfig(kind='sequence'), GRU, ExamplesConfig(), MeshConfig())
     one_way = dataclasses.replace(GRU, bidirectional=False)
     check_pooling(HeadConfig(kind='token'), one_way, ExamplesConfig(), MeshConfig())

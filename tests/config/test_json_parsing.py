@@ -1,4 +1,4 @@
-"""JSON of unknown origin: a value, or one kind of error."""
+"""Tests that JSON of unknown origin gives a value or a single kind of error."""
 
 import os
 from pathlib import Path

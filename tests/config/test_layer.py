@@ -1,4 +1,4 @@
-"""The fields of a layer: derived values, and one clear line for each value that does not serve."""
+"""Tests of the fields of a layer: derived values, and one clear line for each unsuitable value."""
 
 import dataclasses
 import re

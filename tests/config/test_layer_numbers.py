@@ -1,4 +1,4 @@
-"""Lists of layers: what they name, and which layer of a teacher each of a student's learns from."""
+"""Tests of lists of layer numbers, and of the maps from student layers to the teacher layers that they learn from."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_what_names_no_layer_is_refused(text: str):
 @pytest.mark.parametrize(
     'text, students, teachers, expected',
     [
-        ('uniform', 4, 12, {1: 3, 2: 6, 3: 9, 4: 12}),  # TinyBERT's, from BERT-base
+        ('uniform', 4, 12, {1: 3, 2: 6, 3: 9, 4: 12}),  # TinyBERT's map for a BERT-base teacher
         ('uniform', 6, 6, {number: number for number in range(1, 7)}),
         ('last', 4, 12, {4: 12}),
         ('2,3,5,6', 4, 6, {1: 2, 2: 3, 3: 5, 4: 6}),

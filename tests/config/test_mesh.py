@@ -1,4 +1,4 @@
-"""The fields of the mesh, and what cannot be split over devices."""
+"""Tests of the fields of the mesh, and that models which cannot be split over devices are refused."""
 
 import pytest
 

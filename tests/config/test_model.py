@@ -1,4 +1,4 @@
-"""The fields of a model: derived values, and one clear line for each value that does not serve."""
+"""Tests of the fields of a model: derived values, and one clear line for each unsuitable value."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def test_the_layers_own_fields_are_derived_too():
         ({}, (0, 1, 2, 3, 4, 5)),
         ({'sharing': 'all'}, (0,) * 6),
         ({'sharing': 'all', 'layer_groups': 2}, (0, 0, 0, 1, 1, 1)),
-        ({'sharing': 'all', 'layer_groups': 4}, (0, 0, 1, 2, 2, 3)),  # 6 rounds do not divide by 4
+        ({'sharing': 'all', 'layer_groups': 4}, (0, 0, 1, 2, 2, 3)),  # 6 layers do not divide into 4 equal groups
         ({'sharing': 'all', 'inner_layers': 3}, (0, 1, 2, 0, 1, 2)),
         ({'sharing': 'all', 'inner_layers': 2, 'layer_groups': 3}, (0, 1, 2, 3, 4, 5)),
     ],

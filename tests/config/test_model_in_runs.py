@@ -1,4 +1,4 @@
-"""What a run asks of its model: drawn keys, memory, packed rows, recurrent layers."""
+"""Tests of the conditions that a run sets for its model: drawn keys, memory, packed rows, recurrent layers."""
 
 import dataclasses
 import re
@@ -108,7 +108,8 @@ SLOTS = MEMORY | {'compression': 'mean', 'compressed_length': 4, 'compression_ra
 
 def test_compression_needs_a_memory_that_tokens_leave():
     check_memory(ModelConfig(**SLOTS))
-    check_memory(ModelConfig(**SLOTS | {'memory_length': 0, 'compressed_length': 0}))  # as an evaluation may have it
+    # An evaluation may set both lengths to 0.
+    check_memory(ModelConfig(**SLOTS | {'memory_length': 0, 'compressed_length': 0}))
     with pytest.raises(InputError, match='^model.compressed_length is 4; it must be 0 without model.memory_length'):
         check_memory(ModelConfig(**SLOTS | {'memory_length': 0}))
     with pytest.raises(InputError, match="^model.compression is 'mean'; it must be 'none' with model.cell 'gru'"):
@@ -163,7 +164,7 @@ def test_what_mixes_the_tokens_of_a_row_is_refused_where_rows_hold_several_texts
 
 
 def test_clusters_of_a_row_serve_packed_documents_and_not_packed_pairs():
-    """Documents of a text may take one another's places in clusters; a pair's result may not depend on its row."""
+    """Clusters mix all documents of a row. A language model allows that; a packed pair must not depend on its row."""
     model = dataclasses.replace(MODEL, attention='routing(4, 32, causal=True)', decoder_layers=0)
     RunConfig(task='language_modelling', model=model, data=DataConfig(cut_at_documents=True))
     RunConfig(model=dataclasses.replace(model, attention='routing(4, 32)'))

@@ -1,4 +1,4 @@
-"""The group `noise`, and what a run of text to text reads beside it."""
+"""Tests of the config group `noise`, and of the other fields that a denoising run reads."""
 
 import dataclasses
 from typing import Any

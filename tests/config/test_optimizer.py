@@ -1,4 +1,4 @@
-"""Fields of the optimizer group: defaults are BERT's, every bad value is one line that names its field."""
+"""Tests of the optimizer fields: the defaults are BERT's, and every bad value gives one line that names its field."""
 
 import math
 

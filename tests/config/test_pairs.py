@@ -1,4 +1,4 @@
-"""The group `pairs`, and how a run of text to text fits together."""
+"""Tests of the config group `pairs`, and of its agreement with the other groups of a text-to-text run."""
 
 import dataclasses
 

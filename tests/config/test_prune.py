@@ -1,4 +1,4 @@
-"""The config group `prune`: which fields each method reads, and the first step with the final share."""
+"""Tests of the config group `prune`: the fields that each method reads, and the first step with the final share."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How the groups of a config fit together, and one line for each field that does not serve."""
+"""Tests that the groups of a config agree with each other, and that each unsuitable field is refused in one line."""
 
 import json
 import re
@@ -76,7 +76,7 @@ NEED_OTHERS = (
     'examples.cache',
     'model.compression_rate',
     'model.reconstruction_weight',
-)  # refused before, without what they go with
+)  # each is refused before this check unless another field is set
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The fields of the training: one clear line for each that is out of range."""
+"""Tests that each out-of-range field of the group `train` is refused in one clear line."""
 
 import pytest
 

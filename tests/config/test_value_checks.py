@@ -1,4 +1,4 @@
-"""Checks of config fields: what passes, and the one line that the others give."""
+"""Tests of the checks of config values: which values pass, and the one-line error for all others."""
 
 import math
 

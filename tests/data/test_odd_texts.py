@@ -1,4 +1,4 @@
-"""Texts that files in the wild hold: read like any other, from the source through the tokenizer to rows."""
+"""Tests that unusual texts (control characters, very long lines) pass from the source through the tokenizer to rows."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.inference.pipeline import pipeline
 from tests.inference.tiny_checkpoint import WORDS, write_checkpoint
 
-MANY = 200_000  # more than 16 bits count
+MANY = 200_000  # more than a 16-bit counter holds
 ODD = {
     'NUL': 'a\0b dog\0',
     'emoji': 'dog 👩‍👩‍👧 🏳️‍🌈 \U0001f600' * 20,
@@ -28,7 +28,7 @@ ODD = {
 
 
 def prepared(folder: Path, text: str, length: int = 16) -> tuple[DataConfig, PreparedCorpus]:
-    """A corpus of the text and of some plain documents, with a vocabulary of a few words."""
+    """Returns a config and a corpus of the text and some plain documents, with a vocabulary of a few words."""
     folder.mkdir(exist_ok=True)
     pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'dog', 'a', '##dog', '.']
     (folder / 'vocab.txt').write_text('\n'.join(pieces), encoding='utf-8')
@@ -70,7 +70,7 @@ def test_odd_texts_become_rows_of_known_ids(text: str, tmp_path: Path):
 
 
 def test_a_document_of_many_tokens(tmp_path: Path):
-    """Without an end of a sentence, too: rows are cut from it, and none of its tokens is lost."""
+    """A long document without a sentence end is cut into rows, and none of its tokens is lost."""
     config, corpus = prepared(tmp_path, 'dog ' * MANY, length=512)
     lengths = [sum(map(len, corpus.train.sentences(document))) for document in range(len(corpus.train))]
     assert max(lengths) == MANY
@@ -93,7 +93,7 @@ def test_a_text_of_many_characters_for_a_language_model(tmp_path: Path):
 
 
 def test_rows_of_one_word_and_of_the_longest_length(tmp_path: Path):
-    """The shortest and the longest row, texts beyond it, and texts of nothing that the vocabulary has."""
+    """A classifier handles a one-word text, a text as long as a row, a longer text, and a text of unknown words."""
     path = write_checkpoint(tmp_path, 'classification')
     classify = pipeline('text-classification', path)
     longest = ' '.join((WORDS * 4)[: classify.length - 2])

@@ -1,4 +1,4 @@
-"""What a teacher says of the training rows is computed once and kept by teacher and rows."""
+"""Tests that a teacher's logits of the training rows are computed once and cached by teacher and rows."""
 
 import dataclasses
 import shutil
@@ -31,7 +31,7 @@ from tests.training.shared_programs import shared_programs  # noqa: F401  a fixt
 from tests.training.tiny_fine_tuning import ROWS
 from tests.training.tiny_run import drawn_workdir
 
-LONG = {'train.steps': 20, 'examples.buckets': (8, 16)}  # 8 rows each: all of them once
+LONG = {'train.steps': 20, 'examples.buckets': (8, 16)}  # A batch has 8 rows, so 20 steps read all rows.
 
 
 @pytest.fixture(scope='module')
@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> Run:
 
 
 def files_of(run: Run) -> set[Path]:
-    """The files of kept logits in the run's cache."""
+    """Returns the files of cached teacher logits in the run's cache."""
     return set(Path(run.config.distill.cache, 'teachers').iterdir())
 
 
@@ -59,7 +59,7 @@ def kept_of(run: Run, *arguments: Any) -> CachedTeacherLogits | None:
 
 def test_kept_logits_are_those_that_the_teacher_says_in_a_step(run: Run):
     lines: list[str] = []
-    shutil.rmtree(Path(run.config.distill.cache, 'teachers'), ignore_errors=True)  # of a test that ran before
+    shutil.rmtree(Path(run.config.distill.cache, 'teachers'), ignore_errors=True)  # Another test may have left files.
     kept = kept_of(run, lines.append)
     assert kept is not None and kept.logits.shape == (ROWS['train'], 2)
     assert len(lines) == 1 and lines[0].startswith('the teacher computes the logits of 160 training rows once')
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_read_is_named(run: Run):
     kept = kept_of(run)
     assert kept is not None
     file = Path(kept.logits.filename)
-    file.unlink()  # what is mapped stays
+    file.unlink()  # The memory map stays valid.
     file.write_bytes(b'no numbers')
     with pytest.raises(InputError, match=rf'{file} cannot be read .*; delete it'):
         kept_of(run)
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_named(run: Run):
 
 @pytest.mark.parametrize('problem', ['question_answering', 'token_classification'])
 def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, problem: str):
-    """A row may be computed beside shorter rows than those of a step, and padding is out of reach in both."""
+    """The cached logits of a row are right in batches of any bucket, because padding does not change them."""
     config = fine_tuning(tmp_path, problem)
     examples = dataclasses.replace(config.examples, buckets=(16, 24, 32, 40, 48, 56, 64))
     config = dataclasses.replace(config, examples=examples, train=dataclasses.replace(config.train, batch_size=2))
@@ -166,7 +166,7 @@ def test_a_run_with_kept_logits_and_rounding_that_goes_on_is_the_unbroken_one(tm
     train(config, tmp_path / 'run')
     shutil.copytree(tmp_path / 'run', tmp_path / 'second')
     shutil.rmtree(tmp_path / 'second' / 'checkpoints' / '24')
-    shutil.rmtree(tmp_path / 'teachers')  # it is computed anew
+    shutil.rmtree(tmp_path / 'teachers')  # The resumed run computes the logits again.
     train(config, tmp_path / 'second')
     first, second = (saved(tmp_path / name, 24) for name in ('run', 'second'))
     jax.tree.map(np.testing.assert_array_equal, first, second)

@@ -1,4 +1,4 @@
-"""A teacher beside a run: what it says joins the batch, and it is no part of what is trained or saved."""
+"""Tests of distillation runs: the teacher's outputs join the batch, and the teacher is neither trained nor saved."""
 
 import dataclasses
 import shutil
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures('shared_programs')
 INSIDE = {'hidden': 1.0, 'embeddings': 0.5, 'attention': 0.1, 'attention_relations': 0.2, 'value_relations': 0.3}
 EVERY = {f'distill.{name}': value for name, value in INSIDE.items()} | {'distill.temperature': 2.0}
 FEW = {'train.steps': 4, 'checkpoint.every_steps': 2, 'eval.every_steps': 4, 'optimizer.warmup_steps': 0}
-FEW |= {'examples.buckets': (16,)}  # one shape, so one program
+FEW |= {'examples.buckets': (16,)}  # A single shape needs a single compiled program.
 
 
 @pytest.fixture(scope='module')
@@ -58,13 +58,13 @@ def batch_of(run: Run) -> dict[str, Any]:
 
 @pytest.fixture(scope='module')
 def taught(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> tuple[Run, dict[str, Any]]:
-    """A run with the teacher, and its first batch."""
+    """Returns a run with the teacher, and the run's first batch."""
     run = build_run(config_of(tmp_path_factory.mktemp('taught'), teacher))
     return run, batch_of(run)
 
 
 def logits_of(model: FineTuningModel, batch: dict[str, Any]) -> jax.Array:
-    """What a model says of the rows of a batch, without dropout."""
+    """Returns a model's logits for the rows of a batch, without dropout."""
     graph, state = nnx.split(model)
     rows = {name: array for name, array in batch.items() if not name.startswith('teacher')}
     return jax.jit(lambda state, rows: nnx.merge(graph, state).outputs(rows)['logits'])(state, rows)
@@ -114,7 +114,7 @@ def test_an_ensemble_says_the_mean_of_its_logits(tmp_path: Path, teacher: Path, 
 
 @pytest.mark.lenient_promotion
 def test_a_step_that_prunes_too_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, teacher: Path):
-    """Penalties are means over the whole batch, so nothing is counted once a part; scores and maps learn."""
+    """With pruning, a step counts each penalty once on any mesh and number of micro-batches; scores and maps learn."""
     pruned = {'prune.method': 'movement', 'prune.keep': 0.5, 'prune.begin': 0.0, 'prune.end': 0.0}
     config = config_of(tmp_path, teacher, **EVERY, **pruned, **{'train.batch_size': 16})
     start, alone, metrics = first_step(config)
@@ -178,7 +178,7 @@ def test_an_evaluation_needs_no_teacher_and_says_what_the_run_said(unbroken: Pat
 
 def test_another_teacher_is_refused_on_resume(unbroken: Path, tmp_path: Path):
     other = write_teacher(tmp_path, width=24, seed=9)
-    moved = {'data.tokenizer': str(tmp_path / 'vocab.txt')}  # a tokenizer that is left open is the teacher's file
+    moved = {'data.tokenizer': str(tmp_path / 'vocab.txt')}  # Without `data.tokenizer`, the teacher's file is used.
     for fields in ({}, moved):
         with pytest.raises(InputError, match='was made with teacher = '):
             train(config_of(unbroken, other, **EVERY, **fields), unbroken / 'run')

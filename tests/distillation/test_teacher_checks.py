@@ -1,4 +1,4 @@
-"""Teachers that do not fit the task or the student: one line each; and global tokens, which one of both may have."""
+"""Tests that teachers unfit for the task or the student are refused, and tests of teachers with global tokens."""
 
 import dataclasses
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_a_head_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr('efficient_attention.tasks.fine_tuning.check_head', lambda *_: None)
     assert_refused(towers, "head.kind is 'sequence'; the student has 'towers'")
     alone = dataclasses.replace(towers, distill=dataclasses.replace(towers.distill, soft=0.0, hidden=1.0))
-    assert build_run(alone).teacher is not None  # whose head nothing reads
+    assert build_run(alone).teacher is not None  # No loss reads the teacher's head.
     assert_refused(
         config_of(tmp_path, tmp_path / 'teacher/model', **OF_SENTENCES),
         'head.sentence_layers must be set in both models or in neither',
@@ -116,7 +116,7 @@ def test_attention_that_cannot_be_split(tmp_path: Path):
 
 
 def test_masked_models(tmp_path: Path):
-    """Words are learned from a model with a head for them, with as many, that keeps packed documents apart."""
+    """A masked-LM student needs a teacher with a masked-LM head of equal size that separates packed documents."""
     config = masked_lm_config(tmp_path / 'run', **{'data.pairs': 'none'})
     classifier = open_pretrained(write_teacher(tmp_path / 'classifier'))
     with pytest.raises(InputError, match='^distill.teacher there has no masked-LM head, which distill.soft'):
@@ -143,7 +143,7 @@ def test_a_teacher_without_global_tokens_reads_rows_that_mark_some(tmp_path: Pat
 
 
 def test_last_vectors_and_embeddings_need_no_map_of_layers(tmp_path: Path):
-    teacher = write_teacher(tmp_path / 'teacher', layers=3)  # of which the student's 2 are no part
+    teacher = write_teacher(tmp_path / 'teacher', layers=3)  # 3 layers are no multiple of the student's 2.
     fields = {'distill.cosine': 1.0, 'distill.embeddings': 1.0, 'model.layers': 2}
     run = build_run(config_of(tmp_path, teacher, **fields))
     assert run.teacher is not None and run.teacher.layers == {}
@@ -158,7 +158,7 @@ def test_a_teacher_of_another_task_is_named(tmp_path: Path, caplog: pytest.LogCa
     for examples in trained_for.values():
         run = dataclasses.replace(config, examples=examples)
         warn_if_teacher_task_differs(config, Path('there'), dataclasses.replace(opened, run=run))
-    warn_if_teacher_task_differs(config, Path('there'), opened)  # a folder that no run of ours is behind
+    warn_if_teacher_task_differs(config, Path('there'), opened)  # This folder was not exported from a run.
     [record] = caplog.records
     assert record.getMessage().startswith('the teacher there was trained for sst2, this run is mrpc')
 

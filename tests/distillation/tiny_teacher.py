@@ -1,4 +1,4 @@
-"""Hugging Face folders with random teachers for the rows of tiny_fine_tuning.py."""
+"""Writes Hugging Face folders with random teachers for the data rows of tests/training/tiny_fine_tuning.py."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +18,13 @@ from efficient_attention.models.sharding import path_name
 from tests.training.tiny_fine_tuning import SPECIALS, WORDS
 
 MODEL = {'width': 16, 'heads': 2, 'layers': 4, 'max_length': 16, 'vocab_size': 18, 'init_std': 0.5}
-LABELS = ('good', 'bad')  # the examples have them the other way round
+LABELS = ('good', 'bad')  # The training examples have the opposite order.
 
 
 def write_teacher(
     folder: Path, *, labels: tuple[str, ...] = LABELS, seed: int = 7, words: list[str] = WORDS, **fields: Any
 ) -> Path:
-    """Writes a classifier with these labels, or a masked model without labels; returns its folder."""
+    """Writes a folder with a classifier of these labels, or with a masked LM if there are no labels; returns it."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = folder / 'vocab.txt'
     vocabulary.write_text('\n'.join([*SPECIALS, *words]) + '\n', encoding='utf-8')
@@ -44,7 +44,10 @@ def write_teacher(
 
 
 def random_params(make: Callable[[], nnx.Module], seed: int, std: float) -> dict[str, Any]:
-    """Kernels and tables of normal numbers, biases of 0 and scales of 1; drawn by NumPy, for which nothing compiles."""
+    """Returns random kernels and tables, biases of 0 and scales of 1.
+
+    NumPy draws them, so that nothing is compiled.
+    """
     rng = np.random.default_rng(seed)
 
     def array_of(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:

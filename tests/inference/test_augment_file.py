@@ -1,4 +1,4 @@
-"""A training file with more rows: each in front of those made of it, in the file's own format."""
+"""Tests of data augmentation: each row of a training file comes before its new rows, in the file's own format."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.word_replacement import WordReplacer
 from tests.inference.tiny_checkpoint import write_checkpoint
 
-TEXTS = ['the king sleeps', 'a small dog , runs', 'the 3 .']  # the last has nothing to be replaced
+TEXTS = ['the king sleeps', 'a small dog , runs', 'the 3 .']  # The last text has no replaceable word.
 FILES: dict[str, tuple[str, dict[str, Any]]] = {
     'sst2.tsv': ('sentence\tlabel\n' + ''.join(f'{text}\t1\n' for text in TEXTS), {'format': 'glue', 'name': 'sst2'}),
     'cola.tsv': (''.join(f'x\t1\t\t{text}\n' for text in TEXTS), {'format': 'glue', 'name': 'cola'}),

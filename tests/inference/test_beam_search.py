@@ -1,4 +1,4 @@
-"""Beam search: equals an exhaustive search, no result depends on neighbours or padding, and it stops when it may."""
+"""Tests that beam search equals an exhaustive search, ignores other rows and padding, and stops as soon as it may."""
 
 import dataclasses
 import functools
@@ -31,11 +31,11 @@ HASHES = 97  # a prime
 Text = tuple[int, ...]
 
 
-# ---- a decoder whose logits are random numbers for each text, so that a search can be followed in Python ----
+# ---- A decoder with a table of random logits for each prefix, so that Python can repeat the search ----
 
 
 class Walk(NamedTuple):
-    """The row of the table that a text is in, and a number for all its tokens."""
+    """The state of `TableDecoder`: for each hypothesis its table row, and a hash of all its tokens."""
 
     row_b: jax.Array
     hash_b: jax.Array
@@ -49,7 +49,7 @@ class Walk(NamedTuple):
 
 
 class TableDecoder(NamedTuple):
-    """Stands for a `CachedDecoder`: the logits of what follows a text are those of its number, in the table's row."""
+    """A stand-in for `CachedDecoder`: looks up the next logits in a table, by the row and the hash of the tokens."""
 
     table_BPV: jax.Array
     config: ModelConfig
@@ -74,7 +74,7 @@ def search_table(
 
 
 def found_in(table_BPV: np.ndarray, search: SearchSettings, limits: TokenLimits | None = None, **options: Any) -> Any:
-    """The texts and scores of each row, and the steps."""
+    """Returns the texts with scores of each row, and the number of steps of the search."""
     limits = limits or no_limits(table_BPV.shape[2], len(table_BPV), search)
     found, steps = search_table(jnp.asarray(table_BPV), limits, search, **options)
     return texts_of(found), int(steps)
@@ -92,7 +92,7 @@ def texts_of(found: Hypotheses) -> list[list[tuple[Text, float]]]:
 
 
 def log_probs(table_PV: np.ndarray, text: Text) -> np.ndarray:
-    """Of what follows a text, in float64."""
+    """Returns the log-probabilities of the tokens that may follow `text`, in float64."""
     number = 1
     for token in text:
         number = (number * 31 + token + 1) % HASHES
@@ -106,7 +106,7 @@ def divided(total: float, length: int, search: SearchSettings) -> float:
 
 
 def exhaustive(next_of: Any, search: SearchSettings) -> list[tuple[Text, float]]:
-    """Every string of words up to the most tokens, the end symbol included, best first."""
+    """Returns every string of words up to `max_tokens`, end symbol included, with its score, best first."""
     found, open_texts = [], {(): 0.0}
     for length in range(1, search.max_tokens + 1):
         longer = {}
@@ -121,7 +121,7 @@ def exhaustive(next_of: Any, search: SearchSettings) -> list[tuple[Text, float]]
 
 
 def search_by_hand(table_PV: np.ndarray, search: SearchSettings) -> list[tuple[Text, float]]:
-    """A beam search in Python that goes on to the most tokens, or stops by the rule of transformers."""
+    """Returns the result of a beam search in Python, which ends at `max_tokens` or by transformers' 'early' rule."""
     found: list[tuple[Text, float]] = []
     beams: list[tuple[Text, float]] = [((), 0.0)]
     for length in range(1, search.max_tokens + 1):
@@ -143,7 +143,7 @@ def search_by_hand(table_PV: np.ndarray, search: SearchSettings) -> list[tuple[T
 
 
 def words_alone(rows: int, most: int | list[int], size: int = 6) -> TokenLimits:
-    """The start symbol may not follow."""
+    """Returns limits that forbid only the start symbol."""
     return TokenLimits(np.arange(size) != 0, np.broadcast_to(np.asarray(most, np.int32), (rows,)))
 
 
@@ -153,7 +153,7 @@ def assert_same(found: list[tuple[Text, float]], expected: list[tuple[Text, floa
 
 
 PENALTIES = [('gnmt', 0.8), ('length', 0.8), ('gnmt', -0.8), ('length', -0.8), ('length', 0.0)]
-ALL = 4**5 + 4**4  # texts of length 5, of words alone or with the end symbol behind four
+ALL = 4**5 + 4**4  # all texts of length 5: five words, or four words and the end symbol
 
 
 @pytest.mark.parametrize('penalty, alpha', PENALTIES)
@@ -179,13 +179,13 @@ def test_a_beam_as_wide_as_all_prefixes_equals_the_search_of_every_string(penalt
     ],
 )
 def test_a_narrow_beam_equals_one_in_python(penalty: str, alpha: float, best: int, min_tokens: int, stop: str):
-    """One in Python never stops before the most tokens, but for the early stop, which loses something by that."""
+    """A narrow beam equals a Python search that never stops early, except with `stop='early'`, which may lose texts."""
     search = SearchSettings(
         beams=3, best=best, penalty=penalty, alpha=alpha, max_tokens=9, min_tokens=min_tokens, end=END, stop=stop
     )  # fmt: skip
     tables = table(24, scale=3.0)
-    tables[..., END] += np.linspace(0.0, 3.0, 24)[:, None]  # rows that end late, and rows that end soon
-    for row in range(24):  # each by itself: the others would keep it going
+    tables[..., END] += np.linspace(0.0, 3.0, 24)[:, None]  # Rows end at different times.
+    for row in range(24):  # Other rows would keep the search running.
         [found], _ = found_in(tables[row : row + 1], search, words_alone(1, 9))
         assert_same(found, search_by_hand(tables[row], search))
         assert all(len(text) > min_tokens for text, _ in found)
@@ -206,13 +206,13 @@ def test_it_stops_when_nothing_open_can_improve_and_a_row_that_is_done_never_cha
     search = SearchSettings(beams=2, best=2, penalty='length', alpha=1.0, max_tokens=30, end=END)
     tables = table(2)
     tables[..., END] = 5.0
-    tables[1, :, END] = -50.0  # goes on to the last step
+    tables[1, :, END] = -50.0  # This row runs to the last step.
     both, steps = found_in(tables, search, words_alone(2, 30))
     alone, steps_alone = found_in(tables[:1], search, words_alone(1, 30))
     assert alone[0] == both[0] and steps == 30 and steps_alone < 25
     assert_same(alone[0], search_by_hand(tables[0], search))
     _, soonest = found_in(tables[:1], dataclasses.replace(search, best=1, alpha=0.0), words_alone(1, 30))
-    assert soonest <= 2  # without a penalty the most probable text that has ended cannot be beaten
+    assert soonest <= 2  # Without a length penalty, longer texts can only score lower.
 
 
 def test_one_beam_is_greedy():
@@ -232,7 +232,7 @@ def test_one_beam_is_greedy():
 
 @pytest.mark.parametrize('beams', [1, 3])
 def test_the_first_token_and_the_last_may_be_given(beams: int):
-    """Their probabilities count as 1, as in transformers."""
+    """A forced first or last token counts with the probability 1, as in transformers."""
     search = SearchSettings(
         beams=beams, best=beams, alpha=0.0, max_tokens=4, end=END, first=4, forces_end=True, min_tokens=1
     )

@@ -1,4 +1,4 @@
-"""Options of a search: those that are given count before those of a checkpoint's files."""
+"""Tests that given options of a search override the options in a checkpoint's files."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ def decoded(generation: dict, defaults: dict | None = None, **given: Any) -> Dec
 
 def test_files_decide_what_no_option_does(caplog: pytest.LogCaptureFixture):
     stated = {'beams': 3, 'penalty': 'length', 'alpha': 2.0, 'max_tokens': 141, 'min_tokens': 55, 'extra': 141}
-    # Where a file states beams and no stop, that of transformers counts.
+    # If a file sets beams but no stop rule, transformers' default rule applies.
     assert decoded(BART, {'beams': 5}) == DecodingOptions(**stated, stop='early', no_repeat_ngram_size=3)
     found = decoded(BART | {'diversity_penalty': 0.5}, beams=1, penalty='gnmt', max_tokens=60)
     assert found == DecodingOptions(beams=1, stop='early', max_tokens=60, min_tokens=55, no_repeat_ngram_size=3)

@@ -1,4 +1,4 @@
-"""One evaluation step: the model without dropout, and what it hands to the next."""
+"""Tests of an evaluation step: the model runs without dropout, and its memory goes to the next step."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ from efficient_attention.inference.evaluate import make_eval_step, make_output_s
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from tests.training.test_step import BATCH, OBJECTIVE, Line, Totals, batch_of, expected, graph_of, model
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = pytest.mark.lenient_promotion
 
 
 def test_dropout_is_on_in_training_and_off_in_evaluation():
@@ -28,7 +29,7 @@ def test_evaluation_hands_on_too():
 
 
 class Scaled(nnx.Module):
-    """Logits from a batch and one parameter; counts how often it is asked."""
+    """A model that returns a batch's logits times a parameter, and counts its calls."""
 
     asked = 0
 

@@ -1,4 +1,4 @@
-"""Evaluation over a whole split: the same numbers for every batch size and mesh, each example counted once."""
+"""Tests that evaluation of a split gives equal metrics for every batch size and mesh, and counts each example once."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,9 +16,10 @@ from efficient_attention.inference.evaluate import evaluate, with_batch_callback
 from efficient_attention.training.run import Run, build_run
 from tests.training.tiny_run import tiny_config
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]
 
-SETTINGS = {  # rows at a time, mesh
+SETTINGS = {  # values: (rows at a time, mesh)
     'one at a time': (1, (1, 1, 1)),
     'three devices and a batch that does not divide': (3, (3, 1, 1)),
     'eight devices': (8, (2, 2, 2)),
@@ -55,7 +56,7 @@ def evaluated(config: RunConfig, batch_size: int, mesh: tuple[int, int, int]) ->
 
 @pytest.fixture(scope='module')
 def expected(config) -> dict[str, float]:
-    """All examples in one batch on one device."""
+    """Returns the metrics of all examples in one batch on one device."""
     run = run_of(config, 8, (1, 1, 1))
     held_out = MaskedCorpusRows(
         run.task.corpus.held_out, run.task.corpus.vocabulary, run.config.data, run.config.train.seed
@@ -78,7 +79,7 @@ def test_batch_size_and_mesh_change_nothing(config, expected, batch_size: int, m
     assert evaluated(config, batch_size, mesh) == pytest.approx(expected, rel=1e-5)
 
 
-# ---- sums, weights and names, with a step that only adds ----
+# ---- Tests of sums, weights and names with a step that only adds ----
 
 
 def add(params: float, batch: dict) -> tuple[dict, dict]:
@@ -103,7 +104,7 @@ def test_sums_are_added_in_float64():
 
 
 def test_the_device_has_a_batch_while_the_next_is_built():
-    """The order of building, handing over and reading back: two batches ahead, and no more."""
+    """Evaluation builds, transfers and reads back batches in order, and is never more than two batches ahead."""
     log = []
 
     class OnDevice:

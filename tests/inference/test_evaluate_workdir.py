@@ -1,4 +1,4 @@
-"""Evaluation of a workdir by name: step, batch size and devices are the caller's choice."""
+"""Tests of evaluating a run's folder: the caller chooses step, batch size and devices."""
 
 import dataclasses
 import json
@@ -14,12 +14,13 @@ from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from efficient_attention.training.run import build_run
 from tests.training.tiny_run import drawn_workdir, tiny_config
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]
 
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-    """Of a mesh of 2 x 2 x 2 devices, with a training batch that does not divide over 8; written by one device."""
+    """Returns a run's folder written by one device; its config has 2 x 2 x 2 devices and a batch of only 4 rows."""
     folder = tmp_path_factory.mktemp('evaluation')
     config = tiny_config(folder, **{'model.layers': 1})
     workdir = drawn_workdir(build_run(config, jax.devices()[:1]), folder / 'workdir')
@@ -33,7 +34,7 @@ def test_the_training_batch_and_mesh_do_not_matter(workdir):
     found = evaluate_workdir(workdir)
     assert found['step'] == 0
     assert found['nsp_weight'] > 0 and found['masked_lm_weight'] > 0
-    assert found['masked_lm_perplexity'] > 10  # of 70 tokens, untrained
+    assert found['masked_lm_perplexity'] > 10  # The model is untrained, with 70 tokens.
 
 
 def test_a_batch_that_does_not_divide_over_the_devices_is_refused(workdir):

@@ -1,4 +1,4 @@
-"""Filling masks: the candidates are the model's most probable tokens, and bad texts are named."""
+"""Tests of filling masks: the candidates are the model's most probable tokens, and bad texts are named."""
 
 import json
 import shutil
@@ -18,7 +18,8 @@ from efficient_attention.workdir.config_file import read_config
 from tests.tolerances import assert_close
 from tests.training.tiny_run import fresh_workdir
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = pytest.mark.lenient_promotion
 TEXT = 'The old [MASK] sleeps near the [MASK].'
 
 
@@ -80,7 +81,7 @@ def test_bad_texts_are_named(fill):
 
 
 def test_the_checkpoint_is_the_users_choice(fill, workdir, tmp_path):
-    """Of the steps 0, 1 and 3 the last is not the best, and the first was not evaluated."""
+    """The user chooses the checkpoint. Of the steps 0, 1 and 3, the last is not the best; step 0 has no evaluation."""
     shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
     params = jax.device_get(open_pretrained(workdir).params())
     config = read_config(tmp_path)
@@ -113,7 +114,7 @@ def test_a_long_text_is_read_in_a_window_around_each_mask(fill):
     ids, places = fill.mask_windows(f'{before}[MASK]{after}')[0]
     assert len(ids) == fill.length and places == [fill.length // 2]
     inner = fill(f'{before}[MASK]{after}')[0]
-    assert fill(f'{before * 2}[MASK]{after * 2}')[0] == inner  # what is farther away is not read
+    assert fill(f'{before * 2}[MASK]{after * 2}')[0] == inner  # The window does not reach the added tokens.
     both = fill(f'[MASK] {before}[MASK]')
     assert len(both) == 2 and both[0] != both[1]
 

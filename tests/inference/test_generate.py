@@ -1,4 +1,4 @@
-"""Generation: greedy text is the argmax of the whole model again and again, parts change nothing, errors name why."""
+"""Tests of generation: greedy text follows the full model's argmax, streaming changes nothing, and errors are clear."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from tests.training.tiny_run import drawn_workdir, write_corpus
 
-pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
+pytestmark = pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
 FIELDS = {
     'data.units': 'characters',
     'data.vocab_size': 64,
@@ -56,7 +56,7 @@ def config_of(folder, **fields) -> RunConfig:
 
 
 def workdir_of(folder, **fields):
-    """The workdir of a run that has saved its initial parameters and nothing else."""
+    """Writes and returns the folder of a run with only its initial checkpoint."""
     return drawn_workdir(build_run(config_of(folder, **fields)), folder / 'workdir')
 
 
@@ -80,7 +80,7 @@ def test_greedy_text_is_the_models_argmax_again_and_again(generator):
     def logits_of(params, tokens: jax.Array) -> jax.Array:
         return nnx.merge(generator.graph, params)(tokens, jnp.ones_like(tokens))
 
-    # One pass over the whole text: the logits before each new character show whether it was the best.
+    # One forward pass over the whole text shows whether each new character had the highest logit.
     ids = generator.units.encode(text)
     logits = np.array(logits_of(generator.params, jnp.asarray(ids[None], jnp.int32))[0])
     logits[:, ~np.asarray(generator.may_follow_V)] = -np.inf
@@ -94,11 +94,11 @@ def test_the_seed_decides_and_the_parts_do_not(generator):
     first = text(0)
     assert first == text(0) != text(1) and len(first) == 22
     parts = list(generator.stream(prompt_ids('The old dog', generator.units), 11, Sampling(), 0, at_once=4))
-    assert ''.join(parts) == first and len(parts) == 5  # the prompt, 4 + 4 + 3 tokens, what was held back
+    assert ''.join(parts) == first and len(parts) == 5  # parts: the prompt, 4 + 4 + 3 tokens, and held-back text
 
 
 def test_rows_of_unequal_prompts_go_on_as_each_alone(generator):
-    """With draws among more than one: greedy would not show whether rows share their randomness."""
+    """Each row of unequal prompts continues as it does by itself. Sampling shows that rows share no random numbers."""
     prompts = [generator.units.encode(text) for text in ('The old dog', 'A king')]
     tokens, segments = np.zeros((2, 11), np.int32), np.zeros((2, 11), np.int32)
     for row, ids in enumerate(prompts):
@@ -162,7 +162,7 @@ def test_the_checkpoint_is_the_users_choice(generator, workdir, tmp_path):
     config = json.loads((tmp_path / 'config.json').read_text(encoding='utf-8'))
     config['checkpoint']['best_metric'] = metric
     (tmp_path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
-    stacked = jax.device_get(restore(workdir).params)  # the generator has its layers' arrays apart
+    stacked = jax.device_get(restore(workdir).params)  # The generator has unstacked layers, a checkpoint stacked ones.
     with CheckpointWriter(tmp_path, from_dict(config, RunConfig).checkpoint) as checkpoints:
         for step, loss in ((1, 1.5), (3, 2.5)):
             state = {'params': jax.tree.map(lambda leaf, step=step: leaf + np.float32(step), stacked)}

@@ -1,4 +1,4 @@
-"""The keyword options are the fields of the dataclasses that give their defaults."""
+"""Tests that the keyword option types have the fields of the dataclasses with their defaults."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def names(kind: type) -> set[str]:
 
 
 def any_sequence(kind: Any) -> Any:
-    """The type with sequences of any length in place of tuples, as users may give them."""
+    """Returns a type with each tuple replaced by a sequence of any length, which users may pass."""
     if get_origin(kind) is not tuple:
         return kind
     item, _ = get_args(kind)

@@ -1,4 +1,4 @@
-"""What may follow a text by rules: equals a definition in Python, alone and in searches, and draws follow the rules."""
+"""Tests that the rules for next tokens equal a definition in Python, in single calls, searches and sampling."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ SIZE = 6
 
 
 def by_definition(scores: np.ndarray, text: Text, search: SearchSettings, made: int, most: int) -> np.ndarray:
-    """The scores of what may follow a text, the start symbol in it: one rule after another, in transformers' order."""
+    """Returns the next token's scores after all rules, in transformers' order; `text` includes the start symbol."""
     rules, scores = search.rules, scores.astype(np.float64).copy()
     for token in set(text):
         scores[token] *= rules.repetition_penalty if scores[token] < 0 else 1 / rules.repetition_penalty
@@ -59,7 +59,7 @@ RULES = [
 
 @pytest.mark.parametrize('fields', RULES, ids=lambda fields: ' '.join(fields))
 def test_scores_by_rules_are_those_of_a_definition(fields: dict):
-    """Of texts of 0 to 7 tokens behind two that were read; random ones of few words, so that sequences repeat."""
+    """Checks texts of 0 to 7 tokens after two prompt tokens; with few different words, sequences repeat often."""
     search = SearchSettings(end=END, rules=TokenRules(**fields), max_tokens=8, min_tokens=2)
     draw = np.random.default_rng(0)
     before, made = draw.integers(0, SIZE, (32, 2)), draw.integers(2, SIZE, (32, 8))
@@ -81,7 +81,7 @@ def test_scores_by_rules_are_those_of_a_definition(fields: dict):
 
 
 def test_places_before_a_short_prompt_hold_no_token():
-    """They are -1: no token is repeated by them, and no sequence ends there. A longer sequence forbids nothing."""
+    """Padding (-1) before a short prompt matches no rule. A forbidden sequence longer than the text does nothing."""
     rules = TokenRules(
         repetition_penalty=2.0, no_repeat_ngram_size=2, bad_words_ids=((3, 4, 2), (2, 2, 2, 2, 3, 4, 3, 5))
     )
@@ -95,7 +95,7 @@ def test_places_before_a_short_prompt_hold_no_token():
 
 
 def search_in_python(table_PV: np.ndarray, search: SearchSettings) -> list[tuple[Text, float]]:
-    """The search by beams in Python, or greedily with one: the most tokens are reached, or the row is done."""
+    """Returns the result of a beam search in Python, or of greedy search if `beams` is 1."""
     found: list[tuple[Text, float]] = []
     beams: list[tuple[Text, float]] = [((), 0.0)]
     for length in range(1, search.max_tokens + 1):
@@ -119,7 +119,7 @@ COMBINED = TokenRules(repetition_penalty=1.4, no_repeat_ngram_size=3, bad_words_
 
 @pytest.mark.parametrize('fields', [{}, {'stop': 'first'}], ids=['exact', 'first'])
 def test_a_search_with_rules_and_two_ends_equals_one_in_python(fields: dict):
-    """A hypothesis may end in two ways, so that one more candidate of each beam is needed."""
+    """With two end symbols a hypothesis may end in two ways, so the search needs one more candidate a beam."""
     search = SearchSettings(
         beams=3, best=2, penalty='length', alpha=1.0, max_tokens=9, end=END, more_ends=(5,), rules=COMBINED, **fields
     )
@@ -136,7 +136,7 @@ def test_a_search_with_rules_and_two_ends_equals_one_in_python(fields: dict):
 
 
 def test_greedy_text_is_chosen_by_penalised_logits_and_scored_by_the_model():
-    """As in transformers, where beams penalise log-probabilities and one hypothesis logits."""
+    """As in transformers, greedy search penalises logits, while beam search penalises log-probabilities."""
     rules = TokenRules(repetition_penalty=2.0, bad_words_ids=((2, 3),))
     search = SearchSettings(beams=1, penalty='length', alpha=0.0, max_tokens=8, end=END, more_ends=(5,), rules=rules)
     tables = table(16, scale=1.5) - 4.0
@@ -159,7 +159,7 @@ def test_greedy_text_is_chosen_by_penalised_logits_and_scored_by_the_model():
 
 
 def test_draws_follow_the_probabilities_of_what_may_follow():
-    """Of 4,000 first tokens each share lies within 5 standard deviations; what the rules forbid is never drawn."""
+    """In 4,000 draws each token's share is within 5 standard deviations, and forbidden tokens never occur."""
     sampling, count = Sampling(temperature=0.8, top_k=4, top_p=0.95), 4000
     rules = TokenRules(repetition_penalty=1.5, begin_suppress_tokens=(3,))
     search = SearchSettings(beams=1, alpha=0.0, max_tokens=1, end=END, rules=rules, sampling=sampling)

@@ -1,4 +1,4 @@
-"""The n-gram baseline: a distribution at every context, equal to a literal count, better with more context."""
+"""Tests of the n-gram baseline: it equals direct counts, sums to 1 in every context, and gains from more context."""
 
 import math
 
@@ -8,11 +8,11 @@ import pytest
 from efficient_attention.inference.ngram_language_model import count_ngrams, token_bits
 
 TRAIN = [0, 1, 2, 0, 1, 3, 0, 1, 2, 2, 1, 0, 3]
-V = 5  # id 4 is never seen
+V = 5  # The id 4 never occurs.
 
 
 def literal(history: list[int], token: int, order: int) -> float:
-    """The formula, by counting in the list."""
+    """Returns a token's probability by the model's formula, with direct counts in the training list."""
     if order == 0:
         return 1 / V
     lower = literal(history[1:] if order > 1 else [], token, order - 1)
@@ -40,7 +40,7 @@ def test_every_probability_is_the_literal_one_and_they_sum_to_one(order: int):
 
 
 def longest(history: list[int], token: int, order: int) -> float:
-    """The literal model of the highest order that the history is long enough for."""
+    """Returns the probability by the highest order that the history is long enough for."""
     return literal(history, token, min(order, len(history) + 1))
 
 

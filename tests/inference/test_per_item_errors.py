@@ -1,4 +1,4 @@
-"""Items of a list: each is read, and the bad one is named by its number."""
+"""Tests that each item of a list is read in order, and that an error names the number of the bad item."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plain Python in and out: each pipeline's form, that batches and padding change nothing, that long texts are read."""
+"""Tests of pipelines: the format of answers, independence from batches and padding, and long texts."""
 
 import functools
 import json
@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope='module')
 def served(checkpoint):
-    """A task's pipeline on rows in twos, made once for each set of options: it keeps its compiled programs."""
+    """Returns a function that makes each task's pipeline once, with batches of two, since each compiles programs."""
 
     @functools.cache
     def of(task: str, problem: str = '', **options: Any) -> Any:
@@ -61,7 +61,7 @@ INPUTS = {
     'fill-mask': ['the [MASK] sleeps', 'a [MASK] near the [MASK]'],
     'feature-extraction': [random_text(3, 1), random_text(80, 2)],
 }
-SHORT = {'question_length': 8, 'stride': 6}  # tokens; rows have 24
+SHORT = {'question_length': 8, 'stride': 6}  # lengths in tokens; a row has 24
 PROBLEM = {
     'question-answering': 'question_answering',
     'text-classification': 'classification',
@@ -82,7 +82,7 @@ def test_a_list_gives_what_its_members_give(served, task: str):
             np.testing.assert_allclose(left, right, atol=2e-5)
         return
     assert round_all(together) == round_all(alone)
-    json.dumps(together)  # plain Python all through
+    json.dumps(together)  # The answers are plain Python objects.
 
 
 def round_all(value):
@@ -102,10 +102,10 @@ def test_answers_are_parts_of_the_context(served):
 
 
 def test_the_whole_of_a_long_context_counts(served):
-    """A question on a context and on the same with more before it: the answer may be found in either part."""
+    """An answer may be anywhere in a context that is much longer than a row."""
     run = served('question-answering')
     starts = {run({'question': 'a dog', 'context': random_text(120, seed)})['start'] for seed in range(8)}
-    assert max(starts) > 150  # characters; a row holds about 20 words
+    assert max(starts) > 150  # 150 characters are more than a row's 20 words.
 
 
 def test_classes_have_their_names_and_probabilities(served):
@@ -129,7 +129,7 @@ def test_a_regression_gives_a_number(served):
 
 
 def of_type(source: Path, folder: Path, problem_type: str) -> Path:
-    """A copy of a checkpoint, as another hand would write it, with this `problem_type`."""
+    """Copies a checkpoint, sets `problem_type` and drops our checksums, as if another library had written it."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns('seal-*'))
     values = json.loads((folder / 'config.json').read_text()) | {'problem_type': problem_type}
     (folder / 'config.json').write_text(json.dumps(values))
@@ -240,7 +240,7 @@ def test_what_is_cut_or_left_out_is_said(served):
     with pytest.warns(UserWarning, match=r'1 of 1 rows .* were cut$') as caught:
         assert round_all(run(text)) == round_all(cut)
     assert [warning.filename for warning in caught] == [__file__]
-    served('text-classification')(text)  # in windows, without a warning
+    served('text-classification')(text)  # Windows cover the whole text, so nothing warns.
 
 
 def test_a_question_that_is_cut_is_said(served):
@@ -252,7 +252,7 @@ def test_a_question_that_is_cut_is_said(served):
 
 def test_words_that_a_vocabulary_of_words_lacks_are_said(served, monkeypatch):
     run = served('text-classification')
-    run('the purple dog')  # pieces of a word have their characters, but for those that no text of BERT's has
+    run('the purple dog')  # Word pieces cover unknown words, so nothing warns.
     monkeypatch.setattr(run, 'encoder', text_encoder(Path('fixed:listops')))
     run(['[MAX 1 2 ]', '( [MIN 3 4 ] )'])
     with pytest.warns(UserWarning, match=r'^input: 2 words are not among the 20 of the tokenizer$'):
@@ -289,7 +289,7 @@ def test_inputs_of_another_form_are_named(served, value):
 
 
 def test_the_options_of_a_long_range_run_with_two_towers():
-    """Its cache and its windows are none of a pipeline's, which reads texts of the user."""
+    """A pipeline reads the user's texts, so it ignores the cache, data set and windows of the training run."""
     rows = 'passages:rows=9:length=100:source=stdlib'
     trained = ExamplesConfig('classification', 'arena', train=rows, cache='elsewhere', towers=True)
     model = types.SimpleNamespace(global_tokens=0)

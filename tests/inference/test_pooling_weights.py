@@ -1,4 +1,4 @@
-"""A hierarchical model in use: its answers, the weights of words and sentences, a run that starts from it."""
+"""Tests of trained hierarchical models: answers, the weights of words and sentences, and runs that start from them."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.inference.tiny_sentences import drawn_sentences, sentence_values
 from tests.tolerances import assert_close
 
-# Optax multiplies Python floats with int32 counts.
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
 pytestmark = pytest.mark.lenient_promotion
 
 LONG = 'The film was  very, very good and a story we saw. We saw it. A bad story. Not the film. We saw.'

@@ -1,4 +1,4 @@
-"""Predictions for files: those of the run or others, with metrics where there are labels."""
+"""Tests of predictions for the run's files or other files, with metrics if the rows have labels."""
 
 import dataclasses
 import json
@@ -81,7 +81,7 @@ def test_a_partly_labelled_test_file_is_not_scored_and_it_is_said(checkpoint: Pa
 
 
 def test_labels_without_names(tmp_path: Path):
-    """They are numbered, unless labels, training files or a GLUE task name them."""
+    """Labels are numbers unless the options, the training files or a GLUE task give names."""
     path = write_checkpoint(tmp_path / 'made', 'classification', is_named=False)
     files, names = write_rows(tmp_path / 'rows.jsonl', labelled=True), LABELS['classification']
     other, options = write_rows(tmp_path / 'other.jsonl', labelled=False), {'text': 'review', 'id': 'number'}
@@ -139,13 +139,13 @@ def test_thresholds_chosen_on_dev_are_used(tmp_path: Path):
         stride=6,
     )
     answers = {}
-    for threshold in (-1e6, 1e6):  # always none, never none
+    for threshold in (-1e6, 1e6):  # The first answers never, the second always.
         chosen = {'no_answer_threshold': threshold, 'f1': 0.5}
         own = dataclasses.replace(pretrained, thresholds=lambda chosen=chosen: chosen)
         run = TextPipeline(own, encoder, examples, length=24, batch_size=4)
         answers[threshold] = run(question)['answer']
     assert answers[-1e6] == '' != answers[1e6]
-    # and where the checkpoint went out of its run and came back
+    # An exported and reopened checkpoint gives the same answers.
     for threshold in (-1e6, 1e6):
         kept = {'has_no_answer': True, 'question_length': 8, 'stride': 6}
         chosen = {'no_answer_threshold': threshold}

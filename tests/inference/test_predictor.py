@@ -1,4 +1,4 @@
-"""Outputs of rows of any length, in their order, whatever the batch."""
+"""Tests that rows of any length get outputs in their order, whatever the batches."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Modules with a checkpoint's parameters: all of them, or one line that names what is missing."""
+"""Tests that a module gets all parameters of a checkpoint, or that one line names the missing ones."""
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ def test_a_module_gets_all_parameters_and_leaves_the_rest():
 
 
 def test_each_layer_has_arrays_of_its_own():
-    """NumPy's, as checkpoints are read, end on a device: a call would carry them there each time."""
+    """Each layer has separate arrays on a device; NumPy arrays would be copied to the device at each call."""
     params = jax.device_get(params_of(3))
     layer = pretrained_module(make, pretrained(params)).encoder.stack.layers[0]
     kernel = layer.attention.query.kernel[...]

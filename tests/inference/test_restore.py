@@ -1,4 +1,4 @@
-"""Trained parameters from a workdir, and what keeps them from meeting another model or other data."""
+"""Tests of parameters restored from a run's folder, and of errors if the model or the data differ."""
 
 import json
 import shutil
@@ -13,12 +13,13 @@ from efficient_attention.inference.restore import abstract_params, restore
 from efficient_attention.training.run import build_run
 from tests.training.tiny_run import drawn_workdir, tiny_config
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]
 
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-    """Written by one device of the eight that read it."""
+    """Returns a run's folder written by one device; the tests read it on eight."""
     folder = tmp_path_factory.mktemp('restore')
     return drawn_workdir(build_run(tiny_config(folder), jax.devices()[:1]), folder / 'workdir')
 

@@ -1,4 +1,4 @@
-"""Sampling: what a filter takes away has probability 0, temperature 0 is greedy, draws follow the probabilities."""
+"""Tests of sampling: filtered tokens have probability 0, temperature 0 is greedy, draws follow the probabilities."""
 
 import functools
 
@@ -37,7 +37,7 @@ def test_equals_at_the_border_do_not_slip_in():
 
 @pytest.mark.parametrize('top_p', [1e-9, 0.3, 0.8, 0.999])
 def test_only_the_nucleus_is_left(top_p: float):
-    """It reaches the probability, and without its last token it would not."""
+    """Only the nucleus is left: its total reaches `top_p`, and without its last token it would not."""
     found = probabilities(Sampling(top_p=top_p))
     for row in range(3):
         nucleus = found[row] > 0
@@ -64,7 +64,7 @@ def test_a_low_temperature_becomes_greedy():
 
 
 def test_frequencies_follow_the_probabilities():
-    """Of 4,000 draws, each token's share lies within 5 standard deviations of its probability."""
+    """In 4,000 draws, each token's share is within 5 standard deviations of its probability."""
     count = 4000
     sampling = Sampling(temperature=0.7, top_k=6, top_p=0.95)
     draws = np.asarray(jax.jit(jax.vmap(functools.partial(sample, jnp.asarray(LOGITS), sampling, 3)))(np.arange(count)))

@@ -1,4 +1,4 @@
-"""A search of real decoders: their caches follow hypotheses, as neighbours and padding change nothing."""
+"""Tests of beam search with real decoders: caches follow the hypotheses; other rows and padding change nothing."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ PROMPT = np.asarray([[2, 3, 4], [5, 0, 0]], np.int32)
 @functools.cache
 def model_of(kind: str) -> tuple[nnx.GraphDef, dict]:
     if kind in PAIRS:
-        std = 1.0 if kind == 'pair' else 0.6  # without norms larger numbers leave one text probable
+        std = 1.0 if kind == 'pair' else 0.6  # Without norms, larger parameters make a single text probable.
         return drawn(lambda: EncoderDecoder(PAIRS[kind], rngs=nnx.Rngs(0)), std=std)
     return drawn(lambda: Decoder(GPT, rngs=nnx.Rngs(0)), std=1.0)
 
@@ -52,7 +52,7 @@ def model_of(kind: str) -> tuple[nnx.GraphDef, dict]:
 def search_model(
     kind: str, params: dict, tokens: jax.Array, segments: jax.Array, search: SearchSettings
 ) -> tuple[Hypotheses, jax.Array]:
-    """Continuations of these prompts, or targets of these sources."""
+    """Returns the best continuations of prompts, or for an encoder-decoder the best targets of sources."""
     model, rows = nnx.merge(model_of(kind)[0], params), len(tokens)
     if kind in PAIRS:
         other, prompt = model.encode(tokens, segments), jnp.zeros((rows, 1), jnp.int32)
@@ -74,7 +74,7 @@ def found_by(
 
 @functools.partial(jax.jit, static_argnames='kind')
 def whole(kind: str, params: dict, source: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Log-probabilities of all rows of tokens in one call without caches; of a pair for one source."""
+    """Returns log-probabilities of all token rows, in one call without caches; encoder-decoders read one source."""
     model, ones = nnx.merge(model_of(kind)[0], params), jnp.ones_like(tokens)
     if kind in PAIRS:
         source = jnp.repeat(source, len(tokens), axis=0)
@@ -83,7 +83,7 @@ def whole(kind: str, params: dict, source: jax.Array, tokens: jax.Array) -> jax.
 
 
 def next_of_model(kind: str, row: np.ndarray, length: int) -> Any:
-    """A function from a text to what follows it, by the model without caches."""
+    """Returns a function from a text to the log-probabilities of its next token, computed without caches."""
     strings = np.asarray(list(itertools.product(WORDS, repeat=length - 1)), np.int32)
     before = np.zeros((1, 1), np.int32) if kind in PAIRS else row[None]
     read = np.concatenate([before.repeat(len(strings), 0), strings], axis=1)
@@ -99,7 +99,7 @@ ROWS = dict.fromkeys(PAIRS, (SOURCE, [5, 3])) | {'gpt': (PROMPT, [3, 1])}
 
 @pytest.mark.parametrize('kind', ROWS)
 def test_a_decoder_s_caches_follow_its_hypotheses(kind: str):
-    """A wide search of rows of unequal lengths equals that of every string, by logits without caches."""
+    """A wide search over rows of unequal lengths equals the exhaustive search with logits computed without caches."""
     tokens, lengths = ROWS[kind]
     search = SearchSettings(beams=ALL, best=6, max_tokens=5, end=END)
     one = dataclasses.replace(search, beams=1, best=1)
@@ -118,7 +118,7 @@ def test_a_decoder_s_caches_follow_its_hypotheses(kind: str):
 
 @pytest.mark.parametrize('kind', ['pair', 'gpt'])
 def test_neighbours_and_what_stands_in_the_padding_change_nothing(kind: str):
-    """Bit for bit in one program; a row by itself, without its padding, has the same texts."""
+    """Other rows and padding ids change no bit of a result; a row by itself without padding gets the same texts."""
     tokens, lengths = ROWS[kind]
     search = SearchSettings(beams=3, best=3, max_tokens=6, end=END)
     found = found_by(kind, tokens, lengths, search)[1]

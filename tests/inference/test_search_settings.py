@@ -1,4 +1,4 @@
-"""What a search is asked for: bad values are named, and lists of ids become what programs are told apart by."""
+"""Tests of search settings: bad values are named, and lists of ids become hashable for the compilation cache."""
 
 import math
 

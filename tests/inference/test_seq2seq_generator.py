@@ -1,4 +1,4 @@
-"""From sources to targets: in the order of the sources, whatever stands beside them, in few compiled shapes."""
+"""Tests of the generator of targets: in the sources' order, independent of other sources, with few compiled shapes."""
 
 import dataclasses
 import functools
@@ -54,7 +54,7 @@ def transducer_of(
     ],
 )
 def test_fixed_lengths_bound_sources_and_targets_each_by_its_own(fields: dict[str, str], source_limit: Any, most: int):
-    """Rows of a source of 18 tokens are padded to 24 where 24 can be read."""
+    """Fixed positions limit sources and targets separately. A source of 18 tokens is padded to 24 where possible."""
     config = dataclasses.replace(CONFIG, max_length=64, **fields)
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
     search = dataclasses.replace(SEARCH, max_tokens=40, beams=1, best=1)
@@ -73,7 +73,8 @@ def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
     search_targets.clear_cache()
     sources = [*SOURCES, SOURCES[3]]
     targets = transducer_of()(sources)
-    assert search_targets._cache_size() == 2  # rows of 4 and of 8 tokens, and none for the one of 8 that is left
+    # Rows of 4 and of 8 tokens: the leftover source compiles no third program.
+    assert search_targets._cache_size() == 2
     assert [len(found) for found in targets] == [2] * 7
     assert [list(target.ids) for target in targets[6]] == [list(target.ids) for target in targets[3]]
     for source, found in zip(sources, targets, strict=True):
@@ -83,7 +84,7 @@ def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
             assert target.alignment is None
             made = len(target.ids) + target.is_ended
             assert target.score == pytest.approx(target.log_probability / ((5 + made) / 6) ** 0.6, rel=1e-5)
-    # By themselves, in rows of another length.
+    # A source by itself, in a row of another length, gets the same targets.
     others = transducer_of(rows=1, lengths=(7,))(SOURCES[:3:2])
     for found, expected in zip(others, targets[:3:2], strict=True):
         assert [list(target.ids) for target in found] == [list(target.ids) for target in expected]
@@ -92,7 +93,7 @@ def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
 
 
 def test_a_draw_follows_from_the_seed_and_the_number_of_a_source_alone():
-    """Whatever sources are beside it; and of equal ones each has its own."""
+    """A draw depends only on the seed and the source's number, so equal sources get different draws."""
     graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)), std=0.3)
     search = dataclasses.replace(SEARCH, beams=1, best=1, sampling=Sampling(top_k=8))
     transducer = Seq2SeqGenerator(
@@ -131,7 +132,7 @@ def test_batches_side_by_side_are_found_as_one_after_another(monkeypatch):
 
 
 def patched(batch: Callable[..., Any]) -> Seq2SeqGenerator:
-    """A transducer of batches of two, whose programs are compiled, with another function for them."""
+    """Returns a generator with batches of two, marked as compiled, that calls `batch` instead of its search."""
     transducer = transducer_of.__wrapped__()
     transducer.search_batch = batch
     transducer.compiled = {(2, length, False) for length in (4, 8)}
@@ -159,7 +160,7 @@ def test_what_fails_in_a_batch_ends_the_call():
 
     with pytest.raises(RuntimeError, match='no memory'):
         list(patched(second_fails).iterate_targets([[3, 1]] * 20))
-    assert len(begun) <= 5  # of ten batches
+    assert len(begun) <= 5  # At most five of ten batches have begun.
 
 
 def test_who_stops_asking_waits_for_no_batch():
@@ -192,7 +193,7 @@ def test_settings_of_the_caller_hold_in_the_threads():
 
 def test_what_fills_no_batch_goes_with_rows_up_to_twice_as_long():
     transducer = transducer_of(rows=6, lengths=(4, 8, 16, 32))
-    assert transducer.rows == 3  # on a CPU half of them twice
+    assert transducer.rows == 3  # A CPU takes half as many rows, in two batches at a time.
 
     def batches(*lengths: int) -> list[tuple[list[int], int, int]]:
         return [tuple(one) for one in transducer.batches(list(lengths), [range(length) for length in lengths])]
@@ -230,7 +231,7 @@ def test_alignments_are_the_weights_of_the_last_layer():
 
     for target in (first, second):
         assert target.alignment is not None and target.alignment.shape == (len(target.ids), 4)
-        # What comes later changes nothing, so any ids may fill the row up.
+        # Later tokens change nothing, so any ids may fill the row.
         read = [*PROMPT, *target.ids, 3, 3, 3, 3, 3][:8]
         weights = weights_of(jnp.asarray([read]))[0].mean(axis=0)
         assert_close(target.alignment, np.asarray(weights[1 : 1 + len(target.ids)]))

@@ -1,4 +1,4 @@
-"""Text from ids that arrive in parts: joined it is the text of all of them, whole characters and final words alone."""
+"""Tests that text streamed from ids joins to the whole text, in complete characters and final words only."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TEXT = "Größe: 3 €. I don't know, he isn't 家 here!"
 
 
 def word_pieces() -> TokenizerUnits:
-    """A tokenizer whose decoder moves spaces when it sees the piece after them."""
+    """Returns a tokenizer whose decoder may change the spaces before a piece when the next piece comes."""
     words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'i', 'don', "'", 't', 'know', ',', 'say', '##ing', '!']
     tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token='[UNK]'))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

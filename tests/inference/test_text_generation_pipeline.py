@@ -1,4 +1,4 @@
-"""`ea.pipeline('text-generation')`: the texts of the generator, alone and in lists, and one line for bad input."""
+"""Tests of `ea.pipeline('text-generation')`: the generator's texts for one prompt or a list, and one-line errors."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.inference.test_generate import workdir_of
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_run import tiny_config
 
-pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
+pytestmark = pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
 PROMPT = 'The old dog'
 
 

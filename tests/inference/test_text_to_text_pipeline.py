@@ -1,4 +1,4 @@
-"""`ea.pipeline('translation')`: of a Hugging Face folder, in the form of its input."""
+"""Tests of `ea.pipeline('translation')` on a Hugging Face folder: a text gives a text, and a list gives a list."""
 
 import json
 import re
@@ -18,7 +18,7 @@ SMALL = {'beams': 2, 'min_tokens': 2, 'max_tokens': 4, 'batch_size': 2}
 
 
 def folder_of(name: str, folder: Path) -> Path:
-    """A fixture with a tokenizer whose words are w0, w1, ..."""
+    """Copies a fixture, adds a tokenizer whose words are w0, w1, ..., and returns the folder."""
     shutil.copytree(TEXT_TO_TEXT / name, folder)
     size = json.loads((folder / 'config.json').read_text())['vocab_size']
     pieces = [*SPECIALS[name], *(f'w{number}' for number in range(size - len(SPECIALS[name])))]
@@ -49,7 +49,7 @@ def test_unknown_words_are_said(tmp_path: Path):
     translate = ea.pipeline('translation', folder_of('t5_1', tmp_path / 't5'), prefix='w3 ', **SMALL)
     with pytest.warns(UserWarning, match="^2 of 5 tokens of the sources are unknown to the tokenizer: 'neu', 'alt'$"):
         translate(['w4 neu', 'alt'])
-    translate('w4 w5')  # warnings are errors
+    translate('w4 w5')  # A warning would fail the test.
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_released_prefix_goes_before_texts_of_its_task(tmp_path: Path, caplog:
 
 
 def test_longer_texts_are_read_where_that_is_asked_for(tmp_path: Path):
-    """A T5 has no table of positions, so that any length may be asked for; a BART has."""
+    """The option `length` may be any number for a T5, but not for a BART, which has a table of positions."""
     text = ' '.join(f'w{3 + number % 20}' for number in range(600))
     options = SMALL | {'alignments': True, 'beams': 1, 'ratio': 0.0, 'extra': 4}
     t5 = folder_of('t5_1', tmp_path / 't5')

@@ -1,4 +1,4 @@
-"""Ids that are not of the vocabulary are found on the host, in every array of a batch that has ids."""
+"""Tests that ids outside the vocabulary are found on the host, in every array of ids of a batch."""
 
 import numpy as np
 import pytest

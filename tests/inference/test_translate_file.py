@@ -1,4 +1,4 @@
-"""Files and streams through a translator: in order, from where a killed command was, scored."""
+"""Tests of translated files and streams: kept order, resuming after a kill, and scores."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from efficient_attention.inference.translator import Translation
 
 
 class Shouting:
-    """Answers in capitals; counts what it was asked, and fails at a word."""
+    """A stand-in for a translator: answers in capitals, records its inputs, and fails at a given word."""
 
     class transducer:
         batching = SourceBatching(rows=2)
@@ -34,7 +34,7 @@ class Shouting:
         self.unknown = self
 
     def summarize_and_reset(self) -> str:
-        """What is said of unknown words, once for each text with an f since the last time."""
+        """Returns a message of unknown words, and counts texts with an f since the last call as unknown."""
         found, self.named = [text for text in self.asked[self.named :] if 'f' in text], len(self.asked)
         return f'{len(found)} unknown' if found else ''
 
@@ -75,8 +75,9 @@ def test_lines_keep_their_places(source: Path, tmp_path: Path, capsys: pytest.Ca
     output = tmp_path / 'out.txt'
     assert translate_file(Shouting(), source, output) == 5
     said = capsys.readouterr().err.splitlines()
-    assert [line.split(' lines, ')[0] for line in said[:2]] == ['2 of 5', '4 of 5']  # two rows a batch, one a chunk
-    assert said[-1] == f'{module.UNENDED}: 3'  # eins, zwei, drei
+    # A batch has two lines, and each is written at once.
+    assert [line.split(' lines, ')[0] for line in said[:2]] == ['2 of 5', '4 of 5']
+    assert said[-1] == f'{module.UNENDED}: 3'  # unended: eins, zwei, drei
     assert output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
     assert sorted(path.name for path in tmp_path.iterdir()) == ['in.txt', 'out.txt']
 
@@ -105,7 +106,7 @@ def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path, cap
     said = f'stopped; {partial} has 4 lines, and the same command continues after them'
     assert capfd.readouterr().err.splitlines()[-1] == said
     with partial.open('a') as file:
-        file.write('HALF A LI')  # as the kill may leave it
+        file.write('HALF A LI')  # A kill may leave half a line.
     with pytest.raises(InputError, match='was begun by another model, input or options'):
         translate_file(Shouting(), source, output, identity={'beams': 4})
     rest = Shouting()
@@ -142,7 +143,7 @@ def test_a_stream_says_which_line_was_cut(capsys: pytest.CaptureFixture):
 
     def lines():
         yield b'eins\n'
-        translator.cut_sources += 1  # as the next call would count it
+        translator.cut_sources += 1  # The next translation would count its cut source.
         yield b'zwei\n'
 
     translate_stream(translator, lines(), io.StringIO())
@@ -156,7 +157,7 @@ def test_an_output_that_is_there_stays(source: Path):
 
 def test_a_stream_is_answered_line_by_line():
     output = io.StringIO()
-    lines = iter([b'\xef\xbb\xbfeins\r\n', b'\n', b'zwei'])  # a byte order mark, and a line of Windows
+    lines = iter([b'\xef\xbb\xbfeins\r\n', b'\n', b'zwei'])  # The input has a byte order mark and a Windows line end.
 
     def answered():
         for number, line in enumerate(lines):
@@ -186,7 +187,7 @@ def test_scores_of_a_file(source: Path, tmp_path: Path, form: str):
 
 
 def test_scores_of_files_are_those_of_sacrebleus_command(tmp_path: Path):
-    """Of an empty line, and spaces around a text, too; a byte order mark, which the command reads, is left out."""
+    """Scores equal sacreBLEU's command, also for empty lines and outer spaces; only we drop a byte order mark."""
     written = 'Two men stand near bushes.\n\n  A man in an orange cap. \nA dog runs over the grass.\n'
     gold = 'Two young men stand near bushes.\nA boy.\nA man in an orange hat.\n A dog runs over the green grass.\n'
     (tmp_path / 'out').write_text(written, encoding='utf-8')

@@ -1,4 +1,4 @@
-"""Texts through a model: which ids may follow, the prefix, and the options of the search."""
+"""Tests of the translator: which ids may follow, prefixes of sources, and options of the search."""
 
 import dataclasses
 import shutil
@@ -30,7 +30,7 @@ from tests.training.tiny_run import fresh_workdir
 
 
 def test_a_released_marian_reads_with_one_model_and_writes_with_both(tmp_path: Path):
-    """Its folder has source.spm, target.spm and vocab.json, and goes out with them."""
+    """A released Marian folder has source.spm, target.spm and vocab.json; an export contains them too."""
     folder = shutil.copytree(TEXT_TO_TEXT / 'marian_1', tmp_path / 'in')
     write_marian(folder, size=61)
     save_pretrained(tmp_path / 'out', open_pretrained(folder))
@@ -61,7 +61,7 @@ def tokenizer() -> Tokenizer:
 
 
 class Reversing:
-    """A transducer that gives each source backwards, without its end."""
+    """A stand-in for `Seq2SeqGenerator` that returns each source reversed, without its end symbol."""
 
     def iterate_targets(self, sources: list[np.ndarray], *, alignments: bool = False, **_):
         for number, ids in reversed(list(enumerate(sources))):
@@ -75,11 +75,11 @@ def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
     [[one], [other]] = translator(['a a', 'a b a b'], alignments=True)
     assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
     assert translator.cut_sources == 1
-    assert other.text == 'b a b' and one.alignment.shape == (3, 4)  # the source is cut to 4 tokens
+    assert other.text == 'b a b' and one.alignment.shape == (3, 4)  # The source is cut to 4 tokens.
 
 
 def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer: Tokenizer):
-    """The transducer reads `b a a` and gives it backwards; each target's weight is at the piece that it was."""
+    """The generator gets `b a a` and reverses it; each target token is aligned to the source piece that it was."""
     side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
     reversing = dataclasses.replace(side, is_reversed=True)
     [[one]] = Translator(Reversing(), PairEncoder(reversing, side))(['a a b'], alignments=True)
@@ -88,7 +88,7 @@ def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer:
 
 
 def test_sentinels_are_written_and_read(tokenizer: Tokenizer):
-    """They say which span the pieces behind them fill; other special pieces are left out of a text."""
+    """Sentinels stay in a text, since they say which span the next pieces fill; other special pieces are left out."""
     tokenizer.add_special_tokens(['<extra_id_1>', '<extra_id_0>'])
     side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 8)
     assert allowed_token_mask(tokenizer, side.symbols, 8).tolist() == [

@@ -1,4 +1,4 @@
-"""Unknown tokens of sources: how many, of which words, and none where a tokenizer knows every text."""
+"""Tests of the report on unknown tokens in sources: their number, their words, and silence if there are none."""
 
 import functools
 

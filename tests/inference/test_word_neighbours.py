@@ -1,4 +1,4 @@
-"""Vectors of words, from a file and from a model's token table."""
+"""Tests of word vectors from a file and from a model's token table."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.inference.tiny_checkpoint import write_checkpoint
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier, as a teacher is."""
+    """Returns the folder of a classifier."""
     return write_checkpoint(tmp_path_factory.mktemp('teacher'), 'classification')
 
 
@@ -27,7 +27,7 @@ def test_pieces_of_a_word_count_as_their_mean(folder: Path):
     cosines = table.words.unit_VE @ vector_E
     near = table.neighbours(vector_E, 3, 'kingtree')
     assert list(near) == [table.words.words[place] for place in np.argsort(-cosines)[:3]]
-    assert table.vector_of_word('monarch') is None  # the vocabulary has no piece of it
+    assert table.vector_of_word('monarch') is None  # The vocabulary has no piece of this word.
 
 
 def test_neighbours_come_from_the_table_of_another_model(folder: Path, tmp_path: Path):
@@ -37,9 +37,7 @@ def test_neighbours_come_from_the_table_of_another_model(folder: Path, tmp_path:
     table.table_VE = table.table_VE.copy()
     table.table_VE[table.tokenizer.token_to_id('house')] = table.table_VE[table.tokenizer.token_to_id('king')]
     own, other = WordReplacer(filler, candidates=1), WordReplacer(filler, table, candidates=1)
-    assert (
-        other.nearest_words('kinghouse') == () == own.nearest_words('kinghouse')
-    )  # no pieces of words in this vocabulary
+    assert other.nearest_words('kinghouse') == () == own.nearest_words('kinghouse')  # the vocabulary has no word pieces
     assert other.nearest_words('house house') == ('king',) != own.nearest_words('house house')
 
 

@@ -1,4 +1,4 @@
-"""Words that are proposed for a text, and the texts that are made of them."""
+"""Tests of replacement words proposed for a text, and of the new texts made with them."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def replacer(tmp_path_factory: pytest.TempPathFactory) -> WordReplacer:
 
 def test_a_word_of_one_piece_gets_what_the_model_finds_most_probable_beside_the_whole_text(replacer: WordReplacer):
     [words] = replacer.propose_replacements(['the king sleeps near'])
-    assert [place for place, _ in words] == [1, 2, 3]  # 'the' is a function word
+    assert [place for place, _ in words] == [1, 2, 3]  # The function word 'the' is kept.
     filler = replacer.filler
     ids = [filler.tokenizer.token_to_id(word) for word in 'the [MASK] sleeps near [SEP] the king sleeps near'.split()]
     [logits_PV] = filler.mask_logits([([filler.vocabulary.cls, *ids, filler.vocabulary.sep], [2])])
@@ -57,8 +57,8 @@ def test_a_word_that_has_no_piece_of_its_own_gets_neighbours_from_a_file(replace
     vectors = unit_vectors(['monarch', 'king', 'queen', 'tree'], np.array([[1, 0], [0.9, 0.1], [1, 0.3], [0, 1]]))
     with_file = WordReplacer(replacer.filler, vectors, candidates=2)
     [words] = with_file.propose_replacements(['the Monarch castle'])
-    assert words == [ReplaceableWord(1, ('king', 'queen'))]  # the file has no 'castle'
-    assert replacer.propose_replacements(['monarch']) == [[]]  # an unknown word has no vector in the model's table
+    assert words == [ReplaceableWord(1, ('king', 'queen'))]  # 'castle' has no vector in the file.
+    assert replacer.propose_replacements(['monarch']) == [[]]  # An unknown word has no vector in the model's table.
 
 
 WORDS = [ReplaceableWord(0, ('cat', 'dog')), ReplaceableWord(2, ('ran',))]
@@ -82,7 +82,7 @@ def made(seed: int = 0, row: int = 0, copies: int = 20) -> list[tuple[str, ...]]
 
 def test_new_texts_come_from_seed_and_row_alone_and_none_comes_twice():
     texts = made()
-    assert texts == made() and 1 < len(texts) <= 5  # of six texts, one of which is the row itself
+    assert texts == made() and 1 < len(texts) <= 5  # Six texts are possible; one is the row itself.
     assert len(set(texts)) == len(texts) and ('ada the bee',) not in texts
     assert made(copies=1) in ([], texts[:1])
     assert len({tuple(made(seed, row, copies=2)) for seed in range(3) for row in range(3)}) > 1

@@ -1,4 +1,4 @@
-"""Hugging Face folders with small random models, for tests of what is built on checkpoints."""
+"""Writes Hugging Face folders with small random models, for tests that start from a checkpoint."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,12 +32,12 @@ LABELS = {'classification': ('bad', 'fair', 'good'), 'token_classification': ('D
 
 
 def random_text(words: int, seed: int = 0) -> str:
-    """A text of the vocabulary's words."""
+    """Returns a text of random words from the vocabulary."""
     return ' '.join(np.random.default_rng(seed).choice(WORDS, words))
 
 
 def random_params(make: Callable[[], nnx.Module]) -> dict[str, Any]:
-    """Random numbers of NumPy, those of a norm's scale around 1: to draw them with JAX would compile 40 programs.
+    """Returns random parameters, with norm scales around 1; NumPy draws them, since JAX would compile 40 programs.
 
     Args:
         make: makes the module; it is only traced.
@@ -51,7 +51,7 @@ def random_params(make: Callable[[], nnx.Module]) -> dict[str, Any]:
 
 
 def write_checkpoint(folder: Path, problem: str, *, is_named: bool = True) -> Path:
-    """Writes a folder with a head for `problem`, or a masked-LM head for 'fill_mask'; returns it.
+    """Writes a checkpoint folder with a head for `problem`, or a masked-LM head for 'fill_mask'; returns the folder.
 
     Unless `is_named`, the labels are LABEL_0, LABEL_1, ...
     """

@@ -1,4 +1,4 @@
-"""A run of a hierarchical model on short reviews of a few sentences, labelled by whether they hold 'good' or 'bad'."""
+"""A tiny run of a hierarchical model on short reviews, labelled by whether they contain 'good' or 'bad'."""
 
 import dataclasses
 from pathlib import Path
@@ -31,7 +31,7 @@ FIELDS: dict[str, Any] = {
 
 
 def sentence_values(folder: Path, **fields: Any) -> dict[str, Any]:
-    """A config file's values on reviews that are written to the folder; `fields` by dotted name."""
+    """Writes review files to the folder and returns a config's values for them; `fields` have dotted names."""
     values = tiny_values(folder, **FIELDS | fields)
     for split, rows in (('train', 40), ('dev', 7)):
         rng, lines = np.random.default_rng(rows), ['text\tlabel']
@@ -44,7 +44,7 @@ def sentence_values(folder: Path, **fields: Any) -> dict[str, Any]:
 
 
 def drawn_sentences(folder: Path, **fields: Any) -> Path:
-    """The workdir of such a run, with random parameters that no draw of another run gives."""
+    """Returns the folder of such a run, with random parameters that differ from the initial ones."""
     filled = fill_config(sentence_values(folder / 'files', **fields))
     run, rng = build_run(filled.config, examples=filled.examples), np.random.default_rng(0)
     state = run.init_random_state()

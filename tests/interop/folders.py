@@ -1,6 +1,4 @@
-"""The checkpoints that transformers made (encoders.py and encoder_decoders.py of scripts/make_fixtures), as folders
-and as arrays.
-"""
+"""Stored checkpoints of transformers, written by scripts/make_fixtures, as folders and as arrays."""
 
 import functools
 import json
@@ -15,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 FIXTURES = Path(__file__).parent / 'fixtures'
 ARRAYS = 'inputs_and_outputs.safetensors'
 NAMES = sorted(path.name for path in FIXTURES.iterdir())
-TEXT_TO_TEXT = Path(__file__).parent / 'text_to_text'  # encoder-decoders
+TEXT_TO_TEXT = Path(__file__).parent / 'text_to_text'  # fixtures of encoder-decoders
 TEXT_TO_TEXT_NAMES = sorted(path.name for path in TEXT_TO_TEXT.iterdir())
-BASES = {'big_bird': 'bert'}  # prefixes that are not the family's name
+BASES = {'big_bird': 'bert'}  # families whose tensor names have another prefix
 
 
 def family_of(name: str) -> str:
@@ -26,24 +24,24 @@ def family_of(name: str) -> str:
 
 @functools.cache
 def arrays_of(name: str) -> dict[str, np.ndarray]:
-    """'input/...', 'output/...' and 'plan/...' of a fixture."""
+    """Returns the arrays 'input/...', 'output/...' and 'plan/...' of an encoder's fixture."""
     return load_file(FIXTURES / name / ARRAYS)
 
 
 @functools.cache
 def text_to_text_arrays(name: str) -> dict[str, np.ndarray]:
-    """'input/...' and 'output/...' of an encoder-decoder's fixture."""
+    """Returns the arrays 'input/...' and 'output/...' of an encoder-decoder's fixture."""
     return load_file(TEXT_TO_TEXT / name / ARRAYS)
 
 
 @functools.cache
 def classes_of(name: str) -> dict[str, dict]:
-    """The ends of the names of the classes with heads, and their config.json files."""
+    """Returns a dict from the name endings of the classes with heads to the content of their config.json."""
     return json.loads((FIXTURES / name / 'classes.json').read_text())
 
 
 def tensors_of(name: str, ending: str) -> dict[str, np.ndarray]:
-    """The tensors of a class with a head under the names of a file that transformers writes."""
+    """Returns the tensors of a class with a head, under the names that transformers writes into files."""
     prefix = BASES.get(family_of(name), family_of(name))
     base = load_file(FIXTURES / name / 'model.safetensors')
     heads = load_file(FIXTURES / name / 'heads.safetensors')
@@ -52,7 +50,7 @@ def tensors_of(name: str, ending: str) -> dict[str, np.ndarray]:
 
 
 def with_head(name: str, ending: str, folder: Path) -> Path:
-    """Writes the folder of a class with a head."""
+    """Writes and returns a checkpoint folder of a class with a head."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors_of(name, ending), folder / 'model.safetensors')
     (folder / 'config.json').write_text(json.dumps(classes_of(name)[ending]))
@@ -60,7 +58,7 @@ def with_head(name: str, ending: str, folder: Path) -> Path:
 
 
 def copied(name: str, folder: Path) -> Path:
-    """Writes the folder of the bare model, for tests that change it."""
+    """Writes and returns a copy of a bare model's folder, for tests that change it."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in ('config.json', 'model.safetensors'):
         shutil.copyfile(FIXTURES / name / file, folder / file)
@@ -68,7 +66,7 @@ def copied(name: str, folder: Path) -> Path:
 
 
 def batch_of(name: str, multiple: int = 1) -> dict[str, Array]:
-    """The inputs of a fixture as a batch of ours, padded to a multiple of positions."""
+    """Returns a fixture's inputs as a batch of our models, padded to a multiple of `multiple` positions."""
     inputs = {own.removeprefix('input/'): value for own, value in arrays_of(name).items() if own.startswith('input/')}
     extra = -inputs['input_ids'].shape[1] % multiple
     padded = {own: jnp.asarray(np.pad(value, ((0, 0), (0, extra)))) for own, value in inputs.items()}

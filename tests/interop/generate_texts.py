@@ -1,4 +1,4 @@
-"""Runs where transformers is installed: what an exported encoder-decoder makes of texts there, with its own tokenizer.
+"""Generates texts with an exported encoder-decoder and its tokenizer; needs Python with transformers installed.
 
 python tests/interop/generate_texts.py FOLDER MOST TEXT ... ; by four beams and at most MOST tokens. The last line is a
 JSON object: the ids that the tokenizer gives each text, and the texts that `generate` makes of them, without special
@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 
 def main(folder: str, most: str, *texts: str) -> None:
-    """Prints the ids and the texts."""
+    """Prints the ids of the sources, and the generated texts."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     search = {'num_beams': 4, 'length_penalty': 1.0, 'early_stopping': 'never', 'do_sample': False}
     kept = {model.generation_config.eos_token_id, model.generation_config.forced_bos_token_id}

@@ -1,4 +1,4 @@
-"""Runs where transformers is installed: loads exported folders there and prints how far their outputs are off.
+"""Loads exported folders in transformers and prints the differences of outputs; needs transformers installed.
 
 python tests/interop/load_exports.py FOLDER ... ; each holds an exported checkpoint and, as `inputs_and_outputs` and
 `ending`, what transformers computed before. The last line is a JSON object: folder -> largest difference.
@@ -14,15 +14,15 @@ from safetensors.torch import load_file
 
 
 def difference(folder: Path) -> float:
-    """The largest difference of any output on positions that are no padding; raises where tensors do not fit."""
+    """Returns the largest difference of any output on non-padding positions; raises an error if tensors do not fit."""
     ending = (folder / 'ending').read_text()
     arrays = load_file(folder / 'inputs_and_outputs.safetensors')
     name = json.loads((folder / 'config.json').read_text())['architectures'][0]
     more = {}
-    if (folder / 'as_floats').exists():  # of integers what they stand for
+    if (folder / 'as_floats').exists():  # Loads integer codes as floats.
         more = {'quantization_config': transformers.CompressedTensorsConfig(dequantize=True)}
     model, found = getattr(transformers, name).from_pretrained(folder, output_loading_info=True, **more)
-    # Some of BigBird's classes have a pooler that they do not use.
+    # Some BigBird classes have a pooler that they do not use.
     missing = [own for own in found['missing_keys'] if 'pooler' not in own]
     if missing or found['mismatched_keys']:
         raise ValueError(f'{folder}: {found}')
@@ -51,7 +51,7 @@ def difference(folder: Path) -> float:
 
 
 def text_to_text_difference(model: torch.nn.Module, arrays: dict[str, torch.Tensor]) -> float:
-    """The largest difference of an encoder-decoder's vectors and logits; infinite where it generates other tokens."""
+    """Returns an encoder-decoder's largest difference in hidden states and logits; infinity if generated ids differ."""
     inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
     source = {own: arrays[f'source/{own}'].long() for own in ('input_ids', 'attention_mask')}
     with torch.no_grad():

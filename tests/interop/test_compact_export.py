@@ -1,4 +1,4 @@
-"""A small model's folder: out and back, in few bytes, for predictions, training and export."""
+"""Tests of compact folders: small files that reopen unchanged, for prediction, further training and export."""
 
 import functools
 import json
@@ -115,7 +115,7 @@ def test_tensors_of_another_model_are_one_line(tmp_path: Path):
 
 
 def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
-    """What its codes say is not what was made of them."""
+    """A changed model is exported as changed, and not with the codes of the folder that it was opened from."""
     save_compact(tmp_path / 'small', masked(drawn({})))
     opened = open_pretrained(tmp_path / 'small')
     for name, made in (('shrunk', shrink(opened)), ('longer', extend_positions(opened, length=30))):
@@ -126,7 +126,8 @@ def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
     save_compact(tmp_path / 'int8', quantize(opened, 'int8'))
     rounded = open_pretrained(tmp_path / 'int8')
     assert quantize(rounded, 'int8') is rounded
-    for pattern in ('no_such', 'kernel$', 'bias', 'norm'):  # of layers, not of their parameters
+    # Patterns name layers; these match only parameters or nothing.
+    for pattern in ('no_such', 'kernel$', 'bias', 'norm'):
         with pytest.raises(InputError, match=f"float_layers has '{re.escape(pattern)}'"):
             quantize(opened, 'int8', (pattern,))
     with pytest.raises(InputError, match=r'model.float_layers \. leaves no layer to round: name fewer layers$'):

@@ -1,4 +1,4 @@
-"""What a small model's folder says of itself."""
+"""Tests that a compact folder is recognised by its type, and that a missing key is named."""
 
 from pathlib import Path
 

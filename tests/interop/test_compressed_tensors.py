@@ -1,4 +1,4 @@
-"""8-bit models in the names of compressed-tensors: out, back as the same codes, and loaded by transformers."""
+"""Tests of 8-bit exports in the compressed-tensors format: codes reopen unchanged, and transformers loads them."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ DOWN = 'bert.encoder.layer.0.output.dense.weight'
 
 
 def logits_of_codes(pretrained: Pretrained) -> np.ndarray:
-    """Of the model that computes with stored codes."""
+    """Returns the logits of the model that computes with the stored codes."""
 
     def classifier(model: ModelConfig, rngs: nnx.Rngs) -> FineTuningModel:
         return FineTuningModel(model, HEAD, rngs=rngs)
@@ -89,7 +89,7 @@ def test_what_has_no_such_form_is_one_line(tmp_path: Path, made, message: str):
 
 
 def changed(folder: Path, tensors: dict | None = None, keys: dict | None = None) -> Pretrained:
-    """The model of an export of which some tensors and keys are others, or with None none."""
+    """Opens an export in which some tensors and config keys are replaced, or removed if their value is None."""
     save_pretrained(folder, quantize(drawn({}), 'int8'), compresses=True)
     for seal in folder.glob('*seal*'):
         seal.unlink()
@@ -132,7 +132,10 @@ def test_other_forms_are_one_line(tmp_path: Path, keys: dict, message: str):
 @pytest.mark.real
 @pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
 def test_transformers_loads_them_and_agrees(tmp_path: Path):
-    """As floats to rounding; with rounded inputs up to codes that fall elsewhere, which are coarse in narrow layers."""
+    """transformers agrees to rounding in floats, and less exactly with rounded inputs.
+
+    Some inputs round to another code, and codes are coarse in narrow layers.
+    """
     limits = {}
     for fields in ({'token_types': 2}, {'sharing': 'all', 'embedding_width': 8, 'token_types': 2}):
         made = quantize(drawn(fields), 'int8')

@@ -1,4 +1,4 @@
-"""Our configs as config.json: every file is read back as what it was made from; what cannot be said is refused."""
+"""Tests that our configs exported as config.json reopen as the same config, and that inexpressible ones are refused."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ CLASSES = [(name, ending) for name in NAMES for ending in ['', *classes_of(name)
 
 
 def parts_of(ending: str, name: str) -> frozenset[str]:
-    """The groups of parameters of a class."""
+    """Returns the names of the parameter groups of a class, such as 'pooler'."""
     parts = {'ForMaskedLM': {'masked_lm'}, 'ForNextSentencePrediction': {'pooler', 'pair'}}
     parts['ForPreTraining'] = {'detector'} if name.startswith('electra') else {'masked_lm', 'pooler', 'pair'}
     return ENCODER | parts.get(ending, set())
@@ -29,7 +29,7 @@ def test_every_class_is_read_written_and_read_again(name: str, ending: str):
     values = classes_of(name)[ending] if ending else read_config_json(FIXTURES / name)
     known = parse_config_json(values)
     family = known.family.model_type
-    for extra in ({}, values):  # alone, and with the rest of the file that it came from
+    for extra in ({}, values):  # with no other keys, and with the keys of the original file
         written = make_config_json(
             known.model, known.head, parts_of(ending, name), family=family, labels=known.labels, extra=extra
         )

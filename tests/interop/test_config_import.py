@@ -1,4 +1,4 @@
-"""config.json files as our configs: sizes, heads, labels and problems, and a line for what we do not follow."""
+"""Tests of imported config.json files: sizes, heads, labels, problems, and one line for unsupported settings."""
 
 import json
 import re

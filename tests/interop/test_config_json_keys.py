@@ -1,4 +1,4 @@
-"""The tables of config keys: every family has every size, and all fields exist."""
+"""Tests of the tables of config.json keys: every family sets every size, and all fields exist."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""config.json files of encoder-decoders as our config, back, and what of them is refused."""
+"""Tests of encoder-decoder config.json files: import, export, and refusal of unsupported settings."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Exported models are whole or absent, have checksums, and are compared with them when they are opened."""
+"""Tests that exports are complete or absent, and that their checksums are compared when they are opened."""
 
 import errno
 import random
@@ -42,7 +42,7 @@ def test_every_damage_is_found_before_anything_is_read(exported: Path, tmp_path:
         broken = tmp_path / str(seed)
         shutil.copytree(exported, broken)
         kind(broken, random.Random(seed))
-        if has_any_checksums(broken):  # without it, it is a folder like those of others
+        if has_any_checksums(broken):  # A folder without checksums is opened unchecked.
             with pytest.raises(
                 InputError, match=f'^{broken} is damaged: .*; delete the folder and export it again'
             ) as caught:

@@ -1,4 +1,4 @@
-"""Ids that targets begin and end with: from a checkpoint's files, and into them."""
+"""Tests of the ids that begin and end targets, as read from a checkpoint's files and written to them."""
 
 import re
 from pathlib import Path

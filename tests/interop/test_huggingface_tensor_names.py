@@ -1,4 +1,4 @@
-"""The tables of names: they are complete, and no two parameters share a name."""
+"""Tests that the tables of tensor names are complete and give no two parameters the same name."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_no_two_modules_share_a_name(family: HuggingFaceFamily):
 @pytest.mark.parametrize('family', FAMILIES.values(), ids=FAMILIES)
 def test_layers_are_numbered_and_inside_the_base_model(family: HuggingFaceFamily):
     for path, name in {**family.encoder, **family.decoder, **family.gated}.items():
-        # T5's classes with a head have no prefix; BART's have their biases of words outside the base model.
+        # T5 classes with a head have no name prefix. BART stores the bias over words outside the base model.
         assert name.startswith('.') == bool(family.prefix) or path == 'decoder/head'
         assert ('{layer}' in name) == path.startswith(LAYERS)
 

@@ -1,4 +1,4 @@
-"""How much inputs matter by a run's own rows: squared gradients of each row alone, squares of what enters a kernel."""
+"""Tests of input importance on a run's rows: squared gradients of each row, or squared inputs of each kernel."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from efficient_attention.objectives.objective import total_loss
 from efficient_attention.tasks.registry import make_task
 from tests.training.tiny_fine_tuning import tiny_config
 
-ROWS = 13  # a batch and a part of the next
+ROWS = 13  # a batch of 8 and a part of the next batch
 
 
 @pytest.fixture(scope='module')
@@ -33,7 +33,7 @@ def drawn(run: RunConfig) -> Pretrained:
 
 @pytest.fixture(scope='module')
 def rows(run: RunConfig) -> list[dict[str, np.ndarray]]:
-    """The first rows of the run, each alone."""
+    """Returns the first rows of the run, each as a batch of one row."""
     task = make_task(run)
     task.prepare_training()
     batches = task.training_batches(0, 2, 0, 1)
@@ -66,7 +66,7 @@ def test_squared_gradients_are_those_of_a_loop_over_rows(run: RunConfig, drawn: 
 
 
 def test_inputs_are_squared_at_the_tokens_that_matter(run: RunConfig, drawn: Pretrained, rows: list):
-    """Behind a norm the squares of a token are as many as it is wide; the head reads the first token of a row alone."""
+    """After a norm, a token's squared inputs sum to the width. The classifier reads only a row's first token."""
     found = input_importance(drawn, 'inputs', ROWS)['encoder']
     tokens = [int((row['segments'] > 0).sum()) for row in rows]
     attention = found['stack']['layers']['attention']

@@ -1,4 +1,4 @@
-"""Codes with their scales, arrays with many zeros as bits: what is stored says the same."""
+"""Tests that integer codes with scales, and arrays stored as bits of their non-zero entries, restore the parameters."""
 
 import numpy as np
 import pytest

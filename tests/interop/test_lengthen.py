@@ -1,4 +1,4 @@
-"""More positions and another attention: unchanged within the old length and the window, and tables that repeat."""
+"""Tests of more positions and other attention: short rows give unchanged outputs, and position tables repeat."""
 
 import dataclasses
 
@@ -38,14 +38,16 @@ def test_short_rows_in_a_wide_window_are_as_before(name: str):
     if name != 'bert_1':
         return
     is_global_BL = jnp.zeros(tokens_BL.shape, bool).at[:, 3].set(True)
-    assert_close(run(encoder, tokens_BL, is_global_BL), expected)  # copies of the ordinary projections
+    # Global projections start as copies of the ordinary ones.
+    assert_close(run(encoder, tokens_BL, is_global_BL), expected)
 
 
 def test_long_rows_are_read_and_far_tokens_change_nothing_outside_the_window():
     encoder = encoder_of(extend_positions(open_pretrained(FIXTURES / 'bert_1'), length=60, attention='window(4)'))
     tokens_BL = jnp.asarray(np.random.default_rng(0).integers(5, 61, (1, 60)))
     first, second = run(encoder, tokens_BL), run(encoder, tokens_BL.at[0, 50].set(7))
-    np.testing.assert_array_equal(first[:, :42], second[:, :42])  # two layers of four positions
+    # Two layers of windows reach 4 positions each, so 8 before 50.
+    np.testing.assert_array_equal(first[:, :42], second[:, :42])
     assert not np.array_equal(first[:, 42:], second[:, 42:]) and np.isfinite(first).all()
 
 
@@ -61,7 +63,7 @@ def test_copies_come_one_after_another_behind_the_unread_rows(offset: int):
 def test_global_projections_can_be_taken_away():
     pretrained = extend_positions(open_pretrained(FIXTURES / 'longformer_1'), global_tokens=0)
     assert 'global_projections' not in pretrained.params()['encoder']['stack']['layers']['attention']
-    encoder_of(pretrained)  # no name is missing or left over
+    encoder_of(pretrained)  # Building the module checks the parameter names.
 
 
 def test_what_cannot_be_lengthened_is_named():

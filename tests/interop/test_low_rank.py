@@ -1,4 +1,4 @@
-"""Kernels taken apart: all of their energy is the model as it was; the ranks that keep a share of it."""
+"""Tests of low-rank kernels: with all energy the outputs stay the same, and a share of energy sets the ranks."""
 
 import dataclasses
 from pathlib import Path
@@ -25,7 +25,7 @@ WIDE = {'width': 32, 'feed_forward_width': 128, 'vocab_size': 100}
 def test_all_ranks_are_the_original(tmp_path: Path):
     whole = drawn(WIDE | {'width': 16, 'feed_forward_width': 64})
     kernels = whole.params()['encoder']['stack']['layers']['feed_forward']
-    for name, rank in (('up', 4), ('down', 9)):  # of these ranks they are, so that nothing is lost
+    for name, rank in (('up', 4), ('down', 9)):  # The kernels get exactly these ranks, so no energy is lost.
         left, values, right = np.linalg.svd(kernels[name]['kernel'], full_matrices=False)
         kernels[name]['kernel'] = np.float32((left[..., :rank] * values[..., None, :rank]) @ right[..., :rank, :])
     params = whole.params() | {'encoder': whole.params()['encoder']}

@@ -1,4 +1,4 @@
-"""Factors and their products, whatever tree they stand in."""
+"""Tests of low-rank factors and their products in parameter trees of any shape."""
 
 import jax
 import numpy as np
@@ -21,4 +21,4 @@ def test_products_and_factors_are_inverse_where_the_rank_is_enough():
     assert jax.tree.map(np.shape, again) == jax.tree.map(np.shape, params)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5), multiply_factors(again), whole)
     norms = [np.linalg.norm(again['up'][side]['kernel']) for side in ('left', 'right')]
-    assert abs(norms[0] / norms[1] - 1) < 1e-5  # neither is larger than the other
+    assert abs(norms[0] / norms[1] - 1) < 1e-5  # Both factors have the same norm.

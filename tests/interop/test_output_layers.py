@@ -1,4 +1,4 @@
-"""Output layers of encoder-decoders: tied or apart, scaled or not, with a bias or none, and heads that are missing."""
+"""Tests of encoder-decoder output layers: tied or separate, scaled or not, with or without bias, and missing heads."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ MT5 = {'model_type': 'mt5', 'architectures': ['MT5ForConditionalGeneration'], 's
 
 
 def changed(name: str, folder: Path, edit=lambda own: own, **values: Any) -> Path:
-    """A fixture with other tensors and other keys of its config.json."""
+    """Writes and returns a fixture's folder with changed tensors and changed keys of its config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(edit(load_file(TEXT_TO_TEXT / name / 'model.safetensors')), folder / 'model.safetensors')
     shutil.copyfile(TEXT_TO_TEXT / name / 'generation_config.json', folder / 'generation_config.json')
@@ -45,7 +45,7 @@ def tied(own: dict) -> dict:
         ('t5_1', tied, (True, True)),
         ('t5_2', lambda own: own, (False, False)),
         ('t5_2', tied, (True, False)),
-        ('t5_2', without_head, (True, False)),  # transformers 5 leaves a tied head out
+        ('t5_2', without_head, (True, False)),  # transformers 5 does not store a tied head.
     ],
 )
 def test_heads_of_t5(name: str, edit, expected: tuple[bool, bool], tmp_path: Path):
@@ -74,7 +74,7 @@ def test_a_head_that_is_missing_is_named(tmp_path: Path):
         (lambda own: own, {'tie_word_embeddings': False, 'feed_forward_proj': 'left out'}, False),  # as released
         (lambda own: own, {}, False),
         (tied, {}, True),
-        (without_head, {}, True),  # as transformers 5 writes one with tied outputs, which it does not scale either
+        (without_head, {}, True),  # transformers 5 stores no tied head, and does not scale the outputs either.
     ],
 )
 def test_an_mt5_is_a_t5_whose_outputs_are_not_scaled(edit, keys: dict[str, Any], is_tied: bool, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Layers of their own sizes as layers of one size, and back."""
+"""Tests of layers with different sizes, padded to layers of equal size and back."""
 
 import dataclasses
 
@@ -17,12 +17,12 @@ from tests.tolerances import assert_close
 
 
 def encoder_of(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
-    """The graph of an encoder, and the shapes of its parameters."""
+    """Returns the graph of an encoder and the shapes of its parameters."""
     return nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))
 
 
 def params_of(config: ModelConfig) -> dict:
-    """Drawn around 1 where they scale a norm, around 0 elsewhere."""
+    """Returns random parameters of an encoder: norm scales around 1, all others around 0."""
     rng = np.random.default_rng(0)
 
     def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:

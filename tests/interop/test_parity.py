@@ -1,4 +1,4 @@
-"""Hidden states and head outputs of every family against those that transformers computed, to 1e-4."""
+"""Tests that hidden states and head outputs of every family equal stored ones of transformers to 1e-4."""
 
 import dataclasses
 import functools
@@ -23,22 +23,22 @@ from tests.interop.folders import FIXTURES, NAMES, arrays_of, batch_of, classes_
 TOLERANCE = 1e-4
 CASES = [(name, ending) for name in NAMES for ending in classes_of(name)]
 BLOCKS = {'big_bird_1': 4, 'big_bird_2': 2}
-MASKED_QUESTION = -1e5  # transformers takes 1e6 from BigBird's logits on the question
+MASKED_QUESTION = -1e5  # transformers subtracts 1e6 from BigBird's logits on the question.
 
 
 def module(make, params: dict) -> nnx.Module:
-    """A module with these parameters; raises where their names differ."""
+    """Returns a module with these parameters; fails if the names of the parameters differ."""
     graph, state = nnx.split(nnx.eval_shape(make))
     assert jax.tree.structure(nnx.to_pure_dict(state)) == jax.tree.structure(params)
     return nnx.merge(graph, params)
 
 
 def planned(name: str) -> str:
-    """The text form of BigBird's attention with the random blocks that the reference drew, layer by layer."""
+    """Returns BigBird's attention as text, layer by layer, with the random blocks that transformers drew."""
     block, arrays, layers = BLOCKS[name], arrays_of(name), []
     for layer in range(2):
         heads = []
-        for plan in arrays[f'plan/{layer}']:  # from the second block of queries on
+        for plan in arrays[f'plan/{layer}']:  # The plan starts at the second block of queries.
             pairs = [f'{row + 1}, {key}' for row, keys in enumerate(plan) for key in keys]
             heads.append(f'listed_tiles({block}, {", ".join(pairs)})')
         whole = f'block({block}, 1, 1) | global_tokens({block}, {block})'
@@ -55,7 +55,7 @@ def opened(name: str, folder: Path) -> Pretrained:
 
 @pytest.fixture(scope='module')
 def computed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """From a fixture's name to 'hidden', vectors at the positions that transformers gave, and to each head's outputs.
+    """Returns a function from a fixture's name to its hidden states ('hidden') and to the outputs of each head.
 
     One program computes them; every class with a head has the encoder of the folder as transformers wrote it.
     """
@@ -86,7 +86,7 @@ def run(encoder: Encoder, batch: dict[str, jax.Array]) -> jax.Array:
 
 
 def assert_equal(name: str, ours, theirs: np.ndarray) -> None:
-    """On rows, and where there are positions, on those that are no padding."""
+    """Asserts that outputs are equal, ignoring padding positions and logits that BigBird masks."""
     ours = np.asarray(ours)
     assert ours.shape == theirs.shape
     is_compared = theirs > MASKED_QUESTION
@@ -102,7 +102,7 @@ def assert_equal(name: str, ours, theirs: np.ndarray) -> None:
 def test_hidden_states(computed: Callable, name: str):
     theirs = arrays_of(name)['output/hidden']
     assert_equal(name, computed(name)['hidden'], theirs)
-    assert theirs.std() > 0.3  # random parameters did not make it constant
+    assert theirs.std() > 0.3  # Random parameters must not give constant outputs.
 
 
 @pytest.mark.parametrize(('name', 'ending'), CASES)
@@ -116,7 +116,7 @@ def test_outputs_of_heads(computed: Callable, name: str, ending: str):
 
 
 def heads_outputs(pretrained: Pretrained, params: dict, encoder: Encoder, x_BLD: jax.Array) -> dict[str, jax.Array]:
-    """What all heads of the checkpoint say, under the names of transformers."""
+    """Returns the outputs of all heads of a checkpoint, under the names of transformers."""
     model, head = pretrained.model, pretrained.head
     outputs = {}
     pooled_BD = x_BLD[:, 0]

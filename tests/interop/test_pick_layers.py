@@ -1,4 +1,4 @@
-"""A checkpoint with some of its layers."""
+"""Tests that a checkpoint reduced to some of its layers keeps their parameters."""
 
 import dataclasses
 from typing import Any

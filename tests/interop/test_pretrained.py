@@ -1,4 +1,4 @@
-"""Checkpoints opened and saved: the same to the bit, loaded by transformers, and a real one."""
+"""Tests that saved checkpoints reopen bit for bit and load in transformers, and tests of a real checkpoint."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ SENTENCES = [
     'Is it raining in Zürich today?',
     'A man plays the guitar on stage, and the crowd sings along with every word of it.',
 ]
-# Of each sentence by transformers 5.23: hidden states [0, 0], [1, 100], [n // 2, 200], [n - 1, 383], mean, deviation.
+# Hidden states of each sentence by transformers 5.23: [0, 0], [1, 100], [n // 2, 200], [n - 1, 383], mean, deviation.
 MINILM_STATES = [
     (12, [0.08923, 0.06866, -0.10675, 0.05891, 0.00244, 0.41072]),
     (9, [-0.10266, -0.34313, 0.02072, 0.40013, -0.00088, 0.49061]),
@@ -61,7 +61,7 @@ def equal(first: dict, second: dict) -> bool:
 
 
 def random_pretrained(head: HeadConfig, **fields) -> Pretrained:
-    """A model in memory with random parameters."""
+    """Returns a checkpoint in memory with random parameters."""
     model = ModelConfig(width=16, heads=2, vocab_size=7, max_length=12, **fields)
     rng = np.random.default_rng(0)
     shapes = parameter_shapes(model, CheckpointHeads(head))
@@ -121,7 +121,7 @@ def test_an_encoder_decoder_is_the_same_to_the_bit(name: str, tmp_path: Path):
 
 
 def random_encoder_decoder(vocab_size: int) -> Pretrained:
-    """A small T5 in memory."""
+    """Returns a small T5 checkpoint in memory."""
     sizes = {'width': 16, 'heads': 2, 'head_width': 8, 'feed_forward_width': 8, 'layers': 1, 'decoder_layers': 1}
     model = ModelConfig(**t5_fields('small') | sizes | {'vocab_size': vocab_size})
     shapes = parameter_shapes(model, CheckpointHeads(has_decoder=True))
@@ -150,7 +150,7 @@ def test_an_encoder_decoder_goes_out_with_the_ids_of_its_tokenizer(tmp_path: Pat
 
 
 def run_as(name: str, begin: str, start: str) -> Pretrained:
-    """A fixture as a run with these `pairs` would give it, whose tokenizer has [CLS] and [SEP] and no <s>."""
+    """Returns a fixture as if a run had trained it with these `pairs`; its tokenizer has [CLS] and [SEP] but no <s>."""
     fields = {'pairs.begin': begin, 'pairs.start': start}
     pretrained = dataclasses.replace(open_pretrained(TEXT_TO_TEXT / name), family='', extra={}, generation={})
     return dataclasses.replace(pretrained, run=config_of(**fields), pairs={'begin': begin, 'start': start})
@@ -159,7 +159,7 @@ def run_as(name: str, begin: str, start: str) -> Pretrained:
 @pytest.mark.parametrize('name', ['bart_1', 'pegasus_1', 't5_1'])
 @pytest.mark.parametrize(('begin', 'start'), [('', ''), ('[CLS]', '[SEP]')])
 def test_an_export_carries_what_its_texts_begin_with(name: str, begin: str, start: str, tmp_path: Path):
-    """Whatever its family's released models begin with."""
+    """An export keeps the run's begin and start symbols, whatever released models of the family use."""
     tokenizer = lone(tmp_path / 'tokenizer.json')
     save_pretrained(tmp_path / 'out', run_as(name, begin, start), tokenizer=tokenizer)
     save_pretrained(tmp_path / 'again', open_pretrained(tmp_path / 'out'))
@@ -174,7 +174,7 @@ def test_an_export_carries_what_its_texts_begin_with(name: str, begin: str, star
         config.train.start_from, config.data.length, config.pairs.target_length = str(folder), 24, 24
         pairs = fill_config(config.to_dict()).config.pairs
         assert (pairs.begin, pairs.start) == (begin, start)
-        # What transformers reads of it.
+        # transformers reads these two keys.
         assert pretrained.generation.get('forced_bos_token_id', -1) == begins
         assert pretrained.generation['decoder_start_token_id'] == starts
 
@@ -244,14 +244,14 @@ def test_positions_that_transformers_would_count_from_elsewhere_are_refused(tmp_
         save_pretrained(tmp_path / 'out', pretrained, tokenizer=lone(tmp_path / 'tokenizer.json'))
 
 
-# ---- against transformers, where it is installed ----
+# ---- Tests against transformers, if it is installed ----
 
 
 @pytest.mark.real
 @pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
 def test_exports_are_loaded_by_transformers_and_agree(tmp_path: Path):
     cases = [(name, ending) for name in NAMES for ending in ['Model', *classes_of(name)]]
-    # BigBird's blocks at evaluation are not those of its training, on which the fixtures were made.
+    # At evaluation, transformers gives BigBird other random blocks than in training, where the fixtures were made.
     cases = [(name, ending) for name, ending in cases if name not in ('big_bird_1', 'big_bird_2')]
     folders = []
     for name, ending in cases:
@@ -292,15 +292,15 @@ def test_exported_encoder_decoders_are_loaded_by_transformers_and_agree(has_extr
 
 
 @pytest.mark.real
-@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
 @pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
 @pytest.mark.parametrize('fields', [{}, {'pairs.begin': '[CLS]', 'pairs.start': '[SEP]'}], ids=['plain', 'begin'])
 def test_an_exported_run_gives_the_same_texts_in_transformers(fields: dict[str, str], tmp_path: Path):
-    """With the tokenizer that it trained: the ids of sources, and what four beams make of them."""
+    """With the exported tokenizer, transformers finds the same source ids and, with four beams, the same texts."""
     train_run(config_of(**fields, **{'train.steps': 2, 'pairs.held_out': ''}), tmp_path / 'run')
     run, texts = open_pretrained(tmp_path / 'run'), ['3 1 4 1', '2 7', '9 8 5 6 0', '4 4 2']
     decoding = DecodingOptions(penalty='length', alpha=1.0, max_tokens=8)
-    for seed in range(20):  # until texts differ, as if it had learned for long
+    for seed in range(20):  # Random parameters stand for a long training: texts must differ.
         folder, params = tmp_path / f'out_{seed}', random_like(run.params(), seed)
         save_pretrained(folder, dataclasses.replace(run, params=lambda params=params: params))
         translator = open_translator(folder, decoding=decoding)
@@ -319,12 +319,12 @@ def test_an_exported_run_gives_the_same_texts_in_transformers(fields: dict[str, 
 
 
 def random_like(params: dict, seed: int) -> dict:
-    """The parameters with other matrices."""
+    """Returns the parameters with random matrices; vectors stay."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: rng.normal(0.0, 0.7, x.shape).astype(x.dtype) if x.ndim > 1 else x, params)
 
 
-# ---- a real checkpoint ----
+# ---- Tests of a real checkpoint ----
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""Files of tensors: every float type, shards, and one line for what is damaged, missing or a pickle."""
+"""Tests of tensor files: every float type, shards, and one line for damaged or missing files and for pickles."""
 
 import json
 import pickle
@@ -47,7 +47,7 @@ def test_a_single_file_counts_more_than_shards_beside_it(tmp_path: Path, caplog:
 
 
 def test_what_is_written_is_read_and_says_what_made_it(tmp_path: Path):
-    write_tensors(tmp_path, {'a': NUMBERS.T})  # not contiguous
+    write_tensors(tmp_path, {'a': NUMBERS.T})  # A transposed array is not contiguous.
     np.testing.assert_array_equal(load_file(tmp_path / 'model.safetensors')['a'], NUMBERS.T)
     assert b'"format":"pt"' in (tmp_path / 'model.safetensors').read_bytes()[:200]
 

@@ -1,4 +1,4 @@
-"""A checkpoint whose ids stand for other pieces than the run's is refused."""
+"""Tests that a checkpoint is refused if its ids belong to other pieces than the run's ids."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ FOLDER = Path('somewhere')
 
 
 def test_ids_that_stand_for_other_pieces_are_refused(tmp_path: Path):
-    """Rows of the table would go to other tokens, and the sizes fit all the same."""
+    """If ids differ, the token table would give rows to the wrong tokens without any error of sizes."""
     file = tmp_path / 'vocab.txt'
     pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
     file.write_text('\n'.join(pieces) + '\n', encoding='utf-8')

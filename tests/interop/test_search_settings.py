@@ -1,4 +1,4 @@
-"""Settings of a search in a checkpoint's files: our options, what is not served, and the tokens of `generate`."""
+"""Tests of search settings in a checkpoint's files: our options, unsupported settings, and the tokens of `generate`."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,9 @@ from efficient_attention.interop.pretrained import open_pretrained
 from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_text_to_text_parity import module
 
-# Of scripts/make_fixtures/search_cases.py.
+# scripts/make_fixtures/search_cases.py wrote these searches.
 SEARCHES = json.loads(Path(__file__).with_name('searches.json').read_text(encoding='utf-8'))
-# Those whose programs are compiled in the quick tests: `early_stopping` with two ends, no beams, a penalty in beams.
+# Searches of the quick tests: `early_stopping` with two end symbols, a single beam, and a penalty with beams.
 QUICK = (11, 12, 34)
 BEAM_DEFAULTS = {'length_penalty': 1.0, 'early_stopping': False}
 
@@ -34,12 +34,13 @@ def test_tokens_of_generate_by_the_settings_of_a_file(one: dict[str, Any]):
     stated = open_pretrained(TEXT_TO_TEXT / one['model']).generation
     known = {'pad': stated['pad_token_id'], 'start': stated['decoder_start_token_id'], 'end': stated['eos_token_id']}
     ids = TextToTextSpecialIds('file', 61, **known, unknown=None, mask=None, sentinels=())
-    # Where a file does not state them, the defaults of transformers count.
+    # Settings equal to transformers' defaults are left out of the file.
     given = {key: value for key, value in one['settings'].items() if BEAM_DEFAULTS.get(key, ()) != value}
     generation = stated | given
     options, unserved = search_settings(generation, {})
     search = DecodingOptions(**options).search_settings(ids.end, forced_tokens(ids, {}, generation))
-    batching = SourceBatching(rows=8, lengths=(13,), ratio=0.0, extra=search.max_tokens)  # sources of several lengths
+    # Sources of several lengths share a batch.
+    batching = SourceBatching(rows=8, lengths=(13,), ratio=0.0, extra=search.max_tokens)
     transducer = Seq2SeqGenerator(*nnx.split(module(one['model'])), search, prompt=[ids.start], batching=batching)
     assert not unserved
     assert [best[0].ids.tolist() for best in transducer(one['sources'])] == one['tokens']
@@ -57,7 +58,7 @@ def test_the_stored_searches_have_every_setting_by_one_beam_and_by_several():
 def test_settings_are_our_options():
     released = {'num_beams': 4, 'length_penalty': 2.0, 'max_length': 142, 'min_length': 56, 'early_stopping': True}
     released |= {'no_repeat_ngram_size': 3, 'forced_bos_token_id': 0, 'eos_token_id': 2, 'transformers_version': '4.27'}
-    lengths = {'max_tokens': 141, 'extra': 141, 'min_tokens': 55}  # the start symbol is not counted
+    lengths = {'max_tokens': 141, 'extra': 141, 'min_tokens': 55}  # Our lengths do not count the start symbol.
     expected = {'beams': 4, 'alpha': 2.0, 'penalty': 'length', 'no_repeat_ngram_size': 3, 'stop': 'first', **lengths}
     assert search_settings(released, {'num_beams': 9}) == (expected, {})
     older = {'beams': 9, 'penalty': 'length', 'alpha': 1.0, 'stop': 'early'}
@@ -65,11 +66,11 @@ def test_settings_are_our_options():
     new = {'max_new_tokens': 7, 'max_length': 50, 'min_new_tokens': 3, 'min_length': 3}
     assert search_settings(new, {}).options == {'max_tokens': 7, 'extra': 7, 'min_tokens': 3}
     assert search_settings({'max_length': 20}, {}).options == {'max_tokens': 19, 'extra': 19}
-    assert search_settings({}, {'max_length': 20}).options == {}  # in every config.json of older models
+    assert search_settings({}, {'max_length': 20}).options == {}  # Every older config.json has this key.
 
 
 def test_draws_are_those_of_transformers():
-    """With `do_sample` it draws among 50 tokens, where nothing else is said; without it the others change nothing."""
+    """With `do_sample`, `top_k` is 50 by default, as in transformers; without it, sampling settings have no effect."""
     drawn = {'do_sample': True, 'temperature': 0.7, 'top_p': 0.9}
     assert search_settings(drawn, {}) == ({'do_sample': True, 'top_k': 50, 'temperature': 0.7, 'top_p': 0.9}, {})
     assert search_settings(drawn | {'do_sample': False, 'min_p': 0.1}, {}) == ({}, {})

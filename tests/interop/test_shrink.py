@@ -1,4 +1,4 @@
-"""A shrunk model computes what the masked one does, and goes out and comes back."""
+"""Tests that a shrunk model computes the masked model's outputs, and that its export reopens unchanged."""
 
 import functools
 import re
@@ -35,18 +35,18 @@ BATCH = {
     'segments': np.array([[1] * 10, [1] * 6 + [0] * 4], np.int32),
     'token_types': np.zeros((2, 10), np.int32),
 }
-# Of each layer: the heads without values, those without output, the units without input, those without output.
+# For each layer: heads without values, heads without output, units without input, and units without output.
 MASKED = [((0,), (2,), (1, 5, 6), (2, 3)), ((0, 1), (2, 3), range(24), ()), ((), (), (), (7,))]
 
 
 @functools.cache
 def classifier_of(model: ModelConfig) -> tuple[nnx.GraphDef, Any]:
-    """The graph of a classifier, and the shapes of its parameters."""
+    """Returns the graph of a classifier and the shapes of its parameters."""
     return nnx.split(nnx.eval_shape(lambda: FineTuningModel(model, HEAD, rngs=nnx.Rngs(0))))
 
 
 def drawn(fields: dict[str, Any]) -> Pretrained:
-    """A classifier with drawn parameters: around 1 those that scale a norm, around 0 all others, biases too."""
+    """Returns a classifier with random parameters: norm scales around 1, all others (biases too) around 0."""
     model, rng = ModelConfig(**SIZES | fields), np.random.default_rng(0)
 
     def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -59,7 +59,7 @@ def drawn(fields: dict[str, Any]) -> Pretrained:
 
 
 def masked(pretrained: Pretrained) -> Pretrained:
-    """The same with `MASKED` heads and units, of a shared layer those of the first."""
+    """Returns a copy with the heads and units of `MASKED` set to zero; a shared layer uses the first entry."""
     params = jax.tree.map(np.copy, pretrained.params())
     layers, width = params['encoder']['stack']['layers'], pretrained.model.head_width
     for number, (no_value, no_output, no_input, unread) in enumerate(MASKED):
@@ -82,7 +82,7 @@ def masked(pretrained: Pretrained) -> Pretrained:
 
 @functools.partial(jax.jit, static_argnums=0)
 def logits_of(graph: nnx.GraphDef, params: Any) -> jax.Array:
-    """The logits of `BATCH`."""
+    """Returns the logits of `BATCH`."""
     return nnx.merge(graph, params).outputs(BATCH)['logits']
 
 
@@ -100,7 +100,7 @@ def logits(pretrained: Pretrained) -> np.ndarray:
             {'attention': 'favor(32)', 'attention_dropout_rate': 0.0},
             (3, 2, 4),
             (19, 0, 23),
-        ),  # weights that need not sum to 1: no constant values
+        ),  # attention weights need not sum to 1
         ({'sharing': 'all', 'embedding_width': 8}, (2,), (19,)),
         ({'activation': 'relu', 'head_width': 8, 'norm_kind': 'rms'}, (2, 0, 4), (19, 0, 23)),
     ],
@@ -128,7 +128,7 @@ def test_it_goes_out_padded_and_comes_back_small(tmp_path: Path, fields: dict[st
 @pytest.mark.real
 @pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
 def test_masked_shrunk_and_low_rank_models_agree_in_transformers(tmp_path: Path):
-    """What is gone stands there as zeros, and factors multiplied."""
+    """Masked, shrunk and low-rank models are exported in full size: zeros where parts are gone, factors multiplied."""
     whole = masked(drawn({'token_types': 2, 'vocab_size': 60}))
     made = {'masked': whole, 'shrunk': shrink(whole)}
     made['low_rank'] = low_rank(drawn({'token_types': 2, 'vocab_size': 60}), ranks=('up=4', 'token=8'))
@@ -144,7 +144,7 @@ def test_masked_shrunk_and_low_rank_models_agree_in_transformers(tmp_path: Path)
 
 
 def test_what_every_layer_keeps_is_no_number_of_its_own():
-    """So that units go from layers whose heads have patterns of their own, as BigBird's."""
+    """If all layers keep all heads, `layer_heads` stays empty, so that layers with per-head patterns can lose units."""
     whole = drawn({'attention': 'bigbird(2, 1)'})
     layers = whole.params()['encoder']['stack']['layers']
     layers['feed_forward']['down']['kernel'] = np.copy(layers['feed_forward']['down']['kernel'])

@@ -1,4 +1,4 @@
-"""Tensors and parameters: names of both releases, round trips to the bit, and lists of what does not fit."""
+"""Tests of tensor conversion: names of old and new releases, exact round trips, and lists of misfits."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ QUERY = 'encoder.layer.1.attention.self.query.weight'
 
 
 def change(folder: Path, edit) -> Path:
-    """Rewrites a folder's tensors."""
+    """Rewrites a folder's tensors with `edit`, and returns the folder."""
     tensors = load_file(folder / 'model.safetensors')
     save_file(edit(tensors), folder / 'model.safetensors')
     return folder
@@ -69,7 +69,7 @@ def test_an_untied_copy_is_refused(tmp_path: Path):
         params_of(folder)
 
 
-HEADS = {  # what a file may hold in place of the token table
+HEADS = {  # tensors that a file may hold instead of the token table
     'bert_1': 'cls.predictions.decoder.weight',
     'big_bird_1': 'cls.predictions.decoder.weight',
     'albert_1': 'predictions.decoder.weight',
@@ -82,7 +82,7 @@ HEADS = {  # what a file may hold in place of the token table
 
 @pytest.mark.parametrize('name', HEADS)
 def test_a_tied_table_is_read_by_whichever_name_it_has(name: str, tmp_path: Path):
-    """`safetensors.torch.save_model` keeps the first name in the order of letters."""
+    """Of a tied table, `safetensors.torch.save_model` keeps only the alphabetically first name."""
     folder = with_head(name, 'ForMaskedLM', tmp_path)
     before = params_of(folder)
 
@@ -93,7 +93,7 @@ def test_a_tied_table_is_read_by_whichever_name_it_has(name: str, tmp_path: Path
     after = params_of(change(folder, renamed))
     assert jax.tree.all(jax.tree.map(np.array_equal, before, after))
     values = json.loads((folder / 'config.json').read_text())
-    base = values['architectures'][0].removesuffix('ForMaskedLM') + 'Model'  # whose outputs nobody reads
+    base = values['architectures'][0].removesuffix('ForMaskedLM') + 'Model'  # This class has no outputs over words.
     values |= {'tie_word_embeddings': False, 'architectures': [base]}
     (folder / 'config.json').write_text(json.dumps(values))
     with pytest.raises(
@@ -119,7 +119,7 @@ def test_a_shared_table_is_read_by_whichever_name_it_has(name: str, kept: str, t
 
     change(tmp_path / 'in', renamed)
     after = open_pretrained(tmp_path / 'in')
-    if (name, kept) == ('t5_2', 'lm_head.weight'):  # its own head is there; the table is not
+    if (name, kept) == ('t5_2', 'lm_head.weight'):  # This file has a separate head and no table.
         assert after.model.tied_output
         return
     assert after.model == before.model

@@ -1,4 +1,4 @@
-"""Every encoder-decoder against transformers: vectors, logits and weights to 5e-5, and each token of `generate`."""
+"""Tests that encoder-decoders match transformers: states, logits and weights to 5e-5, and all tokens of `generate`."""
 
 import dataclasses
 import shutil
@@ -27,7 +27,7 @@ TOLERANCE = 5e-5
 
 
 def module(name: str, dtype: str = 'float32') -> EncoderDecoder:
-    """The model of a fixture; raises where the names of its parameters differ."""
+    """Returns the model of a fixture; fails if the names of its parameters differ."""
     pretrained = open_pretrained(TEXT_TO_TEXT / name)
     params = jax.tree.map(lambda param: param.astype(dtype), pretrained.params())
     config = dataclasses.replace(pretrained.model, dtype=dtype)
@@ -38,7 +38,7 @@ def module(name: str, dtype: str = 'float32') -> EncoderDecoder:
 
 @nnx.jit
 def outputs(model: EncoderDecoder, batch: dict[str, jax.Array]) -> dict[str, Any]:
-    """The encoder's vectors, the logits, and the weights [N, B, H, L, M] of the cross-attentions."""
+    """Returns the encoder's hidden states, the logits, and the cross-attention weights [N, B, H, L, M]."""
     source_segments_BM, segments_BL = batch['attention_mask'], batch['decoder_attention_mask']
     other = model.encode(batch['input_ids'], source_segments_BM)
     hidden_BLD, taps = model.decoder.with_layer_activations(batch['decoder_input_ids'], segments_BL, other=other)
@@ -51,13 +51,13 @@ def outputs(model: EncoderDecoder, batch: dict[str, jax.Array]) -> dict[str, Any
     return {'encoder': other.states_BMD, 'logits': model.logits(hidden_BLD), 'cross': jnp.stack(weights)}
 
 
-@pytest.mark.lenient_promotion  # float32 inside of Flax's norms
+@pytest.mark.lenient_promotion  # Flax's norms compute in float32.
 @pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
 def test_vectors_logits_and_cross_weights(name: str, monkeypatch: pytest.MonkeyPatch):
     arrays = text_to_text_arrays(name)
     batch = {own.removeprefix('input/'): jnp.asarray(arrays[own]) for own in arrays if own.startswith('input/')}
     rough = jax.tree.map(np.asarray, outputs(module(name), batch))
-    # These models multiply a rounding of float32 so much that on some processors it passes any useful tolerance.
+    # These models amplify float32 rounding so much that, on some processors, it exceeds any useful tolerance.
     monkeypatch.setattr(layer, 'DTYPES', ('float32', 'float64'))
     with jax.enable_x64(True):
         ours = jax.tree.map(np.asarray, outputs(module(name, 'float64'), batch))
@@ -74,25 +74,26 @@ def test_vectors_logits_and_cross_weights(name: str, monkeypatch: pytest.MonkeyP
     ]
     for one, other in pairs:
         np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=TOLERANCE)
-        assert other.std() > 0.02  # random parameters did not make it constant
+        assert other.std() > 0.02  # Random parameters must not give constant outputs.
 
 
-# Of `generate` in scripts/make_fixtures/encoder_decoders.py.
+# scripts/make_fixtures/encoder_decoders.py ran `generate` with these settings.
 SEARCHES = {'greedy': {'beams': 1}, 'beam': {'beams': 4}}
-GREEDY = ('t5_1', 'bart_2', 'marian_1')  # of the others it is slow, and says little beside four beams
-AS_TEXTS = ('t5_1', 'bart_1', 'bart_2')  # whose four beams are compared token by token where texts are
+GREEDY = ('t5_1', 'bart_2', 'marian_1')  # Greedy search of the other models is slow and adds little to four beams.
+# The test of texts already compares the four beams of these models token by token.
+AS_TEXTS = ('t5_1', 'bart_1', 'bart_2')
 NEW_TOKENS = 12
 
 
 def generated(name: str, kind: str) -> list[list[int]]:
-    """What `generate` made of each source, without the start symbol, the end and padding."""
+    """Returns the tokens that `generate` made of each source, without start symbol, end symbol and padding."""
     end = open_pretrained(TEXT_TO_TEXT / name).generation['eos_token_id']
     rows = [row[1:] for row in text_to_text_arrays(name)[f'output/{kind}'].tolist()]
     return [row[: row.index(end)] if end in row else row for row in rows]
 
 
 def sources_of(name: str) -> list[np.ndarray]:
-    """The sources of `generate`, without padding."""
+    """Returns the sources of `generate`, without padding."""
     arrays = text_to_text_arrays(name)
     return [
         row[mask == 1] for row, mask in zip(arrays['source/input_ids'], arrays['source/attention_mask'], strict=True)
@@ -101,7 +102,7 @@ def sources_of(name: str) -> list[np.ndarray]:
 
 @pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
 def test_the_stored_texts_tell_searches_apart(name: str):
-    """A search that ignores its source, its beams or the end finds others."""
+    """The stored texts detect a wrong search: one that ignores sources, beams or end symbols finds other texts."""
     greedy, beam = generated(name, 'greedy'), generated(name, 'beam')
     for texts in (greedy, beam):
         assert len(set(map(tuple, texts))) == len(texts) == 4 and all(len(set(text)) > 1 for text in texts)
@@ -112,7 +113,7 @@ def test_the_stored_texts_tell_searches_apart(name: str):
 
 
 def search_of(name: str, kind: str) -> SearchSettings:
-    """The search of `generate`, with the tokens that generation_config.json forces."""
+    """Returns the settings of `generate`'s search, with the tokens that generation_config.json forces."""
     generation = open_pretrained(TEXT_TO_TEXT / name).generation
     forced = {'first': generation.get('forced_bos_token_id', -1), 'forces_end': 'forced_eos_token_id' in generation}
     fields = {'max_tokens': NEW_TOKENS, 'end': generation['eos_token_id']}
@@ -137,14 +138,14 @@ def test_tokens_of_generate(name: str, kind: str):
     assert found == generated(name, kind)
 
 
-# ---- texts, through what users call ----
+# ---- Tests of texts, through the functions that users call ----
 
 T5_PIECES = {0: '<pad>', 1: '</s>', 2: '<unk>', 59: '<extra_id_1>', 60: '<extra_id_0>'}
 PIECES = {'t5': T5_PIECES, 'bart': {0: '<s>', 1: '<pad>', 2: '</s>', 3: '<unk>'}}
 
 
 def with_tokenizer(name: str, folder: Path) -> list[str]:
-    """Copies a fixture and writes a tokenizer.json whose words are numbers; returns the pieces."""
+    """Copies a fixture, writes a tokenizer.json whose words are numbers, and returns its pieces."""
     shutil.copytree(TEXT_TO_TEXT / name, folder)
     special = PIECES[family_of(name)]
     pieces = [special.get(id, str(id)) for id in range(61)]
@@ -157,7 +158,10 @@ def with_tokenizer(name: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize('name', AS_TEXTS)
 def test_texts_of_a_folder_are_those_of_generate(name: str, tmp_path: Path):
-    """Of bart_1 two tokens are forced; bart_2 has one in config.json alone, which transformers does not read either."""
+    """The texts of a folder equal those of `generate`.
+
+    For bart_1 two tokens are forced. bart_2 has a forced token only in config.json, which transformers ignores too.
+    """
     pieces = with_tokenizer(name, tmp_path / name)
     texts = [' '.join(pieces[id] for id in ids if id > 3) for ids in sources_of(name)]
     fields = {'penalty': 'length', 'alpha': 1.0, 'max_tokens': NEW_TOKENS, 'ratio': 0.0, 'extra': NEW_TOKENS}
@@ -166,7 +170,7 @@ def test_texts_of_a_folder_are_those_of_generate(name: str, tmp_path: Path):
     assert [best[0].pieces for best in made] == [tuple(pieces[id] for id in ids) for ids in theirs]
     expected = [' '.join(pieces[id] for id in ids if id > 3) for ids in theirs]
     assert [best[0].text for best in made] == expected
-    if name == 't5_1':  # the same from Python; its sentinels are written
+    if name == 't5_1':  # A pipeline gives the same texts, sentinels included.
         assert any('<extra_id_' in text for text in expected)
         use = pipeline('text2text-generation', tmp_path / name, **fields, batch_size=4)
         assert [one['text'] for one in use(texts)] == expected

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder: which file it is, and that it travels whole."""
+"""Tests of a folder's tokenizer: which file is read, and that all its files are copied to an export."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
 
 
 def lone(path: Path) -> Path:
-    """A tokenizer.json with nothing beside it."""
+    """Writes a tokenizer.json without other files of a tokenizer; returns its path."""
     wordpiece_tokenizer({piece: number for number, piece in enumerate(PIECES)}, lowercase=True).save(str(path))
     return path
 
@@ -75,7 +75,7 @@ def test_bigbirds_pieces_are_cased_unless_the_settings_say_otherwise(tmp_path: P
         assert encoder.encode([text])[0].ids == library.encode(expected)
         (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
     (tmp_path / 'tokenizer_config.json').unlink()
-    (tmp_path / 'vocab.txt').touch()  # BERT's tokenizer for BigBird's model
+    (tmp_path / 'vocab.txt').touch()  # A vocab.txt means BERT's tokenizer, here for a BigBird model.
     assert is_lowercase(tmp_path, 'big_bird')
 
 
@@ -98,7 +98,7 @@ def test_tokens_that_an_author_added_travel(tmp_path: Path):
     copy_tokenizer(tokenizer_file(source), target, 16)
     for path in (target / 'tokenizer.json', target / 'vocab.json'):
         assert load_tokenizer(path, lowercase=False).encode('a<hl>').tokens == ['<s>', 'a', '<hl>', '</s>']
-        assert padding_id(path) == 1  # RoBERTa's own, whatever was added
+        assert padding_id(path) == 1  # RoBERTa's own padding id stays, despite the added [PAD].
     assert Tokenizer.from_file(str(target / 'tokenizer.json')).encode('a<hl>').ids == [0, 4, len(BYTES) + 1, 2]
     (target / 'added_tokens.json').unlink()
     assert special_names(target / 'tokenizer.json')['pad_token'] == '<pad>'
@@ -136,7 +136,7 @@ def test_no_tokenizer_is_nothing_to_carry(tmp_path: Path):
 
 @pytest.mark.parametrize('has_types', [True, False])
 def test_transformers_is_told_which_inputs_a_lone_tokenizer_gives(tmp_path: Path, has_types: bool):
-    """Without it transformers leaves token types out, and a pair's second text is read as its first."""
+    """Exports list their inputs, or transformers drops token types and reads a pair's second text like its first."""
     (tmp_path / 'to').mkdir()
     copy_tokenizer(lone(tmp_path / 'tokenizer.json'), tmp_path / 'to', 16, has_types=has_types)
     settings = json.loads((tmp_path / 'to' / 'tokenizer_config.json').read_text())

@@ -1,4 +1,4 @@
-"""Checkpoints out of a workdir: parameters as they were saved, and one line for what is no encoder's run."""
+"""Tests of checkpoints read from a run's folder: unchanged parameters, and one line for runs without an encoder."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from efficient_attention.interop.workdir_import import (
 from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
 from tests.training.tiny_run import fresh_workdir
 
-pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
+pytestmark = pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
 
 
 @pytest.fixture(scope='module')
@@ -62,7 +62,7 @@ def test_a_tokenizer_that_was_changed_is_neither_exported_nor_asked(workdir: Pat
 
 
 def swap_ids(path: Path) -> None:
-    """Gives two pieces of a tokenizer.json each other's ids."""
+    """Swaps the ids of two pieces of a tokenizer.json."""
     content = json.loads(path.read_text(encoding='utf-8'))
     vocabulary = content['model']['vocab']
     one, other = list(vocabulary)[-2:]

@@ -1,4 +1,4 @@
-"""Encoders for tests: one with BERT's rows and one with RoBERTa's that marks spaces; pieces are single characters."""
+"""Two text encoders for tests, with characters as pieces: BERT's rows, or RoBERTa's rows with marked spaces."""
 
 import string
 
@@ -11,7 +11,7 @@ SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '[unused1]', '[unused2]
 
 
 def letters(special: tuple[str, ...] = SPECIAL) -> TextEncoder:
-    """BERT's tokenizer, each letter, digit and mark a piece; a word with any other character is [UNK]."""
+    """Returns a BERT encoder with letters, digits and punctuation as pieces; other characters make a word [UNK]."""
     characters = string.ascii_lowercase + string.digits
     pieces = [*special, *characters, *(f'##{one}' for one in characters), *string.punctuation]
     tokenizer = wordpiece_tokenizer({piece: id for id, piece in enumerate(pieces)}, lowercase=True)
@@ -20,7 +20,7 @@ def letters(special: tuple[str, ...] = SPECIAL) -> TextEncoder:
 
 
 def spaced_letters() -> TextEncoder:
-    """Pieces are letters and '▁', which stands for a space; rows are '<s> a </s></s> b </s>', all of type 0."""
+    """Returns an encoder of letters, with '▁' for a space; rows are '<s> a </s></s> b </s>', all of type 0."""
     pieces = ['<s>', '<pad>', '</s>', '<unk>', '<mask>', *(f'▁{one}' for one in string.ascii_lowercase)]
     pieces += [*string.ascii_lowercase, '▁']
     scores = [(piece, 0.0 if len(piece) == 2 else -1.0) for piece in pieces]

@@ -1,4 +1,4 @@
-"""Masked pretraining on a task's own rows, and the classifier that begins with it."""
+"""Tests of masked pretraining on the rows of a long-range task, and of a classifier that starts from it."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures('shared_programs')
 SMALL = {'model.width': 8, 'model.layers': 1, 'model.feed_forward_width': 8, 'data.length': 30, 'model.max_length': 30}
 SMALL |= {'train.steps': 3, 'train.batch_size': 8, 'optimizer.warmup_steps': 0, 'eval.batch_size': 8}
 SMALL |= {'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}
-# Optax's own raises Python floats to int32 counts, refused in tests
+# Optax's bias correction mixes Python floats with int32 counts, which the tests forbid.
 SMALL |= {'optimizer.bias_correction': False}
 TRAIN, DEV = 'listops:rows=20:length=8-30', 'listops:rows=5:length=8-30'
 
@@ -50,7 +50,7 @@ def test_batches_hold_the_tasks_rows_each_by_itself(tmp_path: Path):
 
 
 def test_a_classifier_begins_with_what_it_has_learnt(tmp_path: Path):
-    """Nystrom's attention, which refuses packed documents, serves: a row is one text."""
+    """A classifier starts from a masked model. A row is one text, so Nystrom's attention is allowed."""
     train(masked_config(tmp_path), tmp_path / 'masked')
     assert make_task(masked_config(tmp_path)).notes == []
     [note] = make_task(masked_config(tmp_path, **{'data.length': 12})).notes
@@ -74,4 +74,4 @@ def test_what_does_not_serve_is_named(tmp_path: Path):
         make_task(masked_config(tmp_path, **{'data.vocab_size': 19, 'model.vocab_size': 19}))
     with pytest.raises(InputError, match=r"^data\.source is 'chess'; known kinds of rows"):
         parse_train_and_dev_datasets('arena:chess')
-    assert parse_train_and_dev_datasets(f'arena:{TRAIN}')[1].count == 20  # one text stands for both
+    assert parse_train_and_dev_datasets(f'arena:{TRAIN}')[1].count == 20  # A single text is used for training and dev.

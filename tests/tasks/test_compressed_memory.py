@@ -1,4 +1,4 @@
-"""Compressed memory through the train and eval loops: meshes, going on, protocols, refusals."""
+"""Tests of compressed memory in training and evaluation: meshes, resuming, protocols, and refused configs."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
     pytest.mark.usefixtures('shared_programs'),
     pytest.mark.devices,
 ]
@@ -53,7 +53,7 @@ def compressed(folder, **fields) -> RunConfig:
 
 @pytest.fixture(scope='module')
 def workdir(folder):
-    """A run of 6 steps, with two micro-batches, over a mesh of 2 x 2 x 2 devices."""
+    """Returns the folder of a run of 6 steps with two micro-batches on a mesh of 2 x 2 x 2 devices."""
     train(compressed(folder), folder / 'run')
     return folder / 'run'
 
@@ -73,7 +73,7 @@ def test_a_run_that_goes_on_has_the_slots_of_one_that_never_stopped(folder, work
 
 
 def steps_of(run: Run, state: TrainState, first: int = 0) -> tuple[TrainState, list[list[float]]]:
-    """The state three steps later, and the losses of each."""
+    """Returns the state after three more steps, and the losses of each step."""
     step, losses = jit_train_step(run), []
     for batch in run.task.training_batches(first, first + 3, 0, 1):
         state, found = step(state, run.put_batch_on_devices(batch))
@@ -88,14 +88,14 @@ def test_one_device_and_one_micro_batch_make_the_same_steps_slots_and_losses(fol
     assert_close((state.carry, state.params), (saved.carry, saved.params), gradient=True)
     on_mesh = [[line[name] for name in LOSSES] for line in lines_of(workdir, 'train')[:3]]
     np.testing.assert_allclose(losses, on_mesh, rtol=2e-5)
-    assert losses[0][2] == 0.0 and losses[1][2] > 0.0  # in the first step nothing leaves the memory
+    assert losses[0][2] == 0.0 and losses[1][2] > 0.0  # In the first step no state leaves the memory.
     np.testing.assert_allclose(
         [total for total, _, _ in losses], [lm + 0.5 * aux_losses for _, lm, aux_losses in losses], rtol=1e-6
     )
 
 
 def lines_of(workdir, split: str) -> list[dict]:
-    """The lines of a run's log of one split."""
+    """Returns the lines of a run's metrics log for one split."""
     return [line for line in read_metrics(workdir) if line['split'] == split]
 
 

@@ -1,4 +1,4 @@
-"""Runs that restore noised documents: shapes, tokenizers, processes, refusals, and a whole run that learns."""
+"""Tests of denoising runs: shapes, tokenizers, processes, refused configs, and a whole run that learns."""
 
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from tests.data.tokenizers.test_sentencepiece import MODELS
 from tests.data.tokenizers.test_sentencepiece import train as train_sentencepiece
 from tests.training.tiny_run import write_corpus
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = pytest.mark.lenient_promotion
 
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The fields of a corpus that all tests of this file share, with its cache."""
+    """Returns the config fields of a corpus and its cache, which all tests of this file share."""
     folder = tmp_path_factory.mktemp('corpus')
     return {'data.source': write_corpus(folder), 'data.cache': str(folder / 'cache')}
 
@@ -67,11 +68,11 @@ def test_t5s_lengths_follow_from_that_of_the_source(corpus: dict[str, Any]):
     assert max_text_lengths(config_of(corpus, 'bart', **fields)) == (127, (127, 127))
 
 
-ALL_LETTERS = {'data.vocab_size': 120}  # of fewer pieces none is a rare capital
+ALL_LETTERS = {'data.vocab_size': 120}  # With fewer pieces, rare capitals are unknown.
 
 
 def rows_of(task: DenoisingTask) -> list[tuple[list[int], list[int]]]:
-    """The source and the target of each row of an evaluation, without their ends and padding."""
+    """Returns the source and target of each evaluation row, without end symbols and padding."""
     rows = []
     for batch in task.evaluation_batches(0, 1):
         for row in np.flatnonzero(batch['segments'].any(axis=1)):
@@ -83,7 +84,7 @@ def rows_of(task: DenoisingTask) -> list[tuple[list[int], list[int]]]:
 
 
 def restored(source: list[int], target: list[int], sentinels: set[int]) -> list[int]:
-    """The source with the span behind each sentinel of the target in its place."""
+    """Returns the source with each sentinel replaced by its span from the target."""
     spans: dict[int, list[int]] = {}
     for id in target:
         spans |= {id: []} if id in sentinels else {}
@@ -94,14 +95,14 @@ def restored(source: list[int], target: list[int], sentinels: set[int]) -> list[
 
 
 def documents_of(corpus: dict[str, Any], task: DenoisingTask) -> list[str]:
-    """The documents of the file as the tokenizer gives them back."""
+    """Returns the documents of the corpus file in the form that the tokenizer decodes to."""
     path = Path(corpus['data.source'].removeprefix('text:').removesuffix('#paragraphs'))
     documents = path.read_text(encoding='utf-8').split('\n\n')
     return [document.strip().lower() if task.data.lowercase else document.strip() for document in documents]
 
 
 def test_source_and_target_of_span_corruption_give_the_documents_back(corpus: dict[str, Any]):
-    """From documents through a tokenizer to rows, and back to every character."""
+    """Sources and targets of span corruption, put together and decoded, give the documents to every character."""
     task = DenoisingTask(config_of(corpus, **ALL_LETTERS))
     sentinels = set(find_text_to_text_special_ids(task.tokenizer, '').sentinels)
     ids = [id for row in rows_of(task) for id in restored(*row, sentinels)]
@@ -138,7 +139,7 @@ def test_two_processes_read_the_rows_of_one(corpus: dict[str, Any], name: str):
 def test_a_trained_tokenizer_ends_with_as_many_sentinels_as_a_text_has_spans(corpus: dict[str, Any]):
     task = DenoisingTask(config_of(corpus))
     pieces = task.tokenizer.get_vocab()
-    assert len(pieces) == 90 and task.noise.sentinels.tolist() == [89]  # 24 tokens: 1 span
+    assert len(pieces) == 90 and task.noise.sentinels.tolist() == [89]  # A text of 24 tokens has one span.
     longer = DenoisingTask(config_of(corpus, **{'data.length': 64}))
     names = [longer.tokenizer.id_to_token(number) for number in longer.noise.sentinels.tolist()]
     assert names == [f'<extra_id_{number}>' for number in range(3)] and longer.noise.sentinels.tolist() == [89, 88, 87]
@@ -147,7 +148,7 @@ def test_a_trained_tokenizer_ends_with_as_many_sentinels_as_a_text_has_spans(cor
 
 
 def test_a_released_tokenizer_serves_with_its_own_sentinels(corpus: dict[str, Any], tmp_path: Path):
-    """T5's has neither [CLS] nor [MASK]: enough for span corruption, and one line for the other noise."""
+    """T5's tokenizer has neither [CLS] nor [MASK]. Span corruption needs none; BART's noise is refused in one line."""
     path = tmp_path / 'spiece.model'
     path.write_bytes(train_sentencepiece(**MODELS['like T5']))
     size = load_tokenizer(path, lowercase=False, is_text_to_text=True).get_vocab_size()
@@ -166,7 +167,7 @@ def test_a_released_tokenizer_serves_with_its_own_sentinels(corpus: dict[str, An
 
 
 def test_a_corpus_that_was_prepared_beforehand_is_found(corpus: dict[str, Any], tmp_path: Path):
-    """With as many sentinels as the run says, or for any task with the tokenizer of a file."""
+    """A run finds a corpus prepared with its number of sentinels, or for any task with a tokenizer file."""
     asked = {'data.cache': str(tmp_path / 'cache')}
     run = config_of(corpus | asked, **{'data.length': 64})
     learnt = prepare_corpus(run.data, sentinels=3, show_progress=False).folder
@@ -223,7 +224,7 @@ def test_a_run_learns_and_is_evaluated(corpus: dict[str, Any], tmp_path: Path):
 
 
 def assert_pairs_go_on_from_it(workdir: Path) -> None:
-    """A run on pairs that leaves sizes, tokenizer and symbols open takes those of the workdir."""
+    """Asserts that a run on pairs takes sizes, tokenizer and symbols from the folder if its config leaves them open."""
     values = glue_config('sst2-pretrained')
     values.update_from_flattened_dict({'train.start_from': str(workdir), 'pairs.train': 'toy:copy:9:1-5'})
     values.pairs.held_out = ''

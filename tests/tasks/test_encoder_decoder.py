@@ -1,4 +1,4 @@
-"""What the two tasks of encoder-decoders share: shapes, model and objectives, without any data."""
+"""Tests of the base class of encoder-decoder tasks, without data: shapes, model and objectives."""
 
 from pathlib import Path
 

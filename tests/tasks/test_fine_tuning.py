@@ -1,4 +1,4 @@
-"""A whole fine-tuning run on a tiny table: it learns, resumes, stops early, and its result depends on no batch size."""
+"""Tests of a fine-tuning run on a tiny table: it learns, resumes and stops early, and batch sizes change no result."""
 
 import contextlib
 import dataclasses
@@ -42,13 +42,14 @@ from tests.training.tiny_fine_tuning import ROWS, tiny_config, tiny_values, writ
 from tests.training.tiny_run import drawn_workdir
 
 pytestmark = pytest.mark.usefixtures('shared_programs')
-# Evaluated every 30 steps and saved every 40; the worst evaluation counts as the best, which is the first.
+# Evaluates every 30 steps and saves every 40. The highest loss counts as the best, so the first evaluation is best.
 WORST_IS_BEST = {
     'eval.every_steps': 30,
     'checkpoint.best_metric': 'fine_tuning_loss',
     'checkpoint.best_mode': 'max',
 }
-ENDS_EARLY = WORST_IS_BEST | {'train.early_stop': 2, 'eval.every_steps': 2}  # no evaluation is better than the first
+# No later evaluation is better than the first.
+ENDS_EARLY = WORST_IS_BEST | {'train.early_stop': 2, 'eval.every_steps': 2}
 
 
 @pytest.fixture(scope='module')
@@ -59,7 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluations(workdir: Path) -> list[dict]:
-    """The lines of a run's evaluations."""
+    """Returns the evaluation lines of a run's metrics log."""
     return [line for line in read_metrics(workdir) if line['split'] == 'held_out']
 
 
@@ -76,11 +77,11 @@ def test_a_result_depends_on_no_batch_size(trained: Path, batch_size: int):
     assert found['accuracy'] == last['accuracy']
     assert found['fine_tuning_loss'] == pytest.approx(
         last['fine_tuning_loss'], rel=1e-5, abs=1e-7
-    )  # 0.0015 differs by 2e-8
+    )  # a loss of 0.0015 differs by 2e-8
 
 
 def test_test_rows_are_scored_where_they_are_asked_for(trained: Path, tmp_path: Path):
-    """Those of train, labelled, in place of the test file that the run does not have."""
+    """Test rows are scored on request. The run has no test file, so its labelled training rows serve as one."""
     with pytest.raises(
         InputError, match="^eval.split is 'test', but examples.test is empty: there is nothing to score$"
     ):
@@ -112,14 +113,14 @@ def test_test_rows_are_scored_by_the_threshold_of_dev(tmp_path: Path):
 
 
 def test_a_result_depends_on_no_batch_size_where_attention_reads_the_length(tmp_path: Path):
-    """Random tiles are placed by the length of the row, padding included."""
+    """Random tiles depend on the length of a row, padding included; the batch size still changes no result."""
     drawn_workdir(build_run(tiny_config(tmp_path, **{'model.attention': 'bigbird(2, 1)'})), tmp_path / 'workdir')
     losses = [evaluate_workdir(tmp_path / 'workdir', batch_size=size)['fine_tuning_loss'] for size in (8, 32)]
     assert losses == pytest.approx(losses[:1] * 2, rel=1e-6)
 
 
 def test_a_result_depends_on_no_device_count(trained: Path):
-    """On all eight devices, which the other tests of this file do not see, as on the one that trained it."""
+    """Evaluation on all eight devices equals the evaluation of training, which used one device."""
     config = read_config(trained)
     task, mesh = make_task(config), make_mesh(MeshConfig(), get_backend().devices())
     assert mesh.size == 8
@@ -129,7 +130,7 @@ def test_a_result_depends_on_no_device_count(trained: Path):
     assert found['accuracy'] == last['accuracy']
     assert found['fine_tuning_loss'] == pytest.approx(
         last['fine_tuning_loss'], rel=1e-5, abs=1e-7
-    )  # 0.0015 differs by 2e-8
+    )  # a loss of 0.0015 differs by 2e-8
 
 
 def test_the_workdir_knows_labels_and_tokenizer(trained: Path):
@@ -142,15 +143,15 @@ def test_a_run_that_gets_no_better_ends_early(tmp_path: Path):
     config = tiny_config(tmp_path, **ENDS_EARLY)
     train(config, tmp_path / 'workdir')
     assert [line['step'] for line in evaluations(tmp_path / 'workdir')] == [2, 4, 6]
-    (tmp_path / 'workdir' / 'metrics.jsonl').unlink()  # which the end does not depend on
-    train(config, tmp_path / 'workdir')  # the same command has nothing to add
+    (tmp_path / 'workdir' / 'metrics.jsonl').unlink()  # Stopping does not depend on this file.
+    train(config, tmp_path / 'workdir')  # The same command trains no further.
     assert max(line['step'] for line in read_metrics(tmp_path / 'workdir')) == 6
 
 
 def test_the_best_evaluation_is_saved_whatever_the_interval_of_checkpoints(trained: Path):
     losses = [line['fine_tuning_loss'] for line in evaluations(trained)]
     assert len(losses) == 3 and max(losses) == losses[0] > losses[-1]
-    assert CheckpointReader(trained).complete_steps() == [30, 80]  # the best by this metric, the last
+    assert CheckpointReader(trained).complete_steps() == [30, 80]  # the best step by this metric, and the last step
 
 
 def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path):
@@ -277,7 +278,7 @@ def test_what_a_head_does_not_read_is_refused(kind: str, fields: dict, message: 
 
 
 def test_a_batch_of_more_rows_than_the_data_is_told(tmp_path: Path):
-    """Its empty rows take time and teach nothing."""
+    """A batch larger than the data is reported: its empty rows take time and teach nothing."""
     config = tiny_config(tmp_path, **{'train.batch_size': 168})
     run = SimpleNamespace(config=config, task=make_task(config))
     assert run.task.rows_per_epoch() == ROWS['train']

@@ -1,4 +1,4 @@
-"""The language modelling task: its batches, its metrics, a run through the train and eval loops, bad input."""
+"""Tests of language modelling: batches, metrics, a whole run with evaluation, and errors for bad input."""
 
 import dataclasses
 import json
@@ -106,9 +106,9 @@ def test_processes_and_restarts_read_the_same_batches(config, batches):
 
 
 def scored(task: LanguageModellingTask, params: dict) -> dict[str, float]:
-    """The held-out metrics of these parameters."""
+    """Returns the held-out metrics of a task with these parameters."""
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
-    # Compiled as for users: the suite's quick programs add up the losses in an order that rounds by more than this.
+    # Compiles as for users: the tests' fast compilation adds losses in an order with larger rounding errors.
     options = {'xla_backend_optimization_level': 3}
     step = jax.jit(make_eval_step(graph, task.objective), compiler_options=options)
     batches = task.evaluation_batches(0, 1)
@@ -116,7 +116,7 @@ def scored(task: LanguageModellingTask, params: dict) -> dict[str, float]:
 
 
 def zeros_of(task: LanguageModellingTask) -> dict:
-    """Parameters of zeros."""
+    """Returns the parameters of a task's model, all zero."""
     state = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))[1]
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), nnx.to_pure_dict(state))
 
@@ -165,7 +165,7 @@ def test_every_byte_of_a_held_out_image_is_predicted_and_measured(folder):
 
 
 def test_an_image_model_of_equal_values_scores_exactly_8_bits_per_dimension(folder):
-    """All 256 values are equally probable and the token before an image is not."""
+    """All 256 values are equally probable, and the token before an image has probability 0."""
     task = make(image_config(folder / 'images'), output_bias=True)
     params = zeros_of(task)
     params['head']['bias'][256] = -1e9
@@ -203,7 +203,7 @@ def make_evaluated(config: RunConfig, **fields) -> LanguageModellingTask:
 
 
 def test_stride_1_is_each_token_given_as_many_as_the_window_holds(config):
-    """Brute force: one row for each token, with the 15 tokens before it, or all there are."""
+    """A stride of 1 equals brute force: one row for each token, with up to 16 tokens before it."""
     task = make_evaluated(config, split='test', context=16, stride=1)
     expected = {'split': 'test', 'protocol': 'sliding_window', 'context': 16, 'stride': 1, 'cut_at_documents': False}
     assert task.evaluation_protocol == expected
@@ -285,7 +285,7 @@ def test_an_unknown_mechanism_of_a_config_lists_the_known_ones():
         enwik8_small.get_config('dense')
 
 
-@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
 def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(folder):
     workdir = folder / 'run'
     metrics = train(config_of(folder, **{'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}), workdir)
@@ -294,7 +294,7 @@ def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(folder):
     assert [line['step'] for line in lines if line['split'] == 'held_out'] == [6, 12]
     assert all('bits_per_byte' in line for line in lines)
     again = evaluate_workdir(workdir, batch_size=16)
-    # One metric is a small difference of two losses.
+    # One metric is a small difference of two losses, so it needs an absolute tolerance.
     assert {name: again[name] for name in metrics} == pytest.approx(metrics, rel=1e-5, abs=2e-6) and again['step'] == 12
 
 

@@ -1,4 +1,4 @@
-"""Language modelling with segment memory, through the train and eval loops: streams, going on, protocols, refusals."""
+"""Tests of language modelling with segment memory: streams, resuming, evaluation protocols, and refused configs."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ from tests.training.shared_programs import shared_programs  # noqa: F401  a fixt
 from tests.training.tiny_run import write_corpus
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
     pytest.mark.usefixtures('shared_programs'),
     pytest.mark.devices,
 ]
@@ -77,14 +77,14 @@ def config_of(folder, **fields) -> RunConfig:
 
 @pytest.fixture(scope='module')
 def workdir(folder):
-    """A run of 6 steps, with dropout and two micro-batches, over a mesh of 2 x 2 x 2 devices."""
+    """Returns the folder of a run of 6 steps with dropout and two micro-batches on a mesh of 2 x 2 x 2 devices."""
     train(config_of(folder), folder / 'run')
     return folder / 'run'
 
 
 @functools.cache
 def state_shapes(config: RunConfig) -> TrainState:
-    """The shapes of a run's state, and how it lies on the devices."""
+    """Returns the shapes of a run's state, and their sharding."""
     return build_run(config).abstract_state
 
 
@@ -106,11 +106,11 @@ def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, wor
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-SHORT = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01}  # on one device, with little text to evaluate on
+SHORT = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01}  # one device, and little held-out text
 
 
 def evaluation_loss(config: RunConfig, params, **evaluation) -> float:
-    """Nats over the held-out text by the task's protocol."""
+    """Returns the loss in nats over the held-out text, by the task's evaluation protocol."""
     config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, **evaluation))
     evaluation = make_evaluation(config, make_task(config), make_mesh(config.mesh, jax.devices()[:1]))
     return evaluation.metrics(evaluation.step(), params)['causal_lm_loss']
@@ -118,14 +118,14 @@ def evaluation_loss(config: RunConfig, params, **evaluation) -> float:
 
 @pytest.fixture(scope='module')
 def decoder(folder) -> tuple:
-    """The graph and the parameters of a decoder."""
+    """Returns the graph and the parameters of a decoder."""
     make = nnx.jit(lambda: Decoder(config_of(folder, **SHORT).model, rngs=nnx.Rngs(1)))
     return nnx.split(make())
 
 
 @pytest.mark.parametrize('streams', [1, 2])
 def test_evaluation_with_memory_is_one_pass_over_each_stream(folder, decoder, streams: int):
-    """With memory for all of the text, segments in a row score what a single pass does; every token counts once."""
+    """If memory holds the whole text, segments score as in a single pass over each stream; each token counts once."""
     config = config_of(folder, **SHORT)
     ids = np.asarray(LanguageModellingTask(config).text.splits['held_out'], np.int32)
     graph, state = decoder
@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_one_line(folder, fields, message):
     assert '\n' not in str(caught.value)
 
 
-@pytest.mark.slow  # tests/tasks/test_compressed_memory.py does the same with a memory that has slots beside it
+@pytest.mark.slow  # tests/tasks/test_compressed_memory.py also tests this, with a compressed memory.
 def test_a_run_goes_on_where_rows_and_memory_are_split_over_devices(folder, workdir):
     fields = {'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.sequence': 2, 'train.micro_batches': 1}
     run = build_run(config_of(folder, **fields), jax.devices()[:4])

@@ -1,4 +1,4 @@
-"""Each task from its files to an update of its parameters: the loss of a batch falls, and every row is evaluated.
+"""Tests that three training steps of each task lower the loss of a batch, and that evaluation counts every row.
 
 Losses and metrics are those recorded in tests/recorded_numbers.json (tests/test_recorded_numbers.py says how).
 """
@@ -24,7 +24,7 @@ from tests.tasks.letters import letters
 from tests.tasks.test_language_modelling import config_of as language_modelling
 from tests.training.tiny_run import tiny_config as pretraining
 
-# Optax multiplies Python floats with int32 counts.
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.fast]
 
 ROWS = 12
@@ -60,7 +60,7 @@ def multi_hop(row: int) -> str:
     return json.dumps({'_id': str(row), 'question': 'who?', 'context': context, 'type': 'bridge'} | labels)
 
 
-# problem: (a row of its file, the file's ending, fields of `examples`, the metric that an evaluation must have)
+# problem: (a function for a row of its file, the file's suffix, fields of `examples`, a metric of evaluation)
 PROBLEMS: dict[str, tuple[Callable[[int], str], str, dict[str, Any], str]] = {
     'classification': (classification, 'jsonl', {'format': 'table'}, 'accuracy'),
     'regression': (regression, 'jsonl', {'format': 'table'}, 'pearson'),
@@ -74,7 +74,7 @@ MODEL |= {'attention_dropout_rate': 0.0, 'vocab_size': letters().size}
 
 
 def fine_tuning(folder: Path, problem: str) -> RunConfig:
-    """A run on twelve rows, with letters as tokens."""
+    """Returns the config of a fine-tuning run on twelve rows, with letters as tokens."""
     make_row, ending, fields, _ = PROBLEMS[problem]
     path = folder / f'rows.{ending}'
     path.write_text('\n'.join(make_row(row) for row in range(ROWS)) + '\n', encoding='utf-8')
@@ -103,7 +103,7 @@ def from_text(config_of: Callable[..., RunConfig], **fields: Any) -> Callable[[P
     return lambda folder: config_of(folder, **QUICKLY, **fields)
 
 
-# name: (the config for files in a folder, a metric that an evaluation must have)
+# task: (a function from a folder to the config, a metric that an evaluation must have)
 TASKS: dict[str, tuple[Callable[[Path], RunConfig], str]] = {
     'pretraining': (from_text(pretraining), 'masked_lm_accuracy'),
     'sentence_order': (from_text(pretraining, **{'data.pairs': 'sop'}), 'sop_accuracy'),
@@ -115,7 +115,10 @@ TASKS: dict[str, tuple[Callable[[Path], RunConfig], str]] = {
 
 
 def three_steps(name: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """The losses of three steps on one batch and the metrics after them; the share of parameters that have moved."""
+    """Takes three steps on one batch.
+
+    Returns their losses with the evaluation metrics after them, and the share of parameters that changed.
+    """
     run = build_run(TASKS[name][0](folder), jax.devices()[:1])
     state, step, losses = run.init_random_state(), jit_train_step(run), []
     before = jax.device_get(state.params)

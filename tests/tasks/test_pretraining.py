@@ -1,4 +1,4 @@
-"""The pretraining task: its batches, its metrics, and what a unigram model loses."""
+"""Tests of the pretraining task: its batches, its metrics, and the loss of a unigram model."""
 
 import copy
 import dataclasses
@@ -119,7 +119,7 @@ def test_the_fingerprint_is_the_corpus_own(config, task):
 
 
 def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused(config):
-    config = copy.copy(config)  # a config that is checked as a whole does not get this far
+    config = copy.copy(config)  # A full check of the config would already refuse this vocabulary.
     object.__setattr__(config, 'model', dataclasses.replace(config.model, vocab_size=20))
     with pytest.raises(InputError, match=r'^the tokenizer has \d+ tokens, more than model\.vocab_size 20$'):
         PretrainingTask(config)

@@ -1,4 +1,4 @@
-"""Every task that a config may name is in the registry."""
+"""Tests that every task of a config is in the registry."""
 
 import types
 

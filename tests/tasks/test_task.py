@@ -1,4 +1,4 @@
-"""The seam between the loops and a task: what each task must define."""
+"""Tests of the base class of tasks: which methods a task must define for the training and evaluation loops."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_each_task_defines_them_all(task: type[Task]):
 
 
 def test_a_task_without_data_is_set_up_and_nothing_else(monkeypatch):
-    """The base class leaves it to tasks whose sizes follow from the config alone."""
+    """A task without data reads no files; only tasks whose sizes follow from the config define the methods for it."""
     for method in (lambda: Task.set_up_from_config(Task, RunConfig()), lambda: Task.batch_shapes(Task)):
         with pytest.raises(NotImplementedError):
             method()

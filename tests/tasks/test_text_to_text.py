@@ -1,4 +1,4 @@
-"""Runs from text to text: what the task reads, says and refuses; a whole run learns, and goes on as if unbroken."""
+"""Tests of text-to-text runs: input, reports, refused configs, a whole run that learns, and resuming."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +42,8 @@ from efficient_attention.workdir.config_file import claim_workdir
 from efficient_attention.workdir.metrics import read_metrics
 from tests.tolerances import assert_close
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+# Optax multiplies Python floats by int32 counts, which the tests otherwise forbid.
+pytestmark = pytest.mark.lenient_promotion
 
 
 def config_of(**fields: Any) -> RunConfig:
@@ -51,7 +52,8 @@ def config_of(**fields: Any) -> RunConfig:
     flat |= {'pairs.train': 'toy:reverse:40:2-6', 'pairs.held_out': 'toy:reverse:10:2-6:1'}
     flat |= {'pairs.target_length': 8, 'pairs.buckets': (8,), 'model.width': 16, 'model.layers': 1}
     flat |= {'model.decoder_layers': 1, 'model.positions': 'sinusoidal', 'optimizer.warmup_steps': 2}
-    flat |= {'model.embedding_norm': False, 'model.norm': 'pre', 'model.norm_epsilon': 1e-5}  # as Pegasus has them
+    # Pegasus has these values.
+    flat |= {'model.embedding_norm': False, 'model.norm': 'pre', 'model.norm_epsilon': 1e-5}
     flat |= {'optimizer.learning_rate': 3e-3, 'train.steps': 12, 'train.batch_size': 8, 'train.log_every_steps': 4}
     flat |= {'eval.every_steps': 6, 'eval.batch_size': 8, 'checkpoint.every_steps': 6, 'train.label_smoothing': 0.1}
     config.update_from_flattened_dict(flat | fields)
@@ -62,7 +64,7 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
     held_out = train(config_of(), tmp_path / 'run')
     lines = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'held_out']
     assert lines[1]['target_loss'] < lines[0]['target_loss'] - 0.05
-    assert held_out['target_loss'] == held_out['target_cross_entropy']  # smoothing is for training alone
+    assert held_out['target_loss'] == held_out['target_cross_entropy']  # Evaluation has no label smoothing.
     training = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train']
     assert all(line['target_loss'] > line['target_cross_entropy'] for line in training[-1:])
     assert (tmp_path / 'run' / 'tokenizer.json').exists()
@@ -81,14 +83,15 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
 
 
 def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
-    """As a Hugging Face folder, with the ids that targets begin and end with."""
+    """Asserts that a run exports to a Hugging Face folder and reopens, with the begin and end ids of its targets."""
     before = open_pretrained(workdir)
     save_pretrained(folder, before)
     after = open_pretrained(folder)
     assert (after.family, after.problem, after.model) == ('pegasus', 'text_to_text', before.model)
     assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
     encoder = TextToTextTask(config_of()).encoder.source
-    text = Tokenizer.from_file(str(folder / 'tokenizer.json')).encode('3 1 4 12')  # as other libraries read it
+    # Other libraries read the file in this way.
+    text = Tokenizer.from_file(str(folder / 'tokenizer.json')).encode('3 1 4 12')
     assert text.ids == encoder.ids(['3 1 4 12'])[0].tolist()
     pieces = load_tokenizer(workdir / 'tokenizer.json', lowercase=False).get_vocab()
     ids = {'pad_token_id': '[PAD]', 'decoder_start_token_id': '[CLS]', 'eos_token_id': '[SEP]'}
@@ -96,7 +99,7 @@ def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
 
 
 def assert_another_run_follows(start: Path) -> None:
-    """A config that leaves open what follows from the encoder-decoder of `train.start_from`."""
+    """Asserts that a config with open fields takes them from the encoder-decoder of `train.start_from`."""
     config = glue_config('sst2-pretrained')
     config.train.start_from = str(start)
     filled = fill_config(config.to_dict())
@@ -111,9 +114,10 @@ def assert_another_run_follows(start: Path) -> None:
 
 
 def test_two_tokenizers_learn_write_and_stay_apart(tmp_path: Path):
-    """A digit has other ids on the two sides, and the same folder holds both tokenizers."""
+    """Source and target tokenizers give a digit different ids, and the run's folder holds both tokenizers."""
     fields = {'pairs.target_tokenizer': 'train:unigram', 'pairs.target_vocab_size': 17, 'model.shared_table': False}
-    fields |= {'pairs.target_length': 14, 'pairs.buckets': (14,)}  # digits and what begins a word apart
+    # A digit and the space before it are two target pieces.
+    fields |= {'pairs.target_length': 14, 'pairs.buckets': (14,)}
     fields |= {'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}
     config = config_of(**fields, **{'train.steps': 6, 'train.log_every_steps': 2})
     assert (config.model.vocab_size, config.model.target_vocab_size) == (24, 17)
@@ -147,7 +151,7 @@ def test_two_tokenizers_learn_write_and_stay_apart(tmp_path: Path):
 
 
 class Copies:
-    """In place of a translator: writes each source, the last one first, as if two of them had no end."""
+    """A stand-in for a translator that returns each source, the last first, and reports two targets without an end."""
 
     unended = 2
 
@@ -170,7 +174,7 @@ def test_pairs_that_are_left_out_are_not_scored_and_are_counted(monkeypatch: pyt
     kept = [pair.number for one in task.encoded('held_out') for pair in one]
     seen: list[None] = []
     found = score_generated_targets(task, nnx.graphdef(nnx.Dict()), {}, lambda: seen.append(None))
-    assert found['exact_match'] == 1.0  # each text was compared with the target of its own pair
+    assert found['exact_match'] == 1.0  # Each text is compared with its own pair's target.
     assert 5 < len(kept) < 15 and len(seen) == len(kept) and found['left_out'] == 15 - len(kept)
     assert found['unended'] == 4  # of two sets
     assert task.notes[0].startswith(f'pairs.held_out: {15 - len(kept)} pairs left out (pairs.overlong), the first at ')
@@ -187,7 +191,7 @@ def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
     task = TextToTextTask(config_of(**sets))
     pairs = [pair for one in task.encoded('train') for pair in one]
     copy, sort = (task.tokenizer.token_to_id(word) for word in ('copy', 'sort'))
-    assert copy is not None and sort is not None  # the tokenizer has learnt from the prefixes, too
+    assert copy is not None and sort is not None  # The tokenizer's training texts include the prefixes.
     assert [pair.source[0] for pair in pairs] == 20 * [copy] + 10 * [sort]
     assert task.notes == ['pairs.train: 10 pairs cut (pairs.overlong), the first at toy:sort:10:9-9']
     assert task.rows_per_epoch() == 30
@@ -207,7 +211,7 @@ def test_sets_are_mixed_by_shares_and_the_counts_are_said():
     assert task.rows_per_epoch() == 20
     said = 'pairs.train: an epoch has 20 pairs: 12 of the 40 of toy:copy:40:2-3; 8 of the 8 of toy:sort:8:4-4'
     assert task.notes == [said]
-    batches = list(task.training_batches(0, 6, 0, 1))  # two epochs of three batches
+    batches = list(task.training_batches(0, 6, 0, 1))  # 6 steps are two epochs of three batches.
     numbers = np.concatenate([batch['index'] for batch in batches])
     numbers = numbers[numbers >= 0]
     assert sorted(numbers[numbers >= 40]) == sorted([*range(40, 48)] * 2)
@@ -240,7 +244,7 @@ def test_the_loss_of_packed_rows_is_that_of_the_same_pairs_in_rows_of_their_own(
 
 
 def with_positions(batch: HostBatch) -> HostBatch:
-    """The arrays of a packed batch, of one of either kind: one program serves both."""
+    """Returns a packed or unpacked batch with position arrays, so that one program runs both kinds."""
     alone = {'source_positions': np.arange(24)[None], 'positions': np.arange(16)[None]}
     filled = {name: np.broadcast_to(row, (8, row.shape[1])).astype(np.int32) for name, row in alone.items()}
     return {name: array for name, array in (filled | batch).items() if name != 'index'}
@@ -248,7 +252,7 @@ def with_positions(batch: HostBatch) -> HostBatch:
 
 @pytest.mark.parametrize('attention', ['bigbird(2, 1)', 'lsh(4, 2)'])
 def test_an_evaluation_and_a_search_read_a_source_in_rows_of_one_length(attention: str):
-    """Where it counts: the length of the target, and the pairs beside it, do not change it."""
+    """If attention depends on the row length, evaluation and search pad a source alike, whatever its target."""
     fields = {'model.attention': attention, 'model.shared_qk': True, 'data.length': 12, 'pairs.buckets': (4, 8)}
     fields |= {'pairs.target_length': 9, 'pairs.held_out': 'toy:sum:40:1-13:1', 'model.attention_dropout_rate': 0.0}
     task = TextToTextTask(config_of(**fields))
@@ -308,4 +312,4 @@ def test_a_plan_needs_no_pairs():
     task = TextToTextTask.without_data(config_of(**{'pairs.train': 'lines:none.de,none.en'}))
     shapes = task.batch_shapes()
     assert shapes['source'].shape == (8, 8) and shapes['weights'].dtype == np.float32
-    assert task.training_flops() == 3 * 8 * encoder_decoder_flops(task.model, 8, 8)  # every row is the longest
+    assert task.training_flops() == 3 * 8 * encoder_decoder_flops(task.model, 8, 8)  # Every row has the full length.

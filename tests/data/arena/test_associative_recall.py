@@ -1,4 +1,4 @@
-"""Recall: the query's value is that of its key's only pair, as often far away as near."""
+"""Tests of associative recall: the label is the value of the query's only pair, which is as often near as far away."""
 
 import hashlib
 
@@ -36,7 +36,7 @@ def test_what_is_asked_for_may_be_anywhere_and_have_any_value():
     keys = [row.texts[0][0] - QUERIES for row in rows]
     places = [int(np.flatnonzero(row.texts[0] // RECALL_VALUES == key)[0]) for row, key in zip(rows, keys, strict=True)]
     assert min(places) == 1 and max(places) == 63
-    assert abs(np.mean(places) - 32) < 3 * 18.2 / np.sqrt(600)  # uniform over 63 places
+    assert abs(np.mean(places) - 32) < 3 * 18.2 / np.sqrt(600)  # The pair's position is uniform over 63 positions.
     counts = np.bincount([row.label for row in rows], minlength=4)
     deviations = (counts - 600 / 4) / np.sqrt(600 / 4 * (1 - 1 / 4))
     assert (np.abs(deviations) < 3).all()

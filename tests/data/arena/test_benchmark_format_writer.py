@@ -1,4 +1,4 @@
-"""Sets in the files of the original benchmark: what other code's loaders would read of them."""
+"""Tests that generated data sets written as Long Range Arena files are what the benchmark's own loaders expect."""
 
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def test_passages_are_read_again_as_pairs(tmp_path: Path):
     ],
 )
 def test_no_file_is_overwritten(tmp_path: Path, text: str, name: str):
-    """AAN's own pairs have these names, and nobody can get them again."""
+    """Existing files stay: the original AAN pairs have the same names, and nobody can download them again."""
     (tmp_path / name).write_text('original')
     with pytest.raises(InputError, match=f'{name} is there already; remove it or name another folder$'):
         write_original_format(sets_of(text, ('train', 'dev')), tmp_path)

@@ -1,4 +1,4 @@
-"""Which split a generated row may be of, and where its random numbers come from."""
+"""Tests of how a generated row gets its split, and of the random numbers of each row."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def test_a_row_is_of_one_split_alone_and_three_quarters_are_trained_on():
     assert abs(share - 0.75) < 4 * deviation
     assert is_hashed_to_split(rows[0].astype(np.int64), 'train') == is_hashed_to_split(
         rows[0], 'train'
-    )  # whatever their type
+    )  # the array's dtype does not matter
 
 
 def test_each_row_has_numbers_of_its_own():

@@ -1,4 +1,4 @@
-"""Sets of rows by their short texts."""
+"""Tests that texts such as `pathfinder:rows=30:size=32` open the right long-range data sets."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ from efficient_attention.data.tokenizers.fixed_vocabulary import FIRST_WORD, fix
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'dev', 'test')
-FIRST = {  # of each split, SHA-256 of the images and labels
+FIRST = {  # For each split: SHA-256 of the images and of the labels
     'pathfinder:rows=30:size=32:bars=easy': (
         'cc4f60ea59e35189ffd43cad190447ab2e83d5909aa91865bd1816b72b050900',
         'cbba6949dac5728108d901ba357bc97b50ec622332f9c35ae092332579e04af9',

@@ -1,4 +1,4 @@
-"""Every set that is read says so, and is of its folder; what is in it: test_folders.py and test_released.py."""
+"""Tests that every data set of files is marked as read from its folder; other tests check the rows."""
 
 from pathlib import Path
 

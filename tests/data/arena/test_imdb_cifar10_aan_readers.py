@@ -1,4 +1,4 @@
-"""Rows that are read: reviews, images and pairs, and what is said of files that are missing or bad."""
+"""Tests of the readers of IMDb reviews, CIFAR-10 images and AAN pairs, and of their errors for bad files."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path):
 
 
 def test_rows_with_labels_are_those_of_their_classes(tmp_path: Path):
-    """Also where another folder's files are the same in the same order, as after the last negative became positive."""
+    """Each row has the label of its own folder, even if another folder holds the same files in the same order."""
     found = []
     for name, negative in (('a', '01'), ('b', '0'), ('moved', '01')):
         for number in '0123':
@@ -49,7 +49,8 @@ def test_rows_with_labels_are_those_of_their_classes(tmp_path: Path):
         found.append(open_arena_dataset(f'imdb:folder={tmp_path / name}', 'examples.test'))
     classes = [one.class_file_counts('test') for one in found]
     assert classes == [{'neg': 2, 'pos': 2}, {'neg': 1, 'pos': 3}, {'neg': 2, 'pos': 2}]
-    assert len({one.digest('test') for one in found}) == 1  # of which a run's fingerprint is
+    # The digest ignores class folders; a run's fingerprint contains it.
+    assert len({one.digest('test') for one in found}) == 1
     rows = [[row.label for row in cached_rows(one, 'test', tmp_path / 'cache')] for one in found]
     assert rows == [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
 

@@ -1,4 +1,4 @@
-"""ListOps: the rows' values by a second evaluator, their lengths, labels and bytes."""
+"""Tests of ListOps rows: values by a second evaluator, lengths, labels and stored checksums."""
 
 import hashlib
 import statistics
@@ -30,7 +30,7 @@ def rows_of(split: str, count: int, shortest: int = 500, longest: int = 2000) ->
 
 
 def value_of_text(words: list[str]) -> tuple[int, int]:
-    """The value of a tree as text, and how many words it has; recursive, where the generator has a stack."""
+    """Returns the value of a tree written as words, and its number of words. Recursive, unlike the generator."""
     if words[0] not in OPERATIONS:
         return int(words[0]), 1
     place, values = 1, []
@@ -44,7 +44,7 @@ def value_of_text(words: list[str]) -> tuple[int, int]:
 
 def depth_of(words: list[str]) -> int:
     depths = np.cumsum([(word in OPERATIONS) - (word == ']') for word in words])
-    return int(depths.max()) + 1  # a digit under the deepest operator
+    return int(depths.max()) + 1  # The digits are one level below the deepest operator.
 
 
 @pytest.mark.parametrize('split', SPLITS)
@@ -64,7 +64,7 @@ def test_no_split_has_a_row_of_another():
 
 
 def test_labels_have_the_shares_of_the_original():
-    """17.1 % are 0, 16.8 % are 9, of 13,591 trees that were drawn by another program from the same rules."""
+    """Labels have the shares of 13,591 trees by another program with the same rules: 17.1 % are 0, 16.8 % are 9."""
     labels = [row.label for row in rows_of('train', 400)]
     for label, share in ((0, 0.171), (9, 0.168)):
         assert abs(labels.count(label) / 400 - share) < 3 * np.sqrt(share * (1 - share) / 400)

@@ -1,4 +1,4 @@
-"""The released files of ListOps and Pathfinder, in tiny copies that are written here."""
+"""Tests of the readers of the released ListOps and Pathfinder files, on tiny copies that the tests write."""
 
 import logging
 from pathlib import Path
@@ -19,11 +19,11 @@ from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'dev', 'test')
 TREE = '( ( ( ( [MAX 2 ) 3 ) ( ( ( [SM 5 ) 6 ) ] ) ) ] )'
-WORDS = [11, 2, 3, 13, 5, 6, 14, 14]  # [MAX 2 3 [SM 5 6 ] ]
+WORDS = [11, 2, 3, 13, 5, 6, 14, 14]  # ids of the words [MAX 2 3 [SM 5 6 ] ]
 
 
 @pytest.mark.parametrize('source', [TREE, '[MAX 2 3 [SM 5 6 ] ]', '(((([MAX 2)3)((([SM 5)6)]))])'])
-@pytest.mark.parametrize('end', ['\r\n', '\n'])  # Python's csv module, which wrote the released files, ends with both
+@pytest.mark.parametrize('end', ['\r\n', '\n'])  # The released files have the csv module's \r\n.
 def test_sources_with_and_without_parentheses(tmp_path: Path, source: str, end: str):
     path = tmp_path / 'basic_val.tsv'
     path.write_bytes(f'Source\tTarget{end}{source}\t3{end}'.encode())
@@ -64,7 +64,7 @@ def test_tables_that_are_missing(tmp_path: Path):
 
 
 def write_pictures(folder: Path, count: int, side: int = 32, a_list: int = 4) -> list[int]:
-    """Pictures of one grey each, their number, in lists of `a_list`, and returns their labels."""
+    """Writes images of one grey value (the image's number), `a_list` images a folder, and returns their labels."""
     labels = [number * 7 % 3 % 2 for number in range(count)]
     for number, label in enumerate(labels):
         batch, index = divmod(number, a_list)
@@ -78,7 +78,7 @@ def write_pictures(folder: Path, count: int, side: int = 32, a_list: int = 4) ->
 
 
 def test_pictures_are_divided_in_the_order_of_their_lists(tmp_path: Path):
-    labels = write_pictures(tmp_path, 50)  # lists 0 to 12: 10 comes after 9, not after 1
+    labels = write_pictures(tmp_path, 50)  # Folders 0 to 12: folder 10 comes after 9, not after 1.
     found = open_arena_dataset(f'pathfinder:folder={tmp_path}', 'examples.train')
     assert (found.kind, found.vocabulary, found.labels) == ('pathfinder', 'grey', ('0', '1'))
     numbers = {split: [int(row.texts[0][0]) for row in found.rows(split)] for split in SPLITS}
@@ -101,7 +101,7 @@ def test_pictures_that_were_generated(tmp_path: Path):
 
 
 def test_an_empty_picture_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """One of the released ones is empty, and the original leaves it out."""
+    """An empty image file is skipped with a warning: one released file is empty, and the benchmark's code skips it."""
     write_pictures(tmp_path, 10)
     (tmp_path / 'imgs' / '0' / 'sample_2.png').write_bytes(b'')
     with caplog.at_level(logging.WARNING):

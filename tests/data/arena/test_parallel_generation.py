@@ -1,4 +1,4 @@
-"""Rows of a set in several processes: the same and in the same order."""
+"""Tests that several processes generate the same rows of a data set in the same order as a single process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pathfinder's images: the label is what following the drawn bars gives; the same draws give the same bytes."""
+"""Tests of Pathfinder images: following the drawn bars gives the label, and equal seeds give equal bytes."""
 
 import functools
 import hashlib
@@ -21,7 +21,7 @@ def generator(index, seed=0):
 
 @functools.cache
 def image_of(index, size, bars):
-    options = {'fixed': True} if size == 20 else {}  # as the configs have them
+    options = {'fixed': True} if size == 20 else {}  # The configs with 20-pixel images also set `fixed`.
     return pathfinder_image(generator(index), size, bars, **options)
 
 
@@ -34,7 +34,7 @@ def sha256(arrays):
 
 
 def follow(image):
-    """Where a walk ends that starts at a first bar's disc and goes on to the bar that continues the last one best.
+    """Returns the end of a walk over the bars that starts at the first disc and always takes the smoothest next bar.
 
     It knows the bars of the image, but not which of them form a snake.
     """
@@ -54,21 +54,21 @@ def follow(image):
 
 
 def segment_points(bars):
-    """Points along each bar: [bars, 9, 2]."""
+    """Returns 9 points along each bar, as an array [bars, 9, 2]."""
     return bars[:, :1] + (bars[:, 1:] - bars[:, :1]) * np.linspace(0, 1, 9)[:, None]
 
 
 def distances(points, others):
-    """How far each point is from the nearest of the others."""
+    """Returns the distance from each point to the nearest point of `others`."""
     return cKDTree(others).query(points)[0]
 
 
 def windows(pixels, reach):
-    """The pixels round each pixel: [size, size, 2 reach + 1, 2 reach + 1]."""
+    """Returns the square of pixels around each pixel, as an array [size, size, 2 reach + 1, 2 reach + 1]."""
     return np.lib.stride_tricks.sliding_window_view(np.pad(pixels, reach), (2 * reach + 1,) * 2)
 
 
-# ---- the label ----
+# ---- Tests of the label ----
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_the_label_says_whether_the_discs_are_the_ends_of_one_snake(size, bars, 
     'size, bars, count', [(16, 4, 50), (20, 3, 50), (32, HARD, 100), (32, EASY, 50), (64, EASY, 20), (128, HARD, 10)]
 )
 def test_bars_go_on_where_the_last_one_ends_and_turn_as_little_as_the_continuity_says(size, bars, count):
-    rounding = 2.0  # cells, of the two moves between a head and the next tail
+    rounding = 2.0  # Rounding the two moves from a head to the next tail adds up to 2 cells.
     for image in images(size, bars, count):
         for snake in (*image.snakes, *image.distractors):
             gaps = np.linalg.norm(snake[1:, 0] - snake[:-1, 1], axis=1)
@@ -95,14 +95,15 @@ def test_bars_go_on_where_the_last_one_ends_and_turn_as_little_as_the_continuity
             assert (np.abs(np.linalg.norm(bar_vectors, axis=1) - SETTINGS[size].bar_length) <= 1).all()
             directions = np.degrees(np.arctan2(bar_vectors[:, 0], bar_vectors[:, 1]))
             turns = np.abs((np.diff(directions) + 180) % 360 - 180)
-            assert (turns <= 90 / SETTINGS[size].continuity + 20).all()  # of bars between whole cells
+            # Bars end on whole cells, which adds up to 20 degrees.
+            assert (turns <= 90 / SETTINGS[size].continuity + 20).all()
 
 
 @pytest.mark.parametrize(
     'size, bars, count', [(16, 4, 100), (20, 3, 50), (32, EASY, 100), (64, EASY, 30), (128, HARD, 20), (256, HARD, 10)]
 )
 def test_following_the_bars_by_eye_finds_the_label(size, bars, count):
-    """A walk that does not know the snakes; of few pixels it may take a wrong turn now and then."""
+    """A walk from bar to bar finds the label without knowing the snakes. In small images it errs now and then."""
     found = [np.array_equal(follow(image), image.discs[1]) == image.label for image in images(size, bars, count)]
     assert np.mean(found) >= (0.8 if size <= 32 else 0.9)
 
@@ -129,7 +130,7 @@ def test_both_labels_and_both_snakes_are_equally_likely(size, bars, count):
         assert abs(np.mean(values) - 0.5) < 3 * 0.5 / np.sqrt(len(values))
 
 
-# ---- what is drawn ----
+# ---- Tests of the drawn pixels ----
 
 
 @pytest.mark.parametrize('size, bars', [(16, 4), (20, 3), (32, EASY), (32, HARD), *LARGE])
@@ -148,7 +149,7 @@ def test_pixels_are_bright_on_bars_and_discs_and_dark_elsewhere(size, bars):
 
 @pytest.mark.parametrize('size, bars', [(16, 4), (20, 3), (32, HARD), *LARGE])
 def test_both_discs_are_seen(size, bars):
-    """Half of the pixels as far as their radius are bright round them, and round no other place."""
+    """Around each disc's centre, half of the pixels within its radius are bright; nowhere else are so many bright."""
     reach = int(SETTINGS[size].disc_radius)
     for image in images(size, bars, 3):
         is_disc = np.median(windows(image.pixels, reach), axis=(2, 3)) > 120
@@ -203,7 +204,7 @@ def test_both_margins_of_path_x_are_drawn():
     assert {image.margin for image in images(128, HARD, 20)} == {2, 3}
 
 
-# ---- the draws ----
+# ---- Tests of the random draws ----
 
 
 def test_an_image_is_a_function_of_its_draws():
@@ -215,7 +216,7 @@ def test_an_image_is_a_function_of_its_draws():
 
 
 def test_the_first_images_are_the_same_everywhere():
-    """A change here changes every data set that was ever drawn. Places come from NumPy, greys from Pillow as well."""
+    """The images never change: a change would alter every data set. NumPy draws positions, Pillow also the greys."""
     first = images(32, HARD, 200)[:100]
     assert (
         sha256(np.array(image.snakes, '<i2') for image in first)
@@ -228,7 +229,7 @@ def test_the_first_images_are_the_same_everywhere():
     assert sha256(image.pixels for image in large) == 'b96baa9489a5b2d96ca813e5d532f416988ac12d0ce517b08c9d01427dc4366e'
 
 
-# ---- bad input ----
+# ---- Tests of bad input ----
 
 
 @pytest.mark.parametrize(

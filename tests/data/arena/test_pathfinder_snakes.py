@@ -1,4 +1,4 @@
-"""Pathfinder's snakes: only neighbouring bars share a cell of their margins; a search without space ends in time."""
+"""Tests of Pathfinder's snakes: only the margins of neighbouring bars overlap, and a search without space ends."""
 
 import itertools
 
@@ -27,7 +27,7 @@ def grown(size, bars, seed=0):
 
 
 def cells_near(bar, margin):
-    """The cells within a margin of a bar, found by looking at each cell; bar is [2, 2], rows and columns."""
+    """Returns the cells within a margin of a bar, by a check of each cell; `bar` is [2, 2], rows and columns."""
     tail, head = bar.astype(float)
     cells = np.stack(np.mgrid[tuple(slice(low - 9, low + 10) for low in bar.min(0))], axis=-1).reshape(-1, 2)
     along = np.clip((cells - tail) @ (head - tail) / ((head - tail) @ (head - tail)), 0, 1)
@@ -53,7 +53,7 @@ def test_margins_of_bars_that_are_no_neighbours_share_no_cell(size, bars):
 
 
 def marked(board):
-    """The taken cells of a board."""
+    """Returns the cells of a board that are taken."""
     return set(np.flatnonzero(board & TAKEN).tolist())
 
 
@@ -66,7 +66,7 @@ def test_bars_stay_out_of_the_border_and_heads_a_margin_away_from_it(size, bars)
             points = shapes.cell_coordinates(chain)
             assert (padding <= points).all() and (points < size - padding).all()
             edge = padding + shapes.margin
-            heads = points[1:, 1] if number > 1 else points[:, 1]  # the first head of a distractor is not drawn
+            heads = points[1:, 1] if number > 1 else points[:, 1]  # A distractor's first head is not drawn.
             assert (edge <= heads).all() and (heads < size - edge).all()
 
 
@@ -80,13 +80,13 @@ def test_the_second_snake_starts_at_a_distance_from_the_first():
 
 
 def test_turns_are_as_likely_as_their_weights():
-    """At 256 pixels nothing is in the way of the second bar."""
+    """Turns have the drawn weights. At 256 pixels nothing blocks the second bar, so no turn is excluded."""
     setting = SETTINGS[256]
     shapes = snake_shape_tables(setting, 3)
     turns = []
     for seed in range(300):
         chains = shapes.cell_coordinates(sample_two_snakes(np.random.default_rng(seed), shapes, 3))
-        # The direction in which a bar's head lies from its pivot is known to a few degrees from its two ends.
+        # A bar's two ends give the direction from its pivot to its head, with an error of a few degrees.
         vectors = chains[:, 1:, 1] - chains[:, 1:, 0]
         angles = np.degrees(np.arctan2(vectors[..., 0], vectors[..., 1]))
         turns.append((np.diff(angles, axis=1) + 180) % 360 - 180)
@@ -95,7 +95,7 @@ def test_turns_are_as_likely_as_their_weights():
     weights = np.cos(np.radians(1.8 * degrees)) ** 2
     spread = np.sqrt((degrees**2 * weights).sum() / weights.sum())
     assert abs(turns.mean()) < 3 * spread / np.sqrt(len(turns))
-    assert 0.9 * spread < turns.std() < 1.2 * spread  # the bars' ends lie on whole cells, which adds to it
+    assert 0.9 * spread < turns.std() < 1.2 * spread  # Rounding bar ends to whole cells adds to the spread.
 
 
 def test_a_full_board_has_no_room_for_a_distractor():

@@ -1,4 +1,4 @@
-"""Pathfinder's shapes: whole cells near where exact geometry has them, and pictures of the right size and place."""
+"""Tests of Pathfinder's shapes: whole cells near the exact geometry, and drawings of the right size and position."""
 
 import itertools
 
@@ -27,7 +27,7 @@ def test_moves_end_on_the_nearest_cell():
         exact = distance * np.stack([np.sin(angles), np.cos(angles)], axis=1)
         assert np.abs(moves_per_degree(distance) - exact).max() <= 0.5 + 1e-9
     assert moves_per_degree(3)[[0, 90, 180, 270]].tolist() == [[0, 3], [3, 0], [0, -3], [-3, 0]]
-    assert (moves_per_degree(5)[30] == [2, 4]).all()  # 2.5 to the even neighbour, whatever a platform's sine
+    assert (moves_per_degree(5)[30] == [2, 4]).all()  # 2.5 rounds to the even 2 on every platform.
 
 
 def test_a_circle_has_each_cell_once_and_about_one_a_cell_of_arc():
@@ -79,7 +79,7 @@ def test_dilation_adds_what_lies_within_the_radius():
 def test_a_bars_picture_has_its_length_thickness_and_place(vector, thickness):
     grey, corner = bar_picture(vector, thickness)
     assert grey.dtype == np.uint8 and not grey[[0, -1]].any() and not grey[:, [0, -1]].any()
-    length = np.hypot(*vector) + 0.5  # half a fine pixel at each end
+    length = np.hypot(*vector) + 0.5  # Each end adds half a fine pixel.
     assert 0.7 < grey.sum() / 255 / (length * thickness) < 1.4
     weights = grey / grey.sum()
     rows, columns = np.mgrid[: grey.shape[0], : grey.shape[1]]

@@ -1,4 +1,4 @@
-"""Rows in the cache: the same as generated, made once, damage found."""
+"""Tests of cached rows: equal to generated rows, made only once, and checked for damage."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def plain(rows) -> list:
 def test_rows_come_back_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = plain(row.to_arena_row() for row in cached_rows(SET, 'train', tmp_path, show_progress=False))
     assert made == plain(SET.rows('train'))
-    monkeypatch.setattr(type(SET), 'rows', None)  # they are not made again
+    monkeypatch.setattr(type(SET), 'rows', None)  # A second generation of the rows would fail.
     rows = list(cached_rows(SET, 'train', tmp_path))
     assert plain(row.to_arena_row() for row in rows) == made
     assert (rows[0].texts[0] == np.array(made[0][0][0]) + FIRST_WORD).all() and rows[0].texts[0].dtype == np.uint16

@@ -1,4 +1,4 @@
-"""Passages of one document or of two: no overlap, no document of two splits, no ends of long ones."""
+"""Tests of pairs of passages: no overlap, no document in two splits, and the ends of long documents are skipped."""
 
 import hashlib
 
@@ -14,12 +14,12 @@ from efficient_attention.data.arena.same_document_passages import (
 )
 from efficient_attention.errors import InputError
 
-FIRST = {  # SHA-256 of the first hundred rows of each split, of DOCUMENTS
+FIRST = {  # SHA-256 of the first hundred rows of each split, made from DOCUMENTS
     'train': '0c12c2f78bed3acb28fa235c273be96e649c56b7d0a2e7af5a8ff9c2a51ffc17',
     'dev': '07c318fa29e7feccddc3e0949ab2480de35a64becfe21614097d4bc3a1d93f49',
     'test': '0d9524cc07e5d58268c2b2a17b3fe1e5548325f2cc8bdfdd98ee12ca2bf9f475',
 }
-DOCUMENTS = [f'{number:05d}' * 40 for number in range(200)]  # each place of a document tells which it is
+DOCUMENTS = [f'{number:05d}' * 40 for number in range(200)]  # Any passage identifies its document.
 
 
 def passages(split: str, length: int = 50) -> PassagePairSampler:
@@ -44,7 +44,7 @@ def test_rows(split: str):
 
 
 def document_of(text: np.ndarray) -> str:
-    """The document that 50 bytes are of: five digits again and again, whose turn may be any."""
+    """Returns the document of a 50-byte passage. A document repeats its five digits; a passage may start anywhere."""
     period = bytes(text[:5].astype(np.uint8)).decode()
     turns = {period[turn:] + period[:turn] for turn in range(5)}
     return next(

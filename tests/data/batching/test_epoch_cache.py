@@ -1,4 +1,4 @@
-"""What is kept of an epoch, and for how long."""
+"""Tests that the cache keeps the values of the last two epochs, and that a pickled copy is empty."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The blocks of all processes make up each global batch."""
+"""Tests that the blocks of all processes together make up each global batch."""
 
 import pytest
 

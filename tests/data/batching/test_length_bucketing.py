@@ -1,4 +1,4 @@
-"""Batches by length: every row once an epoch, rows of similar length together, one bucket a batch."""
+"""Tests of batches by length: an epoch has every row once, and a batch has rows of similar length from one bucket."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sets mixed by shares: T5's two formulas, exact counts an epoch, no row twice before all came."""
+"""Tests of mixtures of data sets: T5's two formulas, exact row counts, and no repeats before all rows were drawn."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ SIZES = (1000, 40, 7)
 
 
 def test_shares_are_those_of_the_paper():
-    """Raffel et al. 2019, section 3.5.2: r = min(e, K) / sum of min(e, K), then r^(1/T) made to sum to 1."""
+    """Shares follow Raffel et al. 2019, section 3.5.2: r = min(e, K) / sum of min(e, K), then r^(1/T), normalised."""
     np.testing.assert_allclose(Mixture(SIZES).shares, np.array(SIZES) / 1047)
     limited = np.array([100, 40, 7]) / 147
     np.testing.assert_allclose(Mixture(SIZES, limit=100).shares, limited)
@@ -44,7 +44,7 @@ def test_a_limit_gives_whole_sets_or_as_many_rows_as_the_limit():
 
 
 def test_rows_follow_from_seed_and_epoch_alone():
-    """Whatever epoch was asked for before; another seed gives others, and the batches of a step do so, too."""
+    """An epoch's rows depend on seed and epoch only, not on earlier calls. So do the batches of a step."""
     mixture = Mixture(SIZES, 100, 2.0, seed=1)
     assert np.array_equal(mixture.epoch_rows(5), Mixture(SIZES, 100, 2.0, seed=1).epoch_rows(5))
     assert not np.array_equal(mixture.epoch_rows(5), Mixture(SIZES, 100, 2.0, seed=2).epoch_rows(5))

@@ -1,4 +1,4 @@
-"""Prepared corpora in memory, for tests of what comes after preparation; every token's id tells where it stands."""
+"""Prepared corpora in memory for tests; the id of every token says which token of the split it is."""
 
 import types
 
@@ -7,11 +7,11 @@ import numpy as np
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
-FIRST_ID = 5  # token k of a split has id FIRST_ID + k
+FIRST_ID = 5  # The token number k of a split has the id FIRST_ID + k.
 
 
 class MemoryCorpus:
-    """What `CorpusSplit` offers, held in memory."""
+    """A stand-in for `CorpusSplit` that holds its documents in memory."""
 
     def __init__(self, sentence_lengths, document_starts, split='train'):
         self.split = split
@@ -29,16 +29,16 @@ class MemoryCorpus:
         return [self.tokens[self._bounds[i] : self._bounds[i + 1]] for i in chosen]
 
     def sentence_of(self, ids):
-        """The sentence (counted over the split) that each id is from."""
+        """Returns the number of the sentence that each id is from, counted over the split."""
         return np.searchsorted(self._bounds, np.asarray(ids) - FIRST_ID, side='right') - 1
 
     def document_of(self, ids):
-        """The document that each id is from."""
+        """Returns the number of the document that each id is from."""
         return np.searchsorted(self.document_starts, self.sentence_of(ids), side='right') - 1
 
 
 def memory_corpus(documents=40, sentences=12, tokens=25, seed=0, split='train'):
-    """A corpus with up to `sentences` sentences a document and up to `tokens` tokens a sentence, at least 1 each."""
+    """Returns a corpus with 1 to `sentences` sentences a document and 1 to `tokens` tokens a sentence."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, sentences + 1, documents)
     starts = np.concatenate([[0], np.cumsum(counts)])
@@ -46,14 +46,14 @@ def memory_corpus(documents=40, sentences=12, tokens=25, seed=0, split='train'):
 
 
 def memory_vocabulary(size, continuation=0.3, seed=0):
-    """A vocabulary of `size` ids of which a share continues words; ids below FIRST_ID are special."""
+    """Returns a vocabulary of `size` ids. A random share of them continue a word; ids below FIRST_ID are special."""
     is_continuation = np.random.default_rng(seed).random(size) < continuation
     is_continuation[:FIRST_ID] = False
     return Vocabulary(size, PAD, UNKNOWN, CLS, SEP, MASK, tuple(range(FIRST_ID)), is_continuation)
 
 
 def memory_prepared(train=None, held_out=None):
-    """What a `PreparedCorpus` offers to the pipeline."""
+    """Returns a stand-in for `PreparedCorpus` with both splits in memory."""
     train = memory_corpus() if train is None else train
     held_out = memory_corpus(documents=9, seed=1, split='held_out') if held_out is None else held_out
     size = FIRST_ID + max(len(train.tokens), len(held_out.tokens))
@@ -61,7 +61,7 @@ def memory_prepared(train=None, held_out=None):
 
 
 def unmask(row):
-    """The tokens of a row (or of a batch's row) before masking."""
+    """Returns the tokens of a row before masking; `row` may be a row of a batch."""
     tokens = row['tokens'].copy()
     used = row['masked_weights'] > 0
     tokens[row['masked_positions'][used]] = row['masked_tokens'][used]

@@ -1,4 +1,4 @@
-"""BART's noise: whole words, budgets and lengths of spans, what stays in order, and each of the other noises alone."""
+"""Tests of BART's noise: whole words, budgets and lengths of spans, kept order, and each other noise separately."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ STARTS = np.array([0, 40, 47, 120, 180])
 TOKENS = 200
 CONTINUES = np.random.default_rng(1).random(TOKENS) < 0.3
 CONTINUES[STARTS] = False
-TEXT = TextToNoise(np.arange(TOKENS, dtype=np.int32), STARTS)  # a token's id is its place
+TEXT = TextToNoise(np.arange(TOKENS, dtype=np.int32), STARTS)  # Each token's id is its position.
 NOTHING: dict[str, Any] = {'permutation': 0.0, 'infilling': 0.0}
 
 
@@ -40,7 +40,7 @@ def kept(found: np.ndarray) -> np.ndarray:
 
 
 def sentences(order: np.ndarray) -> list[int]:
-    """The numbers of the sentences in the order of their first tokens; asserts that each stands together."""
+    """Returns the sentence numbers in their new order; asserts that the tokens of each sentence stay together."""
     numbers = np.searchsorted(STARTS, order, side='right') - 1
     changes = np.flatnonzero(np.diff(numbers, prepend=-1))
     assert len(changes) == len(set(numbers.tolist()))
@@ -58,7 +58,7 @@ def test_sentences_change_places_and_keep_their_words(share: float, moved: int):
     numbers = [sentences(order) for order in orders]
     assert all(sum(np.array(one) != np.arange(5)) <= moved for one in numbers)
     assert (max(sum(np.array(one) != np.arange(5)) for one in numbers) == moved) == (moved > 1)
-    if moved == 5:  # each sentence is first as often as any other
+    if moved == 5:  # Each sentence comes first equally often.
         first = np.bincount([one[0] for one in numbers], minlength=5)
         assert np.abs(first - 40).max() < 3 * (200 * 0.2 * 0.8) ** 0.5
 
@@ -69,9 +69,9 @@ def test_infilling_hides_whole_words_and_as_many_as_asked_for():
     for seed in range(50):
         found = places(seed, permutation=0.0)
         stays = kept(found)
-        assert (np.diff(stays) > 0).all()  # a subsequence of the text
+        assert (np.diff(stays) > 0).all()  # The kept tokens are in the order of the text.
         gone = np.setdiff1d(np.arange(TOKENS), stays)
-        assert not set(first_of_word[gone]) & set(first_of_word[stays])  # no word is cut
+        assert not set(first_of_word[gone]) & set(first_of_word[stays])  # Words are deleted or kept as a whole.
         assert len(set(first_of_word[gone])) == math.ceil(0.3 * words)
         assert len(found) <= TOKENS
 
@@ -83,7 +83,7 @@ def test_the_source_of_both_is_sentences_in_another_order_with_masks():
 
 
 def test_lengths_of_spans_are_those_of_poissons_distribution():
-    """But for the last one drawn, which is cut: so many words that it does not show."""
+    """Span lengths follow the Poisson distribution. Only the last span is cut, which does not show among so many."""
     rng = np.random.default_rng(0)
     lengths = span_lengths(30_000, 3.0, rng)
     spans = len(lengths)
@@ -106,11 +106,11 @@ def test_spans_lie_side_by_side_and_anywhere():
     first = np.stack([random_span_starts(lengths, words, np.random.default_rng(seed)) for seed in range(draws)])
     assert (first[:, 0] >= 0).all() and (first[:, -1] + 1 <= words).all()
     gaps = first[:, 1:] - (first + lengths)[:, :-1]
-    assert (gaps >= 0).all() and (gaps == 0).any()  # they may touch
+    assert (gaps >= 0).all() and (gaps == 0).any()  # Spans may touch.
     hidden = np.zeros(words)
     for place, length in ((span, length) for row in first for span, length in zip(row, lengths, strict=True)):
         hidden[place : place + length] += 1
-    # Uniform lists of places are the same from either end.
+    # Uniform lists of positions have the same distribution from the start and from the end.
     ends = [first[:, 0], words - (first + lengths)[:, -1]]
     assert abs(ends[0].mean() - ends[1].mean()) < 3 * ((ends[0].var() + ends[1].var()) / draws) ** 0.5
     assert hidden.sum() == draws * 6
@@ -118,7 +118,7 @@ def test_spans_lie_side_by_side_and_anywhere():
 
 def test_a_span_without_words_is_a_mask_between_two():
     class Zeros:
-        """Random numbers of which the lengths of spans are 0, 0 and 2."""
+        """Random numbers that give spans of the lengths 0, 0 and 2."""
 
         def poisson(self, _mean: float, count: int) -> np.ndarray:
             return np.array([0, 0, 2])[:count]
@@ -129,7 +129,7 @@ def test_a_span_without_words_is_a_mask_between_two():
         def choice(self, _slots: int, count: int, **_options: bool) -> np.ndarray:
             return np.array([1, 2, 4])[:count]
 
-    is_start = np.array([True, False, True, True, True, True])  # 5 words, the first one of two tokens
+    is_start = np.array([True, False, True, True, True, True])  # 5 words; the first has two tokens.
     found = infill_spans(np.arange(6), is_start, 0.6, 3.0, Zeros())  # type: ignore[arg-type]
     assert found.tolist() == [0, 1, MASKED, MASKED, 2, MASKED]
 
@@ -141,7 +141,7 @@ def test_masking_and_deletion_take_their_share_of_the_tokens():
     deleted = places(deletion=0.1, **NOTHING)
     assert len(deleted) == 180 and (np.diff(deleted) > 0).all()
     both = places(masking=0.5, deletion=0.5, **NOTHING)
-    assert (both == MASKED).sum() == 100 and len(kept(both)) == 50  # no mask is deleted
+    assert (both == MASKED).sum() == 100 and len(kept(both)) == 50  # Deletion never deletes a mask.
     assert len(places(deletion=1.0, rotation=1.0, **NOTHING)) == 0
     counts = sum((places(seed, masking=0.15, **NOTHING) == MASKED).astype(int) for seed in range(300))
     assert np.abs(counts - 45).max() < 5 * (300 * 0.15 * 0.85) ** 0.5

@@ -1,4 +1,4 @@
-"""The input's batches: the same on any number of processes, from any step, with or without workers."""
+"""Tests that training batches do not depend on the number of processes or workers, or on a run's first step."""
 
 import collections
 import multiprocessing
@@ -50,7 +50,7 @@ def all_equal(one, other):
 
 
 def joined(blocks):
-    """One global batch from the blocks of all processes."""
+    """Returns a global batch joined from the blocks of all processes."""
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
@@ -76,7 +76,7 @@ def test_blocks_of_all_processes_are_the_global_batch(pairs, count):
 @pytest.mark.parametrize('pairs', PAIRS)
 def test_a_later_start_gives_the_tail(pairs):
     config = make_config(pairs=pairs, mask_unit='ngram')
-    whole = train(config=config, stop=40)  # several epochs
+    whole = train(config=config, stop=40)  # 40 steps are several epochs.
     for start in (1, 17, 39, 40):
         assert all_equal(train(config=config, start=start, stop=40), whole[start:])
 
@@ -166,7 +166,7 @@ def test_a_program_may_end_in_the_middle():
 
 
 def evaluate(prepared, config, *, batch_size, process_count=1, seed=0):
-    """The global batches, from the blocks of all processes."""
+    """Returns the global evaluation batches, joined from the blocks of all processes."""
     blocks = [
         list(evaluation_batches(prepared, config, HostBatchShard(batch_size, index, process_count), seed=seed))
         for index in range(process_count)

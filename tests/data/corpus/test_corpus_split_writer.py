@@ -1,4 +1,4 @@
-"""What is written is what is read, whatever the sizes of sentences, documents, records and shards."""
+"""Tests that a written corpus is read back unchanged, for all sizes of sentences, documents, records and shards."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def vocabulary(size=SIZE):
 
 
 def write(folder, train, held_out=(), size=SIZE, **sizes):
-    """Documents as lists of pieces, a piece as a list of sentences, a sentence as its ids."""
+    """Writes documents given as nested lists: a document has pieces, a piece has sentences, and a sentence has ids."""
     counts = {}
     for split, documents in (('train', train), ('held_out', held_out)):
         writer = SplitWriter(folder, split, size, **sizes)
@@ -46,7 +46,7 @@ def test_every_sentence_comes_back(tmp_path_factory, documents, record_tokens, s
     folder = tmp_path_factory.mktemp('corpus')
     prepared = write(folder, documents, record_tokens=record_tokens, shard_bytes=shard_bytes)
     flat = [[one for piece in pieces for one in piece] for pieces in documents]
-    expected = [sentences for sentences in flat if sentences]  # a document without sentences leaves no trace
+    expected = [sentences for sentences in flat if sentences]  # The writer drops a document without sentences.
     corpus = prepared.train
     assert len(corpus) == len(expected) and len(prepared.held_out) == 0
     for number, sentences in enumerate(expected):
@@ -62,10 +62,10 @@ def test_a_long_document_is_many_records_of_whole_sentences(tmp_path):
     sentences = [[i % SIZE] * 50 for i in range(1000)]
     prepared = write(tmp_path, [[sentences], [[[7]]]])
     records = prepared.manifest['counts']['train']['records']
-    assert records == 1 + -(-1000 // 41)  # 41 sentences of 50 tokens reach 2048
+    assert records == 1 + -(-1000 // 41)  # 41 sentences of 50 tokens fill a record of 2048 tokens.
     reader = array_record_module.ArrayRecordReader(str(shard_path(tmp_path, 'train', 0)))
     assert reader.num_records() == records and 'group_size:1' in reader.writer_options_string()
-    assert len(reader.read([0])[0]) == 41 * 50 * 2  # bytes; ids below 65,536 take two
+    assert len(reader.read([0])[0]) == 41 * 50 * 2  # Ids below 65,536 take two bytes each.
 
 
 @pytest.mark.parametrize('size, kind', [(5, '<u2'), (65_536, '<u2'), (65_537, '<u4'), (250_000, '<u4')])

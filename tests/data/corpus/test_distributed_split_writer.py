@@ -1,4 +1,4 @@
-"""A split written in parts, in any order, is that of one writer, byte for byte."""
+"""Tests that a split written in parts, in any order, equals a single writer's split byte for byte."""
 
 import random
 from pathlib import Path
@@ -25,7 +25,7 @@ WORDS = 'the a red old small river house dog king tree road falls sleeps runs si
 
 
 def made_up_documents() -> list[list[str]]:
-    """Documents of three files, one of them empty; some without a word, one longer than a section and a shard."""
+    """Returns the texts of three files: one is empty; some texts have no word, one exceeds a section and a shard."""
     rng = np.random.default_rng(0)
 
     def text(sentences: int) -> str:
@@ -48,7 +48,7 @@ def tokenizer_file(files, tmp_path_factory) -> str:
 
 
 def write_in_parts(folder: Path, files: list[list[str]], tokenizer_file: str) -> dict[str, int]:
-    """Writes a split as several machines would: documents and shards in random order."""
+    """Writes a split as several machines would: documents and shards in random order. Returns the counts."""
     parts: dict[tuple[int, int], EncodedDocument] = {}
     places = [(file, number) for file, texts in enumerate(files) for number in range(len(texts))]
     for place in random.Random(0).sample(places, len(places)):
@@ -67,7 +67,7 @@ def write_in_parts(folder: Path, files: list[list[str]], tokenizer_file: str) ->
     for shard in reversed(range(len(starts))):
         end = starts[shard + 1] if shard + 1 < len(starts) else (len(files), 0, 0)
         write_shard(folder, 'train', shard, [record for place, record in records if starts[shard] <= place < end])
-    (folder / 'train' / '.partial-elsewhere-1-ab').touch()  # of a worker that was killed on another host
+    (folder / 'train' / '.partial-elsewhere-1-ab').touch()  # A worker killed on another host left this file.
     first_of_file = {file: sum(map(len, files[:file])) for file in range(len(files))}
     return write_split_index(folder / 'train', sizes, starts, first_of_file)
 

@@ -1,4 +1,4 @@
-"""Documents become sentences of ids, the same ones however the work is cut up."""
+"""Tests that documents become the same sentences of ids however the work is divided."""
 
 import multiprocessing
 import os
@@ -33,7 +33,7 @@ def tokenizer(tmp_path_factory):
 
 
 def joined(results):
-    """Document -> (sentence lengths, ids), over all its pieces."""
+    """Returns a dict from each document's number to its sentence lengths and ids, joined over all its pieces."""
     documents = {}
     for encoded in results:
         lengths, ids = documents.setdefault(encoded.document, ([], []))
@@ -81,7 +81,7 @@ def test_an_abandoned_reader_stops_its_processes(tokenizer):
 
 
 def test_the_reader_waits_for_the_work(tokenizer):
-    """A source is not read far ahead of what has been encoded, so that it need not fit into memory."""
+    """The reader stays only a little ahead of the encoder, so that a source need not fit into memory."""
     _, path = tokenizer
     read = []
     results = encode_documents((read.append(text) or text for text in DOCUMENTS * 20), path, 2, batch=100)

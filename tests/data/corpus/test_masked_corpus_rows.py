@@ -1,4 +1,4 @@
-"""Rows are pure functions of (seed, epoch, index); epochs, copies and errors."""
+"""Tests that masked rows depend only on (seed, epoch, index), and tests of epochs, static copies and errors."""
 
 import collections
 import pickle
@@ -50,7 +50,7 @@ def test_epochs_of_another_size_fit_the_first_one_s():
     assert min(sizes) < rows.count < max(sizes)
     for epoch, size in enumerate(sizes):
         found = [unmask(rows.training_row(epoch * rows.count + turn)).tobytes() for turn in range(rows.count)]
-        assert len(set(found)) >= min(size, rows.count) - 2  # a short pair may come up twice by chance
+        assert len(set(found)) >= min(size, rows.count) - 2  # Short pairs may repeat by chance.
 
 
 @pytest.mark.parametrize('pairs', PAIRS)
@@ -101,7 +101,7 @@ def test_an_empty_split_is_refused():
 
 
 class Damaged(MemoryCorpus):
-    """A corpus whose document 1 cannot be read."""
+    """A corpus whose document number 1 cannot be read."""
 
     error = InputError('shard-00000: damaged')
 

@@ -1,4 +1,4 @@
-"""Rows of long-range tasks under masks: whole texts, each by itself, the same after a restart."""
+"""Tests of masked rows of long-range tasks: one whole text a row, and the same rows after a restart."""
 
 import numpy as np
 import pytest

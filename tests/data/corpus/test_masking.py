@@ -1,4 +1,4 @@
-"""Masks: the share, the replacements, whole words, and the distribution of n-gram lengths."""
+"""Tests of masking: the share of masked tokens, replacements, whole words, and the distribution of n-gram lengths."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ from efficient_attention.data.corpus.masking import Masker, choose_word_runs, fi
 from tests.data.corpus.memory_corpus import CLS, FIRST_ID, MASK, PAD, SEP, UNKNOWN, memory_vocabulary, unmask
 
 SIZE = 5000
-NGRAM_PROBABILITIES = (6 / 11, 3 / 11, 2 / 11)  # 1/n for n = 1, 2, 3, as parts of their sum
+NGRAM_PROBABILITIES = (6 / 11, 3 / 11, 2 / 11)  # 1/n for n = 1, 2, 3, normalised to sum to 1
 UNITS = ('token', 'word', 'ngram')
 
 
 def make_row(used=120, length=128, seed=0):
-    """[CLS] a [SEP] b [SEP] and padding."""
+    """Returns a row of ids: [CLS] a [SEP] b [SEP] and padding."""
     tokens = np.full(length, PAD, np.int32)
     tokens[:used] = np.random.default_rng(seed).integers(FIRST_ID, SIZE, used)
     tokens[0], tokens[used // 2], tokens[used - 1] = CLS, SEP, SEP
@@ -70,7 +70,8 @@ def test_special_tokens_and_padding_are_never_masked(unit):
     masked = masker(row, 120, np.random.default_rng(0))
     chosen = masked['masked_positions'][masked['masked_weights'] > 0]
     assert set(chosen) <= set(np.flatnonzero(row >= FIRST_ID))
-    assert unit == 'ngram' or chosen.size == (row >= FIRST_ID).sum()  # at a rate of 1; overlapping n-grams are dropped
+    # At a rate of 1, only overlapping n-grams leave tokens unmasked.
+    assert unit == 'ngram' or chosen.size == (row >= FIRST_ID).sum()
 
 
 def test_share_of_the_tokens_is_exact_for_tokens():
@@ -147,7 +148,7 @@ def test_first_runs_have_ngram_lengths():
     lengths = []
     for _ in range(5000):
         start, stop = choose_word_runs(words, 20, 3, rng)[0]
-        if start < 98:  # three words follow
+        if start < 98:  # Three words fit behind this start.
             lengths.append(stop - start)
     counts = np.bincount(lengths, minlength=4)[1:]
     print('n-gram lengths', counts / len(lengths))
@@ -175,6 +176,6 @@ def test_runs_do_not_overlap_nor_cross_special_tokens_nor_exceed_the_budget():
 
 
 def test_a_run_over_budget_falls_back_to_fewer_words():
-    words = find_words(np.arange(12), np.tile([False, True], 6))  # words of two tokens
+    words = find_words(np.arange(12), np.tile([False, True], 6))  # Each word has two tokens.
     runs = [choose_word_runs(words, 3, 3, np.random.default_rng(seed)) for seed in range(50)]
     assert all(len(each) == 1 and each[0][1] - each[0][0] == 2 for each in runs)

@@ -1,4 +1,4 @@
-"""What all noises share: settings that tell rows how to cut documents, and pickling."""
+"""Tests of the interface of all noises: the same result for equal random numbers, and pickling."""
 
 import pickle
 

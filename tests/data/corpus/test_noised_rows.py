@@ -1,4 +1,4 @@
-"""Rows of noised texts: pure functions of (seed, epoch, index), which hold every token, whatever their number."""
+"""Tests that noised rows depend only on (seed, epoch, index), and that they hold every token for any number of rows."""
 
 import pickle
 from typing import Any
@@ -70,7 +70,7 @@ def test_a_row_has_its_ends_and_padding(noise: str):
 
 
 def test_texts_of_span_corruption_go_on_through_all_documents():
-    """Each is full in training; together they are the split without what is too little for a text."""
+    """In training every text has full length. All texts cover the split, except for a rest shorter than two texts."""
     corpus = memory_corpus()
     rows = make_rows(SPANS, corpus)
     for epoch in (0, 1):
@@ -79,11 +79,11 @@ def test_texts_of_span_corruption_go_on_through_all_documents():
         assert all(len(text) == MOST for text in found) and (np.diff(joined) == 1).all()
         assert len(corpus.tokens) - len(joined) < 2 * MOST
     first = [texts_of(rows.row(epoch, 0))[0] for epoch in range(8)]
-    assert len(set(first)) > 4  # they begin elsewhere in each epoch
+    assert len(set(first)) > 4  # Each epoch begins at another token.
 
 
 def texts_of(row: dict) -> np.ndarray:
-    """The tokens of a row of span corruption, sorted; ids of a memory corpus say where they stand."""
+    """Returns the sorted tokens of a row of span corruption, which are token numbers of a memory corpus."""
     source, target = row['source'][row['source_segments'] > 0], row['targets'][row['segments'] > 0]
     both = np.concatenate([source, target])
     return np.sort(both[(both >= 5) & (both < 9000)])
@@ -94,7 +94,7 @@ def test_an_evaluation_reads_every_token_once():
     rows = make_rows(SPANS, corpus, is_training=False)
     assert np.array_equal(np.concatenate([texts_of(rows.row(0, n)) for n in range(rows.count)]), corpus.tokens)
     alone = make_rows(SPANS, MemoryCorpus([MOST, 1], [0, 2]), is_training=False)
-    assert alone.count == 1  # one token is no text
+    assert alone.count == 1  # A rest of one token is too short for a text.
 
 
 def test_texts_of_bart_are_whole_sentences_of_a_document():

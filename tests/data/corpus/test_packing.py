@@ -1,4 +1,4 @@
-"""Packing: no token is lost or shared, excerpts keep to themselves, rows are full."""
+"""Tests of packing: no token is lost or used twice, excerpts are separate segments, and rows are full."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def make_rows(corpus, plan, length=LENGTH):
 
 
 def excerpts_of(row):
-    """The tokens of each segment of a row, special ones included."""
+    """Returns the tokens of each segment of a row, special tokens included."""
     return [row['tokens'][row['segments'] == segment] for segment in range(1, row['segments'].max() + 1)]
 
 
@@ -41,13 +41,13 @@ def test_rows_are_excerpts_in_order_with_positions_from_0():
         assert (np.diff(row['segments'][:used]) >= 0).all() and not row['token_types'].any()
         for segment, excerpt in enumerate(excerpts_of(row), start=1):
             assert excerpt[0] == CLS and excerpt[-1] == SEP and (excerpt[1:-1] > SEP).all()
-            assert (np.diff(excerpt[1:-1]) == 1).all()  # an unbroken stretch
+            assert (np.diff(excerpt[1:-1]) == 1).all()  # The tokens are consecutive.
             assert len(set(corpus.document_of(excerpt[1:-1]).tolist())) == 1
             assert np.array_equal(row['positions'][row['segments'] == segment], np.arange(excerpt.size))
 
 
 def test_documents_are_cut_at_sentence_borders_where_there_are_any():
-    corpus = memory_corpus(tokens=LENGTH - 2)  # each sentence fits a row
+    corpus = memory_corpus(tokens=LENGTH - 2)  # Each sentence fits into a row.
     bounds = np.concatenate([[0], np.cumsum(corpus.sentence_lengths)]) + 5
     for row in make_rows(corpus, make_plan(corpus, short=0.5)):
         for excerpt in excerpts_of(row):
@@ -58,7 +58,7 @@ def test_a_sentence_longer_than_a_row_is_cut_anywhere():
     corpus = MemoryCorpus([200, 3], [0, 2])
     rows = make_rows(corpus, make_plan(corpus))
     sizes = sorted(excerpt.size - 2 for row in rows for excerpt in excerpts_of(row))
-    assert sizes == [17, 62, 62, 62]  # the rest of 14 tokens takes the next sentence with it
+    assert sizes == [17, 62, 62, 62]  # The remaining 14 tokens and a 3-token sentence share an excerpt.
 
 
 def test_excerpts_are_as_long_as_they_can_be():

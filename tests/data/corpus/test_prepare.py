@@ -1,4 +1,4 @@
-"""From a config to a prepared corpus: what is in it, when it is made anew, and what goes wrong."""
+"""Tests of corpus preparation from a config: the content, when the cache is rebuilt, and the errors."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ DOCUMENTS = [
 
 @pytest.fixture(autouse=True)
 def books(tmp_path, monkeypatch):
-    """A folder of documents, one a file, made the current one."""
+    """Returns a folder with one file per document; its parent becomes the working directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'books').mkdir()
     for number, text in enumerate(DOCUMENTS):
@@ -92,7 +92,8 @@ def test_the_cache_is_used_again(monkeypatch):
     first = made()
     monkeypatch.setattr(module, '_build_corpus', lambda *arguments: pytest.fail(f'built again: {arguments[0]}'))
     assert made().folder == first.folder
-    assert made(length=64, pairs='sop', mask_rate=0.2, processes=2).folder == first.folder  # not its business
+    # These fields do not affect preparation.
+    assert made(length=64, pairs='sop', mask_rate=0.2, processes=2).folder == first.folder
 
 
 def test_a_moved_or_renamed_source_finds_its_cache(books):
@@ -125,7 +126,7 @@ def test_any_change_of_content_or_settings_is_a_new_corpus(books):
     (books / '07.txt').write_text(DOCUMENTS[7].replace('cat', 'bat'))
     changed = made()
     assert len(folders | {changed.folder}) == 9
-    assert len(fingerprints | {changed.fingerprint}) >= 8  # paragraphs of one-line files are the same documents
+    assert len(fingerprints | {changed.fingerprint}) >= 8  # Splitting one-line files at paragraphs changes no document.
     assert any(
         'bat' in one for text in texts_of(changed, changed.train) + texts_of(changed, changed.held_out) for one in text
     )
@@ -143,7 +144,7 @@ def test_a_changed_tokenizer_file_is_a_new_corpus():
 
 
 def test_a_fingerprint_stands_for_the_ids_themselves(monkeypatch):
-    """A change of rules that nobody declared gives other sentences, and must not pass for the same corpus."""
+    """The fingerprint follows the ids: other sentences, from changed code, must not count as the same corpus."""
     first = made(cache='one')
     monkeypatch.setattr(encoding, 'split_sentences', lambda text: split_sentences(text)[1:])
     second = made(cache='two')
@@ -300,20 +301,20 @@ def test_progress_goes_to_standard_error_where_it_is_wanted(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(': ')[1] for line in lines[:3]] == ['reading', 'learning the vocabulary', 'tokenising']
     assert len(lines) == 4 and 'held out' in lines[3] and lines[3].endswith(str(prepare_corpus(config()).folder))
-    assert capsys.readouterr().err == ''  # nothing to say when the cache is there
+    assert capsys.readouterr().err == ''  # A cached corpus is opened silently.
 
 
 def test_only_named_fields_decide():
-    """A field that preparation reads and that is not in the folder's name would give a stale cache."""
+    """Each field that preparation reads changes the cache folder's name; otherwise stale caches would be used."""
     name = module.corpus_folder(config(), 'digest')
     deciding = {'held_out': 0.5, 'tokenizer': 'train:bpe', 'vocab_size': 99, 'lowercase': False}
     assert all(module.corpus_folder(config(**{field: value}), 'digest') != name for field, value in deciding.items())
     assert module.corpus_folder(config(), 'other') != name
     names = [module.corpus_folder(config(), 'digest', sentinels) for sentinels in (0, 1, 2)]
-    assert names[0] == name and len({*names}) == 3  # without sentinels it is the corpus of other tasks
+    assert names[0] == name and len({*names}) == 3  # Without sentinels, other tasks share the corpus.
     file = config(tokenizer=str(Path('books/00.txt').absolute()))  # has its own
     assert len({module.corpus_folder(file, 'digest', sentinels) for sentinels in (None, 0, 3)}) == 1
-    Path('00.model').write_bytes(b'')  # is read with T5's sentinels
+    Path('00.model').write_bytes(b'')  # A .model file is read with T5's sentinels.
     file = dataclasses.replace(file, tokenizer='00.model')
     assert len({module.corpus_folder(file, 'digest', sentinels) for sentinels in (None, 0, 3)}) == 2
     read = set(deciding) | {'source', 'cache', 'processes'}

@@ -1,4 +1,4 @@
-"""A prepared corpus is checked when it is opened and read the same way in every process and thread."""
+"""Tests that opening a prepared corpus checks it, and that every process and thread reads the same documents."""
 
 import concurrent.futures
 import json
@@ -15,7 +15,7 @@ from efficient_attention.data.preparation.cache_folder import file_sha256, manif
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
-DOCUMENTS, SENTENCES, TOKENS = 6, 5, 700  # three sentences a record: every document has two
+DOCUMENTS, SENTENCES, TOKENS = 6, 5, 700  # A record holds three sentences, so a document has two records.
 
 
 def ids_of(split, document, sentence):
@@ -76,7 +76,7 @@ def checksum(corpus):
 
 def test_it_pickles_small_and_reads_in_other_processes_and_threads(folder):
     corpus = CorpusSplit(folder, 'train')
-    expected = checksum(corpus)  # its readers are open now
+    expected = checksum(corpus)  # This call opens the corpus's readers.
     data = pickle.dumps(corpus)
     assert len(data) < 1000 and checksum(pickle.loads(data)) == expected
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
@@ -108,7 +108,7 @@ def test_a_missing_or_shortened_file_is_found(folder):
     for path in files_of(folder):
         data = path.read_bytes()
         path.write_bytes(data[:-1])
-        if path.name != 'manifest.json':  # its last byte is the end of the line
+        if path.name != 'manifest.json':  # The manifest's last byte is only a line break.
             with pytest.raises(InputError, match='damaged'):
                 open_corpus(folder)
         path.unlink()

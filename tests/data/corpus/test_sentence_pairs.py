@@ -1,4 +1,4 @@
-"""Sentence pairs: every sentence is used, labels mean what they say, and their balance is what the rule implies."""
+"""Tests of sentence pairs: every sentence is used, labels are correct, and their balance follows from the rule."""
 
 import numpy as np
 import pytest
@@ -17,12 +17,12 @@ def make_plan(corpus, pairs, *, short=0.0, length=LENGTH, seed=0):
 
 
 def in_split(corpus, plan):
-    """Spans with sentences counted over the split: int64 [pairs, 2, 2]."""
+    """Returns the spans with sentences counted over the split, as int64 [pairs, 2, 2]."""
     return plan.spans[..., 1:] + corpus.document_starts[plan.spans[..., :1]]
 
 
 def chunks_by_hand(corpus, target):
-    """(first sentence, end sentence) of every chunk of BERT's greedy cut, counted over the split."""
+    """Returns (first sentence, end sentence) of every chunk of BERT's greedy cut, counted over the split."""
     chunks = []
     for first, end in zip(corpus.document_starts[:-1], corpus.document_starts[1:], strict=True):
         start, tokens = first, 0
@@ -35,7 +35,7 @@ def chunks_by_hand(corpus, target):
 
 
 def within(count, trials, probability):
-    """Whether a count lies within four standard deviations of its binomial mean."""
+    """Returns whether a count is within four standard deviations of its binomial mean."""
     return abs(count - trials * probability) <= 4 * np.sqrt(trials * probability * (1 - probability))
 
 
@@ -189,7 +189,7 @@ def test_rows_hold_their_halves_in_order(pairs):
         assert np.array_equal(np.flatnonzero(row['token_types']), np.arange(borders[0] + 1, used))
         for half, span in zip(np.split(row['tokens'][1:used], borders[:-1]), plan.spans[index], strict=False):
             ids = half[half != SEP]
-            assert ids.size and (np.diff(ids) == 1).all()  # an unbroken stretch of the document
+            assert ids.size and (np.diff(ids) == 1).all()  # The ids are consecutive in the document.
             sentences = corpus.sentence_of(ids) - corpus.document_starts[span[0]]
             assert (sentences >= span[1]).all() and (sentences < span[2]).all()
         assert len(borders) == 1 + (row['pair_weights'] == 1)

@@ -1,4 +1,4 @@
-"""Where sentences end, by example and by property."""
+"""Tests of sentence boundaries, by examples and by properties of the splitter."""
 
 import re
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 
-# '|' marks where sentences are divided; every other character is text.
+# '|' marks the boundaries between sentences; every other character is text.
 EXAMPLES = {
     'plain': 'It rained.| We stayed in.| Did you go?| No!| Then why...| He left.',
     'titles': 'Mr. Dashwood met Dr. Who at St. Paul vs. the Rev. J. Smith.| They spoke.',
@@ -126,4 +126,4 @@ def test_time_grows_with_length_alone():
         '\n' * 100_000,
     ]
     for text in [*hostile, *(f'{text} End.' for text in hostile)]:
-        split_sentences(text)  # seconds if something were quadratic: the suite's limit would tell
+        split_sentences(text)  # Quadratic time would exceed the suite's time limit.

@@ -1,4 +1,4 @@
-"""Span corruption: T5's lengths, the text in source and target together, and how often spans are where."""
+"""Tests of span corruption: T5's lengths, no lost tokens, and the distribution of span lengths and positions."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ T5 = SpanCorruption(0.15, 3.0, np.arange(FIRST_SENTINEL, FIRST_SENTINEL - 28, -1
 
 
 def noised(tokens: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A text, and the source and target that are made of it."""
+    """Returns a random text, and the source and the target that span corruption makes of it."""
     text = np.random.default_rng(seed).integers(0, 9000, tokens).astype(np.int32)
     return text, *T5(TextToNoise(text, np.zeros(1, np.int64)), np.random.default_rng(seed))
 
 
 def rebuilt(source: np.ndarray, target: np.ndarray) -> list[int]:
-    """The text, from the source with the target's spans in place of their sentinels."""
+    """Returns the original text: the source with each sentinel replaced by its span from the target."""
     spans: dict[int, list[int]] = {}
     for token in target.tolist():
         if token > 9000:
@@ -64,7 +64,7 @@ def test_source_and_target_rebuild_the_text(tokens: int):
         sentinels = list(range(FIRST_SENTINEL, FIRST_SENTINEL - spans, -1))
         assert [token for token in source.tolist() if token > 9000] == sentinels
         assert [token for token in target.tolist() if token > 9000] == sentinels and target[0] == FIRST_SENTINEL
-        assert len(target) == hidden + spans and source[0] == text[0]  # a kept stretch comes first
+        assert len(target) == hidden + spans and source[0] == text[0]  # A source begins with kept tokens.
 
 
 def test_spans_with_given_lengths():
@@ -73,7 +73,7 @@ def test_spans_with_given_lengths():
 
 
 def test_spans_are_as_long_and_as_frequent_as_uniform_cuts_make_them():
-    """The first of S parts of a total T is longer than 1 with the probability 1 - (S - 1) / (T - 1)."""
+    """If T tokens are cut into S parts, the first part is longer than 1 with the probability 1 - (S - 1) / (T - 1)."""
     draws = 4000
     rng = np.random.default_rng(0)
     parts = np.stack([random_partition(85, 28, rng) for _ in range(draws)])
@@ -85,7 +85,7 @@ def test_spans_are_as_long_and_as_frequent_as_uniform_cuts_make_them():
 
 
 def test_each_place_is_hidden_as_often_as_the_density_says():
-    """Away from the ends, where a stretch is always kept at first and always hidden at last."""
+    """Each position is hidden with the configured density, except near the ends: a text starts kept and ends hidden."""
     draws = 600
     source = np.zeros(568)
     for seed in range(draws):
@@ -94,5 +94,6 @@ def test_each_place_is_hidden_as_often_as_the_density_says():
     hidden = 1 - source / draws
     assert abs(hidden.mean() - 85 / 568) < 1e-9
     middle = hidden[60:508]
-    assert abs(middle.mean() - 0.15) < 3 * (0.15 * 0.85 / draws / 448 * 5) ** 0.5  # spans: about 5 places as one
+    # About 5 positions are hidden together.
+    assert abs(middle.mean() - 0.15) < 3 * (0.15 * 0.85 / draws / 448 * 5) ** 0.5
     assert np.abs(middle - 0.15).max() < 5 * (0.15 * 0.85 / draws) ** 0.5

@@ -1,4 +1,4 @@
-"""Batches of rows of different lengths: each row once, the same whatever came before, little padding."""
+"""Tests of batches of rows of different lengths: each row once an epoch, restart at any step, and little padding."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def features(count: int = 45, seed: int = 0) -> list[dict[str, np.ndarray]]:
             'tokens': np.full(length, number + 1, np.int32),
             'token_types': np.ones(length, np.int32),
             'label': np.int32(number),
-            'offset_start': np.zeros(length, np.int32),  # stays on the host
+            'offset_start': np.zeros(length, np.int32),  # This array stays on the host.
         }
         for number, length in enumerate(lengths)
     ]

@@ -1,4 +1,4 @@
-"""Sentences out of columns, CoNLL-U and lists, and the counts of the real files."""
+"""Tests of the readers of tagged sentences in columns, CoNLL-U and JSON lists, and of row counts of real files."""
 
 import json
 from pathlib import Path

@@ -16,7 +16,7 @@ def path(tmp_path):
 
 
 def select(text, rows):
-    """What the text's parts select of the same rows, one after another; a row is (title, number)."""
+    """Returns the rows that each part of a selection text selects, joined; a row is a pair (title, number)."""
     return [row for _, selection in parse_file_selections(text) for row in selection(rows, lambda row: row[0])]
 
 

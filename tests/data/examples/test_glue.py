@@ -1,4 +1,4 @@
-"""GLUE's files in their own layouts: columns, labels, subsets, and the counts of the real ones."""
+"""Tests of the readers of GLUE's files: columns, labels, subsets, and row counts of the real files."""
 
 import sys
 import types
@@ -20,7 +20,7 @@ from efficient_attention.data.examples.glue import (
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
 
-HEADERS = {  # of the training files, as the benchmark ships them; CoLA has none
+HEADERS = {  # Headers of the benchmark's training files; CoLA's file has none.
     'cola': '',
     'sst2': 'sentence label',
     'mrpc': 'Quality,#1 ID,#2 ID,#1 String,#2 String',
@@ -43,7 +43,7 @@ def columns_of(name):
 
 
 def table(name, labels):
-    """A file of the task with one row for each label; every other field is the name of its column."""
+    """Returns the content of a GLUE task's file with a row for each label; other fields hold their column's name."""
     columns, task = columns_of(name), GLUE[name]
     rows = [[label if column == task.label else column for column in columns] for label in labels]
     return '\n'.join('\t'.join(fields) for fields in ([] if name == 'cola' else [columns]) + rows)

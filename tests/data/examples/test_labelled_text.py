@@ -1,4 +1,4 @@
-"""Texts, pairs and labels out of tables."""
+"""Tests of the reader of texts, text pairs and labels in tables."""
 
 import re
 
@@ -72,7 +72,7 @@ def test_one_number_is_not_two_classes(first, second):
     with pytest.raises(InputError, match=f'^{re.escape(line)}$'):
         label_names(rows)
     codes = [LabelledText('f', 'line 1', '0', ('a',), label) for label in ('1', '01', '1e0', '1-0')]
-    assert len(label_names(codes)) == 4  # not numbers that are written in another way, but texts
+    assert len(label_names(codes)) == 4  # These labels are different texts, not spellings of one number.
 
 
 def test_one_number_in_several_spellings_of_json_is_one_class(tmp_path):

@@ -1,4 +1,4 @@
-"""Questions with choices in each layout, and the counts of the real files."""
+"""Tests of the readers of multiple-choice questions in each file format, and of row counts of real files."""
 
 import json
 from pathlib import Path

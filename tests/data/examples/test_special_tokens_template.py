@@ -1,4 +1,4 @@
-"""Rows made from a template against the rows that the tokenizer itself makes."""
+"""Tests that rows made from a template of special tokens equal the rows of the tokenizer itself."""
 
 from pathlib import Path
 

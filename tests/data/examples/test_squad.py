@@ -11,7 +11,7 @@ CONTEXT = 'Ada saw the sea.'
 
 
 def squad(*articles):
-    """SQuAD's layout: each article is (title, context, rows)."""
+    """Returns a data set in SQuAD's JSON format; each article is (title, context, rows)."""
     data = [{'title': title, 'paragraphs': [{'context': text, 'qas': rows}]} for title, text, rows in articles]
     return {'version': '1.1', 'data': data}
 

@@ -1,4 +1,4 @@
-"""Rows of one text or two, with the special tokens of the tokenizer's own template."""
+"""Tests of rows of one or two texts with the special tokens of the tokenizer's template."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_special_tokens_and_types(encoder: TextEncoder):
     assert pair.tokens == ['[CLS]', 'a', 'dog', '##s', '[SEP]', 'run', '[SEP]']
     assert pair.type_ids == [0, 0, 0, 0, 0, 1, 1]
     assert encoder.row(first).tokens == ['[CLS]', 'a', 'dog', '##s', '[SEP]']
-    assert first.tokens == ['a', 'dog', '##s']  # the parts stay as they were
+    assert first.tokens == ['a', 'dog', '##s']  # The encoder does not change its input.
     assert (encoder.special_token_count(is_pair=False), encoder.special_token_count(is_pair=True)) == (2, 3)
     assert (encoder.pad, encoder.cls, encoder.sep, encoder.mask, encoder.size) == (0, 2, 3, 4, len(PIECES))
 

@@ -1,4 +1,4 @@
-"""Rows with all of their columns, and lines of the same format."""
+"""Tests of tables whose rows keep all columns, and of lines written in the format of the read file."""
 
 from pathlib import Path
 

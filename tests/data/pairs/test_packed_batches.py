@@ -1,4 +1,4 @@
-"""Packed rows: every pair once an epoch with all of its tokens, from seed and step alone, with little padding."""
+"""Tests of packed rows: each pair once an epoch with all tokens, set by seed and step only, with little padding."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def epoch_of(one: PackedBatches, epoch: int) -> list[Batch]:
 
 
 def pairs_in(batch: Batch) -> list[Texts]:
-    """The pairs of a batch by its segments; checks what the decoder reads, positions and weights."""
+    """Returns the pairs of a packed batch, one per segment; checks decoder inputs, positions and weights."""
     found = []
     for row in range(len(batch['source'])):
         sources, targets = batch['source_segments'][row], batch['segments'][row]
@@ -53,7 +53,7 @@ def test_an_epoch_has_every_pair_once_with_all_of_its_tokens(epoch: int):
 
 
 def test_a_step_follows_from_the_seed_and_its_number_alone():
-    """Asked for at once as a resumed run does, in any order, and by two processes."""
+    """A batch is the same after a resume, in any order of steps, and in two processes."""
     whole = [batch for epoch in range(3) for batch in epoch_of(batches(seed=3), epoch)]
     resumed = batches(seed=3).training_batches(len(whole) - 2, len(whole), 0, 1)
     for expected, found in zip(whole[-2:], resumed, strict=True):
@@ -66,7 +66,7 @@ def test_a_step_follows_from_the_seed_and_its_number_alone():
     other = next(batches(seed=4).training_batches(0, 1, 0, 1))
     assert not np.array_equal(other['source'], whole[0]['source'])
     epochs = [sorted(map(sorted, batches().epoch_plan(epoch))) for epoch in (0, 1)]
-    assert epochs[0] != epochs[1]  # pairs meet others in every epoch
+    assert epochs[0] != epochs[1]  # Another epoch packs other pairs together.
 
 
 def test_rows_hold_little_padding():

@@ -1,4 +1,4 @@
-"""Batches of pairs: each once, sources and targets padded alike, what the decoder reads shifted by one."""
+"""Tests of batches of pairs: each pair once, equal padding of sources and targets, and shifted decoder inputs."""
 
 import numpy as np
 import pytest

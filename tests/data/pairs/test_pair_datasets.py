@@ -1,4 +1,4 @@
-"""Sets of pairs: parallel files, columns, toy problems, and what is wrong with them in one line."""
+"""Tests of data sets of pairs: parallel files, table columns, toy problems, and a one-line error for each fault."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Pairs as ids: ends, prefixes, cuts, and the symbols of tokenizers."""
+"""Tests of the encoder of pairs: end symbols, prefixes, truncation, and the special ids of tokenizers."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def test_sources_are_reversed_between_their_ends_after_they_are_cut():
 def test_symbols_by_the_names_in_use():
     assert special_ids_of_tokenizer(tokenizer_of(PIECES)) == SequenceSpecialIds(
         pad=0, end=1, start=0
-    )  # T5's targets begin with padding
+    )  # T5's decoder inputs begin with the padding id.
     bart = {'<s>': 0, '<pad>': 1, '</s>': 2, '<unk>': 3}
     assert special_ids_of_tokenizer(tokenizer_of(bart)) == SequenceSpecialIds(pad=1, end=2, start=0)
     assert special_ids_of_tokenizer(tokenizer_of(bart), '</s>') == SequenceSpecialIds(pad=1, end=2, start=2)

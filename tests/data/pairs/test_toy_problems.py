@@ -1,4 +1,4 @@
-"""Toy problems: the answers, the lengths, and that pairs follow from the seed and their number alone."""
+"""Tests of the toy problems: correct answers, all lengths, and pairs that depend only on seed and number."""
 
 import pytest
 

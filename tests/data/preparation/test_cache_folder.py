@@ -1,4 +1,4 @@
-"""A folder of the cache is complete or absent."""
+"""Tests that a cache folder is either complete or absent."""
 
 import resource
 import signal
@@ -99,7 +99,7 @@ def test_a_full_disk_is_no_bad_input_and_named_by_the_folder(tmp_path):
         with pytest.raises(RunError, match=line), new_cache_folder(tmp_path / 'corpus') as partial:
             (partial / 'file').write_bytes(bytes(2**17))
         with pytest.raises(RunError, match=line), new_cache_folder(tmp_path / 'corpus') as partial:
-            np.save(partial / 'array.npy', np.zeros(2**14))  # whose error has no number
+            np.save(partial / 'array.npy', np.zeros(2**14))  # NumPy's error has no errno.
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())

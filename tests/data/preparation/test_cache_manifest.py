@@ -1,4 +1,4 @@
-"""A folder is what its manifest says, or it is refused in one line that says what to do."""
+"""Tests that a folder which differs from its manifest is refused in one line with the remedy."""
 
 import json
 

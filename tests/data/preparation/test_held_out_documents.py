@@ -1,4 +1,4 @@
-"""The held-out split depends on texts alone."""
+"""Tests that the held-out split depends only on the texts of the documents."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_order_and_company_do_not_matter():
     chosen = held_out(TEXTS, 0.05)
     assert held_out(TEXTS[::-1], 0.05) == chosen
     assert held_out(TEXTS[:2000], 0.05) == chosen & set(TEXTS[:2000])
-    assert chosen <= held_out(TEXTS, 0.1)  # a larger share keeps what was held out
+    assert chosen <= held_out(TEXTS, 0.1)  # A larger share contains the smaller one.
 
 
 @pytest.mark.parametrize('share', [1e-9, 0.02, 0.5, 0.98, 1 - 1e-9])

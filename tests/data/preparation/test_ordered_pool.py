@@ -1,4 +1,4 @@
-"""A function of many tasks in several processes: results in the order of the tasks, one line where a process dies."""
+"""Tests of a pool of processes: results in the order of the tasks, and a one-line error if a process dies."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Progress is a bar on a terminal, plain lines elsewhere, and nothing when it is not wanted."""
+"""Tests that progress is a bar on a terminal, plain lines elsewhere, and silent if unwanted."""
 
 import rich.console
 

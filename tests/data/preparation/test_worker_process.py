@@ -1,4 +1,4 @@
-"""A worker leaves Ctrl-C to its parent and ends with it; so do the workers of Grain and of the preparation."""
+"""Tests that a worker process ends with its parent and leaves Ctrl-C to it."""
 
 import multiprocessing
 import os
@@ -29,5 +29,5 @@ def test_a_worker_follows_its_parent_and_leaves_ctrl_c_to_it():
     assert receiver.poll(60) and receiver.recv() is True
     os.kill(parent.pid, signal.SIGKILL)
     parent.join()
-    assert receiver.poll(5)  # at the end of the worker, the last that holds the other end of the pipe
+    assert receiver.poll(5)  # The pipe closes when the worker ends, which holds its last other end.
     receiver.close()

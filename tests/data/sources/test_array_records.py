@@ -1,4 +1,4 @@
-"""Records as documents, and the record that is at fault."""
+"""Tests that the records of ArrayRecord files are read as documents, and that a bad record is named."""
 
 import pytest
 from array_record.python import array_record_module

@@ -1,4 +1,4 @@
-"""Images as documents: bytes row by row, all of one shape, from files and from TFDS; bad ones are named."""
+"""Tests of images as documents: bytes row by row, equal shapes, files and TFDS, and errors that name a bad image."""
 
 import sys
 import types
@@ -30,7 +30,7 @@ def test_files_are_read_row_by_row_in_the_order_of_their_names(tmp_path):
     source = open_images(write(tmp_path, images), SHAPE)
     assert list(source.documents()) == [image.tobytes() for image in images]
     first = np.frombuffer(next(source.documents()), np.uint8)
-    assert first[3 * 3 + 1] == images[0, 1, 0, 1]  # row 1, column 0, green
+    assert first[3 * 3 + 1] == images[0, 1, 0, 1]  # the green value of row 1, column 0
     before = source.digest()
     write(tmp_path, images[::-1])
     assert open_images(source.text, SHAPE).digest() != before

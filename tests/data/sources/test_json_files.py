@@ -1,4 +1,4 @@
-"""Values of JSON files, and the line and field that is at fault."""
+"""Tests of values read from JSON files, and of errors that name line and field."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The embedded corpus: what is taken from the standard library's files, and in which order."""
+"""Tests of the built-in corpus: which texts it takes from Python's standard library, and in which order."""
 
 import textwrap
 
@@ -15,7 +15,7 @@ def write(path, text):
 
 
 def documents(root):
-    """Beside the cache, in which those of the running Python stay."""
+    """Returns the documents below `root`, read without the cache that holds the documents of the running Python."""
     return list(stdlib_documents.__wrapped__(stdlib_files(root)))
 
 

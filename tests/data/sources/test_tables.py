@@ -1,4 +1,4 @@
-"""Tables as users write them, and faults by file, line and column."""
+"""Tests of table files in the formats that users have, and of errors that name file, line and column."""
 
 import gzip
 import json
@@ -162,7 +162,7 @@ def test_files_come_in_the_order_that_names_them(tmp_path):
 
 
 class FakeRows(list):
-    """Rows as TFDS gives them, with the names of its classes."""
+    """A list of rows in the form of a TFDS data set, with names of its classes."""
 
     dataset_info = types.SimpleNamespace(
         features={'text': types.SimpleNamespace(), 'label': types.SimpleNamespace(names=['bad', 'good'], num_classes=2)}

@@ -1,4 +1,4 @@
-"""Files are found in a fixed order and read as UTF-8, and every failure says where."""
+"""Tests of text files: found in a fixed order, read as UTF-8, and every error names file and position."""
 
 import bz2
 import gzip
@@ -108,11 +108,11 @@ def test_a_small_file_that_unpacks_to_far_more_than_a_text_is_left_early(tmp_pat
         unpacked.clear()
         with pytest.raises(InputError, match=f'{name}: unpacks to more than {most:,} bytes, far more than a text of'):
             read(path)
-        assert sum(unpacked) <= most + 2**14  # and not to the end of the line
+        assert sum(unpacked) <= most + 2**14  # The reader stops before the end of the line.
 
 
 def count_read(monkeypatch) -> list[int]:
-    """The bytes of each piece that is unpacked from here on."""
+    """Patches the reader and returns a list that receives the size of each decompressed piece."""
     found: list[int] = []
     counted = text_files._SizeLimitedReader._check_decompressed_size
 

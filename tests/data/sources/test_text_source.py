@@ -1,4 +1,4 @@
-"""The short text of a source, and the documents it stands for."""
+"""Tests of sources given as short texts such as `text:FILE`, and of the documents that they give."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Rows of TensorFlow Datasets, and what is said where the package or a row is at fault."""
+"""Tests of rows from TensorFlow Datasets, and of the errors for a missing package or a bad row."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError
 
 @pytest.fixture
 def fake_tfds(monkeypatch):
-    """A stand-in for the optional package; its data sets are lists of rows."""
+    """Installs a stand-in for the optional package `tensorflow_datasets`, whose data sets are lists of rows."""
     sets = {('reviews', 'train'): [{'text': 'grëat'.encode(), 'label': 1}, {'text': 'bad', 'label': 0}]}
 
     def data_source(name, *, split):

@@ -1,4 +1,4 @@
-"""Articles of a MediaWiki dump: which pages are read, what is left of their markup, and what a bad file gives."""
+"""Tests of a MediaWiki dump: which pages are read, which text remains of their markup, and errors of bad files."""
 
 import bz2
 import gzip
@@ -11,7 +11,7 @@ from efficient_attention.data.sources.text_source import open_source
 from efficient_attention.data.sources.wikipedia_dump import read_pages, wikipedia_dump_documents, wikitext_to_plain_text
 from efficient_attention.errors import InputError
 
-SAMPLE = Path(__file__).resolve().parents[3] / 'data' / 'wikipedia_dump_sample'  # 206 pages of a dump of 2016
+SAMPLE = Path(__file__).resolve().parents[3] / 'data' / 'wikipedia_dump_sample'  # 206 pages of a Wikipedia dump of 2016
 
 
 def page(text: str, *, title: str = 'Dog', namespace: int = 0, more: str = '') -> str:

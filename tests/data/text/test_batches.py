@@ -1,4 +1,4 @@
-"""A language model's batches; every id in these texts tells where it stands."""
+"""Tests of a language model's batches; in these texts, the id of each token is its position."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_each_stream_reads_its_own_contiguous_text(tokens, batch_size):
     for row in range(batch_size):
         read = np.concatenate([batch['tokens'][row] for batch in batches])
         once = row * part + np.arange(steps * LENGTH)
-        np.testing.assert_array_equal(read, np.concatenate([once, once]))  # then again from its start
+        np.testing.assert_array_equal(read, np.concatenate([once, once]))  # After its end, a stream starts again.
     assert max(batch['targets'].max() for batch in batches) < tokens
 
 
@@ -120,7 +120,7 @@ def test_a_sliding_window_predicts_every_token_once_with_enough_before_it(tokens
     targets = rows['targets'][row, place]
     np.testing.assert_array_equal(np.sort(targets), np.arange(1, tokens))
     np.testing.assert_array_equal(rows['tokens'][row, place], targets - 1)
-    known = place + 1  # tokens of the row up to the one before the target
+    known = place + 1  # number of tokens in the row before the target
     assert (known >= np.minimum(targets, LENGTH - stride + 1)).all()
     assert (rows['segments'][row, place] == 1).all()
 
@@ -175,7 +175,7 @@ def test_windows_number_the_documents_of_a_row_from_1():
 @pytest.mark.parametrize('cut', [True, False])
 def test_stream_segments_are_equal_exactly_within_a_document_of_one_reading(cut):
     rows = cut_rows() if cut else rows_of(100)
-    steps = range(13)  # 4 steps read a stream once
+    steps = range(13)  # A stream is read once in 4 steps.
     batches = list(training_batches(rows, 'streams', HostBatchShard(3), seed=0, steps=steps))
     for stream in range(3):
         segments = np.concatenate([batch['segments'][stream] for batch in batches])

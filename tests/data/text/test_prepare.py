@@ -1,4 +1,4 @@
-"""From a source to ids in the cache: what the splits hold, what the vocabulary knows, when a cache is used again."""
+"""Tests of prepared texts: the content of the splits, the vocabulary, and when a cached text is used again."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A prepared text on disk: memory-mapped in the smallest type, and refused where a byte differs."""
+"""Tests of a prepared text on disk: memory-mapped, of the smallest integer type, and refused if a byte differs."""
 
 import json
 

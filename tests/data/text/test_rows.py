@@ -1,4 +1,4 @@
-"""One row of a text or of images: tokens, targets, padding, and numbers of segments that never overflow."""
+"""Tests of a row of a text or of images: tokens, targets, padding, and segment numbers that never overflow."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which text trains and which is held out: together they are the source, and no part is in two splits."""
+"""Tests of the training and held-out splits of a text: together they are the source, and they do not overlap."""
 
 import itertools
 

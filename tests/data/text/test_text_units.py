@@ -1,4 +1,4 @@
-"""Bytes, characters, words, pieces and pixels: text to ids and back, what is unknown, and what lies in a folder."""
+"""Tests of bytes, characters, words, pieces and pixels as units: text to ids and back, unknown units, saved files."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,8 @@ def test_words_have_ids_by_frequency_after_the_end_of_a_line():
         ('<eos>', 'the', 'a', 'dog', '<unk>', 'odd', 'rare')
     )
     units = WordUnits.from_counts(COUNTS, min_count=2, lowercase=False)
-    assert units.words == ('<eos>', 'the', 'a', 'dog', '<unk>') and units.unknown == 4  # 2 + the two rare ones
+    # <unk> counts 2, plus 1 for each of two rare words.
+    assert units.words == ('<eos>', 'the', 'a', 'dog', '<unk>') and units.unknown == 4
     without = {word: count for word, count in COUNTS.items() if word != '<unk>'}
     assert WordUnits.from_counts(without, min_count=1, lowercase=False).words[-1] == '<unk>'
     assert WordUnits.from_counts({}, min_count=1, lowercase=False).words == ('<eos>', '<unk>')

@@ -1,4 +1,4 @@
-"""Tokens that an author added in older layouts: they are read whole, with the ids that transformers gives them."""
+"""Tests that tokens added by an author in older file formats stay whole and keep the ids that transformers gives."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ SIZE = len(PIECES)
 
 
 def bert(folder: Path, **files: Any) -> Path:
-    """vocab.txt with JSON files beside it, by their names without suffix."""
+    """Writes vocab.txt with JSON files next to it, given by their names without suffix; returns its path."""
     (folder / 'vocab.txt').write_text('\n'.join(PIECES) + '\n', encoding='utf-8')
     return beside(folder, **files) / 'vocab.txt'
 
@@ -96,7 +96,7 @@ def test_robertas_pair_of_files_has_them_too(tmp_path: Path):
         '[SEP]',
         '</s>',
     ]
-    assert find_text_to_text_special_ids(tokenizer, 'roberta').end == 2  # not the [SEP] that the author added
+    assert find_text_to_text_special_ids(tokenizer, 'roberta').end == 2  # </s>, not the [SEP] that the author added
 
 
 def test_t5s_stand_behind_its_sentinels(tmp_path: Path):
@@ -108,7 +108,7 @@ def test_t5s_stand_behind_its_sentinels(tmp_path: Path):
     assert (ids.size, ids.end, ids.sentinels[0]) == (pieces + 102, 1, pieces + 99)
     found = make_plain_text_tokenizer(tokenizer).encode('fox <hl> fox <sep> fox </s>', add_special_tokens=False).ids
     names = [tokenizer.id_to_token(id) for id in found]
-    assert names[:5] == ['▁fox', '<hl>', '▁fox', '<sep>', '▁fox']  # the space before an added token is no piece
+    assert names[:5] == ['▁fox', '<hl>', '▁fox', '<sep>', '▁fox']  # The space before an added token gives no piece.
     assert ids.end not in found
 
 

@@ -1,4 +1,4 @@
-"""Sections of a text make it up, and sentences are the same in them."""
+"""Tests that a text's sections join to the text and split into the same sentences."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""RoBERTa's tokenizer from its two files, and from the folder's vocab.json as a config names it."""
+"""Tests of RoBERTa's tokenizer, loaded from its two files or from the vocab.json that a config names."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ BYTES = ['<s>', '<pad>', '</s>', '<unk>', *'abĠ', 'Ġa', '<mask>']
 
 
 def roberta(folder: Path) -> Path:
-    """vocab.json and merges.txt alone."""
+    """Writes only vocab.json and merges.txt of a RoBERTa tokenizer; returns their folder."""
     (folder / 'vocab.json').write_text(json.dumps({piece: number for number, piece in enumerate(BYTES)}))
     (folder / 'merges.txt').write_text('#version: 0.2\nĠ a\n', encoding='utf-8')
     return folder
@@ -24,7 +24,7 @@ def test_robertas_files_make_its_tokenizer(tmp_path: Path):
     assert tokenizer.encode('a ab').tokens == ['<s>', 'a', 'Ġa', 'b', '</s>']
     assert tokenizer.encode('a', 'b').tokens == ['<s>', 'a', '</s>', '</s>', 'b', '</s>']
     expected = [tokenizer.token_to_id(piece) for piece in ('<s>', 'a', '<mask>', '</s>')]
-    assert tokenizer.encode('a <mask>').ids == expected  # the mask takes the space before it
+    assert tokenizer.encode('a <mask>').ids == expected  # The mask token includes the space before it.
     assert tokenizer.decode(tokenizer.encode('ab a').ids) == 'ab a'
     (tmp_path / 'merges.txt').write_text('#version: 0.2\nx y\n')
     with pytest.raises(InputError, match='vocab.json and merges.txt are no tokenizer'):

@@ -1,4 +1,4 @@
-"""The tokenizer that a config means: a file's, whose content counts and not its name, or a trained one."""
+"""Tests of a config's tokenizer: a file, identified by its content and not its name, or a trained tokenizer."""
 
 import dataclasses
 from pathlib import Path

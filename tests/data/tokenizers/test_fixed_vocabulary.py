@@ -1,4 +1,4 @@
-"""Fixed vocabularies: which id each word has, what stands around a text, and that a file holds them."""
+"""Tests of fixed vocabularies: the id of each word, special tokens around a text, and saved files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tokenizers of files: as saved, published ones, and files that are not as they should be."""
+"""Tests of tokenizers loaded from files: saved ones, published ones, and damaged ones."""
 
 from pathlib import Path
 
@@ -31,7 +31,8 @@ def test_vocab_txt(tmp_path):
 def test_tokenizer_json_round_trip(tmp_path):
     original = wordpiece_tokenizer(VOCABULARY, lowercase=True)
     original.save(str(tmp_path / 'tokenizer.json'))
-    loaded = load_tokenizer(tmp_path / 'tokenizer.json', lowercase=False)  # its own normalisation counts
+    # The file's own normalisation overrides `lowercase`.
+    loaded = load_tokenizer(tmp_path / 'tokenizer.json', lowercase=False)
     text = 'Abc [MASK] BÉ!'
     assert loaded.encode(text).ids == original.encode(text).ids
 
@@ -75,7 +76,7 @@ def test_a_strange_regular_expression_is_refused(tmp_path):
                 load_tokenizer(tmp_path / 'tokenizer.json', lowercase=True)
 
 
-# ---- the published vocabularies ----
+# ---- Tests of published vocabularies ----
 
 KNOWN_UNCASED = {
     'Hello, my dog is cute': [7592, 1010, 2026, 3899, 2003, 10140],

@@ -1,4 +1,4 @@
-"""A released Marian's tokenizer: the ids that the SentencePiece library and vocab.json give together."""
+"""Tests that a released Marian's tokenizer gives the ids of the SentencePiece library and vocab.json combined."""
 
 import functools
 import io
@@ -31,7 +31,10 @@ def model_of(texts: tuple[str, ...], **options) -> bytes:
 
 
 def write_marian(folder: Path, size: int = 0) -> Path:
-    """Writes the three files, which lack some of both models' pieces in vocab.json; `size`: of it, 0 = as it comes."""
+    """Writes source.spm, target.spm, and a vocab.json that lacks some pieces of both models.
+
+    `size` is the number of entries of vocab.json; 0 keeps all.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     models = {'source.spm': model_of(ENGLISH, user_defined_symbols='@@'), 'target.spm': model_of(GERMAN)}
     pieces: list[str] = []
@@ -49,7 +52,7 @@ def write_marian(folder: Path, size: int = 0) -> Path:
 
 
 def ids_of_library(folder: Path, name: str, text: str) -> list[int]:
-    """As transformers' MarianTokenizer finds them (transformers 5.23, `_tokenize` and `_convert_token_to_id`)."""
+    """Returns the ids of transformers' MarianTokenizer (5.23, `_tokenize` and `_convert_token_to_id`)."""
     known = json.loads((folder / 'vocab.json').read_text())
     code = text[: text.find('<<') + 2] if text.startswith('>>') and '<<' in text else ''
     library = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))

@@ -1,4 +1,4 @@
-"""The one rule of reading: tokens that an author added stay whole, structural tokens in a text are text."""
+"""Tests of plain text: tokens that an author added stay whole, and typed names of structural tokens are text."""
 
 import copy
 import json
@@ -22,14 +22,14 @@ WORDS = ['who', 'met', 'anna', 'in', 'paris', '[', ']', '/', 'sep', 'e', '##1', 
 
 
 def entity_tokenizer() -> Tokenizer:
-    """BERT's, with two special tokens that mark an entity, as `add_special_tokens` of transformers writes it."""
+    """Returns BERT's tokenizer with two added special tokens, [E1] and [/E1], that mark an entity."""
     tokenizer = wordpiece_tokenizer({piece: id for id, piece in enumerate([*BERT_SPECIALS, *WORDS])}, lowercase=True)
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ('[E1]', '[/E1]')])
     return tokenizer
 
 
 def unigram(*, added: tuple[str, ...] = ()) -> Tokenizer:
-    """Like T5's tokenizer.json: '<pad>', '</s>' and '<unk>' are pieces of the model and special tokens."""
+    """Returns a tokenizer like T5's tokenizer.json: '<pad>', '</s>' and '<unk>' are model pieces and special tokens."""
     pieces = ['<pad>', '</s>', '<unk>', '▁', '▁a', '▁b', *'ab<>/spdunkme']
     tokenizer = Tokenizer(models.Unigram([(piece, -1.0 if id > 2 else 0.0) for id, piece in enumerate(pieces)], 2))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -88,7 +88,7 @@ def test_a_corpus_and_a_language_model_keep_them(tmp_path: Path):
 def test_pairs_keep_them_and_take_the_end_of_a_text_for_text():
     tokenizer = unigram(added=('<extra_id_0>', '<hl>', '<sep>'))
     side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 64)
-    assert side.symbols.end == 1  # not <sep>, which the author added
+    assert side.symbols.end == 1  # </s>, not the <sep> that the author added
     (ids,) = side.ids(['a </s> <pad> <unk> <hl> b <extra_id_0>'])
     spelt = ['▁', '<', '/', 's', '>', '▁', '<', 'p', 'a', 'd', '>', '▁', '<', 'u', 'n', 'k', '>']
     found = tokens(tokenizer, ids.tolist())
@@ -113,7 +113,7 @@ def test_no_model_finds_a_structural_token_among_its_pieces(kind: str):
     ids = make_plain_text_tokenizer(tokenizer).encode('S [SEP] [UNK]').ids
     expected = {'word level': ['S', '[UNK]', '[UNK]'], 'word piece': ['S', '[UNK]', '[UNK]']}
     assert tokens(tokenizer, ids)[:3] == expected.get(kind, ['S', '[SEP', ']'])
-    assert tokenizer.encode('S [SEP]').tokens == ['S', '[SEP]']  # itself is as it was
+    assert tokenizer.encode('S [SEP]').tokens == ['S', '[SEP]']  # The original tokenizer is unchanged.
 
 
 def test_a_symbol_may_be_typed_and_a_copy_travels_between_processes():

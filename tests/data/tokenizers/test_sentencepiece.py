@@ -1,4 +1,4 @@
-"""SentencePiece models give the same pieces as in the library that made them."""
+"""Tests that SentencePiece models give the same pieces as the SentencePiece library."""
 
 import io
 import random
@@ -117,7 +117,7 @@ def test_special_tokens_of_the_model_are_used_and_missing_ones_added_at_the_end(
     size = sentencepiece.SentencePieceProcessor(model_proto=data).vocab_size()
     tokenizer = read_sentencepiece(data, 't5', lowercase=True)
     t5 = vocabulary_of(tokenizer, 't5')
-    assert (t5.size, t5.pad, t5.unknown, t5.sep) == (size + 2, 0, 2, 1)  # </s> ends a segment
+    assert (t5.size, t5.pad, t5.unknown, t5.sep) == (size + 2, 0, 2, 1)  # T5 uses </s> as its separator.
     assert (t5.cls, t5.mask) == (size, size + 1)
     assert tokenizer.encode('the [MASK] fox').ids[0] == t5.cls and t5.mask in tokenizer.encode('the [MASK] fox').ids
 

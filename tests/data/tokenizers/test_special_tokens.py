@@ -1,4 +1,4 @@
-"""Special tokens under the names of any vocabulary."""
+"""Tests that special tokens are found under the names of any vocabulary."""
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -31,7 +31,7 @@ def test_special_tokens_are_found_in_text_and_framed_by_the_template(family):
 def test_new_names_get_the_next_ids():
     tokenizer = with_special_tokens(word_level(['<pad>', '<unk>']), ['<pad>', '[CLS]', '[MASK]'])
     assert [tokenizer.token_to_id(name) for name in ('<pad>', '[CLS]', '[MASK]')] == [0, 4, 5]
-    assert tokenizer.encode('a').ids == [2]  # no [SEP], no template
+    assert tokenizer.encode('a').ids == [2]  # Without a [SEP] there is no template.
 
 
 def test_sentinels_are_the_last_ids_and_the_first_one_the_last():

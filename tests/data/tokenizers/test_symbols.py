@@ -1,4 +1,4 @@
-"""The symbols beside a text."""
+"""Tests of the special ids added before and after the ids of a text."""
 
 import numpy as np
 

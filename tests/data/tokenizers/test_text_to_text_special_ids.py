@@ -1,4 +1,4 @@
-"""The ids of text to text in tokenizers like T5's, BART's, GPT-2's and BERT's, and what they lack."""
+"""Tests of the special ids of text-to-text models in tokenizers like T5's, BART's, GPT-2's and BERT's."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def test_t5_has_sentinels_and_no_other_new_piece(t5: Tokenizer, tmp_path: Path):
     assert (ids.pad, ids.start, ids.end, ids.unknown, ids.mask, ids.size) == (0, 0, 1, 2, None, pieces + 100)
     assert ids.sentinels == tuple(pieces + 99 - number for number in range(100))
     tokens = t5.encode('The <extra_id_0> fox <extra_id_12>').tokens
-    # The spaces beside a sentinel are its own, and the word after it has the mark of a word's beginning.
+    # A sentinel includes the spaces around it, and the word after it still has the mark of a word's start.
     assert tokens[-1] == '</s>' and tokens[-2] == ' <extra_id_12>' and '▁' not in tokens[1:]
     assert tokens[tokens.index(' <extra_id_0> ') + 1].startswith('▁')
     assert t5.decode(t5.encode('The quick fox').ids) == 'The quick fox'
@@ -41,7 +41,7 @@ def test_t5_has_sentinels_and_no_other_new_piece(t5: Tokenizer, tmp_path: Path):
 
 def test_the_settings_beside_a_model_say_how_many_sentinels_it_has(t5: Tokenizer, tmp_path: Path):
     settings = tmp_path / 'tokenizer_config.json'
-    settings.write_text('{"extra_ids": 0}')  # as released mT5s have it
+    settings.write_text('{"extra_ids": 0}')  # Released mT5 folders have this value.
     without = load_tokenizer(tmp_path / 'spiece.model', lowercase=False, is_text_to_text=True)
     assert find_text_to_text_special_ids(without, 'mt5').size == find_text_to_text_special_ids(t5, 't5').size - 100
     settings.write_text('{"extra_ids": "many"}')

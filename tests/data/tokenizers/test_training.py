@@ -1,4 +1,4 @@
-"""Trained vocabularies: their layout, and that training gives the same file every time."""
+"""Tests of trained vocabularies: their layout, and that training again gives the same file."""
 
 import random
 import subprocess
@@ -22,7 +22,7 @@ SIZE = 400
 
 
 def corpus(seed=0):
-    """Texts with many ties: words made of few syllables, each about as frequent as the next."""
+    """Returns texts with many ties: words of few syllables, all of similar frequency."""
     choose = random.Random(seed)
     syllables = ['ba', 'ru', 'ti', 'Mo', 'né', 'xe', 'qo', 'lu', 'sha', 'tri']
     words = [''.join(choose.choices(syllables, k=choose.randrange(1, 5))) for _ in range(400)]
@@ -61,7 +61,7 @@ def test_text_survives_and_nothing_is_unknown(trained):
         assert 1 not in encoding.ids and encoding.ids[0] == 2 and encoding.ids[-1] == 3
         plain = text.lower().replace('é', 'e')
         assert ''.join(tokenizer.decode(encoding.ids).split()) == ''.join(plain.split())
-        assert len(encoding.ids) < len(text) / 2  # it learned the syllables
+        assert len(encoding.ids) < len(text) / 2  # The pieces are longer than letters.
 
 
 def test_a_mask_in_a_text_is_one_token(trained):
@@ -69,7 +69,7 @@ def test_a_mask_in_a_text_is_one_token(trained):
     ids = tokenizer.encode('Is it [MASK] so?', add_special_tokens=False).ids
     assert ids.count(4) == 1
     without = tokenizer.encode('Is it', add_special_tokens=False).ids
-    assert ids[: len(without)] == without and ids[len(without)] == 4  # and leaves no piece of space before it
+    assert ids[: len(without)] == without and ids[len(without)] == 4  # No piece is left of the space before the mask.
 
 
 def test_the_file_says_everything(trained, tmp_path):
@@ -81,7 +81,7 @@ def test_the_file_says_everything(trained, tmp_path):
 
 @pytest.mark.parametrize('kind', sorted(TRAINERS))
 def test_training_again_in_another_process_gives_the_same_file(kind):
-    """Each process has hash maps of its own; without our ordering the files differ nearly always."""
+    """Three processes with different hash seeds train the same file; without our ordering the files mostly differ."""
     program = (
         'import hashlib, sys\n'
         f'sys.path.insert(0, {str(Path(__file__).parent)!r})\n'
@@ -133,7 +133,7 @@ def test_wordpiece_has_every_letter_as_start_and_as_continuation():
     vocabulary = train('wordpiece').get_vocab()
     letters = {c for text in TEXTS for c in text.lower().replace('é', 'e') if c.isalnum()}
     assert all(letter in vocabulary and f'##{letter}' in vocabulary for letter in letters)
-    assert '##.' not in vocabulary  # punctuation is never part of a word
+    assert '##.' not in vocabulary  # Punctuation never continues a word.
 
 
 @pytest.mark.parametrize('kind, size', [('bpe', 200), ('wordpiece', 4), ('unigram', 4)])

@@ -1,4 +1,4 @@
-"""What a tokenizer's pieces are, and tokenizers that lack one or number them badly."""
+"""Tests of the vocabulary read from a tokenizer, and of tokenizers with missing tokens or bad ids."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_continuations_where_spaces_are_marked():
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=1))
     vocabulary = vocabulary_of(tokenizer, 'test')
     continuing = {pieces[id][0] for id in vocabulary.is_continuation.nonzero()[0]}
-    assert continuing == {'n', "'s", '7', '北'}  # punctuation is a word of its own
+    assert continuing == {'n', "'s", '7', '北'}  # Punctuation is a separate word.
     assert vocabulary.special == (0, 1, 2, 3, 4)
 
 

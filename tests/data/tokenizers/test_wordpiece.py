@@ -1,4 +1,4 @@
-"""WordPiece against BERT's rules, written a second time."""
+"""Tests of WordPiece against a second implementation of BERT's rules."""
 
 import unicodedata
 
@@ -29,11 +29,11 @@ def words_of(tokenizer, text):
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalised)]
 
 
-# ---- BERT's rules, written a second time ----
+# ---- A second implementation of BERT's rules ----
 
 
 def separated(character):
-    """What a character becomes before the text is split at spaces."""
+    """Returns the replacement of a character before the text is split at spaces."""
     category = unicodedata.category(character)
     if character in '\t\n\r' or category == 'Zs':
         return ' '
@@ -82,9 +82,10 @@ def test_the_second_implementation_knows_the_examples():
 
 @pytest.mark.parametrize('lowercase', [True, False])
 def test_every_old_character_is_treated_as_in_bert(lowercase):
-    """Characters of Unicode 3.2 whose kind has not changed since; the library's tables end between then and now.
+    """Characters whose category has not changed since Unicode 3.2 are treated as in BERT.
 
-    Of the letters without case, which are ideographs and Hangul but for a few, each fiftieth and the ends of ranges.
+    The library's Unicode tables are newer than 3.2 and older than today's. Of the letters without case, nearly all
+    ideographs and Hangul, only each fiftieth and the ends of ranges are tested.
     """
     tokenizer = wordpiece_tokenizer(VOCABULARY, lowercase=lowercase)
     old = unicodedata.ucd_3_2_0

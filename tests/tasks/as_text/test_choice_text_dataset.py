@@ -1,4 +1,4 @@
-"""Multiple choice as text: choices by number, the number's name as the answer, accuracy."""
+"""Tests of multiple choice as text: numbered choices, the number as the answer, and accuracy."""
 
 import json
 from pathlib import Path

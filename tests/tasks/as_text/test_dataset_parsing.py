@@ -1,4 +1,4 @@
-"""Sets of every kind side by side, and which scores what was written gets."""
+"""Tests of several data sets of pairs in one text, and of the metrics for their generated texts."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def written(path: Path, rows: str) -> Path:
 
 
 def test_each_task_has_its_metric_and_all_other_sets_bleu(tmp_path: Path):
-    """Two files of one task are scored together; pairs that were left out are not."""
+    """Two files of the same task are scored together, and pairs without a generated text are not scored."""
     first, second = written(tmp_path / 'a.tsv', 'good\t1\nbad\t0\n'), written(tmp_path / 'b.tsv', 'dull\t0\n')
     text = f'glue:sst2:{first}; toy:copy:2:3-3; glue:sst2:{second}'
     sets = parse_text_datasets(text, 'pairs.held_out')

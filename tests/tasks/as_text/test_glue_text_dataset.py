@@ -1,4 +1,4 @@
-"""GLUE as text: T5's sources and words, and the official metrics of what was written."""
+"""Tests of GLUE as text: T5's sources and label words, and the official metrics of generated texts."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from efficient_attention.tasks.as_text.glue_text_dataset import (
 from efficient_attention.tasks.metrics.glue import matthews, spearman
 from tests.data.examples.test_glue import HEADERS, table
 
-# task: the source of a row whose fields are the names of its columns, and the words of its labels (T5's appendix D)
+# task: (the source of a row whose fields are its column names, the words of the labels by T5's appendix D)
 EXPECTED = {
     'cola': ('cola sentence: sentence', 'unacceptable acceptable'),
     'sst2': ('sst2 sentence: sentence', 'negative positive'),
@@ -68,7 +68,7 @@ def test_subsets_are_scored_apart(tmp_path: Path):
     header = 'index\tsentence1\tsentence2\tgold_label\n'
     for file in ('dev_matched.tsv', 'dev_mismatched.tsv'):
         (tmp_path / file).write_text(header + '0\ta\tb\tneutral\n1\ta\tb\tentailment\n', encoding='utf-8')
-    one = make_glue_text_dataset('', 'pairs.held_out', f'mnli:{tmp_path}')  # the folder's files of the split
+    one = make_glue_text_dataset('', 'pairs.held_out', f'mnli:{tmp_path}')  # A folder means its files of the split.
     assert [example.subset for example in one.examples] == ['', '', 'mismatched', 'mismatched']
     found = one.scores(one.examples, ['neutral', 'entailment', 'neutral', 'nothing'])
     assert found == {'accuracy': 1.0, 'accuracy_mismatched': 0.5}

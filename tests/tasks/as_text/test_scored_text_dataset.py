@@ -1,4 +1,4 @@
-"""Labels that were written: spaces do not count, and what is no label is wrong for every metric."""
+"""Tests of generated labels: spaces do not count, and a text that is no label is wrong for every metric."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def test_spaces_do_not_count():
 
 
 def test_no_metric_gains_by_a_text_that_is_no_label():
-    """Against the same answers with the wrong one of two labels in its place."""
+    """A text that is no label scores like the wrong one of two labels."""
     expected = np.array([0, 1, 1, 0, 1])
     texts = ['not_equivalent', 'equivalent', 'equivalent!', 'yes', '']
     found = parse_label_indices(texts, WORDS, expected)

@@ -1,4 +1,4 @@
-"""SQuAD as text: question and context to the answer, scored against all answers as the official scripts do."""
+"""Tests of SQuAD as text: the source is question and context, and the official metrics compare all answers."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,8 @@ def set_of(folder: Path, count: int, selection: str = ''):
 def test_sources_and_targets(tmp_path: Path):
     pairs = list(set_of(tmp_path, 3).read_pairs())
     assert pairs[0].source == 'question: what 0? context: a cat sat on the mat'
-    assert [pair.target for pair in pairs] == ['mat', 'a cat', 'unanswerable']  # the most frequent answer
+    # The target is the most frequent answer.
+    assert [pair.target for pair in pairs] == ['mat', 'a cat', 'unanswerable']
 
 
 def test_an_answer_is_compared_with_all_answers(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Entities against the two rules that conlleval states, in a form of their own, and cases worked out by hand."""
+"""Tests of entities against conlleval's rules, which are stated again here, and against cases worked out by hand."""
 
 import pytest
 from hypothesis import given
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from efficient_attention.tasks.metrics.conll import BEHIND, FIRST, detect_tag_scheme, entities, entity_scores
 
 TAGS = ['O', 'B-a', 'I-a', 'B-b', 'I-b', 'E-a', 'S-a', 'E-b', 'S-b']
-# conlleval's pairs of (prefix before, prefix) between which an entity ends or starts; a change of type does so as well.
+# Between these two prefixes, conlleval ends or starts an entity. It does so at each change of type, too.
 ENDS = {'BB', 'BO', 'BS', 'IB', 'IO', 'IS', 'EE', 'EI', 'EO', 'EB', 'ES', 'SE', 'SI', 'SO', 'SB', 'SS'}
 STARTS = {'OB', 'BB', 'IB', 'EB', 'SB', 'OS', 'BS', 'IS', 'ES', 'SS', 'EE', 'EI', 'SE', 'SI', 'OE', 'OI'}
 
 
-# the letters of begin, inside, end and single
+# letters of the prefixes for begin, inside, end and single
 LETTERS = ('BIES', 'BILU', 'BMEW', 'BMES')
 
 
@@ -55,7 +55,7 @@ def test_every_form_writes_the_same_entities(letters, tags):
         ('O O', []),
         ('B-a I-a O B-a', [('a', 0, 2), ('a', 3, 4)]),
         ('B-a B-a', [('a', 0, 1), ('a', 1, 2)]),
-        ('I-a I-a', [('a', 0, 2)]),  # a stray I starts one
+        ('I-a I-a', [('a', 0, 2)]),  # A stray I starts an entity.
         ('O I-a', [('a', 1, 2)]),
         ('B-a I-b', [('a', 0, 1), ('b', 1, 2)]),
         ('B-creative-work I-creative-work', [('creative-work', 0, 2)]),
@@ -69,7 +69,8 @@ def test_cases(tags, expected):
 
 def test_scores_count_exact_entities_over_all_sentences():
     expected = [['B-a', 'I-a', 'O'], ['B-b', 'O', 'B-a']]
-    predicted = [['B-a', 'O', 'O'], ['B-b', 'B-b', 'I-a']]  # of 4 guesses b and the last a are right, of 3 wanted
+    # 2 of 4 predicted entities are right: the first b and the last a.
+    predicted = [['B-a', 'O', 'O'], ['B-b', 'B-b', 'I-a']]
     scores = entity_scores(expected, predicted)
     assert scores == {'precision': 2 / 4, 'recall': 2 / 3, 'f1': 4 / 7}
     assert entity_scores(expected, expected) == {'precision': 1, 'recall': 1, 'f1': 1}
@@ -93,7 +94,7 @@ def test_nothing_to_divide_by_is_zero(expected, predicted):
         ('O a-B a-I', BEHIND),
         ('a-b-S O', BEHIND),
         ('NOUN O B', None),
-        ('U L O', None),  # of upper and lower case
+        ('U L O', None),  # labels for upper and lower case, not entities
         ('S-a NOUN', None),
         ('a-B NOUN', None),
         ('O', None),

@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and their definitions, and where those divide by zero."""
+"""Tests of GLUE metrics against scikit-learn and their definitions, and of division by zero."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_classes_against_scikit_learn(classes, seed):
 
 
 def ranks(values):
-    """How many values are smaller, and half of those that are equal."""
+    """Returns each value's rank: the number of smaller values plus half the number of equal values."""
     return np.sum(values[:, None] > values, axis=1) + np.sum(values[:, None] == values, axis=1) / 2
 
 

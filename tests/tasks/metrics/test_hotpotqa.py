@@ -60,7 +60,7 @@ def facts_of(pairs):
 
 
 def test_equal_to_the_stored_scores():
-    """hotpot.json: 300 drawn predictions and what the official script gives each and all of them.
+    """Scores equal the official script's stored scores of 300 random predictions, each and together (hotpot.json).
 
     Script: hotpot_evaluate_v1.py of GitHub's hotpotqa/hotpot, commit 4c0fa5ea6541391ab86170c2f9c57eb87776ad16.
     """
@@ -74,14 +74,15 @@ def test_equal_to_the_stored_scores():
 
 
 def official(folder, guesses, gold):
-    """The script's report on answers and sentences, one pair a question."""
+    """Returns the official script's report on answers and supporting sentences, one pair a question."""
     rows = [{'_id': str(n), 'answer': text, 'supporting_facts': facts} for n, (text, facts) in enumerate(gold)]
     predictions = {'answer': {str(n): text for n, (text, _) in enumerate(guesses)}}
     predictions['sp'] = {str(n): facts for n, (_, facts) in enumerate(guesses)}
     for name, content in (('guesses', predictions), ('gold', rows)):
         (folder / name).write_text(json.dumps(content))
     program = 'import json, runpy, sys; sys.modules["ujson"] = json; runpy.run_path(sys.argv[0], run_name="__main__")'
-    program = f'import sys; sys.argv = sys.argv[1:]; {program}'  # the script's only foreign import reads JSON
+    # The script's only package outside the standard library reads JSON.
+    program = f'import sys; sys.argv = sys.argv[1:]; {program}'
     command = [sys.executable, '-c', program, str(SCRIPT), str(folder / 'guesses'), str(folder / 'gold')]
     return ast.literal_eval(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

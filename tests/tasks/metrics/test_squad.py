@@ -21,7 +21,7 @@ from efficient_attention.tasks.metrics.squad import (
 )
 
 ROOT = Path(__file__).parents[3]
-SCRIPTS = ROOT / 'cache' / 'official_scripts'  # evaluate-v1.1.py and evaluate-v2.0.py as SQuAD publishes them
+SCRIPTS = ROOT / 'cache' / 'official_scripts'  # evaluate-v1.1.py and evaluate-v2.0.py of SQuAD
 FIXTURES = Path(__file__).parent / 'fixtures'
 DATA = ROOT / 'data' / 'squad'
 THIRD = pytest.approx(2 / 3)
@@ -33,11 +33,11 @@ THIRD = pytest.approx(2 / 3)
         ('The Cat!', 'cat'),
         ('A  cat,\tan  owl\nand the dog', 'cat owl and dog'),
         ("O'Neil's", 'oneils'),
-        ('an-other', 'another'),  # punctuation goes first and leaves no word 'an'
+        ('an-other', 'another'),  # Punctuation is removed first, so no word 'an' is left.
         ('a.m.', 'am'),
         ('U.S. $5,000.00', 'us 500000'),
-        ('“quoted” – yes…', '“quoted” – yes…'),  # no ASCII punctuation
-        ('a“the”', '“ ”'),  # articles end at any character that is no letter, digit or underscore
+        ('“quoted” – yes…', '“quoted” – yes…'),  # Only ASCII punctuation is removed.
+        ('a“the”', '“ ”'),  # Any character except letters, digits and underscore ends an article.
         ('a\u00a0cat\u2003the', 'cat'),
         ('ÄRGER İ ẞ', 'ärger i̇ ß'),
         ('the', ''),
@@ -61,10 +61,11 @@ def test_overlap_counts_a_word_as_often_as_both_have_it():
     [
         ('The Cat!', ['cat'], (1, 1), (1, 1)),
         ('a dog', ['cat', 'hat dog'], (0, 2 / 3), (0, 2 / 3)),
-        ('red cat', ['red', 'big red cat', 'cat red'], (0, 1), (0, 1)),  # the best of each on its own
+        # Each metric takes its best gold answer separately.
+        ('red cat', ['red', 'big red cat', 'cat red'], (0, 1), (0, 1)),
         ('', ['cat'], (0, 0), (0, 0)),
-        ('the', ['a'], (1, 0), (1, 1)),  # nothing is left of either
-        ('the', ['cat', 'a'], (1, 0), (0, 0)),  # version 2.0 does not count the second gold answer
+        ('the', ['a'], (1, 0), (1, 1)),  # Normalisation leaves both texts empty.
+        ('the', ['cat', 'a'], (1, 0), (0, 0)),  # Version 2.0 drops the gold answer that becomes empty.
         ('cat', ['the', '!'], (0, 0), (0, 0)),
         ('', ['.'], (1, 0), (1, 1)),
     ],
@@ -117,7 +118,7 @@ def test_a_report_has_no_part_without_questions():
 def test_the_chosen_threshold_gives_the_best_score_that_any_gives():
     rng = np.random.default_rng(0)
     for _ in range(20):
-        odds = rng.integers(-3, 4, size=12).astype(float).tolist()  # with many equal ones
+        odds = rng.integers(-3, 4, size=12).astype(float).tolist()  # Many odds are equal.
         golds = [[['cat'], ['red cat'], []][number] for number in rng.integers(0, 3, size=12)]
         predictions = [['cat', 'dog', ''][number] for number in rng.integers(0, 3, size=12)]
         chosen = choose_null_threshold(predictions, golds, odds)
@@ -128,11 +129,12 @@ def test_the_chosen_threshold_gives_the_best_score_that_any_gives():
 
 def test_the_best_threshold_where_no_answer_is_right():
     arrays = np.zeros(3), np.array([True, False, False]), np.array([True, True, True]), np.array([-4.0, -5.0, -6.0])
-    assert best_threshold(*arrays) == (2 / 3, 0.0)  # the official script's 0, at which all three would be answered
+    # The official script returns 0, at which all three questions would be answered.
+    assert best_threshold(*arrays) == (2 / 3, 0.0)
     assert choose_null_threshold(['x', 'x', 'x'], [['y'], [], []], [-4.0, -5.0, -6.0]) < -6
 
 
-# ---- against what the official scripts say ----
+# ---- Tests against stored scores of the official scripts ----
 
 
 def stored(name):
@@ -147,7 +149,7 @@ def percentages(report):
 
 
 def test_version_1_equals_the_stored_scores():
-    """squad_1.json: 300 drawn predictions and what the official script gives each and all of them.
+    """Version 1 scores equal the official script's stored scores of 300 random predictions (squad_1.json).
 
     Script: evaluate-v1.1.py of GitHub's deeppavlov/stand_squad_en, commit ac074edecd13f62510a1292f1e53a4e39a734a31.
     """
@@ -159,7 +161,7 @@ def test_version_1_equals_the_stored_scores():
 
 
 def test_version_2_equals_the_stored_scores():
-    """squad_2.json: the same with questions without answer, and reports on parts of it at several thresholds.
+    """With unanswerable questions and thresholds, scores equal the official ones of version 2 (squad_2.json).
 
     The first 100 questions have answers, the next 100 none. A report without a threshold is one without null odds.
 
@@ -175,7 +177,7 @@ def test_version_2_equals_the_stored_scores():
         assert report == percentages(squad2_scores(*arguments, **options)), (start, stop, threshold)
 
 
-# ---- against the official scripts themselves ----
+# ---- Tests that run the official scripts ----
 
 ALPHABET = [
     'a',
@@ -269,7 +271,7 @@ def test_version_2_equals_the_official_script(tmp_path, seed):
     rng = random.Random(seed)
     golds = [[drawn_text(rng) for _ in range(rng.randint(0, 3))] for _ in range(6_000)]
     predictions = [rng.choice([*answers, drawn_text(rng), '']) for answers in golds]
-    odds = [rng.choice([rng.gauss(0, 3), float(rng.randint(-2, 2))]) for _ in golds]  # some of them equal
+    odds = [rng.choice([rng.gauss(0, 3), float(rng.randint(-2, 2))]) for _ in golds]  # Some odds are equal.
     ids = {'predictions': by_id(predictions), 'odds': by_id(odds)}
     script = runpy.run_path(str(SCRIPTS / 'evaluate-v2.0.py'))
     exact, f1 = script['get_raw_scores'](data_of(golds)['data'], ids['predictions'])

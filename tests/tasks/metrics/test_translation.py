@@ -1,4 +1,4 @@
-"""BLEU and chrF are those of sacreBLEU's own command on the same files."""
+"""Tests that BLEU and chrF equal the output of sacreBLEU's command on the same files."""
 
 import json
 import subprocess

@@ -5,7 +5,7 @@ from efficient_attention.tasks.problems.best_spans import best_spans, top_k_indi
 
 
 def brute_force(logits, can_start, text, answer_length, count):
-    """All allowed spans, the best first, of equal ones the leftmost start and then the shortest."""
+    """Returns all allowed spans, best first. At equal scores the leftmost start and then the shortest span wins."""
     spans = [
         (first, last, logits[first, 0] + logits[last, 1])
         for first in range(len(text))
@@ -20,7 +20,7 @@ def brute_force(logits, can_start, text, answer_length, count):
 def test_equal_to_looking_at_every_span(seed, answer_length, count):
     rng = np.random.default_rng(seed)
     length = 25
-    logits = rng.integers(-4, 5, size=(length, 2)).astype(np.float32)  # many sums are equal
+    logits = rng.integers(-4, 5, size=(length, 2)).astype(np.float32)  # Small integers give many equal sums.
     text = np.sort(rng.integers(-1, 3, size=length))
     can_start = rng.random(length) < 0.7
     found = best_spans(logits, can_start, text, answer_length=answer_length, count=count)

@@ -1,4 +1,4 @@
-"""Classes from logits to scores and files."""
+"""Tests of classification: from logits to scores and prediction files."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def classification(folder, rows, **options):
 
 
 def predicted(task, split, seed=0):
-    """Examples, and predictions from random logits."""
+    """Returns examples, features, random outputs and the predictions made from them."""
     examples = task.read_examples(split)
     features = task.encode(examples)
     rng = np.random.default_rng(seed)
@@ -96,7 +96,8 @@ def test_the_order_of_rows_does_not_count(tmp_path):
 
 
 def test_rows_left_out_are_not_scored(tmp_path):
-    task = classification(tmp_path, ['x', 'y'] * 7, overlong='skip')  # of seven lengths, three are above four tokens
+    # Three of seven texts are longer than a row's four tokens.
+    task = classification(tmp_path, ['x', 'y'] * 7, overlong='skip')
     examples, _, _, predictions = predicted(task, 'dev')
     assert sum(one is None for one in predictions) == 6 and task.prediction_to_python(None) is None
     kept = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
@@ -159,7 +160,7 @@ def test_mnli_metrics_have_the_names_of_their_splits(tmp_path):
 
 
 def test_labelled_test_files_are_scored_part_by_part(tmp_path):
-    """MNLI's parts with labels, and the diagnostic set as its labelled file has it, by Matthews' correlation."""
+    """MNLI's labelled test parts are scored separately; the diagnostic set is scored by Matthews' correlation."""
     tags = ['neutral', 'entailment', 'contradiction', 'neutral']
     for part in ('matched', 'mismatched'):
         lines = [f'{index}\ta {part}\tb {index}\t{tag}' for index, tag in enumerate(tags)]

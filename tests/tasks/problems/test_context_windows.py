@@ -1,4 +1,4 @@
-"""Windows cover all tokens, and each token has one window in which it has the most context."""
+"""Tests that windows cover all tokens, and that each token is read in the window with the most context around it."""
 
 import pytest
 from hypothesis import given
@@ -22,11 +22,11 @@ def test_windows_hold_every_piece_and_move_by_the_stride(count, capacity, stride
     assert {piece for start, stop in spans for piece in range(start, stop)} == set(range(count))
     assert all(stop - start == capacity for start, stop in spans[:-1]) and spans[-1][1] == count
     assert all(second[0] - first[0] == min(stride, capacity) for first, second in zip(spans, spans[1:], strict=False))
-    assert all(stop < count for _, stop in spans[:-1])  # none after the one that ends with the pieces
+    assert all(stop < count for _, stop in spans[:-1])  # Only the last window ends with the text.
 
 
 def context_by_definition(spans, piece):
-    """The first window with the largest minimum of left and right context plus a hundredth of its length."""
+    """Returns the first window with the largest minimum of left and right context plus a hundredth of its length."""
     best, best_score = -1, -1.0
     for number, (start, stop) in enumerate(spans):
         if start <= piece < stop:
@@ -45,6 +45,7 @@ def test_maximum_context(count, capacity, stride):
 
 
 def test_maximum_context_in_the_example_of_bert_s_code():
-    # 'the man went to the store and bought a gallon of milk' in windows of five words, three apart
+    # The text is 'the man went to the store and bought a gallon of milk', in windows of five words every three words.
     spans = [(0, 5), (3, 8), (6, 11)]
-    assert max_context_mask(11, spans)[:, 7].tolist() == [False, False, True]  # 'bought': 1 on the left, 3 on the right
+    # 'bought' has 1 word on the left, 3 on the right.
+    assert max_context_mask(11, spans)[:, 7].tolist() == [False, False, True]

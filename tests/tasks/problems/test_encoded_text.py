@@ -1,4 +1,4 @@
-"""Tokens and the characters that they stand for."""
+"""Tests of encoded texts: tokens and the characters that they cover."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_rows_equal_the_tokenizer_s_own(encoder):
 
 def test_pieces_hold_no_spaces():
     encoder, text = spaced_letters(), 'ab  cd e'
-    assert [5, 6] not in encoder.encode([text])[0].offsets  # the library's pieces do
+    assert [5, 6] not in encoder.encode([text])[0].offsets  # The library's pieces include spaces.
     (pieces,) = encoded_texts(encoder, [text])
     assert [text[start:stop] for start, stop in pieces.offsets if text[start:stop].strip()] == list('abcde')
     assert len(pieces) == len(pieces.ids) == len(pieces.offsets)

@@ -1,4 +1,4 @@
-"""Outputs of rows to outputs of examples."""
+"""Tests that the outputs of an example's rows are averaged."""
 
 import numpy as np
 

@@ -27,7 +27,7 @@ def question(answer, *facts, id='q', paragraphs=PARAGRAPHS):
 
 
 def oracle(feature):
-    """Outputs that say what the labels say."""
+    """Returns outputs that predict a feature's labels."""
     logits = np.zeros((len(feature['tokens']), 2), np.float32)
     logits[feature['start'], 0] = logits[feature['end'], 1] = 10.0
     return {'logits': logits, 'type': 5.0 * np.eye(3)[feature['type']], 'support': 8 * feature['support'] - 4}
@@ -87,7 +87,8 @@ def test_an_answer_lies_within_one_sentence():
     outputs = [oracle(feature) for feature in features]
     first = int(np.flatnonzero(features[0]['text'] == 1)[-1])
     outputs[0]['logits'][:] = 0.0
-    outputs[0]['logits'][first, 0] = outputs[0]['logits'][first + 2, 1] = 5.0  # from one sentence into the next
+    # This span crosses the end of a sentence.
+    outputs[0]['logits'][first, 0] = outputs[0]['logits'][first + 2, 1] = 5.0
     (prediction,) = task.predict_from_outputs(EXAMPLES[:1], features, outputs)
     assert prediction.answer == '.'
 
@@ -103,7 +104,7 @@ def test_the_threshold_with_the_best_support_is_chosen_on_dev():
     assert task.score(EXAMPLES, predictions, 'test')['sp_f1'] == 1.0
 
 
-# ---- too long, or without the answer ----
+# ---- Tests of long rows, and of rows without the answer ----
 
 
 def test_long_rows_are_cut_with_a_note():
@@ -181,7 +182,7 @@ def test_what_is_refused(tmp_path):
     assert len(make_task(train=str(path)).read_examples('train')) == 2
 
 
-# ---- plain Python in and out ----
+# ---- Tests of plain Python inputs and answers ----
 
 
 def test_plain_python():
@@ -219,7 +220,7 @@ def test_empty_questions_are_refused(value, message):
         ('hotpotqa_amor_100.jsonl', 1.0, 1.0),
         ('hotpotqa_train_100.json', 1.0, 1.0),
         ('musique_train_100.json', 1.0, 1.0),
-        ('hotpotqa_amor_500.jsonl', 0.658, 0.302),  # most of its rows lack supporting paragraphs, a third the answer
+        ('hotpotqa_amor_500.jsonl', 0.658, 0.302),  # Most rows lack supporting paragraphs, a third the answer.
     ],
 )
 def test_the_labels_of_real_files_decode_to_their_answers(name, exact, support):

@@ -56,12 +56,12 @@ def test_the_body_of_a_row():
 @pytest.mark.parametrize(
     'answer, facts, text, start',
     [
-        ('12', [], 1, 6),  # the first sentence
-        ('12', [('sea', 1)], 5, 17),  # the supporting one
-        ('2', [('hill', 0)], 5, 8),  # a whole word elsewhere rather than a part of '12'
-        ('12', [('sea', 7)], 4, 0),  # a sentence of the paragraph
+        ('12', [], 1, 6),  # the first sentence with the answer
+        ('12', [('sea', 1)], 5, 17),  # the supporting sentence
+        ('2', [('hill', 0)], 5, 8),  # A whole word in another sentence is better than a part of '12'.
+        ('12', [('sea', 7)], 4, 0),  # There is no sentence 7, so another one of the paragraph is used.
         ('sea', [], 3, 0),
-        ('sa', [('sea', 0)], 4, 3),  # no whole word anywhere
+        ('sa', [('sea', 0)], 4, 3),  # No text has 'sa' as a whole word.
     ],
 )
 def test_where_the_answer_stands(answer, facts, text, start):

@@ -1,4 +1,4 @@
-"""Several numbers, or labels, of a row: outputs as they are, or each label's own probability."""
+"""Tests of rows with several numbers or several labels: raw outputs, or a probability for each label."""
 
 import json
 from pathlib import Path

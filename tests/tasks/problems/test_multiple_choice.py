@@ -1,4 +1,4 @@
-"""Questions with choices from files to rows and back."""
+"""Tests of multiple choice: from files of questions to rows, and from outputs to answers."""
 
 import json
 
@@ -48,7 +48,7 @@ def test_a_row_for_each_choice(tmp_path):
 
 
 def test_questions_may_have_different_numbers_of_choices(tmp_path):
-    """A question's loss and probabilities are those that it has beside questions with as many choices."""
+    """A question's loss and probabilities do not depend on the number of choices of other questions."""
     rows = [{'text': 'abc', 'choices': ['d', 'e', 'fg'][:count], 'label': 1} for count in (2, 3, 2)]
     file = tmp_path / 'a.jsonl'
     file.write_text('\n'.join(map(json.dumps, rows)))

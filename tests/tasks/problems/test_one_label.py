@@ -1,4 +1,4 @@
-"""Rows of texts and pairs with one label each: how they are read, encoded and reported."""
+"""Tests of rows of texts or text pairs with one label each: reading, encoding and reports."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ ENCODER = letters()
 
 
 def task_of(folder, content, *, length=16, encoder=ENCODER, **options):
-    """A classification of the rows of 'a.csv', which is all three splits."""
+    """Returns a classification task whose three splits are all the file 'a.csv' with this content."""
     path = folder / 'a.csv'
     path.write_text(content)
     files = {split: str(path) for split in ('train', 'dev', 'test')}
@@ -32,7 +32,7 @@ def texts(features):
 
 
 def arena_of(folder, text, encoder=None, **options):
-    """A classification of a set of long-range rows, which is all three splits."""
+    """Returns a classification task whose three splits are all the same long-range data set."""
     sets = dict.fromkeys(('train', 'dev', 'test'), text)
     config = ExamplesConfig('classification', 'arena', cache=str(folder / 'cache'), **{**sets, **options})
     vocabulary = text.partition(':')[0] if text.startswith('listops') else 'bytes'
@@ -46,8 +46,8 @@ def test_rows_of_ids(tmp_path):
     assert task.labels == tuple('0123456789') and task.metric_names == {'accuracy'} and task.head == 'sequence'
     for index, (example, feature) in enumerate(zip(examples, features, strict=True)):
         row = listops_row(0, 'train', index, 8, 40)
-        assert (feature['tokens'] == row.texts[0][:24] + FIRST_WORD).all()  # cut at the length of a row
-        assert isinstance(feature['tokens'].base, np.memmap)  # and on disk until a batch wants it
+        assert (feature['tokens'] == row.texts[0][:24] + FIRST_WORD).all()  # The text is cut to the row's length.
+        assert isinstance(feature['tokens'].base, np.memmap)  # The tokens stay on disk until a batch reads them.
         assert (example.label, int(feature['label'])) == (str(row.label), row.label)
     assert task.encode(task.read_examples('dev'))[0]['tokens'].tolist() != features[0]['tokens'].tolist()
     assert examples[1].file_and_line == 'listops:rows=4:length=8-40: row 1'

@@ -1,4 +1,4 @@
-"""What does not fit in a row: cut by BERT's rule, refused, left out, or covered by windows."""
+"""Tests of texts longer than a row: cut by BERT's rule, refused, left out, or covered by windows."""
 
 import pytest
 from hypothesis import given

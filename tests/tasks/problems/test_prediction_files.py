@@ -1,4 +1,4 @@
-"""Submission files as GLUE's server takes them, and JSON lines."""
+"""Tests of prediction files: submissions in the format of GLUE's server, and JSON lines."""
 
 import json
 

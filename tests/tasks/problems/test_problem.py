@@ -1,4 +1,4 @@
-"""What all problems share: outputs follow labels, notes are said once, thresholds begin empty."""
+"""Tests of the base class of problems: outputs match labels, notes appear once, and thresholds start empty."""
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.tasks.problems.classification import Classification

@@ -34,7 +34,7 @@ def question(context, *answers, id='q', text='who', at=None):
 
 
 def oracle(feature, right=10.0):
-    """Logits that say what the labels say."""
+    """Returns logits that predict a feature's labels."""
     logits = np.zeros((len(feature['tokens']), 2), np.float32)
     logits[feature['start'], 0] = logits[feature['end'], 1] = right
     logits[0] += np.where(feature['start'] > 0, -right, 0)
@@ -66,7 +66,8 @@ def test_windows_of_one_question():
         assert feature['example'] == 0 and feature['start'].dtype == np.int32
     assert features[0]['tokens'][4] == ids['a']
     allowed = [feature['offset_start'][feature['is_allowed']].tolist() for feature in features]
-    assert sorted(token for window in allowed for token in window) == list(range(21))  # each in one window
+    # Each token is allowed in exactly one window.
+    assert sorted(token for window in allowed for token in window) == list(range(21))
 
 
 def test_rows_to_train_on_are_the_same_without_what_predictions_need():
@@ -104,7 +105,7 @@ def test_a_tokenizer_without_token_types_and_with_two_separators():
     assert [one.best_answer.text for one in found] == ['cd', 'h', 'efg']
 
 
-# ---- the answer is exactly the context's text ----
+# ---- Tests that an answer is exactly text of the context ----
 
 AWKWARD = {
     'spaces': ('it cost   five   dollars  then', 'five   dollars'),
@@ -179,7 +180,7 @@ def test_decoding_does_not_depend_on_the_order_of_rows():
     )
 
 
-# ---- questions without answer ----
+# ---- Tests of questions without an answer ----
 
 
 def test_null_odds_come_from_the_window_that_is_surest_of_an_answer():
@@ -203,7 +204,7 @@ def test_the_threshold_is_chosen_on_dev_and_kept_for_others():
     outputs = [oracle(feature) for feature in features]
     for output, null in zip(outputs, (21.0, 23.0, 22.0), strict=True):
         output['logits'][0] = (null, 0.0)
-    outputs[1]['logits'][4] = 10.0  # an answer that the question does not have
+    outputs[1]['logits'][4] = 10.0  # The question has no answer, but a span wins.
     predictions = task.predict_from_outputs(examples, features, outputs)
     assert [task.prediction_to_python(one)['answer'] for one in predictions] == ['', '', '']
     scores = task.score(examples, predictions, 'dev')
@@ -219,7 +220,7 @@ def test_a_model_that_finds_nothing_answers_nothing():
     features = task.encode(examples)
     outputs = [{'logits': np.zeros((len(feature['tokens']), 2), np.float32)} for feature in features]
     for output in outputs:
-        output['logits'][4] = 5.0  # always the first letter
+        output['logits'][4] = 5.0  # Every prediction is the first letter.
     scores = task.score(examples, task.predict_from_outputs(examples, features, outputs), 'dev')
     assert scores['f1'] == scores['best_f1'] == pytest.approx(2 / 3) and scores['best_f1_thresh'] == 0.0
 
@@ -236,7 +237,7 @@ def test_files_say_what_the_scores_say(tmp_path):
     assert odds['1'] <= task.thresholds[THRESHOLD] < odds['2']
 
 
-# ---- reading ----
+# ---- Tests of reading files ----
 
 
 def squad_file(path, *questions):
@@ -256,7 +257,8 @@ def test_reading_splits(tmp_path):
     assert [one.id for one in task.read_examples('train')] == ['q'] and len(task.notes) == 1
     dev = task.read_examples('dev')
     assert [one.id for one in dev] == ['q', 'r']
-    assert ['start' in feature for feature in task.encode(dev)] == [True, False]  # the second answer is not there
+    # The second question's context lacks its answer.
+    assert ['start' in feature for feature in task.encode(dev)] == [True, False]
     with pytest.raises(InputError, match='examples.test is empty'):
         task.read_examples('test')
 
@@ -276,7 +278,7 @@ def test_what_is_refused(tmp_path):
         make_task(length=9)
 
 
-# ---- plain Python in and out ----
+# ---- Tests of plain Python inputs and answers ----
 
 
 def test_a_long_context_is_read_to_its_end():
@@ -315,7 +317,7 @@ def test_a_context_without_pieces_has_no_answer():
     assert task.prediction_to_python(task.predict_from_outputs([example], features, outputs)[0])['answer'] == ''
 
 
-# ---- real data ----
+# ---- Tests on real data ----
 
 
 @pytest.mark.real
@@ -333,5 +335,5 @@ def test_the_labels_of_squad_decode_to_its_answers():
         if one.best.text not in [answer.text for answer in example.answers]
     ]
     too_long = [gold for _, gold in missed if len(task.encoder.encode([gold])[0]) > 30]
-    inside = [gold for guess, gold in missed if gold in guess]  # such as 'four' of the piece 'fourth'
+    inside = [gold for guess, gold in missed if gold in guess]  # such as 'four' within the piece 'fourth'
     assert (len(too_long), len(inside), len(missed)) == (8, 6, 14)

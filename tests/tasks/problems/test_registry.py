@@ -1,4 +1,4 @@
-"""Every problem that a config may name has its class, with a head that there is."""
+"""Tests that every problem of a config has its class, with a head that exists."""
 
 import pytest
 

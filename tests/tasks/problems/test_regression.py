@@ -1,4 +1,4 @@
-"""Numbers from logits to scores and files."""
+"""Tests of regression: from outputs to scores and prediction files."""
 
 import json
 

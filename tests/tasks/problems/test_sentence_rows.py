@@ -1,4 +1,4 @@
-"""Texts as lists of sentences: their borders, and what becomes of those that are too long."""
+"""Tests of texts as lists of sentences: sentence boundaries, and texts or sentences that are too long."""
 
 import numpy as np
 import pytest

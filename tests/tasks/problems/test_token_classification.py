@@ -1,4 +1,4 @@
-"""Tags from sentences to rows and back."""
+"""Tests of token classification: from tagged sentences to rows, and from outputs to tags."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def task_of(folder, content=ENTITIES, *, length=16, encoder=ENCODER, **options):
 
 
 def sure(task, features):
-    """Outputs that predict each feature's own labels, and rubbish where there are none."""
+    """Returns outputs that predict each feature's labels, and random labels for tokens without one."""
     rubbish = np.random.default_rng(0).integers(0, len(task.labels), 1000)
     sizes = [len(feature['labels']) for feature in features]
     ids = [
@@ -37,7 +37,7 @@ def test_a_label_stands_on_a_words_first_token(tmp_path):
     task = task_of(tmp_path)
     first, second = task.encode(task.read_examples('train'))
     assert task.labels == ('B-x', 'B-y', 'I-x', 'O')
-    np.testing.assert_array_equal(first['labels'], [-1, 0, -1, 2, 3, -1])  # [CLS] a ##b c d [SEP]
+    np.testing.assert_array_equal(first['labels'], [-1, 0, -1, 2, 3, -1])  # tokens: [CLS] a ##b c d [SEP]
     np.testing.assert_array_equal(second['labels'], [-1, 3, 1, -1, -1, -1])
     np.testing.assert_array_equal(second['words'], [-1, 0, 1, -1, -1, -1])
     assert (int(first['example']), int(second['example'])) == (0, 1)
@@ -103,7 +103,7 @@ def test_scores_of_entities_and_of_other_tags(tmp_path):
     examples = task.read_examples('dev')
     features = task.encode(examples)
     outputs = sure(task, features)
-    outputs[0]['logits'][3] = [0, 0, 0, 9]  # the I-x of the first entity becomes O
+    outputs[0]['logits'][3] = [0, 0, 0, 9]  # The first entity's I-x becomes O.
     scores = task.score(examples, task.predict_from_outputs(examples, features, outputs), 'dev')
     assert scores == {'f1': 0.5, 'precision': 0.5, 'recall': 0.5, 'accuracy': 0.8}
     assert set(scores) == task.metric_names and task.best_metric == 'f1'
@@ -196,7 +196,7 @@ def test_real_sentences_come_back(folder, train, dev):
     examples = task.read_examples('dev')
     features = task.encode(examples)
     predictions = task.predict_from_outputs(examples, features, sure(task, features))
-    assert task.score(examples, predictions, 'dev')['accuracy'] > 0.999  # but for words without a token
+    assert task.score(examples, predictions, 'dev')['accuracy'] > 0.999  # Only words without a token may be wrong.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Words and their tokens, and rows that show every word once, where most is seen around it."""
+"""Tests of windows over words: each word is predicted once, in the row with the most context around it."""
 
 import numpy as np
 from hypothesis import given
@@ -8,7 +8,7 @@ from efficient_attention.tasks.problems.token_windows import WordTokens, word_to
 
 
 def tokens_of(sizes):
-    """Words of these many tokens each."""
+    """Returns words whose numbers of tokens are `sizes`."""
     words = np.full(sum(sizes), -1, np.int32)
     words[np.cumsum([0, *sizes[:-1]])] = np.arange(len(sizes))
     return WordTokens(list(range(sum(sizes))), words, len(sizes))
@@ -57,7 +57,7 @@ def test_what_fits_is_one_row():
 
 
 def test_a_token_belongs_to_the_word_of_its_last_character():
-    # ' ab' and ' c' begin with the space, as byte-level tokens do; the empty and the bare space belong to no word
+    # As in byte-level tokenizers, ' ab' and ' c' include a space; an empty token or a single space has no word.
     spans = [(0, 1), (2, 4), (5, 6)]
     tokens = word_tokens([7, 8, 9, 1, 2, 3], [(0, 1), (1, 3), (3, 4), (4, 4), (4, 5), (4, 6)], spans)
     np.testing.assert_array_equal(tokens.words, [0, 1, -1, -1, -1, 2])
