@@ -30,12 +30,12 @@ class TwoWayLanguageModel(nnx.Module):
         """The embeddings, which both reading directions share."""
         return self.encoder.embeddings
 
-    def hidden(self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]) -> Array:
+    def hidden(self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[EncoderOptions]) -> Array:
         """Returns the hidden states [B, L, D]; each half of a vector belongs to one reading direction.
 
         The first half at position t depends on tokens 0 ... t, the second half on tokens t ... L - 1.
         """
-        return self.encoder(tokens_BL, segments, **options)
+        return self.encoder(tokens_BL, segments_BL, **options)
 
     def logits(self, hidden_BLE: Array) -> Array:
         """Returns float32 logits [B, L, V] of the next token in one reading direction, from the hidden states of this

@@ -60,35 +60,35 @@ class Decoder(nnx.Module):
         self.source = RecurrentDecoderAttention(config, rngs=rngs) if has_recurrent_decoder_attention(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
-    def __call__(self, tokens_BL: Array, segments: AnySegments, **options: Unpack[DecoderOptions]) -> Array:
+    def __call__(self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[DecoderOptions]) -> Array:
         """Returns float32 logits [B, L, V]; the logits at position t depend only on tokens 0 ... t.
 
         The arguments are the same as for `embedded`.
         """
-        return self.logits(self.hidden(tokens_BL, segments, **options))
+        return self.logits(self.hidden(tokens_BL, segments_BL, **options))
 
-    def hidden(self, tokens_BL: Array, segments: AnySegments, **options: Unpack[DecoderOptions]) -> Array:
+    def hidden(self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[DecoderOptions]) -> Array:
         """Returns the final hidden states [B, L, D] after the last norm, from which `logits` computes the logits.
 
         Hidden states at position t depend on tokens 0 ... t. The arguments are the same as for `embedded`.
         """
-        return self.hidden_and_source_operands(tokens_BL, segments, **options)[0]
+        return self.hidden_and_source_operands(tokens_BL, segments_BL, **options)[0]
 
     def hidden_and_source_operands(
-        self, tokens_BL: Array, segments: AnySegments, **options: Unpack[DecoderOptions]
+        self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, AttentionOperands | None]:
         """Returns the final hidden states; and the queries and keys of the attention to the source, if this attention
         is outside the layers.
 
         The queries and keys are None without such an attention. The arguments are the same as for `embedded`.
         """
-        x_BLD, context = self.embedded(tokens_BL, segments, **options)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         if self.source is None:
             return self.normed(self.stack(x_BLD, context), options.get('rng')), None
         return self.source(self.stack, self.normed, x_BLD, context)
 
     def with_layer_activations(
-        self, tokens_BL: Array, segments: AnySegments, **options: Unpack[DecoderOptions]
+        self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[DecoderOptions]
     ) -> tuple[Array, LayerActivations]:
         """Returns the final hidden states and the layer activations: the outputs, queries and keys of all layers.
 
@@ -96,14 +96,14 @@ class Decoder(nnx.Module):
             InputError: the decoder reads its source outside its layers.
         """
         check_layer_activations(self)
-        x_BLD, context = self.embedded(tokens_BL, segments, **options)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, activations = self.stack.with_layer_activations(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), activations
 
     def embedded(
         self,
         tokens_BL: Array,
-        segments: AnySegments,
+        segments_BL: AnySegments,
         *,
         positions_BL: Array | None = None,
         rng: Array | None = None,
@@ -114,7 +114,7 @@ class Decoder(nnx.Module):
 
         Args:
             tokens_BL: ids below V.
-            segments: 0 = padding; 1, 2, ... = packed texts, which do not attend to each other; an array [B, L] or
+            segments_BL: 0 = padding; 1, 2, ... = packed texts, which do not attend to each other; an array [B, L] or
                 `Lengths`.
             positions_BL: 0, 1, ... by default; below `max_length` if positions are a learned table.
             rng: PRNG key, or one per row; enables dropout.
@@ -125,7 +125,7 @@ class Decoder(nnx.Module):
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
         draws = fold_into_key(rng, 1), mechanism_rng(self.config, step)
-        context = make_context(segments, positions_BL, other=other)
+        context = make_context(segments_BL, positions_BL, other=other)
         return x_BLD, context._replace(rng=draws[0], mechanism_rng=draws[1])
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:

@@ -44,18 +44,18 @@ class Encoder(nnx.Module):
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
         set_quantization(self, config, 'encoder')
 
-    def __call__(self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]) -> Array:
+    def __call__(self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[EncoderOptions]) -> Array:
         """Returns the final hidden states [B, L, D].
 
         The arguments are the same as for `embedded`.
         """
-        x_BLD, context = self.embedded(tokens_BL, segments, **options)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         return self.normed(self.stack(x_BLD, context), options.get('rng'))
 
     def embedded(
         self,
         tokens_BL: Array,
-        segments: AnySegments,
+        segments_BL: AnySegments,
         *,
         token_types_BL: Array | None = None,
         positions_BL: Array | None = None,
@@ -67,7 +67,7 @@ class Encoder(nnx.Module):
 
         Args:
             tokens_BL: ids below V.
-            segments: 0 = padding; 1, 2, ... = packed examples, which do not attend to each other; an array [B, L] or
+            segments_BL: 0 = padding; 1, 2, ... = packed examples, which do not attend to each other; an array [B, L] or
                 `Lengths`.
             token_types_BL: 0 for sentence A, 1 for B; 0 by default.
             positions_BL: 0, 1, ... by default; below `max_length` if positions are a learned table.
@@ -82,7 +82,7 @@ class Encoder(nnx.Module):
         if self.config.directions_apart:  # both reading directions start from the same embeddings
             x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)
         draws = fold_into_key(rng, 1), mechanism_rng(self.config, step)
-        context = make_context(segments, positions_BL, is_global_BL=is_global_BL)
+        context = make_context(segments_BL, positions_BL, is_global_BL=is_global_BL)
         return x_BLD, context._replace(rng=draws[0], mechanism_rng=draws[1])
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
@@ -93,13 +93,13 @@ class Encoder(nnx.Module):
         return apply_final_norm(self.config, self.norm, x_BLD, rng)
 
     def with_recurrent_states(
-        self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]
+        self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, StateMemory]:
         """Returns the final hidden states of all positions, and the final states of the recurrent layers.
 
         The final state of a forward cell is its state after the last token, of a backward cell after the first token.
         """
-        x_BLD, context = self.embedded(tokens_BL, segments, **options)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         # only encoder-decoders need final states, and they exclude `directions_apart`
         assert isinstance(self.stack, Stack)
         x_BLD, states = self.stack.with_recurrent_states(x_BLD, context)
@@ -116,22 +116,22 @@ class Encoder(nnx.Module):
         return {'vectors': self(batch['tokens'], segments_of_batch(batch), token_types_BL=types_BL)}
 
     def with_layer_activations(
-        self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]
+        self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, LayerActivations]:
         """Returns the final hidden states and the layer activations: the outputs, queries and keys of all layers."""
-        x_BLD, context = self.embedded(tokens_BL, segments, **options)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, activations = self.stack.with_layer_activations(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), activations
 
     def with_hidden_states(
-        self, tokens_BL: Array, segments: AnySegments, **options: Unpack[EncoderOptions]
+        self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[EncoderOptions]
     ) -> tuple[Array, DistillationActivations]:
         """Returns the final hidden states, and the activations by which distillation compares student and teacher.
 
         The activations include the embeddings and the outputs of the N layers, [N + 1, B, L, D], after the final norm.
         A reversible stack stores them for the backward pass, although it normally recomputes them.
         """
-        x_BLD, context = self.embedded(tokens_BL, segments, **options)
+        x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
         last_BLD, activations = self.stack.with_layer_activations(x_BLD, context)
         states_NBLD = jnp.concatenate([x_BLD[None], activations.outputs_NBLD.astype(x_BLD.dtype)])
         states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)

@@ -41,9 +41,9 @@ class EncoderDecoder(nnx.Module):
     def __call__(
         self,
         source_BM: Array,
-        source_segments: AnySegments,
+        source_segments_BM: AnySegments,
         tokens_BL: Array,
-        segments: AnySegments,
+        segments_BL: AnySegments,
         *,
         positions: tuple[Array | None, Array | None] = (None, None),
         rng: Array | None = None,
@@ -54,15 +54,15 @@ class EncoderDecoder(nnx.Module):
         The logits at position t depend on the source and on target tokens 0 ... t. The arguments are the same as for
         `hidden`.
         """
-        sequences = source_BM, source_segments, tokens_BL, segments
+        sequences = source_BM, source_segments_BM, tokens_BL, segments_BL
         return self.logits(self.hidden(*sequences, positions=positions, rng=rng, step=step))
 
     def hidden(
         self,
         source_BM: Array,
-        source_segments: AnySegments,
+        source_segments_BM: AnySegments,
         tokens_BL: Array,
-        segments: AnySegments,
+        segments_BL: AnySegments,
         *,
         positions: tuple[Array | None, Array | None] = (None, None),
         rng: Array | None = None,
@@ -72,24 +72,24 @@ class EncoderDecoder(nnx.Module):
 
         Args:
             source_BM: ids for the encoder.
-            source_segments: 0 = padding; 1, 2, ... = packed sources. A target reads only the source with its number. An
-                array [B, M] or `Lengths`.
+            source_segments_BM: 0 = padding; 1, 2, ... = packed sources; an array or `Lengths`. A target reads only the
+                source with its number.
             tokens_BL: ids for the decoder, with the start symbol first.
-            segments: the same for the targets.
+            segments_BL: the same for the targets.
             positions: positions of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by
                 default.
             rng: PRNG key, or one per row; enables dropout.
             step: training step, which determines the samples of random mechanisms; 0 outside training.
         """
-        source = source_BM, source_segments
-        return self.decoder.hidden(tokens_BL, segments, **self.decoder_options(source, positions, rng, step))
+        source = source_BM, source_segments_BM
+        return self.decoder.hidden(tokens_BL, segments_BL, **self.decoder_options(source, positions, rng, step))
 
     def hidden_and_draws(
         self,
         source_BM: Array,
-        source_segments: AnySegments,
+        source_segments_BM: AnySegments,
         tokens_BL: Array,
-        segments: AnySegments,
+        segments_BL: AnySegments,
         *,
         positions: tuple[Array | None, Array | None] = (None, None),
         rng: Array | None = None,
@@ -100,14 +100,14 @@ class EncoderDecoder(nnx.Module):
 
         The log-probability is None if nothing is sampled: the cross-attention samples no keys, or `rng` is None.
         """
-        read = self.decoder_options((source_BM, source_segments), positions, rng, step)
+        read = self.decoder_options((source_BM, source_segments_BM), positions, rng, step)
         if rng is None or not self.config.cross_mechanism.randomness.in_training:
-            return self.decoder.hidden(tokens_BL, segments, **read), None
+            return self.decoder.hidden(tokens_BL, segments_BL, **read), None
         if self.config.source_reading != 'layers':
-            hidden_BLD, operands = self.decoder.hidden_and_source_operands(tokens_BL, segments, **read)
+            hidden_BLD, operands = self.decoder.hidden_and_source_operands(tokens_BL, segments_BL, **read)
             assert operands is not None and operands.drawn_BHL is not None
             return hidden_BLD, operands.drawn_BHL.sum(axis=1)
-        hidden_BLD, activations = self.decoder.with_layer_activations(tokens_BL, segments, **read)
+        hidden_BLD, activations = self.decoder.with_layer_activations(tokens_BL, segments_BL, **read)
         drawn_NBHL = activations.attention[CROSS_ATTENTION.name].drawn_BHL
         assert drawn_NBHL is not None
         return hidden_BLD, drawn_NBHL.sum(axis=(0, 2))
@@ -129,7 +129,7 @@ class EncoderDecoder(nnx.Module):
     def encode(
         self,
         source_BM: Array,
-        segments: AnySegments,
+        segments_BM: AnySegments,
         *,
         positions_BM: Array | None = None,
         rng: Array | None = None,
@@ -140,12 +140,12 @@ class EncoderDecoder(nnx.Module):
         One encoded source can be used for several targets. The arguments are the same as for `hidden`.
         """
         read: EncoderOptions = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
-        segments_BM, lengths_B = segments_and_lengths(segments, source_BM.shape[1])
+        array_BM, lengths_B = segments_and_lengths(segments_BM, source_BM.shape[1])
         if self.initial is None:
-            states_BMD = self.encoder(source_BM, segments, **read)
-            return EncodedSource(states_BMD, segments_BM, positions_BM, lengths_B=lengths_B)
-        states_BMD, last = self.encoder.with_recurrent_states(source_BM, segments, **read)
-        return EncodedSource(states_BMD, segments_BM, positions_BM, self.initial(last), lengths_B)
+            states_BMD = self.encoder(source_BM, segments_BM, **read)
+            return EncodedSource(states_BMD, array_BM, positions_BM, lengths_B=lengths_B)
+        states_BMD, last = self.encoder.with_recurrent_states(source_BM, segments_BM, **read)
+        return EncodedSource(states_BMD, array_BM, positions_BM, self.initial(last), lengths_B)
 
     def logits(self, hidden_BLD: Array) -> Array:
         """Returns float32 logits [B, L, V] from the decoder's hidden states of all or some positions."""

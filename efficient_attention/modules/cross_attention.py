@@ -52,13 +52,13 @@ class CrossAttention(AttentionProjections):
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
     def __call__(
-        self, x_BLD: Array, segments: AnySegments, positions_BL: Array, **options: Unpack[ContextOptions]
+        self, x_BLD: Array, segments_BL: AnySegments, positions_BL: Array, **options: Unpack[ContextOptions]
     ) -> Array:
         """Returns the attention output [B, L, D], without the operands that `run` also returns.
 
-        `segments` is an array [B, L] or `Lengths`. The other arguments are the fields of `Context`.
+        `segments_BL` is an array or `Lengths`. The other arguments are the fields of `Context`.
         """
-        return self.run(x_BLD, make_context(segments, positions_BL, **options))[0]
+        return self.run(x_BLD, make_context(segments_BL, positions_BL, **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, AttentionOperands]:
         """Returns the output of the attention to the encoded source, and the queries and keys.

@@ -134,7 +134,7 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x_BLD: Array,
-        segments: AnySegments,
+        segments_BL: AnySegments,
         positions_BL: Array,
         *,
         mechanism: Mechanism | None = None,
@@ -142,9 +142,9 @@ class Layer(nnx.Module):
     ) -> Array:
         """Returns the layer's output [B, L, D], without the operands that `run` also returns.
 
-        `segments` is an array [B, L] or `Lengths`. The other arguments are the fields of `Context`.
+        `segments_BL` is an array or `Lengths`. The other arguments are the fields of `Context`.
         """
-        return self.run((x_BLD,), make_context(segments, positions_BL, **options), mechanism)[0][0]
+        return self.run((x_BLD,), make_context(segments_BL, positions_BL, **options), mechanism)[0][0]
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None

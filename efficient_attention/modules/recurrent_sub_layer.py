@@ -41,13 +41,13 @@ class RecurrentSubLayer(nnx.Module):
         wide = config.recurrent_state_width * (1 + config.bidirectional)
         self.out = linear(config, wide, config.width, rngs, use_bias=False) if wide != config.width else None
 
-    def __call__(self, x_BLD: Array, segments: AnySegments, **options: Unpack[ContextOptions]) -> Array:
+    def __call__(self, x_BLD: Array, segments_BL: AnySegments, **options: Unpack[ContextOptions]) -> Array:
         """Returns the sub-layer's output [B, L, D], without the states that `run` also returns.
 
-        `segments` is an array [B, L] or `Lengths`. The other arguments are the fields of `Context`; positions are not
+        `segments_BL` is an array or `Lengths`. The other arguments are the fields of `Context`; positions are not
         used.
         """
-        return self.run(x_BLD, make_context(segments, jnp.zeros(x_BLD.shape[:2], jnp.int32), **options))[0]
+        return self.run(x_BLD, make_context(segments_BL, jnp.zeros(x_BLD.shape[:2], jnp.int32), **options))[0]
 
     def run(self, x_BLD: Array, context: Context) -> tuple[Array, tuple[RecurrentState, ...]]:
         """Returns the sub-layer's output, and the final state of each direction.
