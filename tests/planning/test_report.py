@@ -1,4 +1,4 @@
-"""The lines of a plan."""
+"""Tests the printed lines of a plan."""
 
 import dataclasses
 from types import SimpleNamespace

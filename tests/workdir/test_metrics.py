@@ -1,4 +1,6 @@
-"""metrics.jsonl and TensorBoard events: every step once, always JSON, whatever happened to the process before."""
+"""Tests that metrics.jsonl and the TensorBoard events have every step once and stay valid after any end of a
+process.
+"""
 
 import json
 import math
@@ -164,7 +166,7 @@ def test_lines_that_are_never_written_end_the_run(tmp_path, capfd):
         log._file = HalfWritten(log._file)
         log.write_metrics(1, 'train', {'loss': 1.0})
         log.write_metrics(2, 'train', {'loss': 1.0})
-    with pytest.raises(KeyboardInterrupt), MetricsLog(tmp_path) as log:  # which ends it with another error
+    with pytest.raises(KeyboardInterrupt), MetricsLog(tmp_path) as log:  # another error ends the block
         log._file = HalfWritten(log._file)
         log.write_metrics(1, 'train', {'loss': 1.0})
         log.write_metrics(2, 'train', {'loss': 1.0})
