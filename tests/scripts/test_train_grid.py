@@ -108,7 +108,7 @@ def test_a_later_command_on_other_rows_keeps_failures_and_baselines(train_grid: 
         'listops_short': ['majority', 'root', 'root_digits'],
         'recall': ['majority', 'values'],
     }
-    # the baselines of the other rows are then read from the cells' own files
+    # results and baselines of the other rows are then restored from their cells
     (tmp_path / 'grid' / 'grid.json').write_text('{')
     assert train_grid('--rows=recall', '--columns=full', *rows)[0] == 0
     assert json.loads((tmp_path / 'grid' / 'grid.json').read_text())['yardsticks'] == content['yardsticks']

@@ -1,4 +1,4 @@
-"""What a run makes of what lies beside its checkpoints: metrics that were changed, and checkpoints that are gone."""
+"""Tests how a run reacts to metrics that were changed in its workdir, and to checkpoints that are gone."""
 
 import json
 import shutil

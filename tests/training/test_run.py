@@ -1,4 +1,4 @@
-"""From a config to everything that the loops need, and the line for each thing that does not fit."""
+"""Tests building a run from its config, and the error line for each thing that does not fit."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Runs that share a compiled step (`shared_programs.py`) would have compiled the same one."""
+"""Tests that runs which share a compiled step (`shared_programs.py`) would have compiled the same one."""
 
 from pathlib import Path
 from typing import Any
