@@ -1,9 +1,9 @@
 """The table of inputs that a user may give by mistake or get from a stranger, each with its command and the error line
 that follows; tests/test_bad_inputs.py runs them all.
 
-`{base}` in a command or a line is the folder that all inputs share and none may change, `{here}` one of the input's
-own, in which `files` are written first. In `base` are `corpus.txt` and its `cache`, `run`, a pretraining run with a
-checkpoint of step 0, `table`, the files of a classification, and `model`, a Hugging Face folder of a classifier.
+In a command or a line, `{base}` is the folder that all inputs share and none may change. `{here}` is the input's own
+folder, into which `files` are written first. `{base}` has `corpus.txt` and its `cache`, `run` (a pretraining run with a
+checkpoint of step 0), `table` (the files of a classification) and `model` (a Hugging Face folder of a classifier).
 """
 
 import dataclasses
@@ -40,11 +40,11 @@ class BadInput:
     """A command that is refused, with its files and the error line.
 
     Attributes:
-        command: its words, one space between; the first is a file of the repository.
-        line: how the line on the standard error stream begins, after 'error: '.
-        files: what is written into `{here}`, by name.
+        command: script and arguments, separated by one space; the script is a file of the repository.
+        line: the start of the line on the standard error stream, after 'error: '.
+        files: file name -> content, written into `{here}`.
         code: the exit code.
-        environment: variables for it.
+        environment: environment variables for the command.
     """
 
     command: str

@@ -34,10 +34,10 @@ class Sizes:
 
     Args:
         share: the elements of the largest activation [rows, tokens, width] of one device.
-        fixed: shapes on one device of arrays that do not grow with the rows' number or length alone, such as sums over
-            the features of keys, or tables of positions that parameters are made into.
-        predicted: [rows, predictions, width] of one device; on a sequence axis the gradients of these vectors, of which
-            each device has its share of the predictions, are gathered.
+        fixed: shapes on one device of arrays whose size is not simply proportional to the number or length of
+            rows, such as sums over the features of keys, or tables of positions that are computed from parameters.
+        predicted: [rows, predictions, width] of one device. On a sequence axis each device has its share of the
+            predictions, and the gradients of these vectors are gathered.
         stacked: whether parameters of layers have a leading axis of layers.
     """
 
@@ -60,9 +60,9 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Collecti
     """Returns the collectives of a compiled program that the design forbids. These arrays may be sent:
 
     - Parameters of one layer, or a device's part of them, and their gradients.
-    - Integers and truth values (tokens, places, masks of rows), and single numbers.
-    - Arrays of fixed sizes, gathered or summed; of logits that are spread over devices the largest of each device.
-    - Activations as `MAY_SEND` says. They are never gathered, but for the gradients of predicted tokens.
+    - Integers and booleans (tokens, positions, masks of rows), and single numbers.
+    - Arrays of fixed sizes, gathered or summed; if logits are spread over devices, the largest logit of each device.
+    - Activations as `MAY_SEND` says. Only one kind is gathered: the gradients of predicted tokens.
     """
     one_layer = parameter_shapes(params, mesh, sizes.stacked, GATHERED)
     most = sum(math.prod(shape) for shape in one_layer)

@@ -1,7 +1,7 @@
 """Configures JAX for the whole suite: strict promotion rules, on eight emulated CPU devices.
 
 Dtype promotion is strict and rank promotion raises. Optax multiplies Python floats with int32 counts, so tests that
-update parameters through it carry the mark `lenient_promotion`; it covers their fixtures too.
+update parameters through it have the mark `lenient_promotion`, which covers their fixtures too.
 """
 
 import contextlib
@@ -122,8 +122,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Drops the compiled programs at the end of a file if this process uses much memory or many memory mappings.
 
-    Linux gives a process 65,530 mappings by default; a program takes some, and the compiler crashes when there are no
-    more. What a later file needs of them comes back from the folder of this run.
+    Linux gives a process 65,530 mappings by default. Each compiled program takes some, and the compiler crashes when
+    none are left. A later file loads the programs that it needs from this run's cache folder.
     """
     global left_bytes
     is_end = nextitem is None or nextitem.path != item.path

@@ -1,7 +1,7 @@
 """Makes tracing faster: a traced array answers at once when Flax asks for its sharding.
 
-Flax catches the error that JAX answers with, into whose text JAX first writes the operations that led to the array: a
-third of the time in which the construction of a model is traced.
+Flax asks at every random key that a constructor draws, and catches the error that JAX raises. JAX first writes the
+operations that led to the array into the error's text, which takes a third of the time of tracing a constructor.
 """
 
 import jax

@@ -200,7 +200,7 @@ def write_glue(folder: Path, task: str) -> str:
 def write_folders(folder: Path, *, sentences: int = 0) -> str:
     """Writes one file for each text, in a folder for each label; returns the glob pattern of their paths.
 
-    `sentences`: 0 = each has one, and no full stop; else 2.
+    `sentences`: 0 = each text is one sentence without a full stop; otherwise each text has two sentences.
     """
     for row in range(ROWS):
         path = folder / 'reviews' / ('neg', 'pos')[row % 2] / f'{row}.txt'

@@ -1,8 +1,8 @@
 """Tests that every code block in README.md, CONTRIBUTING.md and docs/ runs, and that every measured figure has its
 command.
 
-A bash block's commands run on tiny sizes, or are parsed where `tests/documents/tiny.py` says why they do not run. Few
-runs are trained to their end (tests/documents/running.py).
+The commands of a bash block run at tiny sizes. Commands that tests/documents/tiny.py lists, with a reason, are only
+parsed. Few runs are trained to their end (tests/documents/running.py).
 """
 
 import fnmatch
@@ -44,7 +44,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     return Reader(folder)
 
 
-# ---- what the blocks do ----
+# ---- the effect of the blocks ----
 
 
 @pytest.mark.parametrize('page', [name for name in NAMES if any(blocks(name, read(name)))])
@@ -91,7 +91,7 @@ def test_the_walk_from_text_to_text_ends_in_its_texts(reader: Reader):
     assert 0 <= labels['sst2_accuracy'] <= 1
 
 
-# ---- what the blocks are ----
+# ---- the kinds of blocks, and skipped commands ----
 
 LEFT_OUT = [command for command in all_commands() if reason_to_skip(command)]
 

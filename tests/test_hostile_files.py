@@ -1,7 +1,7 @@
 """Tests that hostile files cannot run code, fill the memory or reach other files.
 
-Each case plants a payload that would make the file `marker`, and meets it with a command. It is refused in one line, or
-what is hostile is never looked at and the command does its work.
+Each case plants a payload that would create the file `marker`, and runs a command that may read it. Either one error
+line refuses the payload, or the command never reads it and does its work.
 """
 
 import dataclasses
@@ -44,9 +44,9 @@ class Hostile:
     """A hostile change of a copy of the shared model and run, with the command that reads it.
 
     Attributes:
-        plant: makes it: the folder of the case -> None; the payload makes `marker` in it.
-        command: what meets it.
-        line: how the error begins; '' = the command does its work.
+        plant: makes the change in the case's folder, in which the payload would create `marker`.
+        command: the command that may read the payload.
+        line: the start of the error line; '' = the command does its work.
     """
 
     plant: Callable[[Path], object]

@@ -1,11 +1,11 @@
 """Tests which collectives a compiled training step contains on each kind of mesh, its memory, and its results.
 
-Every kind of mesh gives the loss and the gradients of one device. No program gathers activations, or more than one
-layer's parameters at once, or sums activations over the devices that rows lie on; what else devices may send to one
-another stands in tests/collectives.py. The partitioner finds a way between all layouts.
+Every kind of mesh gives the loss and the gradients of one device. No program gathers activations, gathers more than one
+layer's parameters at once, or sums activations over devices with different rows. tests/collectives.py says what else
+devices may send to one another. The partitioner never has to gather a whole array in order to split it anew.
 
-The compiler for CPUs sums whole gradients over the devices of 'fsdp', each of which then keeps its part: it never makes
-a reduce-scatter of the two, as that for TPUs does. So a sum of a layer's gradients may be as large as the layer here.
+The compiler for CPUs sums whole gradients over the devices of 'fsdp', each of which then keeps its part. It never makes
+a single reduce-scatter of the two, as the compiler for TPUs does. So a sum of gradients may be as large as a layer.
 """
 
 import dataclasses

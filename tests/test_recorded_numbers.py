@@ -1,17 +1,18 @@
 """Tests that every config's parameter count and first losses equal the recorded ones.
 
-tests/recorded_numbers.json holds them, and the losses and metrics of tests/tasks/test_one_step.py. A change that is
-meant to change numbers records them anew, for all of the file or for the kinds that are named:
+tests/recorded_numbers.json holds these numbers, and the losses and metrics of tests/tasks/test_one_step.py. Whoever
+changes numbers on purpose records them again, all of them or only the named kinds:
 
     python -m tests.test_recorded_numbers [parameters] [losses] [tasks]
 
-and says in its commit which numbers moved and why. Losses are those of three steps on three batches, of a model of
-width 16 in float32 on small data, with the config's own dropout, sharing, norms, update rule and clipping, but a
-larger rate and larger first weights (tests/shrunk_configs.py).
+The commit then says which numbers changed and why. The losses come from three steps on three batches of small data,
+with a float32 model of width 16. The config's own dropout, sharing, norms, update rule and clipping are kept; the
+learning rate and the initial weights are larger (tests/shrunk_configs.py).
 
-Every config file is there. Those in `REPEATED` are marked slow: another config, or tests/tasks/test_one_step.py, has
-their mechanism or their task. Of arguments that only size a model or name files, one is there. The four files of small
-decoders share their mechanisms (`SMALL_DECODERS`), so each mechanism is there once, in one of the four.
+Every config file is recorded. Configs in `REPEATED` are marked slow, because another config or
+tests/tasks/test_one_step.py covers their mechanism or task. If arguments only change a model's size or name files, one
+of them is recorded. The four files of small decoders share their mechanisms (`SMALL_DECODERS`), so each mechanism is
+recorded once, in one of the four.
 """
 
 import importlib

@@ -179,7 +179,7 @@ def test_no_two_packages_import_one_another():
 def test_kinds_of_rows_share_only_what_lies_above_them():
     """A kind of data in data/ imports only its own folder and the folders that all kinds share. These import no kind.
 
-    Labelled examples may be long-range rows as well: examples/ reads arena/.
+    One exception: examples/ imports arena/, because labelled examples may also be long-range ones.
     """
     folders = {f'{PACKAGE}.data.{kind}' for kind in ('corpus', 'text', 'examples', 'pairs', 'arena')}
 
@@ -252,7 +252,7 @@ FINE_TUNE = ('arena', 'distill', 'prune')  # configs outside finetune/ whose run
 def test_configs_import_only_their_common_file():
     """A config imports only the `common.py` of all configs, the `common.py` of its folder, and the papers' model sizes.
 
-    Configs that fine-tune import that of finetune/ as well. Only a `common.py` knows the dataclasses of the fields.
+    Configs that fine-tune also import finetune/common.py. Only a `common.py` imports the dataclasses of the fields.
     """
 
     def others(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """How far a result may differ from its reference: the suite's only table of tolerances, by the dtype of the
 computation.
 
-A number here is loosened only together with a line that says what was measured.
+Whoever loosens a tolerance adds a line with the measured difference.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def assert_close(
 ) -> None:
     """Compares two trees of arrays leaf by leaf, within the table's tolerance for `dtype`; NaN equals nothing.
 
-    `within` is a smaller one, where one is promised.
+    `within`: a smaller tolerance, if one is promised.
     """
     tolerance = TOLERANCE[np.dtype(dtype).name][gradient]
     tolerance = tolerance if within is None else min(within, tolerance)

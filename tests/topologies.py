@@ -2,13 +2,14 @@
 
     python -m tests.topologies --folder /tmp/topologies [--tasks memory] [--topologies 1x1,2x2]
 
-Each topology, {1, 2, 4} processes of {1, 2, 4} devices, trains each task to its end. Then each goes on from the
-checkpoint in the middle of every topology's run, and takes a link of a chain of continuations. The last line of the
-standard output is one JSON object: how far the losses lie from those of the run that wrote the checkpoint, by task.
+Each topology, {1, 2, 4} processes of {1, 2, 4} devices, trains each task to its end. Then each topology resumes the
+run of every topology from its middle, and takes its link of a chain of resumed runs. The last line of the standard
+output is a JSON object: for each task, the difference of losses from those of the run that wrote the checkpoint.
 
-The exit code is 1, and a line names each pair, where a run that goes on reads other rows, where on the topology that
-wrote the checkpoint a number or an array is not bitwise the same, or where on another one a loss differs by more than
-1e-6 of its value. Called again with the same folder it does what is not done yet, so give a new one to changed code.
+A resumed run is faulty if it reads other rows. It is faulty on the topology that wrote the checkpoint if a number or an
+array is not bitwise equal, and on another topology if a loss differs by more than 1e-6 of its value. A line names each
+faulty pair, and the exit code is then 1. A second call with the same folder does only what is missing, so changed code
+needs a new folder.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Finds the measured figures of a page, and the figures that have no record of their measurement.
 
 A measured figure is a number with a unit of a measurement, a row of a table whose head names such a unit, or a picture.
-Guides have none: they link to the pages in docs/results/. There a section with figures has a record: a bash block whose
-first line is a comment with the date and the machine, or, for published figures, a line that begins with "Source:". A
-command of the same section writes each picture, in guides too.
+Guides have no measured figures: they link to the pages in docs/results/. There, a section with figures has a record.
+It is a bash block whose first line is a comment with the date and the machine, or, for published figures, a line that
+begins with "Source:". Each picture, in guides too, is written by a command of the same section.
 """
 
 import dataclasses

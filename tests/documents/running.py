@@ -1,7 +1,8 @@
 """Runs a page's commands and Python blocks in this process, one after another as a reader would, or only parses them.
 
-Few runs are trained: one or two of each task (`TRAINED` in tests/documents/tiny.py). Of the others everything up to the
-first step is done, which is traced on its batch and not compiled; those that are read later (`BEGUN`) save their start.
+Few runs are trained, one or two of each task (`TRAINED` in tests/documents/tiny.py). The other runs do everything
+before their first step, which is traced on its batch but not compiled. A run that a later command reads (`BEGUN`) also
+saves its initial state.
 """
 
 import contextlib
@@ -131,7 +132,7 @@ def trace_first_step(
     """Replaces `loop.train`: makes data and model, traces a step and an evaluation, and saves a state that is read
     later.
 
-    Parameters that come from no checkpoint are zeros.
+    Parameters are zeros unless they come from a checkpoint.
     """
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)

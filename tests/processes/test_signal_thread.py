@@ -109,7 +109,7 @@ def test_a_stop_that_a_garbage_collectors_callback_loses_is_raised_again(
     finally:
         gc.callbacks.remove(callback)
     left.wait()
-    # the line is alone, without a message about an ignored exception
+    # this is the only line: there is no message about an ignored exception
     assert left.code == ExitCode.TERMINATED and capfd.readouterr().err == LINE
 
 

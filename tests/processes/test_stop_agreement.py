@@ -21,9 +21,9 @@ class Network:
     """Imitates processes without threads: messages wait in their channel, in order, until they are delivered.
 
     Args:
-        count: of processes.
-        rng: chooses what happens next.
-        wanted: process -> the point from which on it is to stop.
+        count: the number of processes.
+        rng: chooses the next move.
+        wanted: process -> the first stop point at which it asks for a stop.
     """
 
     def __init__(self, count: int, rng: random.Random, wanted: Mapping[int, int]) -> None:

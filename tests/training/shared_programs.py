@@ -1,10 +1,10 @@
 """Shares one compiled step among all runs of a config in a test file; the runs differ only in their workdirs.
 
-A chart of the same lines is drawn once, too.
+A chart of the same lines is also drawn only once.
 
-A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
-in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
-tests/processes/test_join_hosts.py.
+A test file uses it with the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture.
+tests/scripts/stress/test_soak.py and tests/processes/test_join_hosts.py test runs that resume in a separate process
+with separately compiled programs.
 """
 
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ HOST_ONLY = {
 def compiled_fields(config: RunConfig, kind: str) -> dict[str, Any]:
     """Returns the config's fields without those of `HOST_ONLY`.
 
-    The seed is read by the program of the first state alone, and the learning rate by that of the step.
+    Only the program of the first state reads the seed, and only the program of the step reads the learning rate.
     """
     fields = to_dict(config)
     for group, names in HOST_ONLY.items():

@@ -1,6 +1,6 @@
 """Tests a step of a run that prunes: its penalty counts once for the whole batch, however the batch is split.
 
-Movement pruning has none; tests/distillation/test_teacher.py takes such a step, beside a teacher.
+Movement pruning has no penalty; tests/distillation/test_teacher.py takes such a step together with a teacher.
 """
 
 import dataclasses

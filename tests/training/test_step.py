@@ -1,7 +1,7 @@
 """Tests one training step: the result is the same in any number of micro-batches, and a step that is not finite does no
 harm.
 
-That it is the same on any mesh: tests/test_partitioned_programs.py.
+tests/test_partitioned_programs.py tests that the result is the same on any mesh.
 """
 
 import dataclasses

@@ -9,7 +9,7 @@ def random_batch(*, rows: int, length: int, vocabulary: int, predictions: int, s
     """Returns a batch with sentence pairs and padding; all predictions of rows 3, 7, ... count, and one of each other
     row.
 
-    So micro-batches (every second or fourth row) and shards (neighbouring rows) have very different weights.
+    So micro-batches (every second or fourth row) and shards (neighbouring rows) differ much in their weights.
     """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(length // 2, length + 1, rows)
