@@ -112,7 +112,7 @@ def parameter_shapes(params: Any, mesh: Mesh, stacked: bool, table: Table) -> se
         for letters in {
             dimension_letters(name),
             '' if len(shape) == 1 else dimension_letters(name),
-        }:  # vectors may stay whole
+        }:  # a device may have a whole vector of parameters
             axes = partition(letters, shape, mesh, table)
             shapes.add(tuple(size // (mesh.shape[axis] if axis else 1) for size, axis in zip(shape, axes, strict=True)))
     return shapes

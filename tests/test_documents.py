@@ -18,8 +18,8 @@ from tests.documents.running import Reader, parse, reason_to_skip
 from tests.documents.tiny import BEFORE, BEGUN, FIELDS, SHRUNK, SKIPPED, TRAINED, fields_pattern, make_folder, shrunk
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
-    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses it
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
     # it comes where matplotlib needs over a second, on a busy machine
     pytest.mark.filterwarnings('ignore:Creating legend'),
 ]

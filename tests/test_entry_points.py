@@ -23,8 +23,8 @@ from tests.training.tiny_fine_tuning import write_files
 from tests.training.tiny_run import fresh_workdir, write_corpus
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
-    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses it
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
 ]
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,8 +25,8 @@ from tests.bad_files import GROWING, SPLIT, Payload, pickled, tokenizer, unseale
 from tests.test_bad_inputs import ROOT, base, program  # noqa: F401  a fixture among them
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
-    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses it
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
 ]
 
 CONVERT = 'scripts/convert.py --model={here}/model --output={here}/out'

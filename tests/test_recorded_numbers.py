@@ -37,7 +37,7 @@ from tests.tasks.test_one_step import TASKS, three_steps
 from tests.test_configs import NAMES, parameter_count, variants
 from tests.training.tiny_run import one_by_one
 
-# Optax multiplies Python floats with int32 counts.
+# Optax mixes Python floats with int32 counts, which strict promotion refuses
 pytestmark = pytest.mark.lenient_promotion
 
 # config: the arguments whose losses are recorded; a config that is missing here has one set of losses

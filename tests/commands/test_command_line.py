@@ -21,7 +21,7 @@ from efficient_attention.processes.signal_thread import StoppedBySignal, StopSig
 from efficient_attention.training.step_queue import NonFiniteTrainingError
 from efficient_attention.workdir.checkpoint_writer import SaveError
 
-LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses it
+LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
 
 
 @pytest.fixture

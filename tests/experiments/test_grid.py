@@ -94,7 +94,7 @@ def test_cells_of_a_row_read_the_same_rows(trained: tuple[Grid, dict[str, Any]])
 
 def test_a_finished_grid_is_read_and_not_trained(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
     grid, found = trained
-    monkeypatch.setattr(module, 'fill_config', None)  # its data is not opened either
+    monkeypatch.setattr(module, 'fill_config', None)  # the data of a finished grid is not opened either
     assert train_grid(grid) == found
 
 
@@ -152,7 +152,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
     assert 'error: passages, full: no room' in capfd.readouterr().err
     text = (grid.folder('passages', 'full') / 'error.txt').read_text()
     assert 'Traceback' in text and text.endswith('MemoryError: no room\n')
-    assert read_cells(grid.workdir) == again  # with the errors, for the tables of later commands
+    assert read_cells(grid.workdir) == again  # later commands need the errors for their tables
 
 
 def test_an_error_of_jax_is_named_by_its_first_line(tmp_path: Path):

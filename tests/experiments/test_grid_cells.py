@@ -114,7 +114,7 @@ def test_baselines_are_kept_in_the_folder(tmp_path: Path):
     assert compute_baselines(cells, tmp_path) == {'listops_short': {'known': 0.5}}
     cells['listops_short', 'full']['data']['length'] = 4  # the baselines, too, then read only 4 tokens
     assert compute_baselines(cells, tmp_path)['listops_short'] != found['listops_short']
-    # other data have other baselines
+    # baselines of other data are computed anew
     cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'
     assert list(compute_baselines(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']
 

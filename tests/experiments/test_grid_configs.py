@@ -145,7 +145,7 @@ def test_what_one_command_changes_another_changes_too(first: dict, second: dict,
     del older['overrides']
     with pytest.raises(InputError, match=f'^recall: ({field}|examples.has_global) differs'):
         check_row_cells_comparable({('recall', 'bigbird'): older} | cells)
-    del cells['recall', 'full']['overrides']  # folders of earlier versions lack the entry
+    del cells['recall', 'full']['overrides']  # grids of earlier versions have no entry `overrides`
     assert different_overrides(*cells.values()) == []
 
 
@@ -166,7 +166,7 @@ def test_rows_whose_content_has_changed_are_other_rows(tmp_path: Path):
         check_row_cells_comparable(before | linear)
     first, second = shared_fields(before['passages', 'full']), shared_fields(now['passages', 'full'])
     assert {name for name in first if first[name] != second[name]} == {'rows.train', 'rows.dev', 'rows.test'}
-    del before['passages', 'full']['rows']  # folders of earlier versions lack the entry
+    del before['passages', 'full']['rows']  # grids of earlier versions have no entry `rows`
     check_row_cells_comparable(before | linear)
 
 

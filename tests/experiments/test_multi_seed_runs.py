@@ -83,7 +83,7 @@ def test_programs_are_kept_where_only_the_user_writes(programs: Path):
     programs.mkdir(parents=True, mode=0o777)
     module.enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == str(programs) and programs.stat().st_mode & 0o777 == 0o700
-    jax.config.update('jax_compilation_cache_dir', '/elsewhere')  # the environment may set it
+    jax.config.update('jax_compilation_cache_dir', '/elsewhere')  # as if the environment named the folder
     module.enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == '/elsewhere'
 
@@ -102,7 +102,7 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
     values, trained = config_of().to_dict(), []
 
     def train(config: RunConfig, workdir: Path, **opened: object) -> dict[str, float]:
-        assert opened == {'examples': None, 'pretrained': None}  # only fine-tuning opens any
+        assert opened == {'examples': None, 'pretrained': None}  # only fine-tuning runs open them
         trained.append((config.train.seed, workdir.name))
         if len(trained) == 2:
             raise RunStopped
@@ -113,7 +113,7 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
     with pytest.raises(RunStopped):
         train_seeds(values, tmp_path, ['3', '4', '5'])
     assert trained == [(3, 'seed_3'), (4, 'seed_4')]
-    # neither the third seed's workdir nor a table of results
+    # the stop leaves no table of results
     assert [path.name for path in tmp_path.iterdir()] == ['cache']
 
 

@@ -14,7 +14,7 @@ def test_cost_of_a_program():
     assert cost.flops == 3 * 2 * 4 * 16 * 8
     assert cost.cycles == 3 * 100
     layer, product = 8 * 16 * 4, (4 * 8 + 8 * 16 + 4 * 16) * 4
-    # A turn reads a layer's slice and writes it, adds 1 to the counter, and sums two arrays.
+    # Each turn of the loop reads a layer's slice and writes it, adds 1 to the counter, and sums two arrays.
     in_loop = 4 + 3 * 4 + 2 * layer + product + 4 * 4 * 16 * 4
     once = 2 * 4 + (3 + 1) * layer + layer + 4 * 16 * 4 + 2 * 2 * 8 * 2
     asynchronous = 2 * 8 * 2 + (2 * 8 + 8 * 8) * 2 + 2 * 8 * 2 + 8 * 8 * 2

@@ -16,7 +16,7 @@ from efficient_attention.planning.plan import (
 from efficient_attention.planning.topology import parse_topology
 from tests.planning.tiny_step import TOPOLOGY, config, tiny_step
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 
 @pytest.fixture

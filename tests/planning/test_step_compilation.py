@@ -17,7 +17,7 @@ from tests.planning.tiny_step import config, tiny_step
 from tests.training.tiny_run import tiny_config
 
 STATE = ('params', 'opt_state')
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 
 def test_a_device_holds_its_part_of_the_state():

@@ -29,7 +29,7 @@ from tests.topologies import Ended, Topology, finish, start
 from tests.training import tiny_fine_tuning
 from tests.training.tiny_run import tiny_config, write_corpus
 
-# Optax multiplies Python floats with int32 counts.
+# Optax mixes Python floats with int32 counts, which strict promotion refuses
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices(1)]
 
 STEPS = 16

@@ -39,7 +39,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, workdir:
 def test_the_text_begins_with_the_prompt_and_follows_from_the_seed(call):
     code, first, err = call()
     assert (code, err) == (0, '') and first.startswith('Größe ') and first.endswith('\n')
-    assert 8 >= len(first) - len('Größe \n') > 0  # bytes make at most as many characters
+    assert 8 >= len(first) - len('Größe \n') > 0  # a text has at most as many characters as bytes
     assert call()[1] == first != call(seed='1')[1]
     greedy = call(temperature='0')[1]
     assert greedy == call(top_k='1', seed='5')[1] == call(top_p='1e-6', seed='7', checkpoint='0')[1]

@@ -13,7 +13,7 @@ from absl import flags
 from efficient_attention.experiments import grid as module
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses it
+pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
 CELL = {
     'seeds': {seed: {'dev': {'accuracy': 0.5}, 'test': {'accuracy': 0.4}} for seed in '01'},
     'mean': {'accuracy': 0.4},

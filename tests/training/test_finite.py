@@ -37,7 +37,7 @@ from efficient_attention.training.step import StepFn, jit_train_step
 from efficient_attention.training.step_queue import MetricsInterval
 from tests.training.tiny_run import write_corpus
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax mixes Python floats with int32 counts
 
 STEPS, STEP = 8, 4  # the steps of a run, and the step after which a value is put into an array
 FIELDS = {

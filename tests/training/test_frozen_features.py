@@ -22,7 +22,7 @@ from efficient_attention.training.run import build_run
 from tests.tasks.test_language_modelling import config_of
 from tests.training.tiny_fine_tuning import tiny_values
 
-# Optax multiplies Python floats with int32 counts.
+# Optax mixes Python floats with int32 counts, which strict promotion refuses
 pytestmark = pytest.mark.lenient_promotion
 
 MODEL = {'cell': 'lstm', 'bidirectional': True, 'directions_apart': True, 'feed_forward': False, 'positions': 'none'}

@@ -39,7 +39,7 @@ from tests.training.shared_programs import shared_programs  # noqa: F401  a fixt
 from tests.training.tiny_run import tiny_config
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
     pytest.mark.usefixtures('shared_programs'),
     pytest.mark.devices(4),
 ]

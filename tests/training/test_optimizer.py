@@ -349,7 +349,7 @@ def test_scores_of_pruning_have_a_rate_of_their_own_and_no_decay(name: str):
     for rate in (0.1, 0.02):
         optimizer = make_optimizer(config, 10, stacked=None, scores_rate=rate)
         updates[rate] = first_update(optimizer, params, gradients)[0]
-    first = 0.1 / (np.sqrt(0.001) + 1e-6)  # from moments without bias correction
+    first = 0.1 / (np.sqrt(0.001) + 1e-6)  # Adam's first update without bias correction
     for rate, found in updates.items():
         assert_close(found['scores']['encoder']['kernel'], np.full((3, 4), -rate * first, np.float32))
         np.testing.assert_array_equal(found['encoder']['kernel'], updates[0.1]['encoder']['kernel'])

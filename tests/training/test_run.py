@@ -8,7 +8,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.training.run import build_run
 from tests.training.tiny_run import tiny_config, write_corpus
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax mixes Python floats with int32 counts
 
 
 @pytest.fixture(scope='module')

@@ -49,7 +49,7 @@ from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import tiny_config
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 RULE = OptimizerConfig(learning_rate=0.1, warmup_steps=0, schedule='constant', weight_decay=0.1, clip_norm=0.01)
 POINTS = 'stack/layers/attention/learned/running_means/centroids'

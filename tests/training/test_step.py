@@ -33,7 +33,7 @@ from efficient_attention.training.step import (
 from efficient_attention.training.step_extensions import FrozenParams
 from tests.training.tiny_batch import random_batch
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 CONFIG = ModelConfig(
     width=16, heads=4, vocab_size=24, layers=2, max_length=12, dropout_rate=0.3, attention_dropout_rate=0.3

@@ -30,7 +30,7 @@ def test_numbers_come_back_and_older_files_end_at_the_first_step(tmp_path: Path)
     events = EventsFile(tmp_path / 'new', first_step=5)
     events.add_scalars(7, {'train/loss': 0.5, 'train/rate': 2.0})
     (path,) = (tmp_path / 'new').iterdir()
-    assert scalars(path) == [(7, 'train/loss', 0.5), (7, 'train/rate', 2.0)]  # before closing
+    assert scalars(path) == [(7, 'train/loss', 0.5), (7, 'train/rate', 2.0)]  # readable before the file is closed
     events.close()
     first, start, *_ = read(path)
     assert first.file_version == 'brain.Event:2' and (start.step, start.session_log.status) == (5, 1)

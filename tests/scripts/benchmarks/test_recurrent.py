@@ -32,7 +32,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
         return {'token': [times]} if shape['program'] == 'token' else made
 
     monkeypatch.setattr(command, 'run_measurement_process', figures_of)
-    words = ['benchmark.py', 'recurrent', '--peers_python', __file__]  # any file that exists
+    words = ['benchmark.py', 'recurrent', '--peers_python', __file__]  # any existing file passes the check
     monkeypatch.setattr('sys.argv', [*words, *map(str, arguments)])
     command.main()
     return shapes

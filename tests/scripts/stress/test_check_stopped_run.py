@@ -82,8 +82,8 @@ def test_a_damaged_step_is_no_saved_one(workdir):
 
 
 def test_seconds_count_from_the_end_of_what_was_under_way():
-    assert IN_A_STEP.overtime_seconds == 3.0  # counts from 12, when the step had ended
-    assert IN_A_STEP._replace(sent=12.7).overtime_seconds == 1.0  # counts from 14, when the save had ended
+    assert IN_A_STEP.overtime_seconds == 3.0  # from second 12, when the step had ended
+    assert IN_A_STEP._replace(sent=12.7).overtime_seconds == 1.0  # from second 14, when the save had ended
     assert IN_COMPILATION.overtime_seconds == 2.0
     cut = IN_A_STEP._replace(
         events=[*EVENTS, PhaseEvent(12.5, 'evaluation', 8), PhaseEvent(12.75, 'evaluation', 8)], sent=12.6

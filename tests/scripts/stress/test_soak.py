@@ -24,7 +24,7 @@ class FirstOccurrences(random.Random):
 
 
 def test_three_kills_leave_no_trace(tmp_path, monkeypatch):
-    monkeypatch.setenv('XLA_FLAGS', FLAGS)  # FLAGS emulate no devices: a process with eight takes half as long again
+    monkeypatch.setenv('XLA_FLAGS', FLAGS)  # a process with eight emulated devices takes half as long again
     only = (phase_log.EVALUATION, phase_log.SAVE, phase_log.SEALING)
     small = ('--config.train.steps=20', '--config.model.layers=1')
     found = soak.kill_and_compare('memory', tmp_path / 'memory', 3, FirstOccurrences(0), *small, only=only)
