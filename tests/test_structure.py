@@ -252,7 +252,7 @@ FINE_TUNE = ('arena', 'distill', 'prune')  # configs outside finetune/ whose run
 def test_configs_import_only_their_common_file():
     """A config imports only the `common.py` of all configs, the `common.py` of its folder, and the papers' model sizes.
 
-    Configs that fine-tune also import finetune/common.py. Only a `common.py` imports the dataclasses of the fields.
+    Configs that fine-tune also import configs/finetune/common.py. Only a `common.py` imports the fields' dataclasses.
     """
 
     def others(path: Path) -> list[str]:
