@@ -1,10 +1,10 @@
 # Needs make and Python 3.11 or newer with its venv module; everything else is installed into .venv from hash-locked
-# requirements. `make help` lists the targets. Another Python: make test PYTHON=python3.12 VENV=.venv-3.12
+# requirements. `make help` lists the targets. To use another Python: make test PYTHON=python3.12 VENV=.venv-3.12
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGUMENTS ?=
-# Processes of the suite, at most four: each holds some GB of compiled programs. 0: all in one.
+# Number of test processes, at most four, as each holds some GB of compiled programs. 0: all tests run in one process.
 PYTEST_WORKERS ?= auto
 QUICKSTART_WORKDIR ?= runs/quickstart
 
@@ -33,7 +33,7 @@ test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, rea
 	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 	  $(PYTEST_ARGUMENTS)
 
-# Its programs stay in cache/programs, so that the next time compiles only what has changed.
+# Compiled programs stay in cache/programs, so that the next run compiles only programs that have changed.
 test-fast: $(VENV)/.test  ## the tests marked fast: a cell of each mechanism, three steps of each task (minutes)
 	@JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
 	  $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast $(PYTEST_ARGUMENTS)
@@ -59,9 +59,9 @@ install-run: $(VENV)/.run
 install-test: $(VENV)/.test
 	@:
 
-# ---- environments: a stamp file is newer than its lock when the environment holds that lock ----
+# ---- environments: a stamp file is newer than its lock file if the environment has the packages of that lock ----
 
-# Checks the Python, makes the environment $(1) and links this folder into it, so that scripts find the package.
+# Checks the Python version and creates the environment $(1). Its path has this folder, so that scripts find the package.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo 'error: $(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12 ...' >&2; exit 1; }
@@ -111,7 +111,7 @@ beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_cor
 	@$(call install,.venv-beam) --require-hashes -r requirements/beam.txt
 	@touch $@
 
-# ---- locks: one universal file serves every Python and platform; the test lock leads, the others follow it ----
+# ---- locks: one universal file fits every Python and platform; run and plan are constrained by the test lock ----
 
 compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate --upgrade

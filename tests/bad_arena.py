@@ -1,4 +1,4 @@
-"""Inputs of long-range tasks, towers and grids that a user may give by mistake, as tests/bad_inputs.py has others."""
+"""Bad inputs of long-range tasks, two-tower models and grids of runs; they extend the table of tests/bad_inputs.py."""
 
 import json
 from pathlib import Path
@@ -10,34 +10,34 @@ from tests.bad_inputs import BadInput, tune
 
 
 def arena(rows: str, line: str, vocabulary: str = 'fixed:listops') -> BadInput:
-    """A fine-tuning on a set of long-range rows."""
+    """Returns the refused input of a fine-tuning run on a set of long-range examples."""
     sets = ' '.join(f'examples.{split}={rows}' for split in ('train', 'dev'))
     return tune(f'examples.format=arena {sets} data.tokenizer={vocabulary} examples.cache={{here}}/cache', line)
 
 
 def grid(words: str, line: str) -> BadInput:
-    """A table of runs."""
+    """Returns the refused input of scripts/train_grid.py, which trains a table of runs."""
     return BadInput(
         f'scripts/train_grid.py --config=configs/arena.py --columns=full --workdir={{here}}/grid {words}', line
     )
 
 
 def make_images(folder: Path, _: Path) -> None:
-    """Two classes of one image each, half as high as CIFAR-10's."""
+    """Writes a folder of two classes with one image each, half as high as CIFAR-10's images."""
     for name in ('cat', 'dog'):
         (folder / name).mkdir(parents=True)
         Image.new('RGB', (32, 16)).save(folder / name / '0.png')
 
 
 def make_reviews(folder: Path, _: Path) -> None:
-    """A review of each label."""
+    """Writes one review for each of the labels 'neg' and 'pos'."""
     for name in ('neg', 'pos'):
         (folder / name).mkdir(parents=True)
         (folder / name / '0_1.txt').write_text(f'{name} film')
 
 
 def make_cell(folder: Path, _: Path) -> None:
-    """The folder of a row with a cell that is trained."""
+    """Writes the folder of a grid's row with one cell that has been trained."""
     (folder / 'full').mkdir(parents=True)
     (folder / 'full' / 'values.json').write_text(json.dumps(get_config(f'{folder.name},full').to_dict()))
     (folder / 'full' / 'cell.json').write_text('{}')

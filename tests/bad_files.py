@@ -1,4 +1,4 @@
-"""Makes the files of tests/bad_inputs.py and tests/test_hostile_files.py: damaged, absurd, or hostile ones."""
+"""Makes the damaged, absurd or hostile files of tests/bad_inputs.py and tests/test_hostile_files.py."""
 
 import json
 import os
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Content = bytes | str | Callable[[Path, Path], None]  # or what makes the file, from its path and the shared folder
+# A function writes the file itself; it is given the file's path and the shared folder.
+Content = bytes | str | Callable[[Path, Path], None]
 DEEP = '[' * 1_000_000
 WORDS = '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ndog\n'
 RECORD = 'checkpoints/0/record/metadata'
@@ -22,7 +23,7 @@ GROWING = {
 
 
 def copied(name: str, *changes: Callable[[Path], Any]) -> Callable[[Path, Path], None]:
-    """Makes a changed copy of what the shared folder has under a name."""
+    """Returns a function that copies a folder of the shared folder and changes the copy."""
 
     def make(path: Path, base: Path) -> None:
         shutil.copytree(base / name, path)
@@ -33,12 +34,12 @@ def copied(name: str, *changes: Callable[[Path], Any]) -> Callable[[Path, Path],
 
 
 def written(name: str, content: bytes | str) -> Callable[[Path], Any]:
-    """Replaces a file of a folder."""
+    """Returns a function that replaces one file of a folder."""
     return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def index_of_shards(content: str) -> Callable[[Path], Any]:
-    """Replaces a folder's safetensors by an index of shards."""
+    """Returns a function that replaces a folder's safetensors file by an index of shards."""
 
     def change(folder: Path) -> None:
         (folder / 'model.safetensors').unlink()
@@ -48,7 +49,7 @@ def index_of_shards(content: str) -> Callable[[Path], Any]:
 
 
 def fields(**values: Any) -> Callable[[Path], Any]:
-    """Sets fields of a folder's config.json, those of a group as group__field."""
+    """Returns a function that sets fields of a folder's config.json; a field of a group is named group__field."""
 
     def change(folder: Path) -> None:
         found = json.loads((folder / 'config.json').read_text())
@@ -61,19 +62,21 @@ def fields(**values: Any) -> Callable[[Path], Any]:
 
 
 def tensors(header: Any, data: bytes = b'', length: int | None = None) -> Callable[[Path], Any]:
-    """Replaces a folder's safetensors by a file with this header, which may lie about its own length."""
+    """Returns a function that replaces a folder's safetensors file by one with this header, whose stated length may be
+    wrong.
+    """
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     size = struct.pack('<Q', len(text) if length is None else length)
     return written('model.safetensors', size + text + data)
 
 
 def tensor(shape: list[int], start: int = 0, end: int = 4, dtype: str = 'F32') -> dict[str, Any]:
-    """What a header says of a tensor."""
+    """Returns the entry of one tensor in a safetensors header."""
     return {'dtype': dtype, 'shape': shape, 'data_offsets': [start, end]}
 
 
 def promised(gibibytes: int) -> Callable[[Path], Any]:
-    """Replaces a folder's safetensors by a file that has as many bytes as its header says, all of them holes."""
+    """Returns a function that replaces a folder's safetensors file by a sparse file as large as its header says."""
 
     def change(folder: Path) -> None:
         size = gibibytes * 2**30
@@ -86,7 +89,7 @@ def promised(gibibytes: int) -> Callable[[Path], Any]:
 
 
 def tokenizer(**parts: Any) -> str:
-    """A tokenizer.json of seven pieces with some parts replaced."""
+    """Returns the text of a tokenizer.json with seven pieces, some of whose parts are replaced."""
     vocabulary = {piece: id for id, piece in enumerate(WORDS.split())}
     pieces = {'type': 'WordPiece', 'unk_token': '[UNK]', 'continuing_subword_prefix': '##', 'vocab': vocabulary}
     plain = dict.fromkeys(('truncation', 'padding', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'))
@@ -95,12 +98,12 @@ def tokenizer(**parts: Any) -> str:
 
 
 def questions(**changed: Any) -> str:
-    """SQuAD's JSON with one question."""
+    """Returns the text of a SQuAD JSON file with one question."""
     return json.dumps({'data': [{'paragraphs': [{'context': 'dog', 'qas': [QUESTION | changed]}]}]})
 
 
 def unsealed(folder: Path) -> None:
-    """Makes a run's checkpoint one from before there were checksums."""
+    """Removes the checksums of a run's checkpoint, so that it looks like one from before there were checksums."""
     (folder / 'checkpoints' / '0' / 'seal-0-of-1.sha256').unlink()
     record = json.loads((folder / RECORD).read_text())
     del record['has_seal']
@@ -114,7 +117,7 @@ def not_finite(path: Path) -> None:
 
 
 class Payload:
-    """Its pickle makes a file when it is opened."""
+    """An object whose pickle creates a file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -124,5 +127,5 @@ class Payload:
 
 
 def pickled(path: Path) -> bytes:
-    """A pickle that makes this file when it is opened."""
+    """Returns a pickle that creates the file `path` when it is loaded."""
     return pickle.dumps(Payload(path))

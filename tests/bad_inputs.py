@@ -1,9 +1,9 @@
-"""Inputs that a user may give by mistake, or get from a stranger, each with the command that meets it and the line that
-it gives; tests/test_bad_inputs.py runs them all.
+"""The table of inputs that a user may give by mistake or get from a stranger, each with its command and the error line
+that follows; tests/test_bad_inputs.py runs them all.
 
-`{base}` in a command or a line is the folder that all inputs share and none may change, `{here}` one of the input's
-own, in which `files` are written first. In `base` are `corpus.txt` and its `cache`, `run`, a pretraining run with a
-checkpoint of step 0, `table`, the files of a classification, and `model`, a Hugging Face folder of a classifier.
+In a command or a line, `{base}` is the folder that all inputs share and none may change. `{here}` is the input's own
+folder, into which `files` are written first. `{base}` has `corpus.txt` and its `cache`, `run` (a pretraining run with a
+checkpoint of step 0), `table` (the files of a classification) and `model` (a Hugging Face folder of a classifier).
 """
 
 import dataclasses
@@ -37,14 +37,14 @@ LARGE = 10**12
 
 @dataclasses.dataclass(frozen=True)
 class BadInput:
-    """A command that is refused.
+    """A command that is refused, with its files and the error line.
 
     Attributes:
-        command: its words, one space between; the first is a file of the repository.
-        line: how the line on the standard error stream begins, after 'error: '.
-        files: what is written into `{here}`, by name.
+        command: script and arguments, separated by one space; the script is a file of the repository.
+        line: the start of the line on the standard error stream, after 'error: '.
+        files: file name -> content, written into `{here}`.
         code: the exit code.
-        environment: variables for it.
+        environment: environment variables for the command.
     """
 
     command: str
@@ -55,7 +55,9 @@ class BadInput:
 
 
 def train(fields: str, line: str, **files: Content) -> BadInput:
-    """A training of the tiny model with other fields, named with spaces between, in a new workdir."""
+    """Returns the refused input of a pretraining run of the tiny model in a new workdir; `fields` names config fields,
+    with spaces between them.
+    """
     data = 'data.source=text:{base}/corpus.txt#paragraphs data.cache={here}/cache'
     words = ' '.join(f'--config.{field}' for field in f'{data} {fields}'.split())
     command = f'train.py --config=tests/training/tiny_run.py --workdir={{here}}/new {words}'
@@ -63,7 +65,9 @@ def train(fields: str, line: str, **files: Content) -> BadInput:
 
 
 def tune(fields: str, line: str, **files: Content) -> BadInput:
-    """A fine-tuning of the tiny model on the shared table with other fields."""
+    """Returns the refused input of a fine-tuning run of the tiny model on the shared table; `fields` changes its
+    config.
+    """
     data = (
         'examples.train={base}/table/train.tsv examples.dev={base}/table/dev.tsv data.tokenizer={base}/table/vocab.txt'
     )
@@ -73,37 +77,37 @@ def tune(fields: str, line: str, **files: Content) -> BadInput:
 
 
 def corpus(content: Content, line: str, name: str = 'c.txt', source: str = 'text:{here}/c.txt#paragraphs') -> BadInput:
-    """A training on a corpus of its own."""
+    """Returns the refused input of a pretraining run on a corpus with this content."""
     return train(f'data.source={source}', line, **{name.replace('.', '__'): content})
 
 
 def rows(content: Content, line: str, name: str = 'rows.csv', option: str = '') -> BadInput:
-    """Predictions for a table of its own."""
+    """Returns the refused input of predictions for a table with this content."""
     command = f'scripts/predict.py --model={{base}}/model --output={{here}}/out --files={{here}}/{name} {option}'
     return BadInput(command.strip(), line, {name: content})
 
 
 def squad(content: Content, line: str, name: str = 'rows.json') -> BadInput:
-    """A fine-tuning on questions of its own."""
+    """Returns the refused input of a fine-tuning run on a SQuAD file with this content."""
     kind = 'examples.problem=question_answering examples.format=squad'
     fields = f'{kind} examples.overlong=windows examples.question_length=4 examples.dev='
     return tune(f'{fields} examples.train={{here}}/{name}', line, **{name.replace('.', '__'): content})
 
 
 def tags(content: Content, line: str, name: str = 'rows.txt') -> BadInput:
-    """A fine-tuning on words with tags of its own."""
+    """Returns the refused input of a fine-tuning run on a file of tagged words with this content."""
     fields = 'examples.problem=token_classification examples.format=conll examples.overlong=error examples.dev='
     return tune(f'{fields} examples.train={{here}}/{name}', line, **{name.replace('.', '__'): content})
 
 
 def model(line: str, *changes: Callable[[Path], Any]) -> BadInput:
-    """The conversion of a changed Hugging Face folder."""
+    """Returns the refused input of a conversion of a changed Hugging Face folder."""
     command = 'scripts/convert.py --model={here}/model --output={here}/out'
     return BadInput(command, line, {'model': copied('model', *changes)})
 
 
 def run(line: str, *changes: Callable[[Path], Any], command: str = 'eval.py --workdir={here}/run') -> BadInput:
-    """The evaluation of a changed workdir, or another command on it."""
+    """Returns the refused input of an evaluation, or of another command, on a changed workdir."""
     return BadInput(command, line, {'run': copied('run', *changes)})
 
 
@@ -154,7 +158,7 @@ BAD_INPUTS = {
     'regular expression': train("optimizer.no_decay=('(',)", "optimizer.no_decay has '(', which is no regular expr"),
     'cache without a name': train('data.cache=', "data.cache is ''; it must be a folder"),
     'all held out': train('data.held_out=1', 'the train split of the corpus is empty; add documents or lower'),
-    # ---- sizes that no machine has room for ----
+    # ---- sizes that exceed the memory of any machine ----
     'row of 10^8': train(
         'data.length=100000000 model.positions=none train.batch_size=8000000', 'the run needs at least'
     ),

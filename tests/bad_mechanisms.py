@@ -1,4 +1,4 @@
-"""Arguments of mechanisms that are refused; tests/bad_inputs.py has all other bad inputs."""
+"""Arguments that attention mechanisms refuse; tests/bad_inputs.py has the other bad inputs."""
 
 from tests.bad_inputs import BadInput, train
 

@@ -1,10 +1,12 @@
-"""Inputs that ask of a memory what it cannot keep, as tests/bad_inputs.py has others."""
+"""Bad settings of a decoder's memory; they extend the table of tests/bad_inputs.py."""
 
 from tests.bad_inputs import BadInput
 
 
 def compressive(fields: str, line: str) -> BadInput:
-    """A training of the small decoder with compressed memory, with other fields of its model."""
+    """Returns the refused input of a training run of the small decoder with compressed memory; `fields` changes its
+    model.
+    """
     words = ' '.join(f'--config.model.{field}' for field in fields.split())
     return BadInput(
         f'train.py --config=configs/lm/books_characters.py:compressive --workdir={{here}}/new {words}', line

@@ -1,26 +1,28 @@
-"""Inputs of the task text_to_text that a user may give by mistake, as in tests/bad_inputs.py."""
+"""Bad inputs of the task text_to_text; they extend the table of tests/bad_inputs.py."""
 
 from tests.bad_files import WORDS, Content
 from tests.bad_inputs import BadInput
 
 PAIR = 'the dog\tdog the\n'
-FEW = 'pairs.train=toy:reverse:100:2-20'  # of which a tokenizer is soon learned
+FEW = 'pairs.train=toy:reverse:100:2-20'  # A tokenizer is learned quickly from so few pairs.
 
 
 def train(fields: str, line: str, **files: Content) -> BadInput:
-    """A training of the toy model with other fields, named with spaces between, in a new workdir."""
+    """Returns the refused input of a training run of the toy model in a new workdir; `fields` names config fields, with
+    spaces between them.
+    """
     words = ' '.join(f'--config.{field}' for field in fields.split())
     command = f'train.py --config=configs/text_to_text/toy.py --workdir={{here}}/new {words}'
     return BadInput(command, line, {name.replace('__', '.'): content for name, content in files.items()})
 
 
 def lines(source: Content, target: Content, line: str, fields: str = '') -> BadInput:
-    """A training on two parallel files."""
+    """Returns the refused input of a training run on two parallel files with these contents."""
     return train(f'pairs.train=lines:{{here}}/a.txt,{{here}}/b.txt {fields}', line, a__txt=source, b__txt=target)
 
 
 def translate(words: str, line: str, **files: Content) -> BadInput:
-    """Texts from texts with a checkpoint that does not serve, or with files that do not."""
+    """Returns the refused input of scripts/translate.py with an unsuitable checkpoint or unsuitable files."""
     command = f'scripts/translate.py --model={{base}}/run {words}'
     return BadInput(command, line, {name.replace('__', '.'): content for name, content in files.items()})
 

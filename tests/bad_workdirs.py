@@ -1,4 +1,4 @@
-"""Workdirs that a user may name by mistake, or get from a stranger, as tests/bad_inputs.py has other inputs."""
+"""Bad workdirs that a user may name by mistake or get from a stranger; they extend the table of tests/bad_inputs.py."""
 
 import shutil
 

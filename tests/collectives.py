@@ -1,4 +1,4 @@
-"""What the devices of a mesh send to one another, read from a compiled program, and what of it the design forbids."""
+"""Finds the collectives in a compiled program that the sharding design forbids."""
 
 import contextlib
 import dataclasses
@@ -15,26 +15,29 @@ from efficient_attention.models.sharding import dimension_letters, path_name
 from efficient_attention.planning.collectives import CollectiveInstruction, find_collectives
 from efficient_attention.planning.hlo_program import ExecutedInstruction, Shape, parse_program
 
-INVOLUNTARY = 'Involuntary full rematerialization'  # the partitioner's warning that it gathers all to split it anew
-# Along which axes of the mesh a collective may send activations, a device's share of one of them at most. Never along
-# the axes of rows (data, fsdp) by a sum: that would be a product over a part of the parameters that nobody gathered.
+# the partitioner's warning that it gathers a whole array in order to split it anew
+INVOLUNTARY = 'Involuntary full rematerialization'
+# The mesh axes along which a collective may send activations: at most a device's share of one activation.
+# A sum along the row axes (data, fsdp) is forbidden: it would mean a product with parameters that were not gathered.
 MAY_SEND = {
-    'all-reduce': ('tensor', 'sequence'),  # partial sums of a sub-layer; tokens picked out of their rows
-    'all-to-all': ('fsdp', 'tensor', 'sequence'),  # vectors out of a table's parts; memory joined to its segment
-    'collective-permute': ('tensor', 'sequence'),  # keys and values; what does not divide
+    # sums partial results of a sub-layer; sums tokens that were picked out of their rows
+    'all-reduce': ('tensor', 'sequence'),
+    # looks up vectors in a split table; joins the memory with its segment
+    'all-to-all': ('fsdp', 'tensor', 'sequence'),
+    'collective-permute': ('tensor', 'sequence'),  # passes on keys and values; evens out sizes that do not divide
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a step's arrays may be told by.
+    """The sizes by which the arrays of a step are recognized in its compiled program.
 
     Args:
         share: the elements of the largest activation [rows, tokens, width] of one device.
-        fixed: shapes on one device of arrays that do not grow with the rows' number or length alone, such as sums over
-            the features of keys, or tables of positions that parameters are made into.
-        predicted: [rows, predictions, width] of one device; on a sequence axis the gradients of these vectors, of which
-            each device has its share of the predictions, are gathered.
+        fixed: shapes on one device of arrays whose size is not simply proportional to the number or length of
+            rows, such as sums over the features of keys, or tables of positions that are computed from parameters.
+        predicted: [rows, predictions, width] of one device. On a sequence axis each device has its share of the
+            predictions, and the gradients of these vectors are gathered.
         stacked: whether parameters of layers have a leading axis of layers.
     """
 
@@ -45,19 +48,21 @@ class Sizes:
 
 
 def sent(text: str, mesh: Mesh, *kinds: str) -> list[CollectiveInstruction]:
-    """The collectives of these kinds, all by default, that a compiled program has in any loop and any branch."""
+    """Returns the collectives of these kinds, by default of all kinds, in any loop and any branch of a compiled
+    program.
+    """
     computations = parse_program(text).computations
     every = [ExecutedInstruction(one, of, 1, name, name) for name, of in computations.items() for one in of.values()]
     return [one for one in find_collectives(every, mesh.shape) if not kinds or one.kind in kinds]
 
 
 def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[CollectiveInstruction]:
-    """The collectives of anything but these.
+    """Returns the collectives of a compiled program that the design forbids. These arrays may be sent:
 
     - Parameters of one layer, or a device's part of them, and their gradients.
-    - Integers and truth values (tokens, places, masks of rows), and single numbers.
-    - Arrays of fixed sizes, gathered or summed; of logits that are spread over devices the largest of each device.
-    - Activations as `MAY_SEND` says. They are never gathered, but for the gradients of predicted tokens.
+    - Integers and booleans (tokens, positions, masks of rows), and single numbers.
+    - Arrays of fixed sizes, gathered or summed; if logits are spread over devices, the largest logit of each device.
+    - Activations as `MAY_SEND` says. Only one kind is gathered: the gradients of predicted tokens.
     """
     one_layer = parameter_shapes(params, mesh, sizes.stacked, GATHERED)
     most = sum(math.prod(shape) for shape in one_layer)
@@ -84,12 +89,12 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Collecti
 
 
 def named(one: CollectiveInstruction) -> tuple[str, str, list[tuple[int, ...]]]:
-    """The kind, axes and results of a collective."""
+    """Returns the kind, the axes and the result shapes of a collective."""
     return one.kind, one.axes, [shape.sizes for shape in one.results]
 
 
 def arrays_of(one: CollectiveInstruction) -> tuple[Shape, ...]:
-    """The arrays that a device gets; the pieces that an all-to-all gives as one."""
+    """Returns the arrays that a device receives; the pieces of an all-to-all count as one array."""
     first = one.results[0]
     if one.kind == 'all-to-all' and len(one.results) == one.members:
         return (dataclasses.replace(first, sizes=(one.members, *first.sizes)),)
@@ -97,7 +102,9 @@ def arrays_of(one: CollectiveInstruction) -> tuple[Shape, ...]:
 
 
 def parameter_shapes(params: Any, mesh: Mesh, stacked: bool, table: Table) -> set[tuple[int, ...]]:
-    """The shapes of parameters on one device that lie as the table says; of `stacked` layers one at a time."""
+    """Returns the parameters' shapes on one device where `table` decides their layout; if `stacked`, one layer at a
+    time.
+    """
     shapes = set()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = path_name(path)
@@ -105,20 +112,20 @@ def parameter_shapes(params: Any, mesh: Mesh, stacked: bool, table: Table) -> se
         for letters in {
             dimension_letters(name),
             '' if len(shape) == 1 else dimension_letters(name),
-        }:  # vectors may stay whole
+        }:  # a device may have a whole vector of parameters
             axes = partition(letters, shape, mesh, table)
             shapes.add(tuple(size // (mesh.shape[axis] if axis else 1) for size, axis in zip(shape, axes, strict=True)))
     return shapes
 
 
 def bare(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes of a shape that are more than 1, whatever their order."""
+    """Returns the sizes of a shape that are larger than 1, in ascending order."""
     return tuple(sorted(size for size in shape if size > 1))
 
 
 @contextlib.contextmanager
 def compiling_anew() -> Iterator[None]:
-    """Inside it no program comes from the folder of compiled ones, so that the compiler's warnings are seen."""
+    """Turns off the cache of compiled programs inside the `with` block, so that the compiler's warnings are seen."""
     before = jax.config.jax_enable_compilation_cache
     jax.config.update('jax_enable_compilation_cache', False)
     compilation_cache.reset_cache()

@@ -1,7 +1,7 @@
-"""Makes JAX strict for the whole suite, on eight emulated CPU devices.
+"""Configures JAX for the whole suite: strict promotion rules, on eight emulated CPU devices.
 
 Dtype promotion is strict and rank promotion raises. Optax multiplies Python floats with int32 counts, so tests that
-update parameters through it carry the mark `lenient_promotion`; it covers their fixtures too.
+update parameters through it have the mark `lenient_promotion`, which covers their fixtures too.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from tests.quick_compile import FLAGS
 PROGRAMS = 'JAX_COMPILATION_CACHE_DIR'
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# Eight devices share a few cores here. Where the machine is very slow or stands still, one of them may wait for another
-# for longer than the 40 seconds after which XLA aborts the process.
+# Eight emulated devices share a few cores here. XLA aborts the process when one device waits over 40 seconds for
+# another. On a very slow or halted machine it may wait longer.
 PATIENCE = '--xla_cpu_collective_call_terminate_timeout_seconds=300'
 EMULATED = f'--xla_force_host_platform_device_count=8 {PATIENCE}'
 os.environ['XLA_FLAGS'] = f'{EMULATED} {FLAGS} {os.environ.get("XLA_FLAGS", "")}'.strip()
-# A compiled program is kept for the other files and processes of the run; in a folder that is named from
-# outside, for later runs too.
+# A compiled program is kept for the other files and processes of this run.
+# Later runs use it too if the environment names the folder of compiled programs.
 TEMPORARY = None if PROGRAMS in os.environ else tempfile.mkdtemp(prefix='programs-')
 os.environ.setdefault(PROGRAMS, TEMPORARY or '')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
@@ -41,7 +41,7 @@ from tests.quick_trace import shorten  # noqa: E402
 
 signal_thread.catch_stop_signals = lambda **_: (
     None
-)  # a script that a test runs in this process leaves pytest its handlers
+)  # A script that a test runs in this process must not replace pytest's signal handlers.
 
 LONGEST = (
     'test_hosts.py',
@@ -52,19 +52,19 @@ LONGEST = (
     'test_entry_points.py',
 )
 MOST_BYTES = 1_500_000_000
-MORE_BYTES = 700_000_000  # than were left when programs were last dropped, or there is little to drop
+MORE_BYTES = 700_000_000  # Less growth than this since programs were last dropped leaves too little to drop.
 MOST_MAPPINGS = 20_000
-# Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`, or
-# `devices(4)` where so many do.
+# Most tests in these folders do not depend on the number of devices, so they run on one.
+# A file that needs several has the mark `devices` (all eight) or `devices(4)` (the first four).
 ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'scripts', 'tasks', 'training')
-# Their runs write reports that no test looks at.
+# Runs in these folders write reports that no test looks at.
 WITHOUT_CHARTS = ('distillation', 'inference', 'interop', 'tasks')
-SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
-left_bytes = 0  # of this process when programs were last dropped
+SEARCHES = (10_000, 10, 10)  # thresholds of Python's garbage collector, which by default starts after 700 new objects
+left_bytes = 0  # memory of this process after programs were last dropped
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 shorten()
-# Before any test imports the package: the shapes in the signatures of attention/ are checked at every call.
+# The hook must precede the package's import: it checks the shapes in the signatures of attention/ at every call.
 jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
 
 
@@ -75,13 +75,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Defines the option of a second Python."""
+    """Defines the option --one-of-each, which the run with a second Python version uses."""
     parser.addoption('--one-of-each', action='store_true', help='of a test with parameters run the first of them alone')
 
 
-@pytest.hookimpl(trylast=True)  # after the marks have taken their choice
+@pytest.hookimpl(trylast=True)  # runs after the marks have selected the tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The files that take longest come first, so that no process is left with one at the end."""
+    """Moves the slowest files to the front, so that no process still has one to run at the end."""
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
     if config.getoption('one_of_each'):
@@ -92,7 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leaves what lives until the end, the tests and what they import, out of every later search for garbage."""
+    """Exempts the objects that live until the end, such as tests and imported modules, from later garbage
+    collection.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*SEARCHES)
@@ -118,10 +120,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """At the end of a file drops the compiled programs where they hold much memory or many of its mappings.
+    """Drops the compiled programs at the end of a file if this process uses much memory or many memory mappings.
 
-    Linux gives a process 65,530 mappings by default; a program takes some, and the compiler crashes when there are no
-    more. What a later file needs of them comes back from the folder of this run.
+    Linux gives a process 65,530 mappings by default. Each compiled program takes some, and the compiler crashes when
+    none are left. A later file loads the programs that it needs from this run's cache folder.
     """
     global left_bytes
     is_end = nextitem is None or nextitem.path != item.path
@@ -135,7 +137,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(autouse=True, scope='module')
 def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """While the tests of a file of these folders run, JAX names one device, or as many as the file's mark says."""
+    """Makes JAX show one device, or as many as the file's mark `devices` says, during a file of the folders
+    `ON_ONE_DEVICE`.
+    """
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     mark = request.node.get_closest_marker('devices')
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +152,7 @@ def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope='module')
 def reports_without_charts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """While the tests of a file of these folders run, reports have no charts, which take a tenth of a second each."""
+    """Leaves charts, a tenth of a second each, out of reports during a file of the folders `WITHOUT_CHARTS`."""
     with pytest.MonkeyPatch.context() as patch:
         if request.path.relative_to(Path(__file__).parent).parts[0] in WITHOUT_CHARTS:
             patch.setattr('efficient_attention.workdir.report.line_chart', lambda *_: '')
@@ -156,11 +160,11 @@ def reports_without_charts(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def is_full() -> bool:
-    """Whether this process holds more than the suite's share of memory, or many mappings."""
+    """Returns whether this process uses more than the suite's share of memory, or many memory mappings."""
     is_large = resident_bytes() > max(MOST_BYTES, left_bytes + MORE_BYTES)
     return is_large or Path('/proc/self/maps').read_bytes().count(b'\n') > MOST_MAPPINGS
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Returns the resident memory of this process in bytes."""
     return int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""A few of the eight emulated devices alone: programs that are split over fewer devices take less time."""
+"""Makes JAX show only the first of its eight emulated devices: programs for fewer devices compile and run faster."""
 
 import functools
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from collections.abc import Callable
 import jax
 import pytest
 
-EIGHT = jax.devices()  # all: within a test of a folder that sees one, JAX names only that
+EIGHT = jax.devices()  # all eight devices, for tests of a folder in which JAX shows only one
 
 
 def see_one_device(patch: pytest.MonkeyPatch) -> None:
-    """While the patch holds, JAX names its first device only."""
+    """Makes JAX show only its first device while the patch holds."""
     see_devices(patch, 1)
 
 
 def see_devices(patch: pytest.MonkeyPatch, count: int) -> None:
-    """While the patch holds, JAX names its first devices only."""
+    """Makes JAX show only its first `count` devices while the patch holds."""
     for name in ('devices', 'local_devices'):
         patch.setattr(jax, name, functools.partial(_first, count, getattr(jax, name)))
     for name in ('device_count', 'local_device_count'):

@@ -1,7 +1,7 @@
-"""A short answer where Flax asks a traced array for its sharding, as it does at every key that a constructor draws.
+"""Makes tracing faster: a traced array answers at once when Flax asks for its sharding.
 
-Flax catches the error that JAX answers with, into whose text JAX first writes the operations that led to the array: a
-third of the time in which the construction of a model is traced.
+Flax asks at every random key that a constructor draws, and catches the error that JAX raises. JAX first writes the
+operations that led to the array into the error's text, which takes a third of the time of tracing a constructor.
 """
 
 import jax
@@ -14,13 +14,13 @@ def has_none(_: Tracer) -> None:
 
 
 def shorten() -> None:
-    """From here on in this process; a JAX whose traced arrays have a sharding is left as it is."""
+    """Replaces `Tracer.sharding` in this process, unless traced arrays of the installed JAX have a sharding."""
     if not has_sharding():
         Tracer.sharding = property(has_none)
 
 
 def has_sharding() -> bool:
-    """Whether a traced array answers with a sharding."""
+    """Returns whether a traced array of the installed JAX has a sharding."""
     answers = []
     jax.eval_shape(lambda x: answers.append(hasattr(x, 'sharding')) or x, 0.0)
     return answers[0]

@@ -1,4 +1,4 @@
-"""The numbers in recorded_numbers.json, and the comparison of a result with them."""
+"""Reads the numbers in recorded_numbers.json and compares a result with them."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ PATH = Path(__file__).with_name('recorded_numbers.json')
 
 @functools.cache
 def recorded() -> dict[str, Any]:
-    """What the file holds: kind of number -> name -> numbers."""
+    """Returns the content of the file: kind of number -> name -> numbers."""
     return json.loads(PATH.read_text(encoding='utf-8'))
 
 

@@ -1,4 +1,4 @@
-"""Every config file made small, on small data of its kind, so that its first steps take seconds."""
+"""Makes every config file small, on small data of its kind, so that its first steps take seconds."""
 
 import importlib
 import re
@@ -19,18 +19,20 @@ from tests.tasks.letters import letters
 from tests.tasks.test_one_step import PROBLEMS, ROWS, WORDS
 from tests.training.tiny_run import drawn_workdir, one_by_one, write_corpus
 
-LENGTH, LONG = 64, 128  # tokens of a row; LONG where the config's rows have thousands
-# Weights so large that a mechanism's part in the loss is far above the tolerance; rates that show in the next loss.
+LENGTH, LONG = 64, 128  # tokens of a row; LONG where the rows of the original config have thousands
+# Large weights raise a mechanism's effect on the loss far above the tolerance; the rate shows in the next loss.
 MODEL = {'width': 16, 'heads': 2, 'head_width': 0, 'feed_forward_width': 32, 'scan_unroll': 1, 'init_std': 0.3}
 MODEL |= {'dtype': 'float32', 'max_length': LONG + 2}
 OPTIMIZER = {'learning_rate': 3e-3, 'warmup_steps': 0}
 TRAIN = {'steps': 4, 'batch_size': 2, 'micro_batches': 1}
-SMALLEST_BPE = 300  # pieces, 256 of them the bytes
+SMALLEST_BPE = 300  # vocabulary pieces; 256 of them are the single bytes
 DATA = {'vocab_size': 70, 'held_out': 0.2, 'max_masked': 16, 'min_count': 1, 'workers': 0}
 
 
 def shrunk_config(name: str, argument: str, folder: Path) -> RunConfig:
-    """The config `name` of configs/ with its argument ('' = none), on data that are written to the folder."""
+    """Returns the shrunk config `name` of configs/ with its argument ('' = none), on data that it writes into
+    `folder`.
+    """
     get_config = importlib.import_module(name).get_config
     config = get_config(argument) if argument else get_config()
     config.optimizer.update(ConfigDict(OPTIMIZER))
@@ -44,7 +46,7 @@ def shrunk_config(name: str, argument: str, folder: Path) -> RunConfig:
 
 
 def name_teacher(config: ConfigDict, workdir: Path) -> None:
-    """Gives a config of distillation a teacher of 6 layers, as it is drawn for the same data."""
+    """Gives a distillation config a randomly initialized teacher of 6 layers for the same data."""
     values = config.to_dict()
     values['distill'], values['model']['layers'] = default_config().distill.to_dict(), 6
     values['train'] |= {'start_from': '', 'start_layers': '', 'steps': 1}
@@ -58,7 +60,7 @@ def name_teacher(config: ConfigDict, workdir: Path) -> None:
 
 
 def shrink(config: ConfigDict, folder: Path) -> None:
-    """Makes data and model of a pretraining or language modelling config small."""
+    """Makes the data and the model of a pretraining or language modelling config small."""
     data, model = config.data, config.model
     is_text = data.units != 'pixels'
     data.source = write_corpus(folder) if is_text else write_images(folder)
@@ -82,26 +84,28 @@ def shrink(config: ConfigDict, folder: Path) -> None:
 
 
 def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:
-    """Makes data and model of a config from text to text small; without noise its pairs are digits, and reversed."""
+    """Makes the data and the model of a text-to-text config small; without noise its pairs are digits and their
+    reversal.
+    """
     if config.noise.name == 'none':
         config.pairs.update({'train': 'toy:reverse:40:2-20', 'held_out': 'toy:reverse:8:2-20:1', 'test': ''})
         config.pairs.buckets = (LENGTH,)
     else:
         config.data.update({'source': write_corpus(folder), 'cache': str(folder / 'cache'), 'held_out': 0.2})
     config.pairs.target_length = LENGTH
-    for group, defaults in text_to_text_config().items():  # what is open would be a checkpoint's
+    for group, defaults in text_to_text_config().items():  # a field that is None would come from a checkpoint
         if isinstance(defaults, ConfigDict):
             config[group].update({name: defaults[name] for name, value in config[group].items() if value is None})
     size = SMALLEST_BPE if config.data.tokenizer == 'train:bpe' else DATA['vocab_size']
     config.data.update({'length': LENGTH, 'vocab_size': size})
     small = MODEL | {'layers': 2, 'decoder_layers': 2}
     small |= {'state_width': 16} if config.model.state_width else {}
-    small |= {} if config.model.feed_forward else {'feed_forward_width': 0}  # nobody reads it
+    small |= {} if config.model.feed_forward else {'feed_forward_width': 0}  # this model has no feed-forward layers
     config.model.update(ConfigDict(small))
 
 
 def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:
-    """The fields of a model that are made small by what the config has in them."""
+    """Returns small values for those model fields whose size depends on the other fields of the config."""
     attention = re.sub(r'\d+', lambda number: shorter(int(number[0])), model['attention'])
     small: dict[str, Any] = {'attention': attention, 'layers': max(2, attention.count(';') + 1)}
     small |= {name: 16 for name in ('feed_forward_chunk', 'loss_chunk') if model[name]}
@@ -118,12 +122,16 @@ def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:
 
 
 def shorter(number: int) -> str:
-    """A number of a mechanism's text form, small; what is small already, such as a number of rounds, stays."""
+    """Returns a smaller number for a mechanism's argument; a number up to 4, such as a number of rounds, stays as it
+    is.
+    """
     return str(number if number <= 4 else number // 8)
 
 
 def write_images(folder: Path) -> str:
-    """Writes noise of 4 by 4 pixels, which a PNG keeps exactly; returns the config's text for it."""
+    """Writes PNG images of 4 by 4 random pixels, which PNG keeps exactly; returns the value of `data.source` for
+    them.
+    """
     rng = np.random.default_rng(0)
     (folder / 'images').mkdir(exist_ok=True)
     for number in range(20):
@@ -136,7 +144,7 @@ def write_images(folder: Path) -> str:
 
 
 def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
-    """Gives a fine-tuning config twelve rows and a small model; `head` follows from the rows."""
+    """Gives a fine-tuning config twelve examples and a small model; the fields of `head` follow from the examples."""
     make_row, ending, _, _ = PROBLEMS[config.examples.problem]
     if config.examples.format == 'arena':
         shrink_arena(config, folder)
@@ -165,9 +173,9 @@ def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
 
 
 def shrink_arena(config: ConfigDict, folder: Path) -> None:
-    """Gives a long-range config twelve rows and a small model; its vocabulary stays."""
+    """Gives a long-range config twelve examples and a small model; its vocabulary stays as it is."""
     kind = config.examples.train.partition(':')[0]
-    for number in range(40):  # documents; some are of each split
+    for number in range(40):  # enough documents for each split to get some
         (folder / f'document_{number}.txt').write_text(f'{WORDS[number % 4]} {number} ran. ' * LENGTH, encoding='utf-8')
     source = f'text:{folder}/document_*.txt'
     sizes = {'listops': f'length=8-{LENGTH}', 'passages': f'length={LENGTH}:source={source}'}
@@ -178,7 +186,7 @@ def shrink_arena(config: ConfigDict, folder: Path) -> None:
 
 
 def write_glue(folder: Path, task: str) -> str:
-    """Writes a file as GLUE has it for 'cola', 'sst2' and 'stsb'; returns its path."""
+    """Writes a file in GLUE's format for 'cola', 'sst2' or 'stsb'; returns its path."""
     path = folder / f'{task}.tsv'
     lines = {
         'cola': [f'x\t{row % 2}\t\t{WORDS[row % 4]} ran' for row in range(ROWS)],
@@ -190,9 +198,9 @@ def write_glue(folder: Path, task: str) -> str:
 
 
 def write_folders(folder: Path, *, sentences: int = 0) -> str:
-    """Writes a text a file, in a folder for each label; returns the pattern of their paths.
+    """Writes one file for each text, in a folder for each label; returns the glob pattern of their paths.
 
-    `sentences`: 0 = each has one, and no full stop; else 2.
+    `sentences`: 0 = each text is one sentence without a full stop; otherwise each text has two sentences.
     """
     for row in range(ROWS):
         path = folder / 'reviews' / ('neg', 'pos')[row % 2] / f'{row}.txt'

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: after a failure and after a kill in the midst of a write."""
+"""Tests that files and folders appear whole or not at all, also after a failure or a kill in the middle of a write."""
 
 import errno
 import os

@@ -1,4 +1,6 @@
-"""Every bad input ends in one line that names the place and the documented exit code, and changes nothing."""
+"""Tests that every bad input ends in the documented exit code and one line that names the place, and changes no
+file.
+"""
 
 import contextlib
 import hashlib
@@ -25,28 +27,28 @@ from tests.training.tiny_fine_tuning import write_files
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
-    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
 ]
 
-NOTICES = ('allocator: ', 'preparing ', 'checkpoint ')  # lines before the error that say what was done, or skipped
-OWN_PROCESS = ('row of 10^8', 'header huge')  # as a user starts them
+NOTICES = ('allocator: ', 'preparing ', 'checkpoint ')  # lines before the error that name work that was done or skipped
+OWN_PROCESS = ('row of 10^8', 'header huge')  # inputs that also run in a separate process, as a user starts it
 
 
 @pytest.fixture(scope='module')
 def base(tmp_path_factory) -> Path:
-    """The shared folder of tests/bad_inputs.py."""
+    """Returns the shared folder `{base}` of tests/bad_inputs.py."""
     folder = tmp_path_factory.mktemp('base')
     fresh_workdir(folder).rename(folder / 'run')
     write_files(folder / 'table')
     write_checkpoint(folder / 'hf', 'classification').rename(folder / 'model')
     for seal in (folder / 'model').glob('seal-*'):
-        seal.unlink()  # folders of others have no checksums, so their faults are not found by a hash
+        seal.unlink()  # A stranger's folder has no checksums, so no hash finds its faults.
     return folder
 
 
 def write(bad: BadInput, here: Path, base: Path) -> list[str]:
-    """Writes what the input needs; returns the words of its command."""
+    """Writes the files of a bad input; returns the words of its command."""
     for name, content in bad.files.items():
         if callable(content):
             content(here / name, base)
@@ -56,7 +58,9 @@ def write(bad: BadInput, here: Path, base: Path) -> list[str]:
 
 
 def content_of(*folders: Path) -> dict[str, str]:
-    """A hash of every file below the folders, without the caches of prepared corpora; pipes and links by their name."""
+    """Returns a hash of every file below the folders, '' for pipes and links; caches of prepared corpora are left
+    out.
+    """
     paths = [path for folder in folders for path in sorted(folder.rglob('*')) if 'cache' not in path.parts]
     plain = {path: path.is_file() and not path.is_symlink() and path.stat().st_size < 2**30 for path in paths}
     return {
@@ -66,7 +70,9 @@ def content_of(*folders: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def program(script: str, *arguments: str) -> Iterator[None]:
-    """The words of a command line, and afterwards no flags but those that there were before."""
+    """Sets the words of a command line inside the `with` block; afterwards removes the flags that the program
+    defined.
+    """
     before, words = set(flags.FLAGS), sys.argv
     sys.argv = [script, *arguments]
     try:
@@ -91,7 +97,7 @@ ALL = BAD_INPUTS | BAD_WORKDIRS | BAD_PAIRS | BAD_MEMORIES | BAD_ARENA | BAD_MEC
 @pytest.mark.parametrize('bad', ALL.values(), ids=ALL)
 def test_a_bad_input_is_one_line_and_changes_nothing(bad: BadInput, base: Path, tmp_path: Path, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
+    monkeypatch.setenv(allocator.SWITCH, 'default')  # this process has already started with its own allocator
     script, *arguments = write(bad, tmp_path, base)
     before = content_of(base, tmp_path)
     capfd.readouterr()
@@ -103,7 +109,7 @@ def test_a_bad_input_is_one_line_and_changes_nothing(bad: BadInput, base: Path, 
 
 @pytest.mark.parametrize('name', OWN_PROCESS)
 def test_a_process_of_its_own_says_the_same(name: str, base: Path, tmp_path: Path):
-    """With one device, and nothing imported or compiled before."""
+    """Tests the same inputs with one device, in a process that has imported and compiled nothing before."""
     bad = BAD_INPUTS[name]
     command = [sys.executable, *write(bad, tmp_path, base)]
     environment = {**ENVIRONMENT, allocator.SWITCH: 'default'}

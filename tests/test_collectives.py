@@ -1,4 +1,4 @@
-"""What the reader of partitioned programs refuses: each kind of collective by its size and its axes."""
+"""Tests which collectives `forbidden` reports: of each kind, by the size of its arrays and its mesh axes."""
 
 import math
 
@@ -19,7 +19,9 @@ PARAMS = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: PretrainingModel(MODE
 
 
 def test_what_is_refused_is_found(capfd):
-    """A program that splits an array by its last axis and then by two others, which the partitioner can only gather."""
+    """The program splits an array by its last axis and then by two others, for which the partitioner has to gather
+    it.
+    """
     mesh = make_mesh(MeshConfig(data=2, fsdp=4))
 
     def program(x: jax.Array) -> jax.Array:
@@ -32,9 +34,9 @@ def test_what_is_refused_is_found(capfd):
     assert [results for _, results in refused(text, mesh)] == [[(8, 8, 8)]]
 
 
-# The results of a collective on 2 x 2 x 2 devices and its groups, and the axes along which it is refused.
-PREDICTED = 2, 8, 24  # of 8 rows on data 2 x fsdp 2
-SHARE = math.prod(PREDICTED)  # more than 6 of 12 tokens, on sequence 2
+# Each case: a collective's results on 2 x 2 x 2 devices, its groups, and the axes on which it is refused ('' = none).
+PREDICTED = 2, 8, 24  # of 8 batch rows on a mesh of data 2 x fsdp 2
+SHARE = math.prod(PREDICTED)  # larger than an activation of 6 of a row's 12 tokens, on a sequence axis of 2
 DATA, FSDP, SEQUENCE = (
     'replica_groups=' + groups for groups in ('[4,2]<=[2,4]T(1,0)', '[4,2]<=[2,2,2]T(0,2,1)', '[4,2]<=[8]')
 )
@@ -47,13 +49,13 @@ RING = 'source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}'
         ('f32[2,24,56]', 'all-gather', FSDP, 'fsdp'),  # the parameters of two layers
         ('f32[1,24,56]', 'all-gather', FSDP, ''),
         ('(' + ', '.join(['f32[1,24,56]'] * 9) + ')', 'all-gather', FSDP, 'fsdp'),
-        ('f32[2,12,24]', 'all-gather', SEQUENCE, 'sequence'),  # a row's activations
+        ('f32[2,12,24]', 'all-gather', SEQUENCE, 'sequence'),  # activations of whole rows
         ('s32[2,12]', 'all-gather', SEQUENCE, ''),
-        ('f32[2,8,24]', 'all-gather', SEQUENCE, ''),  # gradients of the tokens that are predicted
+        ('f32[2,8,24]', 'all-gather', SEQUENCE, ''),  # gradients of the predicted tokens
         ('f32[2,8,24]', 'all-gather', FSDP, 'fsdp'),
         ('f32[2,12,24]', 'all-reduce', SEQUENCE, 'sequence'),
-        ('f32[2,8,24]', 'all-reduce', SEQUENCE, ''),  # the tokens that are predicted
-        ('f32[2,6,24]', 'all-reduce', FSDP, 'fsdp'),  # sums over a part of the width
+        ('f32[2,8,24]', 'all-reduce', SEQUENCE, ''),  # vectors of the predicted tokens
+        ('f32[2,6,24]', 'all-reduce', FSDP, 'fsdp'),  # sums over a part of the model's width
         ('f32[2,6,24]', 'all-reduce', DATA, 'data'),
         ('f32[24,56]', 'all-reduce', DATA, ''),  # a gradient
         ('(f32[2,3,24], f32[2,3,24])', 'all-to-all', FSDP, ''),
@@ -73,6 +75,6 @@ def test_what_is_refused_is_told_by_its_size_and_its_axes(results: str, kind: st
 
 
 def refused(text: str, mesh: Mesh) -> list[tuple[str, list[tuple[int, ...]]]]:
-    """Axes and shapes of what is refused in a program of this model."""
+    """Returns axes and shapes of the forbidden collectives in a program of this model."""
     found = forbidden(text, PARAMS, mesh, Sizes(SHARE, predicted=PREDICTED))
     return [named(one)[1:] for one in found]

@@ -1,4 +1,4 @@
-"""What the processes of a run keep of one another's compiled programs never fails a test."""
+"""Tests that a damaged entry in the suite's cache of compiled programs fails no test."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ TEST = 'import jax\n\n\ndef test_a_program():\n    assert jax.jit(lambda x: 2 * 
 
 
 def test_a_half_written_program_is_compiled_again(tmp_path: Path):
-    """As a process leaves it that was stopped while it wrote, or that is still writing."""
+    """A process leaves such an entry when it is stopped during a write, or while it is still writing."""
     (tmp_path / 'test_program.py').write_text(TEST, encoding='utf-8')
     programs = tmp_path / 'programs'
     command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-c', str(ROOT / 'pyproject.toml')]

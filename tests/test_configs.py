@@ -1,4 +1,4 @@
-"""Every config file makes a run that is consistent in itself and a model that can be built, without any data."""
+"""Tests that every config file gives a consistent run and a model that can be built, without any data."""
 
 import functools
 import importlib
@@ -31,7 +31,7 @@ NAMES = [
 
 
 def variants(name: str) -> list[str]:
-    """The arguments that a config file takes after its colon; '' where it takes none."""
+    """Returns the arguments that a config file takes after its colon; [''] where it takes none."""
     module = importlib.import_module(name)
     if hasattr(module, 'small_decoder_config'):
         return ['', *SMALL_DECODERS]
@@ -41,7 +41,7 @@ def variants(name: str) -> list[str]:
 
 
 def parameter_count(name: str, argument: str) -> int:
-    """How many parameters the model of a config file has, at its full size."""
+    """Returns the number of parameters of a config file's model at its full size."""
     get_config = importlib.import_module(name).get_config
     config = from_dict(filled((get_config(argument) if argument else get_config()).to_dict()), RunConfig)
 
@@ -50,7 +50,7 @@ def parameter_count(name: str, argument: str) -> int:
 
 @functools.cache
 def parameters_of(task: str, model: ModelConfig, head: HeadConfig, *, has_pairs: bool) -> int:
-    """How many parameters a model has; configs of other data share it."""
+    """Returns the number of parameters of a model; configs that differ only in their data share the cached result."""
 
     def build() -> nnx.Module:
         rngs = nnx.Rngs(0)
@@ -66,9 +66,10 @@ def parameters_of(task: str, model: ModelConfig, head: HeadConfig, *, has_pairs:
 
 
 def filled(values: dict) -> dict:
-    """The values with what a fine-tuning config, or one from text to text, leaves to checkpoint and files."""
+    """Returns the values of a config, with placeholders for fields that a checkpoint and data files would fill."""
     defaults = default_fields(RunConfig)
-    if values['distill'] != defaults['distill'] or values['train']['start_layers']:  # a teacher that a user names
+    # a user of this config has to name a teacher
+    if values['distill'] != defaults['distill'] or values['train']['start_layers']:
         has_teacher = values['distill'] != defaults['distill']
         values['distill']['teacher'] = 'runs/teacher' if has_teacher else ''
         values['train']['start_from'] = 'runs/teacher'
@@ -83,7 +84,7 @@ def filled(values: dict) -> dict:
 
 
 def count(build: Callable[[], nnx.Module]) -> int:
-    """How many parameters a model has."""
+    """Returns the number of parameters of the model that `build` returns."""
     params = nnx.state(nnx.eval_shape(build), nnx.Param)
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 

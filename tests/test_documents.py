@@ -1,7 +1,8 @@
-"""What README.md, CONTRIBUTING.md and docs/ say: every block runs, and every measured figure has its command.
+"""Tests that every code block in README.md, CONTRIBUTING.md and docs/ runs, and that every measured figure has its
+command.
 
-A bash block's commands run on tiny sizes, or are parsed where `tests/documents/tiny.py` says why they do not run. Few
-runs are trained to their end (tests/documents/running.py).
+The commands of a bash block run at tiny sizes. Commands that tests/documents/tiny.py lists, with a reason, are only
+parsed. Few runs are trained to their end (tests/documents/running.py).
 """
 
 import fnmatch
@@ -17,12 +18,13 @@ from tests.documents.running import Reader, parse, reason_to_skip
 from tests.documents.tiny import BEFORE, BEGUN, FIELDS, SHRUNK, SKIPPED, TRAINED, fields_pattern, make_folder, shrunk
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
-    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
-    pytest.mark.filterwarnings('ignore:Creating legend'),  # takes a second on a machine with other work
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
+    # it comes where matplotlib needs over a second, on a busy machine
+    pytest.mark.filterwarnings('ignore:Creating legend'),
 ]
 
-# Numbers with a unit that nobody measured: page, text: what they are.
+# Numbers with a unit that are not measurements: (page, number) -> its meaning.
 NOT_MEASURED = {
     ('docs/pretraining.md', '50 %'): 'how often a pair is random or swapped, by rule',
     ('docs/pretraining.md', '80 %'): "BERT's rule of replacement",
@@ -42,7 +44,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     return Reader(folder)
 
 
-# ---- what the blocks do ----
+# ---- the effect of the blocks ----
 
 
 @pytest.mark.parametrize('page', [name for name in NAMES if any(blocks(name, read(name)))])
@@ -51,7 +53,7 @@ def test_the_blocks_of_a_page_run(reader: Reader, page: str):
 
 
 def last_line(reader: Reader, start: str) -> dict:
-    """The JSON object that the one command which begins so has printed last."""
+    """Returns the JSON object in the last output line of the only command that begins with `start`."""
     [text] = [text for text in reader.printed if f'{text} '.startswith(f'.venv/bin/python {start} ')]
     return json.loads(reader.printed[text].splitlines()[-1])
 
@@ -89,7 +91,7 @@ def test_the_walk_from_text_to_text_ends_in_its_texts(reader: Reader):
     assert 0 <= labels['sst2_accuracy'] <= 1
 
 
-# ---- what the blocks are ----
+# ---- the kinds of blocks, and skipped commands ----
 
 LEFT_OUT = [command for command in all_commands() if reason_to_skip(command)]
 
@@ -125,13 +127,13 @@ def test_a_page_goes_on_only_from_what_another_one_left():
 
 
 def run_on(page: str) -> list[Command]:
-    """The commands of a page that run."""
+    """Returns the commands of a page that are run."""
     found = [command for block in blocks(page, read(page)) if block.language == 'bash' for command in commands(block)]
     return [command for command in found if not reason_to_skip(command)]
 
 
 def written_by(page: str) -> set[str]:
-    """The workdirs that the commands of a page train."""
+    """Returns the workdirs that the commands of a page train."""
     words_of_all = [command.words for command in run_on(page)]
     training = [words for words in words_of_all if 'train.py' in words and '--help' not in words]
     return {words[words.index('--workdir') + 1] for words in training}

@@ -1,4 +1,4 @@
-"""train.py and eval.py from the command line: what a run prints and leaves, and one line for bad input."""
+"""Tests train.py and eval.py from the command line: their output, the files they leave, and one line for bad input."""
 
 import json
 import os
@@ -23,14 +23,14 @@ from tests.training.tiny_fine_tuning import write_files
 from tests.training.tiny_run import fresh_workdir, write_corpus
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
-    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-# Without the eight emulated devices of the suite: a process of a user's has one CPU device.
+# A user's process has one CPU device, not the eight emulated ones of the suite.
 ENVIRONMENT = os.environ | {'XLA_FLAGS': FLAGS}
-# Of runs that compile a step: few operations, the same ones whatever `train.steps` says, so that they are kept.
+# Fields of runs that compile a step: the program is small and does not depend on `train.steps`, so it can be cached.
 QUICK = ['model.dropout_rate=0', 'model.attention_dropout_rate=0', 'optimizer.schedule=constant', 'data.pairs=sop']
 Result = tuple[int, str, str]  # exit code, standard output, standard error
 
@@ -48,14 +48,16 @@ def call(*arguments: str) -> Result:
 
 
 def training(folder: Path, workdir: Path, *arguments: str) -> list[str]:
-    """The arguments that train the tiny model on the corpus in `folder`."""
+    """Returns the arguments that train the tiny model on the corpus in `folder`."""
     data = [f'--config.data.source={write_corpus(folder)}', f'--config.data.cache={folder / "cache"}']
     return ['train.py', '--config=tests/training/tiny_run.py', f'--workdir={workdir}', *data, *arguments]
 
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory) -> Path:
-    """The workdir of three steps by train.py, each evaluated and saved; its best is the worst, not to be the last."""
+    """Trains three steps, each evaluated and saved, and returns the workdir. best_mode is 'max', so that the best step
+    is not the last.
+    """
     folder = tmp_path_factory.mktemp('trained')
     fields = [*QUICK, 'train.steps=3', 'eval.every_steps=1', 'checkpoint.every_steps=1']
     fields += ['checkpoint.best_metric=masked_lm_loss', 'checkpoint.best_mode=max']
@@ -67,7 +69,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 def held_out(workdir: Path) -> dict[int, dict]:
-    """What the run itself measured on the held-out split, by step."""
+    """Returns the run's own measurements on the held-out split, by step."""
     lines = map(json.loads, (workdir / 'metrics.jsonl').read_text(encoding='utf-8').splitlines())
     return {line['step']: line for line in lines if line.pop('split') == 'held_out'}
 
@@ -80,7 +82,7 @@ def test_training_leaves_its_run_in_the_workdir(trained):
 
 
 def assert_evaluated(result: Result, workdir: Path, step: int) -> None:
-    """The last line is one JSON object, of the numbers that the run itself measured after `step`."""
+    """Checks that the last line is a JSON object with the numbers that the run itself measured after `step`."""
     code, out, err = result
     assert code == 0, err
     assert json.loads(out.splitlines()[-1]) == pytest.approx(held_out(workdir)[step], rel=1e-5)
@@ -123,14 +125,15 @@ def test_commands_beside_a_run_that_saves_each_step_and_keeps_one_evaluate_and_p
             code, _, err = call('scripts/predict.py', f'--model={run}', f'--output={output}', '--split=dev')
             assert code == 0 and 'is skipped' not in err, err
             assert len(list(output.iterdir())) >= 1
-        assert trainer.poll() is None and seen == sorted({*seen})  # it has saved all the time
+        # the trainer went on saving during all three evaluations
+        assert trainer.poll() is None and seen == sorted({*seen})
     finally:
         trainer.kill()
         trainer.communicate()
 
 
 def catches_sigterm(process: subprocess.Popen) -> bool:
-    """Whether a process has a handler for it, which Python does not install by itself."""
+    """Returns whether a process has a handler for SIGTERM, which Python does not install by itself."""
     status = Path(f'/proc/{process.pid}/status').read_text(encoding='utf-8')
     caught = next(line for line in status.splitlines() if line.startswith('SigCgt:'))
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
@@ -150,7 +153,7 @@ def test_ctrl_c_before_there_is_something_to_save_is_one_line(tmp_path, line: st
     assert (process.returncode, said) == (130, ['stopped by Ctrl-C; there was nothing to save']), err
 
 
-# ---- in this process, which saves the seconds of a start: the same files run as programs, on its eight devices ----
+# ---- programs run inside this process, on its eight devices, which saves the seconds of a start ----
 
 
 @pytest.fixture
@@ -164,12 +167,12 @@ def call_here(monkeypatch, capfd) -> Callable[..., Result]:
         except SystemExit as exited:
             code = exited.code
         finally:
-            for name in set(flags.FLAGS) - known:  # the next program defines its own of the same names
+            for name in set(flags.FLAGS) - known:  # the next program defines its own flags of the same names
                 delattr(flags.FLAGS, name)
         return code, *capfd.readouterr()
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
+    monkeypatch.setenv(allocator.SWITCH, 'default')  # this process has already started with its own allocator
     return call
 
 
@@ -202,7 +205,7 @@ def test_checkpoints_are_compared_with_their_checksums(call_here, trained, tmp_p
 
 @pytest.fixture(scope='module')
 def shared(tmp_path_factory) -> Path:
-    """A folder with a corpus, its cache, files that are not as they should be, and in `run` a run of no steps."""
+    """Returns a folder with a corpus, its cache, faulty files, and in `run` the workdir of a run of no steps."""
     folder = tmp_path_factory.mktemp('shared')
     fresh_workdir(folder).rename(folder / 'run')
     (folder / 'empty.txt').write_bytes(b'')
@@ -213,7 +216,7 @@ def shared(tmp_path_factory) -> Path:
 
 
 def assert_refused(result: Result, line: str) -> None:
-    """Exit code 2, nothing on standard output, and one line after the notices of what was done until then."""
+    """Checks for exit code 2, an empty standard output, and one error line after the notices of work done so far."""
     code, out, err = result
     assert (code, out) == (2, ''), err
     lines = [text for text in err.splitlines() if not text.startswith(('allocator: ', 'preparing '))]
@@ -221,7 +224,7 @@ def assert_refused(result: Result, line: str) -> None:
     assert lines[0].startswith(f'error: {line}')
 
 
-BAD_FIELDS = {  # field of train.py: the line that it gives; {0} is the shared folder
+BAD_FIELDS = {  # field of train.py: the error line; {0} is the shared folder
     'model.widht=3': 'unknown config field: model.widht; did you mean model.width?',
     'model.width=wide': "flag --config.model.width=wide: 'wide' is not a whole number",
     'data.source=books': "data.source is 'books'; known: stdlib, text:",
@@ -246,7 +249,7 @@ def test_a_bad_field_is_one_line(call_here, shared, field: str, line: str):
     assert not (shared / 'new').exists()
 
 
-BAD_COMMANDS = {  # arguments: the line that they give
+BAD_COMMANDS = {  # command line: the error line
     'train.py --config=tests/training/tiny_run.py': '--workdir is missing',
     'train.py --workdir={0}/new --verify=false': '--config is missing, such as --config configs/quickstart.py; ',
     'train.py --workdir={0}/new --verify --noverify': '--config is missing, such as --config configs/quickstart.py; ',
@@ -284,11 +287,12 @@ def test_a_checkpoint_of_another_model_is_one_line(call_here, shared, tmp_path):
     arguments = training(shared, tmp_path, '--config.model.layers=3')
     assert_refused(call_here(*arguments), f'checkpoint {tmp_path}/checkpoints/0 was made with config.model.layers = 2')
     line = f'checkpoint {tmp_path}/checkpoints/0 is from another model: params/encoder/stack/layers/'
-    assert_refused(call_here('eval.py', f'--workdir={tmp_path}'), line)  # the config there is the one just given
+    # config.json there now has the 3 layers of the refused start
+    assert_refused(call_here('eval.py', f'--workdir={tmp_path}'), line)
 
 
 def test_a_process_of_its_own_says_no_more(tmp_path):
-    """What a user sees: exit code, logging and clean-up of a whole process."""
+    """Tests exit code, logging and clean-up of a separate process, as a user sees them."""
     arguments = training(tmp_path, tmp_path / 'run')
     (tmp_path / 'corpus.txt').write_bytes(b'Good.\n\nB\xe4d.\n')
     assert_refused(call(*arguments), f'{tmp_path}/corpus.txt: byte 0xe4 at offset 8 is not UTF-8')

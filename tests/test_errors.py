@@ -1,4 +1,4 @@
-"""The two kinds of errors that the entry points turn into one line and an exit code."""
+"""Tests the two kinds of errors that the entry points turn into one line and an exit code."""
 
 import numpy as np
 import pytest

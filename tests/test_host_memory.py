@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it is unused, of a host and of a container."""
+"""Tests the size of the memory and its unused share, on a host and in a container."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from efficient_attention.host_memory import host_memory, unused_memory_share
 
 @pytest.fixture
 def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a control group, empty, beside a host with a quarter of its memory unused."""
+    """Returns the empty folder of a control group, on a host with a quarter of its memory unused."""
     (tmp_path / 'meminfo').write_text('MemTotal: 400 kB\nMemFree: 10 kB\nMemAvailable: 100 kB\n')
     monkeypatch.setattr(module, 'MEMINFO', tmp_path / 'meminfo')
     files = tuple(tmp_path / name for name in ('memory.max', 'memory.current', 'memory.stat'))

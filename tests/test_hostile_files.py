@@ -1,7 +1,7 @@
-"""Files that a stranger may have made to run code, to fill the memory or to reach other files: nothing of it happens.
+"""Tests that hostile files cannot run code, fill the memory or reach other files.
 
-Each case plants a payload that would make the file `marker`, and meets it with a command. It is refused in one line, or
-what is hostile is never looked at and the command does its work.
+Each case plants a payload that would create the file `marker`, and runs a command that may read it. Either one error
+line refuses the payload, or the command never reads it and does its work.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from tests.bad_files import GROWING, SPLIT, Payload, pickled, tokenizer, unseale
 from tests.test_bad_inputs import ROOT, base, program  # noqa: F401  a fixture among them
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
-    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
 ]
 
 CONVERT = 'scripts/convert.py --model={here}/model --output={here}/out'
@@ -41,12 +41,12 @@ METRICS = b'{"step": 1, "split": "train", "loss": 2.0}\n'
 
 @dataclasses.dataclass(frozen=True)
 class Hostile:
-    """Something hostile in a copy of the shared model and run.
+    """A hostile change of a copy of the shared model and run, with the command that reads it.
 
     Attributes:
-        plant: makes it: the folder of the case -> None; the payload makes `marker` in it.
-        command: what meets it.
-        line: how the error begins; '' = the command does its work.
+        plant: makes the change in the case's folder, in which the payload would create `marker`.
+        command: the command that may read the payload.
+        line: the start of the error line; '' = the command does its work.
     """
 
     plant: Callable[[Path], object]
@@ -55,12 +55,12 @@ class Hostile:
 
 
 def code(here: Path) -> str:
-    """A line of Python that makes the marker."""
+    """Returns a line of Python that creates the marker file, the proof that code has run."""
     return f'open({str(here / "marker")!r}, "w").close()'
 
 
 def put(name: str, content: bytes | str | Callable[[Path], bytes | str]) -> Callable[[Path], object]:
-    """Plants a file, whose content may name the marker."""
+    """Returns a function that writes a file, whose content may name the marker file."""
 
     def plant(here: Path) -> None:
         data = content(here) if callable(content) else content
@@ -72,7 +72,7 @@ def put(name: str, content: bytes | str | Callable[[Path], bytes | str]) -> Call
 
 
 def shards(index: str) -> Callable[[Path], object]:
-    """Plants an index of shards in place of the single file, which would be read in its place."""
+    """Returns a function that replaces the single safetensors file by an index of shards."""
 
     def plant(here: Path) -> None:
         (here / 'model' / 'model.safetensors').unlink()
@@ -86,12 +86,14 @@ def pickle_of(here: Path) -> bytes:
 
 
 def old_checkpoint(*plants: Callable[[Path], object]) -> Callable[[Path], object]:
-    """A checkpoint from before there were checksums, which nothing compares, with something in it."""
+    """Returns a function that makes the checkpoint one without checksums, so that nothing finds the planted changes by
+    a hash.
+    """
     return lambda here: [unsealed(here / 'run'), *(plant(here) for plant in plants)]
 
 
 def link(name: str, target: str) -> Callable[[Path], object]:
-    """Replaces a file by a link to another one of the case's folder."""
+    """Returns a function that replaces a file by a link to another file of the case's folder."""
 
     def plant(here: Path) -> None:
         (here / name).unlink(missing_ok=True)
@@ -105,7 +107,7 @@ def both(*plants: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 def config_with(name: str, **values: object) -> Callable[[Path], object]:
-    """Adds keys to a config.json."""
+    """Returns a function that adds keys to a config.json."""
 
     def plant(here: Path) -> None:
         path = here / name
@@ -115,7 +117,7 @@ def config_with(name: str, **values: object) -> Callable[[Path], object]:
 
 
 def pickled_array(here: Path) -> None:
-    """Replaces the counts of a prepared corpus by a pickled array, with manifests that say so."""
+    """Replaces the token counts of a prepared corpus by a pickled array, and updates the manifest to match."""
     from efficient_attention.data.preparation.cache_folder import file_sizes_and_checksums, manifest_checksum
 
     [folder] = (here / 'cache').glob('text-*')
@@ -142,7 +144,7 @@ def claimed_shape(here: Path) -> None:
 
 
 def zipped(here: Path) -> bytes:
-    """A zip file with a pickle in it, as PyTorch writes them."""
+    """Returns a zip file that contains a pickle, as PyTorch writes it."""
     with zipfile.ZipFile(here / 'x.zip', 'w') as archive:
         archive.writestr('archive/data.pkl', pickle_of(here))
     return (here / 'x.zip').read_bytes()
@@ -150,7 +152,7 @@ def zipped(here: Path) -> bytes:
 
 CALL = '__import__("os").system("touch {marker}")'
 HOSTILE = {
-    # ---- pickles under names that promise something else ----
+    # ---- pickles under names of other formats ----
     'safetensors': Hostile(
         put('model/model.safetensors', pickle_of), CONVERT, '{here}/model/model.safetensors: cannot'
     ),
@@ -207,7 +209,7 @@ HOSTILE = {
         REPORT,
         '{here}/run/metrics.jsonl: unusable lines are ignored',
     ),
-    # ---- code beside what is opened ----
+    # ---- code next to the file that is opened ----
     'model code': Hostile(
         both(
             put('model/modeling_bert.py', code),
@@ -235,7 +237,7 @@ HOSTILE = {
         "{here}/model/config.json: attention '__import__",
     ),
     'script in metrics': Hostile(put('run/metrics.jsonl', METRICS.replace(b'loss', b'<script>x')), REPORT),
-    # ---- reaching out of the folder ----
+    # ---- paths that lead out of the folder ----
     'shard above': Hostile(
         both(
             put('secret.safetensors', pickle_of),
@@ -279,7 +281,7 @@ HOSTILE = {
         ' --config.data.source=text:{base}/corpus.txt#paragraphs',
         '{here}/run/tokenizer.json: a link to a file',
     ),
-    # ---- filling the memory, or taking for ever ----
+    # ---- files that fill the memory or take for ever ----
     'array of 2^36 elements': Hostile(
         old_checkpoint(claimed_shape), EVALUATE, 'checkpoint {here}/run/checkpoints/0 is from another model'
     ),
@@ -348,7 +350,7 @@ def test_a_hostile_file_runs_nothing(hostile: Hostile, base: Path, tmp_path: Pat
 
 
 def test_a_payload_would_be_seen(tmp_path: Path):
-    """The pickle that is planted everywhere does make the marker where it is opened."""
+    """Checks the method: the planted pickle does create the marker file when it is loaded."""
     import pickle
 
     (tmp_path / 'x').write_bytes(pickle_of(tmp_path))
@@ -357,7 +359,9 @@ def test_a_payload_would_be_seen(tmp_path: Path):
 
 
 def test_a_packed_file_is_not_unpacked_without_end(tmp_path: Path):
-    """Of 130 KB that hold 128 MiB of one letter half is unpacked, as a text of that size may hold no more."""
+    """A file of 130 KB holds 128 MiB of one letter. Reading stops after half of it, the most a text of its packed size
+    may hold.
+    """
     (tmp_path / 'x.txt.gz').write_bytes(gzip.compress(b'a' * 2**27, compresslevel=1))
     for read in (text_files.read_text, lambda path: list(text_files.read_lines(path))):
         with pytest.raises(InputError, match='x.txt.gz: unpacks to more than 67,108,864 bytes, far more than a text'):

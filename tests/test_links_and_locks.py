@@ -1,4 +1,4 @@
-"""What a reader follows exists: links, commands and files that the documents name, and packages that are locked."""
+"""Tests that links, commands and files in the documents exist, and that the required packages are locked."""
 
 import re
 import tomllib
@@ -11,7 +11,7 @@ DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
 
 
 def commands_of(document: Path) -> str:
-    """The bash blocks of a document and the paths and targets in its inline code."""
+    """Returns a document's bash blocks, and the paths and make targets in its inline code."""
     text = document.read_text(encoding='utf-8')
     blocks = re.findall(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
     return '\n'.join([*blocks, *re.findall(r'`([^`\n]*/[^`\n]*|make [a-z]+)`', text)])

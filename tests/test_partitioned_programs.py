@@ -1,11 +1,11 @@
-"""What a training step of each kind of mesh sends and keeps, read from its compiled program, and that it is right.
+"""Tests which collectives a compiled training step contains on each kind of mesh, its memory, and its results.
 
-Every kind of mesh gives the loss and the gradients of one device. No program gathers activations, or more than one
-layer's parameters at once, or sums activations over the devices that rows lie on; what else devices may send to one
-another stands in tests/collectives.py. The partitioner finds a way between all layouts.
+Every kind of mesh gives the loss and the gradients of one device. No program gathers activations, gathers more than one
+layer's parameters at once, or sums activations over devices with different rows. tests/collectives.py says what else
+devices may send to one another. The partitioner never has to gather a whole array in order to split it anew.
 
-The compiler for CPUs sums whole gradients over the devices of 'fsdp', each of which then keeps its part: it never makes
-a reduce-scatter of the two, as that for TPUs does. So a sum of a layer's gradients may be as large as the layer here.
+The compiler for CPUs sums whole gradients over the devices of 'fsdp', each of which then keeps its part. It never makes
+a single reduce-scatter of the two, as the compiler for TPUs does. So a sum of gradients may be as large as a layer.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch
 
 ROWS, LENGTH, PREDICTIONS = 8, 12, 5
-# No size of an activation is that of a parameter.
+# No activation has the size of a parameter, so that a size tells which of the two an array is.
 ENCODER = ModelConfig(
     width=24,
     heads=4,
@@ -103,9 +103,9 @@ MODELS['encoder-decoder'] = dataclasses.replace(
     feed_forward_gate=True,
     norm_kind='rms',
 )
-# The width of a state, 13, is no other size.
+# The state width 13 equals no other size, so that a size tells which array it belongs to.
 MODELS['recurrent'] = dataclasses.replace(ENCODER, cell='lstm', bidirectional=True, state_width=13, layers=1)
-# The same with rows that the loss does not cut.
+# The same model, but the loss does not split rows into chunks.
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
 MODELS['entmax'] = dataclasses.replace(ENCODER, attention='entmax')
 MODELS['routing'] = dataclasses.replace(ENCODER, attention='routing(3, 5)')
@@ -119,10 +119,10 @@ MODELS['compressive'] = dataclasses.replace(
     reconstruction_weight=1.0,
 )
 LOGITS, FEATURES = ('alibi', 't5', 'tupe'), ('favor', 'linear', 'causal linear')
-KEPT = dataclasses.replace(ENCODER, dropout_rate=0.0, attention_dropout_rate=0.0)  # of which memory is measured
+KEPT = dataclasses.replace(ENCODER, dropout_rate=0.0, attention_dropout_rate=0.0)  # for measurements of memory
 WIDE = {'wide': dataclasses.replace(KEPT, width=64, head_width=16, feed_forward_width=256, layers=4)}
 WIDE['words'] = dataclasses.replace(KEPT, vocab_size=4096, layers=1)
-# Devices along data, fsdp, tensor and sequence.
+# Numbers of devices along the axes data, fsdp, tensor and sequence.
 MESHES = {
     'data': (8, 1, 1, 1),
     'fsdp': (1, 8, 1, 1),
@@ -141,7 +141,7 @@ SLOW = (
     'data x fsdp',
     'fsdp x tensor',
     'data x fsdp x sequence',
-)  # the others have these axes, too
+)  # the meshes that are not slow have these axes, too
 
 
 class Step(NamedTuple):
@@ -155,7 +155,7 @@ class Step(NamedTuple):
 
 @functools.cache
 def step_of(name: str) -> Step:
-    """The step of one model, with parameters that are all random, biases and scales included."""
+    """Returns the step of one model, whose parameters are all random, biases and scales included."""
     config = (MODELS | WIDE)[name]
     make, objective, batch = parts_of(config)
     graph, state = nnx.split(nnx.eval_shape(lambda: make(config, rngs=nnx.Rngs(0))))
@@ -175,7 +175,7 @@ def step_of(name: str) -> Step:
 
 
 def parts_of(config: ModelConfig) -> tuple[Callable[..., nnx.Module], Objective, dict[str, jax.Array]]:
-    """The model's class, its objective, and a batch."""
+    """Returns the model's class, its objective, and a batch."""
     if config.decoder_layers:
         source = jnp.asarray(np.random.default_rng(4).integers(0, 72, (ROWS, LENGTH), np.int32))
         segments = (jnp.arange(LENGTH)[None] < 8 + jnp.arange(ROWS)[:, None] % 5).astype(jnp.int32)
@@ -199,7 +199,7 @@ def text_rows(length: int = LENGTH) -> dict[str, jax.Array]:
 @functools.cache
 def expected(name: str) -> Any:
     if name == 'unrolled':
-        return expected('scan')  # the same model
+        return expected('scan')  # both configs describe the same model
     step = step_of(name)
     return jax.device_get(jax.jit(using_mesh(mesh_of(1, 1, 1))(step.function))(step.params, step.batch, step.carry))
 
@@ -209,20 +209,21 @@ def mesh_of(data: int, fsdp: int, tensor: int, sequence: int = 1) -> Mesh:
 
 
 def on_mesh(name: str, mesh: Mesh) -> tuple[Any, ...]:
-    """The step's arguments as a run lays them out."""
+    """Returns the step's arguments, laid out on the mesh as in a run."""
     step = step_of(name)
     params = jax.device_put(step.params, state_shardings(step.params, mesh))
     return params, *jax.device_put((step.batch, step.carry), batch_sharding(mesh))
 
 
 def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
-    """The sizes of arrays that a device of this mesh has of the step's batch."""
+    """Returns the sizes of the arrays that one device of this mesh has while it computes the step's batch."""
     rows, heads = ROWS // (mesh.shape['data'] * mesh.shape['fsdp']), config.heads // mesh.shape['tensor']
     keys, width = LENGTH + config.memory_length + config.compressed_length, config.head_width
     tokens = keys // mesh.shape.get('sequence', 1)
-    fixed = [(count, heads, width) for count in (1, keys, keys + LENGTH)]  # biases and vectors of distances
+    fixed = [(count, heads, width) for count in (1, keys, keys + LENGTH)]  # biases and the vectors of distances
     fixed += bias_sizes(config, heads, tokens)
-    if config.adaptive_cutoffs:  # the first words' vectors and those of the clusters, not always as many on each device
+    # vectors of the frequent words and of the clusters; devices may have different numbers of them
+    if config.adaptive_cutoffs:
         whole = config.adaptive_cutoffs[0] + len(config.adaptive_cutoffs), config.width
         parts = [(1, 1), (mesh.shape['tensor'], 1), (mesh.shape['tensor'], mesh.shape['fsdp'])]
         fixed += [(-(-whole[0] // part), whole[1] // other) for part, other in parts]
@@ -231,24 +232,25 @@ def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
         fixed += [(rows, heads, features, *columns) for columns in ((), (width,), (width + 1,))]
     predictions = PREDICTIONS + -PREDICTIONS % mesh.shape.get('sequence', 1)
     learned = config.mechanisms[0].learned_operands(config.heads, width).values()
-    fixed += [(one.shape[0] // mesh.shape['tensor'], *one.shape[1:]) for one in learned]  # of a device's heads
+    # operands of a device's own heads
+    fixed += [(one.shape[0] // mesh.shape['tensor'], *one.shape[1:]) for one in learned]
     share = rows * max(tokens, predictions) * max(config.width, heads * width)
     return Sizes(share, tuple(fixed), (rows, predictions, config.width), config.is_stacked)
 
 
 def bias_sizes(config: ModelConfig, heads: int, tokens: int) -> list[tuple[int, ...]]:
-    """The sizes of what parameters are made into before they become a bias, which all rows share."""
+    """Returns the shapes of the arrays between a position bias's parameters and the bias, which all rows share."""
     if config.relative not in ('t5', 'tupe_r'):
         return []
     pairs = heads, tokens, LENGTH
     if config.relative == 't5':
         return [pairs]
-    # Of TUPE also queries or keys of all positions, sums of their norm over each, and a value of [CLS] for each head.
+    # TUPE also has queries or keys of all positions, sums for their norm, and one value of [CLS] for each head.
     return [pairs, (config.max_length, heads * config.head_width), (config.max_length,), (heads,)]
 
 
 def check(name: str, shape: tuple[int, ...], capfd: pytest.CaptureFixture) -> str:
-    """Checks what is sent, warnings, results and the layout of the gradients; returns the program's text."""
+    """Checks the collectives, warnings, results and gradient layout of a step; returns the program's text."""
     mesh, step = mesh_of(*shape), step_of(name)
     arguments = on_mesh(name, mesh)
     with compiling_anew():
@@ -258,14 +260,14 @@ def check(name: str, shape: tuple[int, ...], capfd: pytest.CaptureFixture) -> st
     assert [named(one) for one in forbidden(text, step.params, mesh, sizes_of(MODELS[name], mesh))] == []
     result = program(*arguments)
     assert_close(result, expected(name), gradient=True)
-    if 'sequence' in mesh.shape:  # docs/scaling.md promises more than the table
+    if 'sequence' in mesh.shape:  # docs/scaling.md promises a smaller tolerance than tests/tolerances.py
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), result, expected(name))
     jax.tree.map(lambda leaf, at: check_layout(leaf, at), result[1], state_shardings(step.params, mesh))
     return text
 
 
 def check_layout(gradient: jax.Array, expected: NamedSharding) -> None:
-    """A gradient of a matrix takes no more of a device than the parameter."""
+    """Checks that a matrix's gradient takes no more memory of a device than the parameter."""
     if gradient.ndim > 1 and set(expected.spec) != {None}:
         assert gradient.sharding.is_equivalent_to(expected, gradient.ndim), (gradient.shape, gradient.sharding)
 
@@ -276,11 +278,11 @@ def check_layout(gradient: jax.Array, expected: NamedSharding) -> None:
 def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(shape: tuple, capfd):
     text, mesh = check('scan', shape, capfd), mesh_of(*shape)
     assert bool(sent(text, mesh, 'all-gather')) == (shape[1:] != (1, 1, 1))
-    # Keys and values go round the devices that share their tokens, forward and backward.
+    # Keys and values pass round the ring of devices that share their tokens, forward and backward.
     data, fsdp, tensor, sequence = shape
     share = ROWS // (data * fsdp), LENGTH // sequence, ENCODER.heads // tensor, ENCODER.head_width
     around = [one for one in sent(text, mesh, 'collective-permute') if one.results[0].sizes == share]
-    # Each goes to all others, once for the output and once for the gradients; theirs come back.
+    # A block of keys or values visits all other devices for the output and for the gradients; its gradients come back.
     assert len(around) == 2 * 3 * (sequence - 1)
 
 
@@ -323,7 +325,9 @@ def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
     ),
 )
 def test_every_model_whose_rows_may_be_split(name: str, capfd):
-    """The others: test_what_cannot_be_split, or above; a chunk of the loss takes whole rows (docs/scaling.md)."""
+    """The models left out are in test_what_cannot_be_split or run above. Loss chunks take whole rows
+    (docs/scaling.md).
+    """
     check(name, MESHES['fsdp x tensor x sequence'], capfd)
 
 
@@ -348,7 +352,7 @@ def test_layers_without_a_scan_are_gathered_once_for_each_pass_and_not_kept(capf
 
 
 def test_splitting_parameters_and_heads_saves_memory():
-    """With as many rows a device; the gradients that a step gives lie like the parameters."""
+    """All meshes have equally many rows on each device. The gradients of a step are laid out like the parameters."""
     kept = []
     for shape in [(4, 1, 1), (1, 4, 1), (1, 4, 2)]:
         mesh = mesh_of(*shape)
@@ -362,7 +366,9 @@ def test_splitting_parameters_and_heads_saves_memory():
 
 
 def test_devices_that_share_rows_share_their_predictions():
-    """Five of a row, of which each of 2 devices takes 3 and each of 4 takes 2; the step is little but their head."""
+    """A row has five predictions: each of 2 devices takes 3 of them, each of 4 takes 2. The output head dominates the
+    step.
+    """
     kept = []
     for sequence in (1, 2, 4):
         mesh = mesh_of(1, 1, 1, sequence)
@@ -373,13 +379,15 @@ def test_devices_that_share_rows_share_their_predictions():
     logits = 4 * ROWS * PREDICTIONS * WIDE['words'].vocab_size
     for share, (flops, bytes_) in zip((3 / 5, 2 / 5), parts, strict=True):
         assert flops / whole_flops == pytest.approx(share, abs=0.02)
-        assert bytes_ < whole_bytes - 0.75 * (1 - share) * logits  # what is left of them, a table's gradient is whole
+        # the rest of the bytes, such as the gradient of the word table, is not split
+        assert bytes_ < whole_bytes - 0.75 * (1 - share) * logits
 
 
 @functools.cache
 def bert_base_state() -> Any:
-    """The shapes of BERT-base's parameters and moments."""
-    config = ModelConfig(**(bert_fields('base') | {'vocab_size': 30_528}))  # a vocabulary that two devices can share
+    """Returns the shapes of BERT-base's parameters and optimizer moments."""
+    # a vocabulary size that divides by two devices
+    config = ModelConfig(**(bert_fields('base') | {'vocab_size': 30_528}))
 
     def make() -> Any:
         params = nnx.to_pure_dict(nnx.state(PretrainingModel(config, has_pairs=True, rngs=nnx.Rngs(0))))
@@ -389,7 +397,7 @@ def bert_base_state() -> Any:
 
 
 def bert_base_bytes(shape: tuple[int, int, int]) -> int:
-    """Bytes of parameters and moments of BERT-base on one of eight devices."""
+    """Returns the bytes of BERT-base's parameters and optimizer moments on one of eight devices."""
     state = abstract_arrays(bert_base_state(), mesh_of(*shape))
     return sum(4 * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(state))
 

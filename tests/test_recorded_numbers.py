@@ -1,17 +1,18 @@
-"""Parameter counts and first losses of every config are the ones that were recorded.
+"""Tests that every config's parameter count and first losses equal the recorded ones.
 
-tests/recorded_numbers.json holds them, and the losses and metrics of tests/tasks/test_one_step.py. A change that is
-meant to change numbers records them anew, for all of the file or for the kinds that are named:
+tests/recorded_numbers.json holds these numbers, and the losses and metrics of tests/tasks/test_one_step.py. Whoever
+changes numbers on purpose records them again, all of them or only the named kinds:
 
     python -m tests.test_recorded_numbers [parameters] [losses] [tasks]
 
-and says in its commit which numbers moved and why. Losses are those of three steps on three batches, of a model of
-width 16 in float32 on small data, with the config's own dropout, sharing, norms, update rule and clipping, but a
-larger rate and larger first weights (tests/shrunk_configs.py).
+The commit then says which numbers changed and why. The losses come from three steps on three batches of small data,
+with a float32 model of width 16. The config's own dropout, sharing, norms, update rule and clipping are kept; the
+learning rate and the initial weights are larger (tests/shrunk_configs.py).
 
-Every config file is there. Those in `REPEATED` are marked slow: another config, or tests/tasks/test_one_step.py, has
-their mechanism or their task. Of arguments that only size a model or name files, one is there. The four files of small
-decoders share their mechanisms (`SMALL_DECODERS`), so each mechanism is there once, in one of the four.
+Every config file is recorded. Configs in `REPEATED` are marked slow, because another config or
+tests/tasks/test_one_step.py covers their mechanism or task. If arguments only change a model's size or name files, one
+of them is recorded. The four files of small decoders share their mechanisms (`SMALL_DECODERS`), so each mechanism is
+recorded once, in one of the four.
 """
 
 import importlib
@@ -36,18 +37,18 @@ from tests.tasks.test_one_step import TASKS, three_steps
 from tests.test_configs import NAMES, parameter_count, variants
 from tests.training.tiny_run import one_by_one
 
-# Optax multiplies Python floats with int32 counts.
+# Optax mixes Python floats with int32 counts, which strict promotion refuses
 pytestmark = pytest.mark.lenient_promotion
 
-# config: the arguments whose losses are recorded; those that are not here have one
+# config: the arguments whose losses are recorded; a config that is missing here has one set of losses
 ARGUMENTS = {
     'configs.arena': ('listops_short', 'passages'),
     'configs.distill.distilbert': ('books',),
     'configs.finetune.choice': ('swag',),
     'configs.finetune.glue': ('cola',),
-    'configs.finetune.han': ('han', 'flat'),  # 'mean' has another pooling, which 'flat' has
+    'configs.finetune.han': ('han', 'flat'),  # 'mean' differs only in its pooling, which 'flat' covers
     'configs.finetune.imdb': ('short',),
-    'configs.finetune.squad': ('v1',),  # 'v2' only says more in an evaluation
+    'configs.finetune.squad': ('v1',),  # 'v2' differs only in its evaluation
     'configs.finetune.table': ('classification', 'regression'),
     'configs.finetune.tags': ('wnut17',),
     'configs.lm.books_characters': ('full', 'window', 'gru', 'compressive'),
@@ -62,7 +63,7 @@ ARGUMENTS = {
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
     'configs.prune.glue': (
         'cola_l0',
-    ),  # which scores movement keeps of so few is rounding's choice, another on each host
+    ),  # With so few scores, rounding decides which ones movement pruning keeps, and it differs between hosts.
     'configs.prune.squad': ('movement_15',),
     'configs.text_to_text.bart': ('base',),
     'configs.text_to_text.books': ('t5',),
@@ -110,12 +111,12 @@ LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name,
 
 
 def title(name: str, argument: str) -> str:
-    """A config as it stands on the command line."""
+    """Returns a config's name as on the command line."""
     return f'{name.replace(".", "/")}.py' + (f':{argument}' if argument else '')
 
 
 def losses(name: str, argument: str, folder: Path) -> list[float]:
-    """The losses of the first three steps of a small run."""
+    """Returns the losses of the first three steps of a shrunk config."""
     run = build_run(shrunk_config(name, argument, folder), jax.devices()[:1])
     state, step, found = one_by_one(run), jit_train_step(run), []
     for batch, _ in zip(run.task.training_batches(0, 3, 0, 1), range(3), strict=False):
@@ -152,13 +153,13 @@ def test_every_mechanism_of_the_small_decoders_has_its_losses():
 
 
 def in_a_folder(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns for these arguments and a folder of its own."""
+    """Returns the function's result for these arguments and a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return function(*arguments, Path(folder))
 
 
 def record(kind: str) -> dict[str, Any]:
-    """The numbers of a kind, computed anew."""
+    """Computes all numbers of one kind anew."""
     if kind == 'parameters':
         return {title(name, one): parameter_count(name, one) for name in NAMES for one in variants(name)}
     if kind == 'losses':
@@ -167,12 +168,12 @@ def record(kind: str) -> dict[str, Any]:
 
 
 def rounded(numbers: Any) -> Any:
-    """The numbers with eight digits, which is more than float32 has."""
+    """Returns the numbers rounded to eight digits, which is more precise than float32."""
     return jax.tree.map(lambda number: float(f'{number:.8g}') if isinstance(number, float) else number, numbers)
 
 
 def main() -> None:
-    """Writes the file anew, and prints what has changed in it."""
+    """Writes recorded_numbers.json anew, and prints the numbers that have changed."""
     os.environ['XLA_FLAGS'] = FLAGS
     jax.config.update('jax_platforms', 'cpu')
     kinds = sys.argv[1:] or ['parameters', 'losses', 'tasks']

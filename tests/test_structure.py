@@ -1,4 +1,4 @@
-"""The rules about the repository as a whole: which way imports point, which files and names there may be."""
+"""Tests rules about the whole repository: the direction of imports, and which files and names there may be."""
 
 import ast
 import functools
@@ -18,7 +18,7 @@ from efficient_attention.tasks.registry import DENOISING, MASKED_ROWS, TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
-# Each package may import those before it and itself, `data` only FOR_DATA, and none of the models knows `data`.
+# A package may import itself and those before it. `data` imports only FOR_DATA; KNOWS_NO_DATA never import `data`.
 ORDER = (
     'errors',
     'atomic_files',
@@ -45,7 +45,7 @@ ORDER = (
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
 FOR_DATA = ('errors', 'atomic_files', 'config')
-# What a user of the mechanisms alone has to install.
+# The packages that a user of the mechanisms has to install, by folder.
 THIRD_PARTY = {
     'attention': {'jax', 'jaxtyping', 'numpy'},
     'config': {'jax'},
@@ -54,7 +54,7 @@ THIRD_PARTY = {
 }
 HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'safetensors', 'sentencepiece')
 HEAVY += ('tensorboardX', 'tensorflow', 'tensorflow_datasets', 'tokenizers')
-# What each registry loads by its name: modules, or classes and functions of modules.
+# The modules, classes and functions that each registry loads by name.
 REGISTRIES = {
     f'{PACKAGE}.attention.registry': [f'{PACKAGE}.attention.{name}' for name in NAMES],
     f'{PACKAGE}.tasks.registry': [*TASKS.values(), MASKED_ROWS, DENOISING],
@@ -66,7 +66,7 @@ REGISTRIES = {
 UNSAFE_MODULES = {'cloudpickle', 'dill', 'joblib', 'marshal', 'pickle', 'pickletools', 'shelve', 'torch', 'yaml'}
 UNSAFE_CALLS = {'__import__', 'compile', 'eval', 'exec', 'execfile', 'os.popen', 'os.system', 'runpy.run_path'}
 UNSAFE_CALLS |= {'pd.read_pickle', 'torch.load', 'yaml.full_load', 'yaml.load', 'yaml.unsafe_load'}
-UNSAFE_OPTIONS = ('allow_pickle', 'shell', 'trust_remote_code')  # options that may be False alone
+UNSAFE_OPTIONS = ('allow_pickle', 'shell', 'trust_remote_code')  # keyword arguments that must be False
 
 SOURCES = sorted((ROOT / PACKAGE).rglob('*.py'))
 CONFIGS = sorted((ROOT / 'configs').rglob('*.py'))
@@ -79,7 +79,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path, tree: ast.AST) -> Iterator[str]:
-    """Dotted names that a file imports anywhere in it; `from a import b` gives a and a.b."""
+    """Yields the dotted names that a file imports anywhere in it; `from a import b` yields a and a.b."""
     package = module_name(path).split('.') if path.name == '__init__.py' else module_name(path).split('.')[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -97,13 +97,13 @@ def parse(path: Path) -> ast.Module:
 
 
 def depends_on(path: Path) -> set[str]:
-    """Dotted names that a file imports, and those that it loads by name, where it is a registry."""
+    """Returns the dotted names that a file imports; if it is a registry, also those that it loads by name."""
     by_name = REGISTRIES.get(module_name(path), [])
     return {*imported(path, parse(path)), *by_name, *(name.rpartition('.')[0] for name in by_name)}
 
 
 def arrow_points_back(source: str, target: str) -> bool:
-    """Whether the package `source` may not import the package `target`."""
+    """Returns whether the package `source` must not import the package `target`."""
     if source == target:
         return False
     if source == 'data' and target not in FOR_DATA:
@@ -112,13 +112,13 @@ def arrow_points_back(source: str, target: str) -> bool:
 
 
 def part_of(module: str) -> str | None:
-    """'data' for 'efficient_attention.data.sources.x'; None outside the package and for the package itself."""
+    """Returns 'data' for 'efficient_attention.data.sources.x'; None outside the package and for the package itself."""
     parts = module.split('.')
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
 
 
 def assert_in_none(paths: list[Path], found_in: Callable[[Path], Iterable[str]]) -> None:
-    """In none of the files is anything found; else says in which modules, and what."""
+    """Checks that `found_in` returns nothing for any of the files; the failure names the modules and the findings."""
     assert paths
     found = {module_name(path): sorted(found_in(path)) for path in paths}
     bad = [f'{name}: {", ".join(what)}' for name, what in found.items() if what]
@@ -150,10 +150,10 @@ def test_the_order_of_the_parts(source, target, back):
 
 
 def pointing_back(path: Path) -> list[str]:
-    """The packages that a file imports and may not."""
+    """Returns the packages that a file imports although it must not."""
     source = part_of(module_name(path))
     targets = {part for name in depends_on(path) if (part := part_of(name)) in RANK}
-    if source is None:  # the package itself shows the mechanisms and what stands on them, and is light
+    if source is None:  # the package itself shows only the mechanisms and the models built on them, and imports fast
         return sorted(targets - {'attention', 'modules', 'models', 'errors'})
     assert source in RANK, f'{source} has no place in ORDER'
     return [target for target in sorted(targets) if arrow_points_back(source, target)]
@@ -177,9 +177,9 @@ def test_no_two_packages_import_one_another():
 
 
 def test_kinds_of_rows_share_only_what_lies_above_them():
-    """A kind of rows in data/ imports its own folder and the folders that all kinds share, which import no kind.
+    """A kind of data in data/ imports only its own folder and the folders that all kinds share. These import no kind.
 
-    Labelled examples may be long-range rows as well: examples/ reads arena/.
+    One exception: examples/ imports arena/, because labelled examples may also be long-range ones.
     """
     folders = {f'{PACKAGE}.data.{kind}' for kind in ('corpus', 'text', 'examples', 'pairs', 'arena')}
 
@@ -194,7 +194,9 @@ def test_kinds_of_rows_share_only_what_lies_above_them():
 
 @pytest.mark.parametrize('name', NAMES)
 def test_an_attention_folder_imports_no_other_attention_folder(name: str):
-    """Code that mechanisms share lies outside their folders: on top of attention/, in features/ and patterns/."""
+    """Code that mechanisms share is outside their folders: at the top of attention/, or in folders such as features/
+    and patterns/.
+    """
     folders = {f'{PACKAGE}.attention.{other}' for other in NAMES if other != name}
     for path in (ROOT / PACKAGE / 'attention' / name).glob('*.py'):
         targets = {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))}
@@ -216,20 +218,21 @@ def test_no_file_imports_itself_through_others():
     modules = {module_name(path): path for path in SOURCES}
     graph = {name: depends_on(path) & set(modules) - {name} for name, path in modules.items()}
     for name, path in modules.items():
-        if path.name == '__init__.py':  # a package and its files: only what the package imports counts
+        # of a package and its files, only the package's own imports count as dependencies
+        if path.name == '__init__.py':
             graph = {key: value - {name} if key.startswith(name + '.') else value for key, value in graph.items()}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
 
 
 def loads_by_name(tree: ast.AST) -> bool:
-    """Whether a file imports modules whose names it computes."""
+    """Returns whether a file imports modules whose names it computes."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     imports = [one for one in calls if ast.unparse(one.func).split('.')[-1] == 'import_module']
     return any(not isinstance(one.args[0], ast.Constant) for one in imports)
 
 
 def test_every_module_that_loads_others_by_name_is_a_known_registry():
-    """The package itself, which shows its public names, is none."""
+    """The package's own __init__.py loads its public names by name too, and is no registry."""
     assert {module_name(path) for path in SOURCES if loads_by_name(parse(path))} == {*REGISTRIES, PACKAGE}
     modules = set(map(module_name, SOURCES))
     assert all({name, name.rpartition('.')[0]} & modules for names in REGISTRIES.values() for name in names)
@@ -247,9 +250,9 @@ FINE_TUNE = ('arena', 'distill', 'prune')  # configs outside finetune/ whose run
 
 
 def test_configs_import_only_their_common_file():
-    """A config reads alone: it imports the `common.py` of all configs and of its folder, and the papers' sizes.
+    """A config imports only the `common.py` of all configs, the `common.py` of its folder, and the papers' model sizes.
 
-    Configs that fine-tune import that of finetune/ as well. Only a `common.py` knows the dataclasses of the fields.
+    Configs that fine-tune also import configs/finetune/common.py. Only a `common.py` imports the fields' dataclasses.
     """
 
     def others(path: Path) -> list[str]:
@@ -271,7 +274,9 @@ def test_nothing_imports_the_entry_points():
 
 
 def test_every_folder_of_the_package_has_tests_in_a_folder_of_its_name():
-    """tests/ mirrors the folders of the package; the table of tests/attention/test_registry.py runs every mechanism."""
+    """tests/ mirrors the folders of the package. Folders of mechanisms need none: tests/attention/test_registry.py runs
+    every mechanism.
+    """
     tabled = {ROOT / PACKAGE / 'attention' / name for name in NAMES}
     folders = {path.parent for path in SOURCES if path.name != '__init__.py'} - tabled
     tests = [ROOT / 'tests' / folder.relative_to(ROOT / PACKAGE) for folder in folders]
@@ -298,7 +303,7 @@ def test_nothing_runs_code_out_of_a_file():
 
 
 def unsafe(path: Path, tree: ast.Module) -> Iterator[str]:
-    """What a file does that may run code out of another file, or out of a text."""
+    """Yields the imports, calls and options of a file that may run code out of another file or out of a text."""
     modules = UNSAFE_MODULES - ({'torch'} if {'peers', 'make_fixtures'} & {*path.parts} else set())
     yield from {name.split('.')[0] for name in imported(path, tree)} & modules
     for node in ast.walk(tree):
@@ -327,7 +332,7 @@ def test_the_package_and_its_configs_are_light(module: str):
 
 def test_every_script_has_its_flags_from_one_library():
     scripts = [path for path in ROOT.glob('scripts/**/*.py') if 'import argparse' in path.read_text(encoding='utf-8')]
-    # the environment of the peers has no absl
+    # These three scripts use argparse: the environment of the peer libraries has no absl.
     assert sorted(path.name for path in scripts) == [
         'encoder_decoders.py',
         'encoders.py',
@@ -335,26 +340,26 @@ def test_every_script_has_its_flags_from_one_library():
     ]
 
 
-# `attend` is what users call: its options are theirs to name one by one.
+# Users call `attend`, and name its options one by one.
 MANY_PARAMETERS = {f'{PACKAGE}.attention.attend.attend'}
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """The names of what a call gives; an object's `self` is no part of the call."""
+    """Returns the names of a function's parameters without `self` and `cls`."""
     given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, [given.vararg, given.kwarg])]
     return [one.arg for one in named if one.arg not in ('self', 'cls')]
 
 
 def with_many_parameters(path: Path) -> set[str]:
-    """The functions of a file that have more than seven parameters, and are none of `MANY_PARAMETERS`."""
+    """Returns the functions of a file that have more than seven parameters and are not in `MANY_PARAMETERS`."""
     functions = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     many = {f'{module_name(path)}.{node.name}' for node in functions if len(parameters(node)) > 7}
     return many - MANY_PARAMETERS
 
 
 def test_a_function_has_at_most_seven_parameters():
-    """Nobody holds more in mind: beyond it the arguments that go together belong into a dataclass or named tuple."""
+    """More are hard to keep in mind: arguments that belong together go into a dataclass or a named tuple."""
     assert_in_none([*SOURCES, *ENTRY_POINTS], with_many_parameters)
 
 
@@ -365,15 +370,15 @@ def test_no_file_is_longer_than_800_lines(folder: str):
 
 
 WITH_LETTERS = ('attention', 'modules', 'models', 'objectives')
-# Arrays that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key; and keys of
-# random numbers, one or one a row.
+# These arrays keep the names of the arguments of `attend` and `Relative`, which the dimension key lists.
+# Keys of random numbers, one in all or one for each row, are exempt as well.
 PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table'}
 PUBLIC_ARRAYS |= {'rng', 'dropout_rng', 'mechanism_rng', 'state_rng', 'additive', 'centres'}
 PUBLIC_ARRAYS |= {f'{side}_{name}' for side in ('query', 'key') for name in ('segments', 'positions')}
 
 
 def annotated(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Parameters of functions and fields of classes, each with its annotation."""
+    """Yields the parameters of functions and the fields of classes, each with its annotation."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and node.annotation:
             yield node.arg, ast.unparse(node.annotation)
@@ -382,9 +387,9 @@ def annotated(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def lacks_letters(name: str, annotation: str) -> bool:
-    """Whether an array of known shape does not end in the letters of its axes; a scalar has none."""
+    """Returns whether an array's name lacks the letters of its axes; scalars and arrays of unknown shape need none."""
     is_array = re.match(r'(?:Array|Numbers|[A-Z]\w+\[(?:Array|Numbers)\b.*\])(?: \| None)?$', annotation)
-    # Letters with a capital among them, with a 1 among them, or one or two local ones alone.
+    # A suffix with a capital letter, a suffix with a digit, or one or two small letters.
     has_letters = re.search(r'_((?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]+|[a-z]{1,2})$', name) or name == '_'
     return bool(is_array) and not (has_letters or name in PUBLIC_ARRAYS or re.search(r"\*|\.\.\.|, ''", annotation))
 

@@ -1,4 +1,4 @@
-"""assert_close finds what it should find."""
+"""Tests that assert_close finds the differences that it should find."""
 
 import jax.numpy as jnp
 import numpy as np

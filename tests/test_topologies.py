@@ -1,4 +1,6 @@
-"""What tests/topologies.py makes of made-up runs; it starts real ones for half an hour and is not part of the suite."""
+"""Tests the comparison of tests/topologies.py on made-up runs. Its real runs take half an hour and are not in the
+suite.
+"""
 
 import json
 import shutil
@@ -15,7 +17,7 @@ WENT_ON = {(saved, on): f'{saved}-memory-on-{on}' for saved in (ONE, TWO) for on
 
 
 def write_run(workdir: Path, processes: int, steps: range, *, loss: float = 5.0, row: str = 'row') -> None:
-    """What the comparison reads of a run whose losses and rows after the middle are these."""
+    """Writes the files that the comparison reads, for a run with this loss and these rows after the middle step."""
     workdir.mkdir()
     lines = [{'step': step, 'split': 'train', 'loss': loss if step > MIDDLE else 5.0} for step in range(1, END + 1)]
     lines.append({'step': END, 'split': 'held_out', 'causal_lm_loss': 5.5, 'causal_lm_weight': 9.0})
@@ -28,14 +30,16 @@ def write_run(workdir: Path, processes: int, steps: range, *, loss: float = 5.0,
 
 
 def write_pair(folder: Path, saved: Topology, on: Topology, **made_up: object) -> None:
-    """One run that went on, in the place of the one before."""
+    """Writes a run that was resumed on another topology, in place of the previous one."""
     shutil.rmtree(folder / WENT_ON[saved, on], ignore_errors=True)
     write_run(folder / WENT_ON[saved, on], on.processes, range(MIDDLE + 1, END + 1), **made_up)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All runs of two topologies, without a fault; their last states are zeros."""
+    """Returns a folder with all runs of two topologies without a fault; the states of their last checkpoints are
+    zeros.
+    """
     monkeypatch.setattr(topologies, 'last_state', lambda _: {'kernel': np.zeros(2)})
     for topology in (ONE, TWO):
         write_run(tmp_path / f'{topology}-memory', topology.processes, range(1, END + 1))

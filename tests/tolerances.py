@@ -1,6 +1,7 @@
-"""How far a result may lie from its reference: the one table of the suite, by the dtype that was computed in.
+"""How far a result may differ from its reference: the suite's only table of tolerances, by the dtype of the
+computation.
 
-A number here is loosened only together with a line that says what was measured.
+Whoever loosens a tolerance adds a line with the measured difference.
 """
 
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 TOLERANCE = {
     'float64': (1e-12, 1e-10),
     'float32': (2e-5, 1e-4),
-    'bfloat16': (2e-2, 5e-2),  # 8 bits of mantissa: one rounding is 4e-3
-    'float16': (2e-3, 1e-2),  # 11 bits of mantissa: one rounding is 5e-4
+    'bfloat16': (2e-2, 5e-2),  # 8 bits of mantissa: one rounding changes a value by 4e-3 of it
+    'float16': (2e-3, 1e-2),  # 11 bits of mantissa: one rounding changes a value by 5e-4 of it
 }
 
 
@@ -22,7 +23,7 @@ def assert_close(
 ) -> None:
     """Compares two trees of arrays leaf by leaf, within the table's tolerance for `dtype`; NaN equals nothing.
 
-    `within` is a smaller one, where one is promised.
+    `within`: a smaller tolerance, if one is promised.
     """
     tolerance = TOLERANCE[np.dtype(dtype).name][gradient]
     tolerance = tolerance if within is None else min(within, tolerance)

@@ -1,14 +1,15 @@
-"""Runs that go on with other numbers of processes and devices: every pair of nine topologies, and a chain through all.
+"""Resumes runs on other numbers of processes and devices: every pair of nine topologies, and a chain through all.
 
     python -m tests.topologies --folder /tmp/topologies [--tasks memory] [--topologies 1x1,2x2]
 
-Each topology, {1, 2, 4} processes of {1, 2, 4} devices, trains each task to its end. Then each goes on from the
-checkpoint in the middle of every topology's run, and takes a link of a chain of continuations. The last line of the
-standard output is one JSON object: how far the losses lie from those of the run that wrote the checkpoint, by task.
+Each topology, {1, 2, 4} processes of {1, 2, 4} devices, trains each task to its end. Then each topology resumes the
+run of every topology from its middle, and takes its link of a chain of resumed runs. The last line of the standard
+output is a JSON object: for each task, the difference of losses from those of the run that wrote the checkpoint.
 
-The exit code is 1, and a line names each pair, where a run that goes on reads other rows, where on the topology that
-wrote the checkpoint a number or an array is not bitwise the same, or where on another one a loss differs by more than
-1e-6 of its value. Called again with the same folder it does what is not done yet, so give a new one to changed code.
+A resumed run is faulty if it reads other rows. It is faulty on the topology that wrote the checkpoint if a number or an
+array is not bitwise equal, and on another topology if a loss differs by more than 1e-6 of its value. A line names each
+faulty pair, and the exit code is then 1. A second call with the same folder does only what is missing, so changed code
+needs a new folder.
 """
 
 import argparse
@@ -31,17 +32,18 @@ from typing import Any, NamedTuple
 from tests.quick_compile import FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = 'rows-{}.jsonl'  # of a workdir: what each process has read, a line each step
+ROWS = 'rows-{}.jsonl'  # file in a workdir: the rows that each process has read, one line for each step
 PROGRAM = 'import train as entry; from tests.topologies import run_jobs; run_jobs(entry)'
 MIDDLE, END = 4, 8  # steps
 LINK = 2  # steps of each topology in the chain
-CHAINED = 'memory'  # the task of the chain: dropout, an optimizer's state, and memory that lies with the rows
-# Of a loss, on another topology: float32 sums of a step in another order. Measured: 6.0e-7 in 113 pairs.
+# the chain's task has dropout, an optimizer state, and a memory that is laid out with the batch rows
+CHAINED = 'memory'
+# Relative tolerance of a loss on another topology, which adds float32 in another order. Measured: 6.0e-7 in 113 pairs.
 CLOSE = 1e-6
 
 
 class Topology(NamedTuple):
-    """Processes of a run, and devices of each."""
+    """The number of processes of a run and of devices of each process."""
 
     processes: int
     devices: int
@@ -51,27 +53,27 @@ class Topology(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All devices."""
+        """The number of devices of all processes."""
         return self.processes * self.devices
 
 
-# In an order in which neighbours, the links of the chain, differ in both.
+# Neighbours in this order, the links of the chain, differ in processes as well as in devices.
 TOPOLOGIES = [Topology(*map(int, text)) for text in '11 22 41 14 21 42 12 44 24'.split()]
 
 
 class Job(NamedTuple):
-    """One training of many that a start of processes does."""
+    """One of the training runs that a group of processes does one after another."""
 
     values: dict[str, Any]  # of the config
     workdir: str
-    stop_at: int = 0  # a step; 0 = the config's last
+    stop_at: int = 0  # the step after which the job stops; 0 = the config's last
 
 
 # ---- in each process ----
 
 
 def run_jobs(entry: Any) -> None:
-    """`train.py` in which all jobs of the environment take the place of the one training."""
+    """Runs `train.py`, with all jobs of the environment variable JOBS in place of the one training run."""
     from efficient_attention.commands.command_line import run_command
     from efficient_attention.errors import RunStopped
     from efficient_attention.processes.graceful_stop import GracefulStop
@@ -80,7 +82,7 @@ def run_jobs(entry: Any) -> None:
 
     train, next_batch, jit_step = loop.train, loop.Trainer.next_batch, loop.jit_train_step
     build_run = guarded_run.build_run
-    # One compiled step for all runs of a config: they differ in their workdirs alone.
+    # The runs of a config differ only in their workdirs, so they share one compiled step.
     built = functools.cache(lambda text: build_run(fill_config(json.loads(text)).config))
     jitted = functools.cache(lambda text: jit_step(built(text)))
     jobs = [Job(*job) for job in json.loads(Path(os.environ['JOBS']).read_text(encoding='utf-8'))]
@@ -113,7 +115,7 @@ def run_jobs(entry: Any) -> None:
 
 
 def digests(batch: dict[str, Any]) -> list[str]:
-    """What tells the rows of a batch apart: a digest of all arrays of each."""
+    """Returns a digest of all arrays of each batch row, by which the rows are compared."""
     rows = len(next(iter(batch.values())))
     digest = [hashlib.sha256() for _ in range(rows)]
     for name in sorted(batch):
@@ -122,13 +124,13 @@ def digests(batch: dict[str, Any]) -> list[str]:
     return [one.hexdigest()[:16] for one in digest]
 
 
-# ---- around them ----
+# ---- around the processes ----
 
 
 def start(
     topology: Topology, arguments: Sequence[str], *, program: Sequence[str] = ('train.py',), **environment: str
 ) -> list[subprocess.Popen]:
-    """The processes of one run of the user's command; the caller ends them."""
+    """Starts the processes of one run of a user's command; the caller ends them."""
     with socket.socket() as probe:
         probe.bind(('localhost', 0))
         address = f'localhost:{probe.getsockname()[1]}'
@@ -144,7 +146,7 @@ def start(
 
 
 class Ended(NamedTuple):
-    """How a process has ended."""
+    """The exit code and the output of a process."""
 
     code: int
     output: str
@@ -152,7 +154,7 @@ class Ended(NamedTuple):
 
 
 def finish(processes: Sequence[subprocess.Popen], seconds: float = 600) -> list[Ended]:
-    """Waits for the processes; whatever is left of them is killed."""
+    """Waits for the processes to end, and kills those that have not."""
     try:
         said = [process.communicate(timeout=seconds) for process in processes]
         return [Ended(process.returncode, *lines) for process, lines in zip(processes, said, strict=True)]
@@ -163,7 +165,7 @@ def finish(processes: Sequence[subprocess.Popen], seconds: float = 600) -> list[
 
 
 def train_jobs(topology: Topology, jobs: Sequence[Job], folder: Path) -> list[Ended]:
-    """One start of processes that does all jobs."""
+    """Starts a group of processes that does all jobs, and waits for its end."""
     path = folder / f'jobs-{topology}.json'
     path.write_text(json.dumps(jobs), encoding='utf-8')
     arguments = ['--config=tests/training/tiny_run.py', f'--workdir={folder / "unused"}']
@@ -175,7 +177,7 @@ def train_jobs(topology: Topology, jobs: Sequence[Job], folder: Path) -> list[En
 
 
 def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
-    """The config of each task on a mesh that uses the devices in a way of its own."""
+    """Returns the config of each task; the tasks differ in the mesh axes along which they use the devices."""
     from configs.lm.common import language_modelling_config
     from tests.tasks.test_language_modelling_memory import FIELDS
     from tests.training import tiny_fine_tuning, tiny_run
@@ -193,7 +195,7 @@ def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
         config.data.source, config.data.cache = tiny_run.write_corpus(folder / 'corpus'), str(folder / 'cache')
     pretraining.update_from_flattened_dict(fields | {'mesh.fsdp': topology.size})
     memory.update_from_flattened_dict(FIELDS | fields | {'model.dropout_rate': 0.1})
-    # Evaluations before the checkpoint count for the early stop of the run that goes on.
+    # Evaluations before the checkpoint count for the early stop of the resumed run.
     early = {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'max', 'train.early_stop': 2}
     early |= {'examples.buckets': (16,), 'eval.every_steps': 2, 'mesh.fsdp': min(topology.size, 2)}
     tuning = tiny_fine_tuning.tiny_values(folder / 'tuning', **fields | early)
@@ -201,7 +203,7 @@ def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
 
 
 def losses(workdir: Path) -> dict[tuple[int, str], dict[str, float]]:
-    """The lines of metrics, without what a clock says."""
+    """Returns the lines of metrics by step and split, without speeds, which depend on a clock."""
     from efficient_attention.workdir.metrics import SPEEDS, read_metrics
 
     left_out = SPEEDS | {'step', 'split'}
@@ -212,7 +214,7 @@ def losses(workdir: Path) -> dict[tuple[int, str], dict[str, float]]:
 
 
 def rows_read(workdir: Path, processes: int) -> dict[int, list[str]]:
-    """The rows of each global batch, in their order, from what each process has read since the start."""
+    """Returns the rows of each global batch in their order, joined from the files of all processes."""
     blocks = []
     for number in range(processes):
         lines = (workdir / ROWS.format(number)).read_text(encoding='utf-8').splitlines()
@@ -221,7 +223,7 @@ def rows_read(workdir: Path, processes: int) -> dict[int, list[str]]:
 
 
 def saved_in_the_middle(workdir: Path, copy: Path) -> None:
-    """A copy of a run as if it had been killed after its middle."""
+    """Copies a run and removes its later checkpoints, as if it had been killed after its middle."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns('rows-*', 'tensorboard', 'lock'))
     for step in (copy / 'checkpoints').iterdir():
@@ -230,7 +232,9 @@ def saved_in_the_middle(workdir: Path, copy: Path) -> None:
 
 
 def difference(workdir: Path, expected: Path) -> float:
-    """How far two runs' losses after the middle lie apart at most, relative; infinite where their lines differ."""
+    """Returns the largest relative difference of two runs' losses after the middle; infinite where their lines
+    differ.
+    """
     found, wanted = losses(workdir), losses(expected)
     if list(found) != list(wanted):
         return math.inf
@@ -241,7 +245,7 @@ def difference(workdir: Path, expected: Path) -> float:
 
 
 def is_bitwise(workdir: Path, expected: Path) -> bool:
-    """Whether all numbers of two runs are the same, and all arrays of their last checkpoints."""
+    """Returns whether all metrics of two runs and all arrays of their last checkpoints are bitwise equal."""
     import jax
     import numpy as np
 
@@ -253,7 +257,7 @@ def is_bitwise(workdir: Path, expected: Path) -> bool:
 
 
 def last_state(workdir: Path) -> Any:
-    """The arrays of a run's last checkpoint, on one device."""
+    """Returns the arrays of a run's last checkpoint, on one device."""
     import numpy as np
     import orbax.checkpoint as ocp
 
@@ -270,9 +274,9 @@ def last_state(workdir: Path) -> Any:
 
 
 class Pair(NamedTuple):
-    """What came of a run that went on."""
+    """The result of a run that was resumed on a topology."""
 
-    saved: Topology  # which wrote the checkpoint
+    saved: Topology  # the topology that wrote the checkpoint
     on: Topology  # which went on
     has_same_rows: bool
     is_bitwise: bool
@@ -280,7 +284,7 @@ class Pair(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """What is wrong in one line; empty where nothing is."""
+        """Returns one line that names the fault; '' where there is none."""
         if not self.has_same_rows:
             return f'{self.saved} on {self.on}: other rows were read'
         if self.saved == self.on and not self.is_bitwise:
@@ -291,7 +295,7 @@ class Pair(NamedTuple):
 
 
 def run_all(folder: Path, tasks: Sequence[str], topologies: Sequence[Topology]) -> dict[str, Any]:
-    """Trains, goes on, and compares; prints a line for each start."""
+    """Trains, resumes and compares all runs; prints a line for each group of processes."""
     folder.mkdir(parents=True, exist_ok=True)
     begun, name = time.monotonic(), '-'.join(tasks if topologies == TOPOLOGIES else [*tasks, *map(str, topologies)])
     for topology in topologies:
@@ -319,7 +323,7 @@ def train_once(topology: Topology, jobs: Sequence[Job], stamp: Path) -> None:
 def continuations(
     folder: Path, topology: Topology, topologies: Sequence[Topology], tasks: Sequence[str]
 ) -> Iterator[Job]:
-    """What one topology goes on with: the runs of all, and its link of the chain."""
+    """Yields the jobs that one topology resumes: the runs of all topologies, and its link of the chain."""
     values = task_values(folder, topology)
     for task in tasks:
         for other in topologies:
@@ -332,12 +336,12 @@ def continuations(
 
 
 def chained(values: dict[str, Any], topologies: Sequence[Topology]) -> dict[str, Any]:
-    """The config of the chain: long enough for a link of each topology."""
+    """Returns the config of the chain, whose steps suffice for a link of each topology."""
     return values | {'train': values['train'] | {'steps': LINK * len(topologies)}}
 
 
 def compared(folder: Path, task: str, topologies: Sequence[Topology]) -> list[Pair]:
-    """What came of one task."""
+    """Compares all pairs of one task."""
     read = rows_read(folder / f'{topologies[0]}-{task}', topologies[0].processes)
     after = {step: rows for step, rows in read.items() if step > MIDDLE}
     assert len({row for rows in after.values() for row in rows}) > len(after) > 0
@@ -350,7 +354,7 @@ def compared(folder: Path, task: str, topologies: Sequence[Topology]) -> list[Pa
 
 
 def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """What is printed of the pairs of one task."""
+    """Returns the results of one task's pairs as they are printed."""
     return {
         'pairs': len(pairs),
         'bitwise': [f'{pair.saved} on {pair.on}' for pair in pairs if pair.is_bitwise],
@@ -360,16 +364,18 @@ def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def compared_chain(folder: Path) -> dict[str, Any]:
-    """How far the losses of the chain lie from those of its first topology alone at most."""
+    """Returns the largest relative difference between the chain's losses and those of an unbroken run on its first
+    topology.
+    """
     whole, chain = losses(folder / 'whole'), losses(folder / 'chain')
     steps = [at for at in whole if at[1] == 'train']
     assert [at for at in chain if at[1] == 'train'] == steps
     greatest = max(abs(whole[at]['loss'] - chain[at]['loss']) / abs(whole[at]['loss']) for at in steps)
-    return {'greatest': greatest, 'faults': []}  # each link adds to it
+    return {'greatest': greatest, 'faults': []}  # no limit applies: the differences of all links add up
 
 
 def main() -> None:
-    """Reads the arguments and runs all."""
+    """Reads the arguments, does all runs, and prints the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--folder', type=Path, required=True)
     parser.add_argument('--tasks', default='pretraining,memory,fine_tuning')
@@ -384,7 +390,7 @@ def main() -> None:
 
 
 def said_faults(found: dict[str, Any]) -> int:
-    """The exit code, after a line for each fault is said."""
+    """Prints a line for each fault; returns the exit code."""
     faults = [f'{task}: {fault}' for task, result in found.items() for fault in result['faults']]
     for fault in faults:
         print(fault, file=sys.stderr)

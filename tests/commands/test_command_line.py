@@ -1,4 +1,4 @@
-"""Flags, words and failures of the commands: one line, and the exit code that says whose fault it was."""
+"""Tests flags, arguments and failures of the commands: one line, and the exit code that says who caused the failure."""
 
 import re
 import signal
@@ -21,12 +21,12 @@ from efficient_attention.processes.signal_thread import StoppedBySignal, StopSig
 from efficient_attention.training.step_queue import NonFiniteTrainingError
 from efficient_attention.workdir.checkpoint_writer import SaveError
 
-LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
+LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
 
 
 @pytest.fixture
 def known() -> flags.FlagValues:
-    """Flags of a command: `--folder` and `--step`."""
+    """Returns the flags `--folder` and `--step` of a command."""
     values = flags.FlagValues()
     flags.DEFINE_string('folder', None, 'A folder.', flag_values=values)
     flags.DEFINE_integer('step', None, 'A step.', flag_values=values)
@@ -118,14 +118,14 @@ def test_the_text_of_a_key_error_has_no_extra_quotes(capsys):
 
 
 def test_too_little_memory_is_one_line(capsys):
-    error = RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 95876255176 bytes.')  # as JAX raises it
+    error = RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 95876255176 bytes.')  # the form of JAX's message
     assert print_error_get_exit_code(error) == 1
     said = 'error: the device has not enough memory (Out of memory allocating 95876255176 bytes); take fewer rows'
     assert capsys.readouterr().err.startswith(said)
 
 
 def parse_with_config(known: flags.FlagValues, monkeypatch, *arguments: str) -> None:
-    """Parses as train.py does; ml_collections reads sys.argv beside what it is given."""
+    """Parses arguments as train.py does; ml_collections reads sys.argv as well as the arguments that it is given."""
     config_flags.DEFINE_config_file('config', flag_values=known)
     monkeypatch.setattr(sys, 'argv', ['program', *arguments])
     parse_flags(sys.argv, required=('config',), options=known)
@@ -221,7 +221,7 @@ def test_help_explains_words_and_flags_and_ends_well(known, capsys):
     )
 
 
-# ---- words and sub-commands ----
+# ---- arguments and sub-commands ----
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_the_sub_command_comes_first():
 
 
 def test_help_that_is_read_in_part_ends_well():
-    """As by `head`."""
+    """A program such as `head` reads only a part of the output and closes the pipe."""
     program = 'from absl import flags\nfrom efficient_attention.commands.command_line import parse_flags\n'
     program += "input()\nparse_flags(['program', '--help'], options=flags.FlagValues())"
     pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}

@@ -1,4 +1,6 @@
-"""What --help lists: every config with its arguments, every field with its value and comment, in 100 columns."""
+"""Tests the lists of --help: every config with its arguments, every field with its value and comment, in 100
+columns.
+"""
 
 import dataclasses
 import re
@@ -81,7 +83,7 @@ def test_every_config_is_listed_with_its_docstring_and_arguments(listed):
     assert max(map(len, listed.splitlines())) <= WIDTH
 
 
-FILES = {  # of a user: source, the lines below its name; None = it is no config
+FILES = {  # files of a user -> the lines below the file's name; None = the file is not a config
     'accepts_all': (
         '"""Any size."""\ndef get_config(size="small"):\n    return {}',
         ['Any size.', ':size, small by default'],

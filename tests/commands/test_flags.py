@@ -1,4 +1,4 @@
-"""Flags that several commands have: their types, and one line for a value that is none."""
+"""Tests the flags that several commands share: their types, and one line for a value of the wrong type."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The flags for several hosts: what does not serve is refused before a process waits for others."""
+"""Tests that unusable flags for several hosts are refused before a process waits for others."""
 
 import functools
 

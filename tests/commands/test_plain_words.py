@@ -1,4 +1,4 @@
-"""Libraries' words about bad flags become plain ones; others stay."""
+"""Tests that libraries' messages about bad flags are reworded in plain words, and that other messages stay."""
 
 import pytest
 from absl import flags
@@ -44,7 +44,7 @@ def test_lines(said: str, plain: str):
     ],
 )
 def test_what_the_installed_absl_says(argument: str, line: str):
-    """A release that words its errors otherwise fails here."""
+    """This test fails if a release of absl changes the wording of its errors."""
     values = flags.FlagValues()
     flags.DEFINE_integer('step', None, '', flag_values=values)
     flags.DEFINE_float('rate', None, '', flag_values=values)

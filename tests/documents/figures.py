@@ -1,9 +1,9 @@
-"""Finds the measured figures of a page, and those that have no record.
+"""Finds the measured figures of a page, and the figures that have no record of their measurement.
 
 A measured figure is a number with a unit of a measurement, a row of a table whose head names such a unit, or a picture.
-Guides have none: they link to the pages in docs/results/. There a section with figures has a record: a bash block whose
-first line is a comment with the date and the machine, or, for published figures, a line that begins with "Source:". A
-command of the same section writes each picture, in guides too.
+Guides have no measured figures: they link to the pages in docs/results/. There, a section with figures has a record.
+It is a bash block whose first line is a comment with the date and the machine, or, for published figures, a line that
+begins with "Source:". Each picture, in guides too, is written by a command of the same section.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ PICTURE = re.compile(r'!\[[^\]]*\]\(([^)]+)\)')
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure and the line of its page, from 1."""
+    """A figure with its page and the number of its line, counted from 1."""
 
     page: str
     line: int
@@ -34,7 +34,9 @@ class Figure:
 
 
 def sections(text: str) -> Iterator[tuple[int, str]]:
-    """The number of its first line and the text of every section; headings inside fenced blocks are none."""
+    """Yields the number of the first line and the text of every section; a heading inside a fenced block starts
+    none.
+    """
     hidden = re.sub(
         r'^```.*?^```$', lambda block: re.sub(r'[^\n]', ' ', block[0]), text, flags=re.MULTILINE | re.DOTALL
     )
@@ -44,7 +46,9 @@ def sections(text: str) -> Iterator[tuple[int, str]]:
 
 
 def figures(page: str, first_line: int, text: str) -> Iterator[Figure]:
-    """The figures of a section outside its fenced blocks and inline code; each row of a measured table is one."""
+    """Yields the figures of a section outside its fenced blocks and inline code; a row of a measured table is one
+    figure.
+    """
     prose = re.sub(r'^```.*?^```$', lambda block: '\n' * block[0].count('\n'), text, flags=re.MULTILINE | re.DOTALL)
     in_measured_table, before = False, ''
     for number, line in enumerate(prose.split('\n'), start=first_line):
@@ -59,7 +63,9 @@ def figures(page: str, first_line: int, text: str) -> Iterator[Figure]:
 
 
 def without_record(page: str, text: str) -> list[Figure]:
-    """Returns the figures without a record (in a guide: all), and pictures that no command of their section writes."""
+    """Returns the figures without a record (in a guide: all), and the pictures that no command of their section
+    writes.
+    """
     found = []
     is_result = page.startswith('docs/results/')
     for first_line, section in sections(text):

@@ -1,7 +1,8 @@
-"""Runs a page's commands and Python blocks in this process, one after another as a reader would, or parses them.
+"""Runs a page's commands and Python blocks in this process, one after another as a reader would, or only parses them.
 
-Few runs are trained: one or two of each task (`TRAINED` in tests/documents/tiny.py). Of the others everything up to the
-first step is done, which is traced on its batch and not compiled; those that are read later (`BEGUN`) save their start.
+Few runs are trained, one or two of each task (`TRAINED` in tests/documents/tiny.py). The other runs do everything
+before their first step, which is traced on its batch but not compiled. A run that a later command reads (`BEGUN`) also
+saves its initial state.
 """
 
 import contextlib
@@ -42,28 +43,28 @@ PYTHON = ('.venv/bin/python', '.venv-plan/bin/python', 'python')
 
 
 def reason_to_skip(line: Command) -> str:
-    """Why a command is not run; '' for one that is."""
+    """Returns the reason why a command is not run; '' for a command that is run."""
     return next((reason for pattern, reason in SKIPPED.items() if fnmatch.fnmatchcase(line.text, pattern)), '')
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What a program prints."""
+    """The output of a program on both streams."""
 
     out: io.StringIO = dataclasses.field(default_factory=io.StringIO)
     errors: io.StringIO = dataclasses.field(default_factory=io.StringIO)
 
 
 class Reader:
-    """Reads pages in a folder that has what they speak of, and keeps what each command and Python block printed."""
+    """Runs pages in a folder that has their files, and keeps the output of each command and Python block."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.printed: dict[str, str] = {}  # by the text of a command or block
+        self.printed: dict[str, str] = {}  # the text of a command or Python block -> its output
         self.pages: set[str] = set()
 
     def read(self, page: str) -> None:
-        """Runs the blocks of a page in their order, after those of the page that it goes on from."""
+        """Runs the blocks of a page in their order; if the page continues another one, runs that page first."""
         if page in self.pages:
             return
         if page in BEFORE:
@@ -80,12 +81,12 @@ class Reader:
         self.pages.add(page)
 
     def save(self, block: Block) -> None:
-        """Saves a Python block under the file name in its first line, `# name.py`, if it has one, as readers do."""
+        """Saves a Python block as a file if its first line is a comment with a file name, `# name.py`."""
         if named := re.match(r'# (\w+\.py)\n', block.text):
             (self.folder / named[1]).write_text(block.text, encoding='utf-8')
 
     def run_commands(self, lines: list[Command]) -> None:
-        """Runs commands on tiny sizes; one that has run, on another page too, is not run again."""
+        """Runs commands at tiny sizes; a command that has already run, on another page too, does not run again."""
         for line in lines:
             if line.text not in self.printed:
                 words = words_of(line)
@@ -98,13 +99,13 @@ class Reader:
 
     @contextlib.contextmanager
     def as_program(self, *arguments: str) -> Iterator[Output]:
-        """The state of a process of its own: arguments, folder, flags, what it prints."""
+        """Imitates a separate process inside the `with` block: its arguments, folder, flags and output."""
         known, output = set(flags.FLAGS), Output()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, 'argv', list(arguments))
             patch.setattr(sys, 'stdout', output.out)
             patch.setattr(sys, 'stderr', output.errors)
-            patch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
+            patch.setenv(allocator.SWITCH, 'default')  # this process has already started with its own allocator
             patch.chdir(self.folder)
             see_one_device(patch)
             try:
@@ -114,23 +115,24 @@ class Reader:
 
 
 def words_of(line: Command) -> list[str]:
-    """Script and arguments of a command that starts one of the project's scripts."""
+    """Returns script and arguments of a command that starts one of the project's scripts."""
     name, *words = line.words
     assert name in PYTHON and words[0].endswith('.py'), f'{line.page}:{line.line}: nothing runs or skips {line.text!r}'
     return words
 
 
 def workdir_of(words: list[str]) -> str:
-    """The workdir that a command names; '' where it names none."""
+    """Returns the workdir that a command names; '' where it names none."""
     return words[words.index('--workdir') + 1] if '--workdir' in words else ''
 
 
 def trace_first_step(
     config: RunConfig, workdir: str, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
 ) -> None:
-    """In place of `loop.train`: makes data and model, traces a step and an evaluation, saves what is read later.
+    """Replaces `loop.train`: makes data and model, traces a step and an evaluation, and saves a state that is read
+    later.
 
-    Parameters that come from no checkpoint are zeros.
+    Parameters are zeros unless they come from a checkpoint.
     """
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
@@ -140,7 +142,7 @@ def trace_first_step(
     if config.has_evaluation_data:
         trace_evaluation(run)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, 'init_random_state', zero_state)  # which needs no program
+        patch.setattr(Run, 'init_random_state', zero_state)  # zeros need no compiled program
         state = start.make_initial_state(run)
     if str(workdir) in BEGUN:
         drawn_workdir(run, Path(workdir), state)
@@ -157,14 +159,14 @@ def trace_evaluation(run: Run) -> None:
 
 
 def zero_state(run: Run) -> TrainState:
-    """A run's state at step 0, all of it zeros."""
+    """Returns a run's state at step 0 with zeros in all its arrays."""
     return jax.tree.map(
         lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), run.abstract_state
     )
 
 
 def run_script(script: str) -> int:
-    """The exit code of a script that is run as a program."""
+    """Runs a script as a program; returns its exit code."""
     try:
         runpy.run_path(str(ROOT / script), run_name='__main__')
     except SystemExit as exited:
@@ -173,25 +175,27 @@ def run_script(script: str) -> int:
 
 
 def run_python(text: str, name: str, names: dict[str, Any]) -> None:
-    """Runs a block with its numbers made small; `names` are those of the page."""
+    """Runs a Python block with its numbers made small; `names` holds the variables of the page."""
     exec(compile(shrunk(text)[0], name, 'exec'), names)
 
 
 def forget_flags(known: set[str]) -> None:
-    """Takes away the flags of the last program, as the next one defines its own of the same names."""
+    """Removes the flags of the last program, because the next one defines its own flags of the same names."""
     for name in set(flags.FLAGS) - known:
         delattr(flags.FLAGS, name)
 
 
-# ---- parsing alone ----
+# ---- parsing only ----
 
 
 class Parsed(BaseException):
-    """Raised in place of what a script does after it has read its arguments."""
+    """Raised after a script has read its arguments, in place of its work."""
 
 
 def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
-    """Reads a command's arguments, and its config file with every field that is set, without doing what it says."""
+    """Reads a command's arguments and its config file with every field that is set, and stops before the command's
+    work.
+    """
     name, *words = line.words
     if name not in PYTHON or words[:2] == ['-m', 'pip']:
         return
@@ -200,7 +204,7 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
         return
     if not (ROOT / words[0]).exists():
         assert '/' not in words[0], f'{words[0]} does not exist'
-        return  # a script of somebody else's
+        return  # a script of another project
     known = set(flags.FLAGS)
     patch.setattr(sys, 'argv', words)
     patch.setattr(command, 'parse_flags', then_stop(command.parse_flags, check_config))
@@ -213,7 +217,7 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
 
 
 def then_stop(function: Any, check: Any = None) -> Any:
-    """`function`, after which the program ends."""
+    """Returns a function that calls `function` and then `check`, and ends the program by raising `Parsed`."""
 
     def stopping(*arguments: Any, **options: Any) -> None:
         function(*arguments, **options)
@@ -225,6 +229,6 @@ def then_stop(function: Any, check: Any = None) -> Any:
 
 
 def check_config() -> None:
-    """The config on the command line is one that a run takes."""
+    """Checks that the config on the command line can be read as the config of a run."""
     if 'config' in flags.FLAGS:
         from_dict(filled(flags.FLAGS['config'].value.to_dict()), RunConfig)

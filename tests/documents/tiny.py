@@ -1,4 +1,4 @@
-"""What the pages' commands need to run in seconds: which are left out and why, smaller sizes, small data."""
+"""The settings that let the pages' commands run in seconds: commands to skip and why, smaller sizes, small data."""
 
 import fnmatch
 from pathlib import Path
@@ -15,7 +15,7 @@ DATA = (
 )
 LONG = 'hours; the same script and fields with another config of the family are run, and all configs are read'
 IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its parts'
-# Pattern of commands that are only parsed, and why they do not run.
+# pattern of commands that are only parsed: the reason why they do not run
 SKIPPED = {
     '*scripts/visualize.py gallery *': 'tests/scripts/test_visualize.py draws it',
     '*scripts/benchmarks/plot_compression.py docs/*': 'its test draws such figures',
@@ -104,30 +104,30 @@ SKIPPED = {
     '*scripts/stress/soak.py *': 'kills runs for minutes; its test kills three times',
 }
 
-# The runs that are trained. Of the others the first step is traced; those that are read later begin, and no more.
+# Only these runs are trained. Of the others only the first step is traced; `BEGUN` also saves a state to be read later.
 TRAINED = (
-    'runs/short',  # masked words; evaluated, and what the README verifies
-    'runs/characters',  # a language model, which goes on with a text
-    'runs/sst2',  # fine-tuning, evaluated, exported and the teacher of others
-    'runs/reverse',  # from text to text
-    'runs/cell',  # of the arena, whose best checkpoint is read
-    'runs/small',  # a student
-    'runs/pruned',  # whose best checkpoint is read
-    'runs/books_albert',  # whose loss is drawn
-    'runs/mine_full',  # of the tutorial, whose loss is drawn
+    'runs/short',  # masked-word pretraining, evaluated; the README verifies its checkpoints
+    'runs/characters',  # a language model, which continues a text
+    'runs/sst2',  # fine-tuning, evaluated and exported; it is the teacher of other runs
+    'runs/reverse',  # text to text
+    'runs/cell',  # of configs/arena.py; its best checkpoint is read
+    'runs/small',  # a student of distillation
+    'runs/pruned',  # its best checkpoint is read
+    'runs/books_albert',  # its loss is plotted
+    'runs/mine_full',  # of the tutorial; its loss is plotted
 )
 BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/enwik8_full', 'runs/enwik8_xl')
 BEGUN += ('runs/mine', 'runs/reverse_gru', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside', 'runs/two_way')
 BEGUN += ('runs/translation', 'runs/mine_window')
 
-# A page that goes on from what the commands of another one left.
+# a page: the page whose commands write the runs that it continues from
 BEFORE = {
     'docs/checkpoints.md': 'README.md',
     'docs/reliability.md': 'README.md',
     'docs/compression.md': 'docs/finetuning.md',
 }
 
-# In Python blocks: a text of the page, and what is run in its place.
+# a text in the Python blocks of the pages: the text that is run in its place
 SHRUNK = {
     '(1, 4096, 8, 64)': '(1, 256, 2, 16)',
     '(1, 1024, 8, 64)': '(1, 256, 2, 16)',
@@ -142,13 +142,15 @@ SHRUNK = {
 
 FEW_STEPS = {'train.steps': 2, 'train.batch_size': 8, 'eval.batch_size': 8}
 SMALL_MODEL = {'model.width': 16, 'model.heads': 2, 'model.layers': 1, 'model.scan_unroll': 1}
-NO_DROPOUT = {'model.dropout_rate': 0, 'model.attention_dropout_rate': 0}  # whose bits take long to compile
+# random bits for dropout take long to compile
+NO_DROPOUT = {'model.dropout_rate': 0, 'model.attention_dropout_rate': 0}
 SMALL_ROWS = {'data.length': 24, 'examples.buckets': '(24,)', 'optimizer.bias_correction': False}
 CORPUS = 'text:corpus.txt#paragraphs'
 SHORT_TEXT = FEW_STEPS | SMALL_MODEL | {'data.length': 32, 'optimizer.warmup_steps': 1}
 BOOKS = SHORT_TEXT | {'data.source': CORPUS, 'data.held_out': 0.2}
-ALBERT = {'data.vocab_size': 64, 'model.embedding_width': 8, 'data.max_masked': 5}  # of either config, one program
-# Pattern of --config: the fields that are set beside what the page sets.
+# the same for both configs, so that they share one program
+ALBERT = {'data.vocab_size': 64, 'model.embedding_width': 8, 'data.max_masked': 5}
+# Below, `FIELDS` maps a pattern of --config to the fields that are set in addition to those of the page.
 PAIRS = (
     FEW_STEPS | SMALL_MODEL | NO_DROPOUT | {'model.decoder_layers': 1, 'pairs.buckets': '(24,)', 'data.vocab_size': 60}
 )
@@ -198,7 +200,7 @@ FIELDS = {
 
 
 def fields_pattern(words: list[str]) -> str:
-    """The entry of `FIELDS` for a script and its arguments; '' without a config."""
+    """Returns the key of `FIELDS` for a script and its arguments; '' if they name no config."""
     if '--config' not in words:
         return ''
     config = words[words.index('--config') + 1]
@@ -208,13 +210,13 @@ def fields_pattern(words: list[str]) -> str:
 
 
 def tiny_arguments(words: list[str]) -> list[str]:
-    """The arguments that make a command small, for the script and arguments that a page has."""
+    """Returns the additional arguments that make a command of a page small."""
     pattern = fields_pattern(words)
     return [f'--config.{name}={value}' for name, value in FIELDS[pattern].items()] if pattern else []
 
 
 def shrunk(text: str) -> tuple[str, set[str]]:
-    """A Python block with its numbers made small, and the entries of `SHRUNK` that it has."""
+    """Returns a Python block with its numbers made small, and the keys of `SHRUNK` that occur in it."""
     used = set()
     for large, small in SHRUNK.items():
         used |= {large} if large in text else set()
@@ -223,7 +225,7 @@ def shrunk(text: str) -> tuple[str, set[str]]:
 
 
 def make_folder(folder: Path) -> None:
-    """Fills a folder with the project's entry points and small data under the names that the pages have."""
+    """Fills a folder with the project's entry points, and with small data under the names that the pages use."""
     for name in ('train.py', 'eval.py', 'configs', 'scripts', 'efficient_attention'):
         (folder / name).symlink_to(ROOT / name)
     for name in ('docs/images', 'checkpoints', 'runs', 'data/enwik8', 'data/glue/SST-2', 'data/wnut17'):
@@ -234,7 +236,7 @@ def make_folder(folder: Path) -> None:
     (folder / 'my_text').mkdir()
     (folder / 'my_text' / 'tutorial.md').write_text(text, encoding='utf-8')
     (folder / 'data' / 'enwik8' / 'enwik8_first_4154399_bytes').write_text((3 * text)[:24_000], encoding='utf-8')
-    (folder / 'runs' / 'quickstart').symlink_to('short')  # the pages evaluate what `make quickstart` has trained
+    (folder / 'runs' / 'quickstart').symlink_to('short')  # the pages evaluate the run of `make quickstart`
     encoder = write_checkpoint(folder / 'made', 'fill_mask')
     for name in ('checkpoints/minilm', 'my_bert'):
         (folder / name).symlink_to(encoder)
@@ -251,13 +253,13 @@ def make_folder(folder: Path) -> None:
 
 
 def texts(count: int) -> list[str]:
-    """Texts of four words of the small checkpoint."""
+    """Returns texts of four random words from the vocabulary of the small checkpoint."""
     rng = np.random.default_rng(count)
     return [' '.join(rng.choice(WORDS[:10], 4)) for _ in range(count)]
 
 
 def write_sst2(folder: Path) -> None:
-    """SST-2's three files as GLUE has them."""
+    """Writes the three files of SST-2 in GLUE's format."""
     for split, count in (('train', 24), ('dev', 9)):
         lines = [f'{text}\t{row % 2}' for row, text in enumerate(texts(count))]
         (folder / f'{split}.tsv').write_text('\n'.join(['sentence\tlabel', *lines]) + '\n', encoding='utf-8')
@@ -266,14 +268,14 @@ def write_sst2(folder: Path) -> None:
 
 
 def write_wnut17(folder: Path) -> None:
-    """WNUT-17's training and dev file: a word and its tag a line, a blank line between sentences."""
+    """Writes WNUT-17's training and dev file: a word and its tag on each line, a blank line between sentences."""
     for name, count in (('wnut17train', 24), ('emerging.dev', 9)):
         tagged = [text.replace(' ', '\tO\n') + '\tB-person\n' for text in texts(count)]
         (folder / f'{name}.conll').write_text('\n'.join(tagged), encoding='utf-8')
 
 
 def write_images(folder: Path) -> None:
-    """Noise of 4 by 4 pixels in the folders of CIFAR-10's classes."""
+    """Writes JPEG images of 4 by 4 random pixels into folders named by CIFAR-10's classes."""
     rng = np.random.default_rng(0)
     for split, count in (('train', 10), ('test', 2)):
         (folder / split / 'cat').mkdir(parents=True)
@@ -283,7 +285,7 @@ def write_images(folder: Path) -> None:
 
 
 def write_table(folder: Path) -> None:
-    """The reader's own table."""
+    """Writes the CSV files that a reader of the guides would bring."""
     for name, count in (('train', 24), ('dev', 9)):
         lines = [f'{text},{("dull", "merry")[row % 2]}' for row, text in enumerate(texts(count))]
         (folder / f'{name}.csv').write_text('\n'.join(['review,mood', *lines]) + '\n', encoding='utf-8')

@@ -1,4 +1,4 @@
-"""A grid of two tasks by two mechanisms: trained, resumed, tested once, summed up; and what it refuses."""
+"""Tests a grid of two tasks by two mechanisms: training, resuming, a single test, the summary, and refused grids."""
 
 import dataclasses
 import json
@@ -34,13 +34,13 @@ SETS = {'listops_short': 'listops:rows=16:length=8-30', 'passages': 'passages:ro
 
 
 def values_of(row: str, column: str, folder: Path, **fields: Any) -> dict[str, Any]:
-    """A cell's config, made so small that it takes seconds."""
+    """Returns a cell's config, made so small that it trains in seconds."""
     config = get_config(f'{row},{column}')
     small = {'model.width': 8, 'model.layers': 1, 'model.feed_forward_width': 8, 'examples.buckets': (30,)}
     small |= {'data.length': 30, 'model.max_length': 30, 'examples.cache': str(folder / 'cache'), 'train.steps': 3}
     small |= {f'examples.{split}': SETS[row] for split in ('train', 'dev', 'test')}
     small |= {'train.batch_size': 8, 'optimizer.warmup_steps': 0, 'train.log_every_steps': 3, 'eval.batch_size': 16}
-    # Optax's own raises Python floats to int32 counts, refused in tests
+    # Optax's bias correction raises Python floats to int32 counts, which strict promotion refuses
     config.update_from_flattened_dict(small | {'optimizer.bias_correction': False} | fields)
     return config.to_dict()
 
@@ -76,7 +76,9 @@ def test_every_cell_is_trained_and_tested(trained: tuple[Grid, dict[str, Any]]):
 
 
 def test_cells_of_a_row_read_the_same_rows(trained: tuple[Grid, dict[str, Any]]):
-    """The same numbers in the same order, also with attention that reads the length of a row; and one digest."""
+    """All cells of a row read the same examples in the same order, also where attention depends on the length; digests
+    are equal.
+    """
     grid, _ = trained
     more = cells_of(grid.workdir.parent, ('listops_short',), ('bigbird', 'lsh'))
     for row in ('listops_short', 'passages'):
@@ -92,7 +94,7 @@ def test_cells_of_a_row_read_the_same_rows(trained: tuple[Grid, dict[str, Any]])
 
 def test_a_finished_grid_is_read_and_not_trained(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
     grid, found = trained
-    monkeypatch.setattr(module, 'fill_config', None)  # nor is its data opened
+    monkeypatch.setattr(module, 'fill_config', None)  # the data of a finished grid is not opened either
     assert train_grid(grid) == found
 
 
@@ -105,7 +107,7 @@ def test_a_cell_whose_last_step_is_missing_is_read_from_its_workdir(
     trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     grid, found = trained
-    monkeypatch.setattr(module, 'evaluate_workdir', None)  # the test rows are scored once
+    monkeypatch.setattr(module, 'evaluate_workdir', None)  # the test split must not be scored a second time
     (grid.folder('passages', 'linear') / 'cell.json').unlink()
     assert train_grid(grid) == found
 
@@ -150,11 +152,11 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
     assert 'error: passages, full: no room' in capfd.readouterr().err
     text = (grid.folder('passages', 'full') / 'error.txt').read_text()
     assert 'Traceback' in text and text.endswith('MemoryError: no room\n')
-    assert read_cells(grid.workdir) == again  # with the errors, for the tables of later commands
+    assert read_cells(grid.workdir) == again  # later commands need the errors for their tables
 
 
 def test_an_error_of_jax_is_named_by_its_first_line(tmp_path: Path):
-    """Its traceback ends with a note on frames that were left out, or with the lines of an allocator."""
+    """The last line of its traceback is a note on omitted frames, or one of the allocator's lines."""
     (tmp_path / 'recall/full').mkdir(parents=True)
     with pytest.raises(TypeError) as caught:
         jax.jit(lambda x: x @ jnp.zeros(3))(jnp.zeros(2))
@@ -163,7 +165,7 @@ def test_an_error_of_jax_is_named_by_its_first_line(tmp_path: Path):
         assert read_cells(tmp_path)['recall']['full'] == {'error': f'{type(error).__name__}: {one_line(error)}'}
     assert one_line(caught.value).startswith('dot_general requires')
     (tmp_path / 'recall/full/error.txt').write_text('Traceback (most recent call last):\n  ...\nx.MemoryError: full\n')
-    assert read_cells(tmp_path)['recall']['full'] == {'error': 'MemoryError: full'}  # as written before
+    assert read_cells(tmp_path)['recall']['full'] == {'error': 'MemoryError: full'}  # the format of earlier versions
 
 
 def test_a_stop_ends_the_grid(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
@@ -219,11 +221,12 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
     [cell] = train_grid(grid)['listops_short'].values()
     assert rates == {'pilot_0.001': (1e-3, 2), 'pilot_0.003': (3e-3, 2), 'pilot_0.01': (1e-2, 2), 'seed_0': (3e-3, 3)}
     assert cell['learning_rate'] == 3e-3 and cell['pilots'] == {'0.001': 0.9, '0.003': 0.4, '0.01': None, '1e+30': None}
-    monkeypatch.setattr(module, 'fill_config', None)  # all is known, of the rates too that are not used
+    monkeypatch.setattr(module, 'fill_config', None)  # all results are known, also of the rates that were not chosen
     assert train_grid(grid)['listops_short']['full'] == cell
     assert train_grid(dataclasses.replace(grid, pilots=LearningRateSweep()))['listops_short']['full'] == cell
     monkeypatch.setattr(module, 'fill_config', fill_config)
-    (tmp_path / 'grid' / 'listops_short' / 'full' / 'cell.json').unlink()  # as where a stop came before it
+    # as if a stop had come before the file was written
+    (tmp_path / 'grid' / 'listops_short' / 'full' / 'cell.json').unlink()
     monkeypatch.setattr(module, 'choose_learning_rate', None)
     assert train_grid(dataclasses.replace(grid, pilots=LearningRateSweep()))['listops_short']['full'] == cell
     for other in (LearningRateSweep((1e-3, 3e-3), 2), LearningRateSweep(grid.pilots.rates, 4)):
@@ -242,7 +245,7 @@ def test_pilots_as_long_as_the_cell_choose_by_its_metric_and_are_its_first_run(t
     cell = train_grid(grid)['listops_short']['full']
     folder = grid.folder('listops_short', 'full')
     losing = min((1e-3, 1e-1), key=lambda rate: cell['pilots'][f'{rate:g}'])
-    losing = losing if len(set(cell['pilots'].values())) == 2 else 1e-1  # of equals the first is taken
+    losing = losing if len(set(cell['pilots'].values())) == 2 else 1e-1  # of equal results the first rate is chosen
     assert cell['learning_rate'] != losing and cell['pilot_steps'] == 2
     assert cell['curves'].keys() == {'seed_0', 'seed_1', f'pilot_{losing:g}'}
     assert {tuple(curve['step']) for curve in cell['curves'].values()} == {(1, 2)}
@@ -250,7 +253,7 @@ def test_pilots_as_long_as_the_cell_choose_by_its_metric_and_are_its_first_run(t
     assert cell['curves']['seed_0']['accuracy'] == evaluations
     assert max(evaluations) == cell['pilots'][f'{cell["learning_rate"]:g}'] == cell['seeds']['0']['dev']['accuracy']
     (folder / 'cell.json').unlink()
-    assert train_grid(grid)['listops_short']['full']['seeds'] == cell['seeds']  # nothing is trained anew
+    assert train_grid(grid)['listops_short']['full']['seeds'] == cell['seeds']  # no run is trained again
 
 
 def test_speed_is_read_from_the_log(tmp_path: Path):
@@ -296,7 +299,7 @@ def test_a_cell_that_was_refused_may_be_given_other_values(tmp_path: Path):
     found = train_grid(Grid(cells, tmp_path / 'grid', ['0']))
     assert 'data.tokenizer has another vocabulary' in found['listops_short']['full']['error']
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
-    check_cells_unchanged(tmp_path / 'grid', add_cell_metadata(cells, ''))  # raises nothing: no run has begun
+    check_cells_unchanged(tmp_path / 'grid', add_cell_metadata(cells, ''))  # raises no error, as no run has begun
 
 
 def test_seeds_that_a_cell_has_been_tested_with_count_on(tmp_path: Path):

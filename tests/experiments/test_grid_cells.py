@@ -1,4 +1,4 @@
-"""Cells out of a config file, rates out of words, baselines of rows."""
+"""Tests the cells made from a config file, the learning rates read from a flag, and the baselines of a grid's rows."""
 
 import json
 from pathlib import Path
@@ -112,9 +112,10 @@ def test_baselines_are_kept_in_the_folder(tmp_path: Path):
     assert scores == found['listops_short']
     (tmp_path / 'yardsticks.json').write_text(json.dumps({identity: {'known': 0.5}}))
     assert compute_baselines(cells, tmp_path) == {'listops_short': {'known': 0.5}}
-    cells['listops_short', 'full']['data']['length'] = 4  # baselines read no more either
+    cells['listops_short', 'full']['data']['length'] = 4  # the baselines, too, then read only 4 tokens
     assert compute_baselines(cells, tmp_path)['listops_short'] != found['listops_short']
-    cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'  # other rows, other baselines
+    # baselines of other data are computed anew
+    cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'
     assert list(compute_baselines(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']
 
 
@@ -136,4 +137,5 @@ def test_the_released_settings_of_a_mechanism_are_its_own(
     model = config.model
     assert (model.layers, model.width, model.heads, model.head_width) == sizes
     assert (config.optimizer.weight_decay, config.head.pooling) == (decay, pooling)
-    assert config.data.tokenizer.endswith(':cls') == cell.startswith('image')  # all cells of a row read the same
+    # all cells of a grid's row read the same data
+    assert config.data.tokenizer.endswith(':cls') == cell.startswith('image')

@@ -1,4 +1,4 @@
-"""Configs of cells: what of them may differ, in a row and between two commands on a folder."""
+"""Tests which fields of cells' configs may differ, within a grid's row and between two commands on one folder."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def cells_of(*names: str, **fields: Any) -> dict[tuple[str, str], dict[str, Any]
 
 
 def begin(workdir: Path, cells: dict, size: str = '') -> None:
-    """A folder in which all cells have a result and no run any more, as where somebody removed the checkpoints."""
+    """Writes a folder in which all cells have a result but no run, as if somebody had removed the checkpoints."""
     write_cell_configs(workdir, add_cell_metadata(cells, size))
     for row, column in cells:
         (workdir / row / column / 'cell.json').write_text('{}')
@@ -65,7 +65,8 @@ def test_a_field_that_is_not_given_has_its_default():
     assert list(config_differences(older, values)) == [('model.scan_unroll', (1, 2))]
     assert values['model']['remat'] is None and flatten_with_defaults(values)['model.remat'] == 'none'
     started = values | {'train': values['train'] | {'start_from': 'runs/a'}}
-    assert flatten_with_defaults(started)['model.remat'] is None  # that of the run that it starts from
+    # None: the value comes from the run that it starts from
+    assert flatten_with_defaults(started)['model.remat'] is None
 
 
 @pytest.mark.parametrize('name, value', [('examples.cache', 'elsewhere'), ('train.log_every_steps', 7)])
@@ -116,12 +117,12 @@ STARTED = {'train.start_from': 'runs/{row}/{column}'}
         ({'head.pooling': 'first'}, {}, 'head.pooling'),
         ({'model.positions': 'rotary'}, {'model.positions': 'sinusoidal'}, 'model.positions'),
         (STARTED, {}, 'train.start_from'),
-        (STARTED, {'train.start_from': '/elsewhere/{row}_{column}'}, ''),  # of each cell its own
+        (STARTED, {'train.start_from': '/elsewhere/{row}_{column}'}, ''),  # each cell starts from its own run
         ({'model.attention_backend': 'reference'}, {}, ''),
-        ({'train.micro_batches': 2}, {}, ''),  # the table says so
+        ({'train.micro_batches': 2}, {}, ''),  # the table of the grid reports it
         ({'optimizer.learning_rate': 0.5}, {}, ''),
         ({'examples.cache': 'elsewhere'}, {}, ''),
-        ({'mesh.data': 1}, {'mesh.tensor': 1}, ''),  # machines are told
+        ({'mesh.data': 1}, {'mesh.tensor': 1}, ''),  # the mesh may differ: it is recorded for each cell
     ],
 )
 def test_what_one_command_changes_another_changes_too(first: dict, second: dict, field: str):
@@ -144,7 +145,7 @@ def test_what_one_command_changes_another_changes_too(first: dict, second: dict,
     del older['overrides']
     with pytest.raises(InputError, match=f'^recall: ({field}|examples.has_global) differs'):
         check_row_cells_comparable({('recall', 'bigbird'): older} | cells)
-    del cells['recall', 'full']['overrides']  # as in folders of before
+    del cells['recall', 'full']['overrides']  # grids of earlier versions have no entry `overrides`
     assert different_overrides(*cells.values()) == []
 
 
@@ -165,7 +166,7 @@ def test_rows_whose_content_has_changed_are_other_rows(tmp_path: Path):
         check_row_cells_comparable(before | linear)
     first, second = shared_fields(before['passages', 'full']), shared_fields(now['passages', 'full'])
     assert {name for name in first if first[name] != second[name]} == {'rows.train', 'rows.dev', 'rows.test'}
-    del before['passages', 'full']['rows']  # as in folders of before
+    del before['passages', 'full']['rows']  # grids of earlier versions have no entry `rows`
     check_row_cells_comparable(before | linear)
 
 
@@ -182,7 +183,9 @@ def test_cells_may_have_rates_of_their_own():
 
 
 def test_released_sizes_are_a_mechanisms_own_and_mix_with_no_others():
-    """What the images of a mechanism read is the same, with a word in front, for all of them."""
+    """All mechanisms read the same images, with a [CLS] token in front, whatever pooling their released settings
+    use.
+    """
     released = add_cell_metadata(cells_of('image,full,code', 'image,lra_local,code', 'image,sinkhorn,code'), 'code')
     check_row_cells_comparable(released, has_own_sizes=True)
     with pytest.raises(InputError, match='image: size differs between the columns full and linear'):

@@ -1,4 +1,4 @@
-"""The table and the picture of a grid."""
+"""Tests the table and the picture of a grid."""
 
 import json
 from pathlib import Path
@@ -125,7 +125,7 @@ def test_the_picture_has_a_bar_for_each_cell_and_is_the_same_each_time():
     for word in ('full', 'linear', 'majority', 'root', 'listops: accuracy on the test rows'):
         assert f'<!-- {word}' in picture
     assert '<!-- lsh' not in picture
-    assert '<svg' in grid_picture({'listops': {'lsh': {'error': 'no room'}}}, {})  # nothing to draw
+    assert '<svg' in grid_picture({'listops': {'lsh': {'error': 'no room'}}}, {})  # no cell has a result to draw
 
 
 def test_all_three_are_written(tmp_path: Path):

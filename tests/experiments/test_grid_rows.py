@@ -1,4 +1,4 @@
-"""Identities of rows: of their content and rules, wherever they lie."""
+"""Tests that the identity of a data split depends on its content and rules, not on its place."""
 
 import dataclasses
 from pathlib import Path
@@ -42,7 +42,8 @@ def test_rows_of_files_and_what_cannot_be_read(tmp_path: Path, monkeypatch: pyte
     path.write_text('text,label\na,0\n')
     identities = SplitHashCache()
     assert identities.split_hashes(fields)['train'] != found['train']
-    monkeypatch.setattr('efficient_attention.experiments.grid_configs.split_hash', None)  # each is computed once
+    # each identity is computed only once
+    monkeypatch.setattr('efficient_attention.experiments.grid_configs.split_hash', None)
     assert identities.split_hashes(dict(fields)) == identities.split_hashes(fields)
     monkeypatch.undo()
     path.unlink()

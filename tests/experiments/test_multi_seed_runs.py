@@ -1,4 +1,4 @@
-"""The spread of a result over seeds: which evaluation counts, and the arithmetic."""
+"""Tests the spread of a result over seeds: the choice of the evaluation, and the arithmetic."""
 
 import contextlib
 import signal
@@ -62,7 +62,7 @@ def test_seeds_need_held_out_text_to_be_compared_by(tmp_path: Path):
 
 
 def config_with_a_test_split() -> ConfigDict:
-    """Of a run that is evaluated, though nothing is held out."""
+    """Returns the config of a run that is evaluated on the test split, because no text is held out."""
     config = language_modelling_config()
     config.data.update({'held_out': 0.0, 'test': 0.1, 'splitting': 'end', 'units': 'bytes'})
     config.eval.split = 'test'
@@ -71,7 +71,7 @@ def config_with_a_test_split() -> ConfigDict:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where compiled programs are kept, beside the workdirs that tests make."""
+    """Returns the folder of compiled programs, next to the workdirs that tests make."""
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.chdir(tmp_path)
     jax.config.update('jax_compilation_cache_dir', None)
@@ -83,7 +83,7 @@ def test_programs_are_kept_where_only_the_user_writes(programs: Path):
     programs.mkdir(parents=True, mode=0o777)
     module.enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == str(programs) and programs.stat().st_mode & 0o777 == 0o700
-    jax.config.update('jax_compilation_cache_dir', '/elsewhere')  # by the environment
+    jax.config.update('jax_compilation_cache_dir', '/elsewhere')  # as if the environment named the folder
     module.enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == '/elsewhere'
 
@@ -102,7 +102,7 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
     values, trained = config_of().to_dict(), []
 
     def train(config: RunConfig, workdir: Path, **opened: object) -> dict[str, float]:
-        assert opened == {'examples': None, 'pretrained': None}  # of a run that is no fine-tuning
+        assert opened == {'examples': None, 'pretrained': None}  # only fine-tuning runs open them
         trained.append((config.train.seed, workdir.name))
         if len(trained) == 2:
             raise RunStopped
@@ -113,7 +113,8 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
     with pytest.raises(RunStopped):
         train_seeds(values, tmp_path, ['3', '4', '5'])
     assert trained == [(3, 'seed_3'), (4, 'seed_4')]
-    assert [path.name for path in tmp_path.iterdir()] == ['cache']  # nothing that JAX would run, and no table
+    # the stop leaves no table of results
+    assert [path.name for path in tmp_path.iterdir()] == ['cache']
 
 
 @pytest.mark.usefixtures('programs')
@@ -127,7 +128,9 @@ def test_a_stop_at_the_end_of_a_seed_is_said_by_the_next_with_its_line_and_code(
     number: int,
     code: int,
 ):
-    """The seed has taken its last step and saved it: it ends as without the stop, and no other one begins."""
+    """The seed has taken and saved its last step, so it ends as usual. The stop prevents the next seed from
+    starting.
+    """
     trained = []
 
     def train(config: RunConfig, workdir: Path, **opened: object) -> dict[str, float]:
@@ -136,7 +139,7 @@ def test_a_stop_at_the_end_of_a_seed_is_said_by_the_next_with_its_line_and_code(
             stop.enable_graceful_stop()
             trained.append(config.train.seed)
             signal.raise_signal(number)
-            while not watch.number:  # the thread has yet to learn of it
+            while not watch.number:  # waits until the signal thread has seen the signal
                 pass
         return {'loss': 1.0}
 

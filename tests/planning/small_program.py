@@ -1,8 +1,8 @@
-"""The text of a small partitioned program, in the forms that the compilers of JAX 0.10 print."""
+"""The text of a small partitioned program in the formats that the compilers of JAX 0.10 print."""
 
 import functools
 
-# Three turns of a loop, each a product of [4, 8] by [8, 16] and a collective; an asynchronous one in two computations.
+# A loop runs three times, with a product of [4, 8] by [8, 16] and a collective each. One gather is asynchronous.
 _GATHERED = "replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_1'}, dimensions={0}"
 _CYCLES = 'backend_config={"window_config":{"estimated_cycles":"100"}}'
 _SUMMED = 'channel_id=2, replica_groups=[4,2]<=[2,2,2]T(1,2,0), to_apply=%add'

@@ -1,4 +1,4 @@
-"""The table of chips agrees with what else is known of them."""
+"""Tests the table of chips against the table of peak operations and the published memory sizes."""
 
 import pytest
 

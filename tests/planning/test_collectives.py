@@ -1,4 +1,4 @@
-"""Collectives are counted by kind and by the axes of the mesh, however the compiler writes their groups."""
+"""Tests that collectives are counted by kind and mesh axes, however the compiler writes their groups."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,9 @@ from tests.planning.small_program import MESH, TEXT
 
 
 def test_collectives_of_a_program():
-    """On devices 0 to 7 tensor is the fastest axis; the loop runs three times, the gather in two parts is one."""
+    """On devices 0 to 7 the axis tensor varies fastest. The loop runs three times; the asynchronous gather counts
+    once.
+    """
     found = {one.kind: one for one in collectives_of(parse_program(TEXT), MESH)}
     assert found['all-reduce'] == CollectiveTotal('all-reduce', 'data', 3, 3 * 2 * 2 * 0.5 * 4 * 16 * 4)
     assert found['all-gather'] == CollectiveTotal('all-gather', 'data+fsdp', 1, 3 * 2 * 8 * 2)
@@ -25,7 +27,7 @@ def test_collectives_of_a_program():
 
 
 def test_collectives_that_stand_alone_count_each_though_they_share_a_channel():
-    """As all do that are traced inside `jax.shard_map`, such as the turns of a ring."""
+    """Collectives traced inside `jax.shard_map`, such as the turns of a ring, all share a channel."""
     (line,) = (line for line in TEXT.splitlines() if '%shifted' in line)
     twice = TEXT.replace(line, line + '\n' + line.replace('%shifted', '%shifted.1').replace('(%b)', '(%shifted)'))
     found = {one.kind: one for one in collectives_of(parse_program(twice), MESH)}
@@ -33,7 +35,7 @@ def test_collectives_that_stand_alone_count_each_though_they_share_a_channel():
 
 
 def test_results_are_those_of_the_whole_collective():
-    """One that only begins names what it reads, too, and numbers of its own."""
+    """An instruction that only starts a collective also lists its operands and internal numbers as results."""
     result = 'bf16[2,8]{1,0}'
     begins = TEXT.replace(
         f'{result} collective-permute(%b)', f'({result}, {result}, u32[]) collective-permute-start(%b)'
@@ -73,6 +75,8 @@ def test_axes_are_those_along_which_members_differ():
 
 
 def test_a_ring_sends_each_part_once():
-    """Rings of 4 with 12 bytes each: a gather hands on 3 x 12, a reduction is a scatter of 4 parts and a gather."""
+    """In rings of 4 with 12 bytes each, a gather sends 3 x 12 bytes; a reduction is a scatter of 4 parts and a
+    gather.
+    """
     kinds = ('all-gather', 'reduce-scatter', 'all-reduce', 'all-to-all', 'collective-permute')
     assert [sent_bytes(kind, 12, 4) for kind in kinds] == [36, 9, 18, 9, 12]

@@ -1,4 +1,4 @@
-"""Operations and memory traffic of a program, with what runs in loops counted as often as it runs."""
+"""Tests the operations and the memory traffic of a program, where the body of a loop counts once for each turn."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def test_cost_of_a_program():
     assert cost.flops == 3 * 2 * 4 * 16 * 8
     assert cost.cycles == 3 * 100
     layer, product = 8 * 16 * 4, (4 * 8 + 8 * 16 + 4 * 16) * 4
-    # A layer's slice is read, by a counter that 1 is added to, and written; two arrays are summed.
+    # Each turn of the loop reads a layer's slice and writes it, adds 1 to the counter, and sums two arrays.
     in_loop = 4 + 3 * 4 + 2 * layer + product + 4 * 4 * 16 * 4
     once = 2 * 4 + (3 + 1) * layer + layer + 4 * 16 * 4 + 2 * 2 * 8 * 2
     asynchronous = 2 * 8 * 2 + (2 * 8 + 8 * 8) * 2 + 2 * 8 * 2 + 8 * 8 * 2
@@ -22,7 +22,9 @@ def test_cost_of_a_program():
 
 
 def test_the_products_of_a_compiled_scan():
-    """Five turns of [8, 16] by [16, 16], forward and twice backward, which XLA's own count takes for one."""
+    """Five turns of [8, 16] by [16, 16], once forward and twice backward. XLA's own cost analysis counts a single
+    turn.
+    """
 
     def loss(w_NDD: jax.Array, x_BD: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x_BD, w_DD: (jnp.tanh(x_BD @ w_DD), None), x_BD, w_NDD)[0].sum()
@@ -45,7 +47,7 @@ CONVOLUTION = """ENTRY %main (a: f32[2,8], b: f32[8,3]) -> f32[2,3] {
     'left, kernel, result, labels, flops',
     [
         ('2,8', '8,3', '2,3', 'dim_labels=bf_io->bf', 2 * 2 * 8 * 3),
-        # a product for each of 4 heads, as the TPU compiler writes it: a dilated dimension in which one place is read
+        # A product for each of 4 heads, as the TPU compiler writes it: one position of a dilated dimension is read.
         (
             '4,2,8',
             '4,8,3',
@@ -53,7 +55,7 @@ CONVOLUTION = """ENTRY %main (a: f32[2,8], b: f32[8,3]) -> f32[2,3] {
             'window={size=4 stride=3 pad=0_0 lhs_dilate=4}, dim_labels=0bf_0io->0bf',
             2 * 4 * 2 * 8 * 3,
         ),
-        # five places, of which the first and the last read padding for one of three places of the window
+        # Five positions: at the first and the last one, one of the three positions of the window is padding.
         ('5,2,8', '3,8,3', '5,2,3', 'window={size=3 pad=1_1}, dim_labels=0bf_0io->0bf', 2 * (15 - 2) * 2 * 8 * 3),
     ],
 )

@@ -1,4 +1,4 @@
-"""The text of a compiled program is read as what runs, and how often."""
+"""Tests which instructions of a compiled program's text run, and how often."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_the_compiler_may_say_how_often_a_loop_runs():
 
 
 def test_of_a_condition_the_longest_branch_runs():
-    """As of the devices of a ring that have blocks of different kinds: each runs one."""
+    """The devices of a ring may have blocks of different kinds, so that each runs only one branch."""
     branches = """%short (p: f32[4,16]) -> f32[4,16] {
   %p = f32[4,16]{1,0} parameter(0)
   ROOT %once = f32[4,16]{1,0} negate(%p)
@@ -47,7 +47,7 @@ def test_of_a_condition_the_longest_branch_runs():
 
 @pytest.mark.parametrize('first, step, turns', [(0, 2, 2), (1, 1, 2), (0, 3, 1), (-1, 1, 4)])
 def test_a_loop_may_begin_later_and_go_in_larger_steps(first, step, turns):
-    """As those that the compiler has unrolled."""
+    """The compiler writes such loops when it unrolls them."""
     text = TEXT.replace('%one = s32[] constant(1)', f'%one = s32[] constant({step})')
     program = parse_program(text.replace('%zero = s32[] constant(0)', f'%zero = s32[] constant({first})'))
     assert max(run.times for run in program.executed_instructions()) == turns

@@ -1,4 +1,4 @@
-"""The search for the largest batch compiles few sizes and never names one that was not compiled."""
+"""Tests that the search for the largest batch compiles few sizes and never returns one that it has not compiled."""
 
 import pytest
 

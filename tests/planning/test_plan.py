@@ -1,4 +1,4 @@
-"""A plan puts together what the compiled step says and what is published of the chip."""
+"""Tests that a plan combines the numbers of the compiled step with the published ones of the chip."""
 
 import dataclasses
 
@@ -16,12 +16,12 @@ from efficient_attention.planning.plan import (
 from efficient_attention.planning.topology import parse_topology
 from tests.planning.tiny_step import TOPOLOGY, config, tiny_step
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """The batches for which a step was asked for; its temporary memory is made to follow the rows."""
+    """Returns the list of batch sizes for which a step was compiled; temporary memory is faked as 1,000 bytes a row."""
     asked = []
 
     def compile_step(one, _):
@@ -65,4 +65,5 @@ def test_the_estimate_of_a_step_says_what_it_follows_from(monkeypatch):
     estimate = estimate_step_time(parse_topology('v5e:2x2'), tiny_step(), cost, sent)
     assert estimate == StepTimeEstimate(1.0, 0.5, 2.0, 0.25) and estimate.step_seconds == 2.25
     assert dataclasses.replace(estimate, compiler=None).step_seconds == 1.25
-    assert estimate_step_time(TOPOLOGY, tiny_step(), cost, sent).step_seconds is None  # nothing is published of a CPU
+    # no peak numbers are published for a CPU
+    assert estimate_step_time(TOPOLOGY, tiny_step(), cost, sent).step_seconds is None

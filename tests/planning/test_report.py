@@ -1,4 +1,4 @@
-"""The lines of a plan."""
+"""Tests the printed lines of a plan."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from efficient_attention.planning.plan import LargestBatch, StepTimeEstimate, pl
 from efficient_attention.planning.report import format_plan, missing_teacher_lines, row_length
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 
 def test_a_plan_in_lines():

@@ -1,4 +1,4 @@
-"""The step is compiled without data, and what it takes is what the run's arrays take."""
+"""Tests that a step is compiled without data, and that its planned memory equals the memory of the run's arrays."""
 
 import dataclasses
 import importlib.util
@@ -17,13 +17,14 @@ from tests.planning.tiny_step import config, tiny_step
 from tests.training.tiny_run import tiny_config
 
 STATE = ('params', 'opt_state')
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 
 def test_a_device_holds_its_part_of_the_state():
     run, memory = tiny_step().run, tiny_step().memory
     whole = {name: 4 * sum(leaf.size for leaf in jax.tree.leaves(getattr(run.abstract_state, name))) for name in STATE}
-    assert whole['params'] / 2 <= memory.parameters < 0.6 * whole['params']  # of fsdp 2; small arrays stay whole
+    # split over fsdp 2; small arrays stay whole
+    assert whole['params'] / 2 <= memory.parameters < 0.6 * whole['params']
     assert memory.parameters * 2 <= memory.optimizer < 0.6 * whole['opt_state']
     assert memory.batch == 4 * (4 * 4 * 32 + 3 * 4 * 5 + 2 * 4)  # of 4 rows
     assert 0 < memory.temporary and memory.total_bytes == sum(vars(memory).values())
@@ -31,7 +32,9 @@ def test_a_device_holds_its_part_of_the_state():
 
 
 def test_a_run_of_the_same_config_takes_what_was_planned(tmp_path):
-    """Its arrays on a device, and the program that is compiled for them, as XLA counts them."""
+    """Compares the bytes of the run's arrays on a device, and XLA's memory analysis of the program compiled for
+    them.
+    """
     run = build_run(tiny_config(tmp_path, **{'mesh.fsdp': 2}), jax.devices()[:2])
     state, batch = run.init_random_state(), run.put_batch_on_devices(next(run.task.training_batches(0, 1, 0, 1)))
     held = {'parameters': state.params, 'optimizer': state.opt_state, 'batch': batch}
@@ -51,7 +54,7 @@ def bytes_on_device(tree: Any) -> int:
 def test_the_program_has_the_products_that_the_model_needs():
     step = tiny_step()
     assert step.program is not None and not step.program.loops_of_unknown_length()
-    # No activation is computed twice; the heads' small products are left out of the model's count.
+    # No activation is computed twice. The model's own count leaves out the heads' small products.
     needed = step.run.task.training_flops() / 2
     assert needed <= cost_of(step.program).flops < 1.2 * needed
 

@@ -1,4 +1,4 @@
-"""A topology's text names devices, or is refused in one line."""
+"""Tests that the text of a topology names devices, or is refused in one line."""
 
 import importlib.util
 

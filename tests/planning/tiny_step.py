@@ -1,4 +1,4 @@
-"""The compiled step of a tiny run on two emulated devices, compiled once."""
+"""The step of a tiny run for two emulated devices, compiled once for all tests."""
 
 import functools
 
@@ -12,7 +12,7 @@ TOPOLOGY = parse_topology('cpu:2')
 
 
 def config() -> RunConfig:
-    """A tiny run on a source that does not exist."""
+    """Returns the config of a tiny run whose data source does not exist."""
     values = get_config()
     values.data.source = 'text:/nowhere/*.txt'
     values.mesh.fsdp = 2
@@ -21,5 +21,5 @@ def config() -> RunConfig:
 
 @functools.cache
 def tiny_step() -> PlannedStep:
-    """Its step."""
+    """Returns the compiled step of `config()`."""
     return compile_step(config(), make_topology_devices(TOPOLOGY))

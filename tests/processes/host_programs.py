@@ -1,8 +1,8 @@
-"""Programs that take the place of train.py in the processes of a run (test_hosts.py)."""
+"""Programs that replace train.py in the processes of a run; tests/processes/test_join_hosts.py starts them."""
 
-# train.py of two processes which fine-tune before that, and evaluate what they have tuned, as eval.py does. The second
-# is sent SIGTERM before its fifth step of pretraining. The way to JAX's service is slow: a main thread that waits for
-# it with the interpreter lock in hand would wait for ever. Each writes down the tokens of its rows, a line each step.
+# Two processes first fine-tune and evaluate their run as eval.py does; then they run train.py. The second process gets
+# SIGTERM before its fifth step of pretraining. A slow connection to JAX's service shows that no main thread holds
+# the interpreter lock while it waits. Each process writes the tokens of its rows to a file, one line for each step.
 STOPPED = """
     import json, os, signal, sys, time
     import jax
@@ -47,8 +47,8 @@ STOPPED = """
 """
 
 
-# train.py in which some processes send themselves a signal before a step of theirs, and those that live on take theirs
-# slowly then, so that one which is killed is missed before the last step.
+# Runs train.py, where some processes send themselves a signal before a given step. The surviving processes then take
+# their steps slowly, so that they notice a killed process before the last step.
 SIGNALLED = """
     import os, time
     import jax

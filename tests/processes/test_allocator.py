@@ -1,4 +1,6 @@
-"""Tuning of glibc's allocator: what it says, where it does nothing, and that memory is then indeed kept."""
+"""Tests the tuning of glibc's allocator: its messages, the cases in which it does nothing, and that freed memory is
+kept.
+"""
 
 import ctypes
 import os
@@ -17,10 +19,10 @@ NEEDS_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='need
 
 
 class Library:
-    """A C library whose mallopt refuses the given parameters."""
+    """Imitates a C library whose mallopt refuses the given parameters."""
 
     def __init__(self, *refused: int) -> None:
-        self.refused, self.calls = refused, []  # no mallinfo2, so no thread that looks at it
+        self.refused, self.calls = refused, []  # without mallinfo2 no thread that limits the freed memory is started
 
     def mallopt(self, parameter: int, value: int) -> int:
         self.calls.append((parameter, value))
@@ -70,7 +72,7 @@ def test_a_refused_setting_is_named(library):
     assert keep_freed_memory() == 'allocator: glibc refused M_TRIM_THRESHOLD, M_ARENA_MAX'
 
 
-# Takes 64 MiB, gives them back, and counts the pages that the kernel has to map for taking them once more.
+# Takes and frees 64 MiB, and counts the pages that the kernel has to map when they are taken again.
 FAULTS = """
     import ctypes, resource, sys
     if sys.argv[1] == 'tuned late':
@@ -84,7 +86,7 @@ FAULTS = """
     print(again - before)
 """
 
-# The same in threads, one after another, of a process that begins as an entry point does; the most of them.
+# The same in three threads, one after another, of a process that starts like an entry point. Prints the largest count.
 FAULTS_OF_THREADS = """
     import sys
     from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -115,7 +117,7 @@ def test_freed_memory_is_used_again_without_new_pages():
 
     pages = 2**26 // resource.getpagesize()
     assert faults('tuned') < 0.1 * pages < 0.9 * pages < faults('plain')
-    assert faults('tuned late') < 0.1 * pages  # imports before it change nothing
+    assert faults('tuned late') < 0.1 * pages  # imports before the tuning change nothing
 
 
 @NEEDS_GLIBC
@@ -128,7 +130,7 @@ def test_memory_that_threads_free_is_used_again_without_new_pages():
     assert faults('tuned') < 0.1 * pages < 0.9 * pages < faults('plain')
 
 
-# Reserves 3 GiB without touching them, gives them back, and prints by how many bytes the heap shrank.
+# Reserves 3 GiB without touching them, frees them, and prints by how many bytes the heap shrank.
 SHRINKING = """
     import ctypes
     from efficient_attention.processes.allocator import keep_freed_memory
@@ -151,16 +153,18 @@ def test_a_step_that_frees_more_than_two_gibibytes_keeps_them_too():
 
 
 class Heap:
-    """A C library whose heap has `arena` bytes, `used` of them in use; the others are resident until it is trimmed."""
+    """Imitates a C library whose heap has `arena` bytes. `used` of them are in use; `free` ones stay resident until a
+    trim.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.arena = self.used = self.free = self.outside = self.trims = 0
-        self.unused_share = 0.0  # of the host's memory
+        self.unused_share = 0.0  # share of the host's memory
         monkeypatch.setattr(allocator, 'resident_bytes', lambda: self.used + self.free + self.outside)
         monkeypatch.setattr(allocator, 'unused_memory_share', lambda: self.unused_share)
 
     def has(self, *, used: int) -> None:
-        """So many bytes are in use: of those that are free and resident, then of new ones."""
+        """Puts `used` bytes in use: first free ones that are resident, then new ones."""
         self.used, self.free = used, max(0, self.used + self.free - used)
         self.arena = max(self.arena, self.used + self.free)
 
@@ -177,9 +181,9 @@ def test_steps_that_need_the_same_keep_their_memory_and_the_rest_goes(monkeypatc
     heap = Heap(monkeypatch)
     kept = allocator.FreedMemoryLimiter(heap, slack=10)
     for second in range(200):
-        heap.has(used=100 if second % 2 else 20)  # 80 are free between two steps
+        heap.has(used=100 if second % 2 else 20)  # 80 bytes are free between two steps
         assert not kept.trim_excess_memory(second)
-    heap.free += 11 + 5  # fragments that no step finds again
+    heap.free += 11 + 5  # fragments that no later step uses
     heap.arena += 11 + 5
     assert kept.trim_excess_memory(200) and heap.free == 0
     assert [kept.trim_excess_memory(201 + second) for second in range(50)] == [False] * 50
@@ -200,7 +204,7 @@ def test_what_grows_back_in_each_step_is_given_back_once_a_minute(monkeypatch):
     kept = allocator.FreedMemoryLimiter(heap, slack=10)
     for second in range(180):
         heap.has(used=20)
-        heap.free = 30  # scattered, so that the next step takes other pages
+        heap.free = 30  # scattered bytes, so that the next step takes other pages
         heap.arena = 50
         kept.trim_excess_memory(second)
     assert heap.trims == 180 // allocator.MEMORY
@@ -234,8 +238,8 @@ def test_memory_outside_of_the_allocator_has_free_memory_given_back_once(monkeyp
         assert not kept.trim_excess_memory(second)
 
 
-# Takes 256 MiB in pieces and gives back every other one, so that none of the free ones lies at the end of the heap.
-# Prints the MiB that are resident before and after a look, and after another that follows taking them again.
+# Takes 256 MiB in pieces and frees every other one, so that no free piece is at the end of the heap.
+# Prints whether two checks trim the heap, and the change of resident bytes after each of them.
 FRAGMENTS = """
     import ctypes
     from efficient_attention.processes import allocator
@@ -271,5 +275,5 @@ def test_free_memory_amid_what_is_in_use_is_given_back_beyond_the_limit():
     environment = os.environ | {SWITCH: 'unlimited'}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     was_trimmed, change, is_trimmed, given = done.stdout.split()
-    assert (was_trimmed, is_trimmed) == ('False', 'True')  # a minute later there is no such use any more
+    assert (was_trimmed, is_trimmed) == ('False', 'True')  # a minute later the former use no longer counts
     assert abs(int(change)) < 2**24 and -130 * 2**20 < int(given) < -120 * 2**20

@@ -1,4 +1,4 @@
-"""A program that a command starts is that program, and ends with a command that was killed."""
+"""Tests that a command's child process ends together with a command that was killed."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from efficient_attention.processes import child_process
 from efficient_attention.processes.child_process import command_tied_to_parent
 
-# Starts a child as `child_process` or, as on other systems, with `follow` in between; prints its number.
+# Starts a child, directly or as on other systems with the process `follow` in between. The child prints its process id.
 PARENT = """
 import subprocess, sys
 from efficient_attention.processes.child_process import command_tied_to_parent

@@ -1,4 +1,4 @@
-"""A relay hands on what either side says, and keeps the near side open when the far one is gone."""
+"""Tests that a relay passes on the bytes of both sides, and keeps the near side open when the far side has closed."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def server() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def sides(server: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a relayed connection."""
+    """Returns both ends of a relayed connection."""
     relay = open_relay(lambda: socket.create_connection(server.getsockname()))
     with socket.create_connection(relay.getsockname()) as near, server.accept()[0] as far:
         near.settimeout(5), far.settimeout(5)

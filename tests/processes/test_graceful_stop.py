@@ -1,4 +1,4 @@
-"""The first signal asks for a stop, the second one ends the process, and afterwards all is as before."""
+"""Tests that the first signal requests a stop and a second one ends the process, and that the handlers are restored."""
 
 import contextlib
 import signal
@@ -16,7 +16,9 @@ from efficient_attention.processes.signal_thread import ECHO, SIGNALS, StoppedBy
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, as in a terminal; a shell's job in the background begins with it ignored."""
+    """Makes SIGINT raise KeyboardInterrupt, as in a terminal; a background job of a shell starts with SIGINT
+    ignored.
+    """
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -26,14 +28,16 @@ def _interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> StopSignalThread:
-    """The watch of this process as a run sees it; it catches nothing."""
+    """Returns the signal thread's object that a run sees in this process; it catches no signals."""
     watch = StopSignalThread()
     monkeypatch.setattr(module, 'current_signal_thread', lambda: watch)
     return watch
 
 
 def several(monkeypatch: pytest.MonkeyPatch, agree: Callable[[], bool]) -> list[bool]:
-    """This process is one of two that stop where `agree` says so; whether it asked for a stop, at each point."""
+    """Makes this process one of two, which stop when `agree` says so. Returns a list of whether it asked for a stop at
+    each step.
+    """
     asked: list[bool] = []
 
     def all_stop_here(*, is_wanted: bool) -> bool:
@@ -62,7 +66,7 @@ def test_a_second_one_acts_as_it_did_before():
     with GracefulStop() as stop:
         stop.enable_graceful_stop()
         signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)  # at once: the same
+        signal.raise_signal(signal.SIGINT)  # a signal that follows at once counts as the same one
         time.sleep(1.5 * ECHO)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -92,7 +96,7 @@ def test_the_handlers_from_before_come_back_even_after_an_error():
         (False, None, StopStage.NOTHING_TO_SAVE),
         (False, ZeroDivisionError, StopStage.NOTHING_TO_SAVE),
         (True, RunStopped, StopStage.SAVED),
-        (True, None, StopStage.SAVING),  # it came after the last step: the run ends as it would have
+        (True, None, StopStage.SAVING),  # the signal came after the last step: the run ends as usual
         (True, ZeroDivisionError, StopStage.SAVING),  # the error has its own line
     ],
 )
@@ -119,7 +123,7 @@ def test_of_several_processes_each_has_yet_to_leave_the_others(
         assert stop.is_stop_due()
         raise RunStopped
     assert watch.stage is StopStage.SAVING
-    signal.raise_signal(signal.SIGTERM)  # the same stop, which reaches this one later than the others
+    signal.raise_signal(signal.SIGTERM)  # the signal for the same stop reaches this process later than the others
 
 
 def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: StopSignalThread):
@@ -131,7 +135,7 @@ def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: St
 
 def test_a_run_does_not_begin_after_a_stop(watch: StopSignalThread):
     watch.number = signal.SIGTERM
-    watch.enter_stage(StopStage.SAVING)  # in which a run leaves it that had taken its last step
+    watch.enter_stage(StopStage.SAVING)  # the stage after a run that had taken its last step
     with pytest.raises(StoppedBySignal):
         GracefulStop()
     assert watch.is_ending and watch.stop_exit_code == ExitCode.TERMINATED
@@ -150,7 +154,7 @@ def test_one_process_may_be_rescued_several_may_not(watch: StopSignalThread, mon
         monkeypatch.setattr(jax, 'process_count', lambda count=count: count)
         with GracefulStop() as stop:
             with stop.save_if_unresponsive(lambda: 7):
-                assert not rescued[count - 1 :]  # nothing is to be saved yet
+                assert not rescued[count - 1 :]  # there is nothing to save yet
             stop.enable_graceful_stop()
             with stop.save_if_unresponsive(lambda: 7):
                 pass

@@ -1,4 +1,4 @@
-"""Two processes of which one has a full disk: it says so, the other repeats it, and nothing that was saved is lost."""
+"""Tests two processes of which one has a full disk: both report it, and every saved checkpoint stays."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.topologies import Ended, Topology, finish, losses, start
 from tests.training.tiny_run import write_corpus
 
 FAILURE = r'checkpoint step 4 not saved in .*: File too large \(.*the last good one is step 2'
-# From its fourth step on the second process may write 100 bytes into a file, which stands for a full disk.
+# From its fourth step on, the second process can write only 100 bytes into a file, which imitates a full disk.
 FULL = """
 import resource
 import jax
@@ -35,7 +35,7 @@ run_command(entry.main)
 
 
 def run_two(workdir: Path, *words: str) -> list[Ended]:
-    """Two processes of a run of six steps that is saved at every second one."""
+    """Runs six steps in two processes, saves every second step, and returns how both processes ended."""
     fields = {'data.source': write_corpus(workdir.parent), 'data.cache': workdir.parent / 'cache'}
     fields |= {'train.steps': 6, 'train.log_every_steps': 1, 'checkpoint.every_steps': 2}
     arguments = ['--config=tests/training/tiny_run.py', *(f'--config.{name}={value}' for name, value in fields.items())]

@@ -1,4 +1,4 @@
-"""Runs of several processes: the numbers of one process, a stop that all agree on, and going on with more of them."""
+"""Tests runs of several processes: results equal to one process, an agreed stop, and resuming with more processes."""
 
 import json
 import re
@@ -29,15 +29,16 @@ from tests.topologies import Ended, Topology, finish, start
 from tests.training import tiny_fine_tuning
 from tests.training.tiny_run import tiny_config, write_corpus
 
-# Optax multiplies Python floats with int32 counts.
+# Optax mixes Python floats with int32 counts, which strict promotion refuses
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices(1)]
 
 STEPS = 16
-# A line of metrics for each step, so that none is a mean over the steps before and after a stop.
+# Each step has a line of metrics, because a mean over several steps would differ when a stop comes between them.
 FIELDS = {'train.steps': STEPS, 'train.log_every_steps': 1}
-TUNING = {'train.steps': 6, 'train.log_every_steps': 1, 'examples.buckets': (16,)}  # one shape, so one program
-TUNING |= {'train.batch_size': 40}  # an epoch is 4 steps
-# It ends at the first evaluation that has no smaller loss than the one before: the second one.
+# rows of one length need only one program
+TUNING = {'train.steps': 6, 'train.log_every_steps': 1, 'examples.buckets': (16,)}
+TUNING |= {'train.batch_size': 40}  # an epoch has 4 steps
+# The run ends at the first evaluation whose loss is not smaller than the previous one: at the second evaluation.
 TUNING |= {'eval.every_steps': 2, 'train.early_stop': 1}
 TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'min'}
 
@@ -50,7 +51,7 @@ def launch(
     changed: dict[str, Any] | None = None,
     **environment: str,
 ) -> list[subprocess.Popen]:
-    """Processes of one pretraining run on the files in `folder`; some fields may be `changed`."""
+    """Starts the processes of one pretraining run on the files in `folder`, with the fields in `changed`."""
     data = {'data.source': write_corpus(folder), 'data.cache': str(folder / 'cache')}
     fields = [f'--config.{name}={value}' for name, value in (data | FIELDS | (changed or {})).items()]
     arguments = ['--config=tests/training/tiny_run.py', *fields, f'--workdir={workdir}']
@@ -60,13 +61,13 @@ def launch(
 
 
 def signalled(folder: Path, workdir: Path, topology: Topology, number: int, *victims: int) -> list[subprocess.Popen]:
-    """Processes of which the victims get a signal after six steps."""
+    """Starts the processes of a run in which the victims get a signal after six steps."""
     who = ','.join(map(str, victims))
     return launch(folder, workdir, topology, SIGNALLED, TURN='7', VICTIMS=who, SIGNAL=str(int(number)))
 
 
 def finish_well(processes: list[subprocess.Popen], code: int = ExitCode.DONE) -> list[Ended]:
-    """How each has ended, with this exit code."""
+    """Waits for the processes, checks that all end with this exit code, and returns their output."""
     ended = finish(processes, seconds=300)
     assert [one.code for one in ended] == [code] * len(ended), '\n'.join(one.errors for one in ended)
     return ended
@@ -79,26 +80,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def unbroken(folder: Path) -> Path:
-    """The workdir of a run of this process alone."""
+    """Returns the workdir of an uninterrupted run of this single process."""
     train(tiny_config(folder, **FIELDS), folder / 'unbroken')
     return folder / 'unbroken'
 
 
 @pytest.fixture(scope='module')
 def stopped(folder: Path, unbroken: Path) -> tuple[Path, list[Ended]]:  # noqa: ARG001  whose corpus it reads
-    """The workdir of two processes that were stopped, and how they ended."""
+    """Returns the workdir of a run whose two processes were stopped, and their exit codes and output."""
     processes = launch(folder, folder / 'two', Topology(2, 2), STOPPED)
     return folder / 'two', finish_well(processes, ExitCode.STOPPED)
 
 
 def measured(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
-    """The lines of metrics without what a clock says."""
+    """Returns the lines of metrics by step and split, without speeds, which depend on a clock."""
     lines = read_metrics(workdir)
     return {(line['step'], line['split']): {k: v for k, v in line.items() if k not in SPEEDS} for line in lines}
 
 
 def assert_same_numbers(workdir: Path, expected: Path, *, last: int = STEPS) -> None:
-    """The same lines up to step `last`, and no others."""
+    """Checks that two runs have the same metrics up to step `last`."""
     lines, others = measured(workdir), {at: line for at, line in measured(expected).items() if at[0] <= last}
     assert list(lines) == list(others)
     for at, line in lines.items():
@@ -107,7 +108,7 @@ def assert_same_numbers(workdir: Path, expected: Path, *, last: int = STEPS) -> 
 
 
 def assert_same_end(folder: Path, workdir: Path, expected: Path) -> None:
-    """The same numbers all along, and the same state after the last step."""
+    """Checks that two runs have the same metrics and the same state after the last step."""
     assert_same_numbers(workdir, expected)
     shapes = build_run(tiny_config(folder, **FIELDS)).abstract_state
     states = [CheckpointReader(place).restore(shapes, STEPS).state for place in (workdir, expected)]
@@ -127,7 +128,7 @@ def test_two_processes_train_like_one(stopped: tuple[Path, list[Ended]], unbroke
 
 
 def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, list[Ended]]):
-    """Held-out numbers come from the outputs of all rows, whichever process has them."""
+    """Metrics of the dev split use the outputs of all examples, whichever process computed them."""
     train(fill_config(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)).config, folder / 'tuned')
     assert max(measured(folder / 'tuned')) == (4, 'train')  # stopped early
     assert_same_numbers(stopped[0].with_name('two_tuned'), folder / 'tuned', last=4)
@@ -147,7 +148,7 @@ def test_an_evaluation_gives_each_process_the_numbers_of_the_run(stopped: tuple[
 
 
 def rows_of_two(workdir: Path) -> list[list[list[list[int]]]]:
-    """The tokens of the rows that each of two processes has read, by step."""
+    """Returns the tokens of the rows that each of two processes has read, by step."""
     paths = [Path(f'{workdir}-rows-{number}') for number in range(2)]
     return [[json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] for path in paths]
 
@@ -168,13 +169,15 @@ def test_two_processes_read_the_rows_of_one_in_its_order(folder: Path, stopped: 
 
 
 def predict(workdir: Path, folder: Path) -> list[dict[str, Any]]:
-    """The lines of the prediction file that a run's checkpoint gives for its dev split."""
+    """Returns the lines of the prediction file that a run's checkpoint gives for its dev split."""
     (path,) = predict_files(workdir, folder / 'predictions', split='dev')['files']
     return [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()]
 
 
 def assert_names_the_dead(ended: Ended, victim: int) -> None:
-    """One line that says who has died, exit code 4, and nothing of a collective that broke."""
+    """Checks for exit code 4 and one error line that names the dead process, without messages of a broken
+    collective.
+    """
     assert ended.code == 4, ended.errors
     (line,) = re.findall(r'^error: (.*)$', ended.errors, re.MULTILINE)
     assert line.startswith(f'process {victim} (host ') and 'all go on from the newest checkpoint' in line
@@ -184,7 +187,7 @@ def assert_names_the_dead(ended: Ended, victim: int) -> None:
 def test_four_go_on_a_killed_one_is_named_and_one_goes_on_to_the_unbroken_end(
     folder: Path, stopped: tuple[Path, list[Ended]], unbroken: Path
 ):
-    """The first of the four is killed, in which JAX's coordination service is, soon after they have saved a step."""
+    """Kills the first of four processes, which runs JAX's coordination service, soon after they have saved a step."""
     workdir = folder / 'killed'
     shutil.copytree(stopped[0], workdir)
     (step,) = CheckpointReader(workdir).complete_steps()
@@ -205,7 +208,9 @@ def test_four_go_on_a_killed_one_is_named_and_one_goes_on_to_the_unbroken_end(
 
 
 def assert_each_process_has_sealed(workdir: Path, processes: int) -> None:
-    """The last checkpoint has checksums of each process, is whole, and a change in any listed file is found."""
+    """Checks that the last checkpoint has undamaged checksums of each process, and that a change in any listed file is
+    found.
+    """
     reader = CheckpointReader(workdir)
     step = reader.latest_step()
     folder = reader.folder / str(step)
@@ -238,7 +243,7 @@ def test_whoever_dies_or_hangs_is_named_within_half_a_minute(
         print(f'{number.name} to {victim} of {processes}: the others ended within {time.monotonic() - begun:.1f} s')
         assert time.monotonic() - begun < 30
     finally:
-        started[victim].kill()  # a stopped one too
+        started[victim].kill()  # SIGKILL also ends a process that SIGSTOP has stopped
         finish(started)
     for ended in others:
         assert_names_the_dead(ended, victim)
@@ -247,7 +252,7 @@ def test_whoever_dies_or_hangs_is_named_within_half_a_minute(
 
 
 def has_fallen(process: subprocess.Popen) -> bool:
-    """Whether a process is dead or stopped."""
+    """Returns whether a process is dead, or stopped by SIGSTOP."""
     stat = Path(f'/proc/{process.pid}/stat').read_text().rpartition(')')[2].split()
     return stat[0] in 'TZX'
 
@@ -275,7 +280,7 @@ def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
     watch, stages = StopSignalThread(), []
-    watch.enter_stage(StopStage.SAVING)  # in which a stopped run leaves it
+    watch.enter_stage(StopStage.SAVING)  # the stage after a stopped run
     peers = SimpleNamespace(disconnect=lambda: stages.append(watch.stage))
     monkeypatch.setattr(join_hosts, 'current_signal_thread', lambda: watch)
     monkeypatch.setattr(jax.distributed, 'shutdown', lambda: stages.append(watch.stage))
@@ -292,7 +297,7 @@ def test_a_stop_that_comes_when_all_is_done_does_nothing(monkeypatch: pytest.Mon
         signal.raise_signal(signal.SIGTERM)
     assert watch.stage is StopStage.NOTHING_TO_SAVE and [signal.getsignal(number) for number in SIGNALS] == before
     with join_hosts.ignoring_stop_signals():
-        watch.number = signal.SIGTERM  # its thread has seen it
+        watch.number = signal.SIGTERM  # the signal thread has seen the signal
     assert watch.stage is StopStage.SAVING and not watch.is_ending
 
 

@@ -1,4 +1,4 @@
-"""Messages arrive whole and in order, and what is no message is an end of the connection."""
+"""Tests that messages arrive complete and in order, and that anything else closes the connection."""
 
 import signal
 import socket
@@ -69,7 +69,7 @@ def test_an_end_that_is_closed_by_another_thread_wakes_who_waits(ends):
     closing.join()
 
 
-# Waits two seconds for a message that is sent after 0.6 seconds in which this process has run.
+# Waits two seconds for a message that is sent after 0.6 seconds, during which this process is running.
 PAUSED = """
 import socket, threading, time
 from efficient_attention.processes.message_channel import Channel

@@ -1,4 +1,4 @@
-"""What Python prints comes through, what is written past it does not, and afterwards all is as before."""
+"""Tests that output of Python passes, output of native libraries is dropped, and the stream is restored afterwards."""
 
 import subprocess
 import sys

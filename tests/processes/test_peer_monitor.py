@@ -1,6 +1,7 @@
-"""Whoever dies, hangs or fails is named by all others; processes of threads stand in for real ones, whose end is noted.
+"""Tests that a process that dies, hangs or fails is named by all others. Threads imitate the processes here; their ends
+are recorded.
 
-Real ones are in test_hosts.py.
+tests/processes/test_join_hosts.py runs real processes.
 """
 
 import os
@@ -28,12 +29,12 @@ from efficient_attention.processes.rendezvous import RendezvousAddress, Rendezvo
 
 
 class Ended(BaseException):
-    """What `os._exit` raises in the thread that calls it."""
+    """Raised in place of `os._exit` in the thread that calls it."""
 
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue]:
-    """The exit codes and last lines of the processes that end."""
+    """Returns a queue of exit codes and last lines of the processes that have ended."""
     found: queue.Queue = queue.Queue()
     lines = threading.local()
 
@@ -55,14 +56,14 @@ made: list[PeerMonitor] = []
 
 
 def take_part(number: int, one: RendezvousResult) -> PeerMonitor:
-    """One of the processes that know of the others; they end with the test."""
+    """Returns the monitor of one of several imitated processes, which ends with the test."""
     made.append(PeerMonitor(number, one))
     return made[-1]
 
 
 @pytest.fixture
 def met(ends: queue.Queue) -> Iterator[list[RendezvousResult]]:  # noqa: ARG001  whose ends last as long as the threads
-    """Three processes that have met."""
+    """Returns the connections of three imitated processes that have found one another."""
     address = f'{LOOPBACK}:{find_free_port(LOOPBACK)}'
     found: list[RendezvousResult] = []
 
@@ -95,7 +96,7 @@ def met(ends: queue.Queue) -> Iterator[list[RendezvousResult]]:  # noqa: ARG001 
 
 
 def last_words(ends: queue.Queue, count: int) -> set[tuple[int, str]]:
-    """How so many processes ended."""
+    """Returns the exit codes and last lines of the next `count` processes that end."""
     return {ends.get(timeout=5) for _ in range(count)}
 
 
@@ -131,7 +132,7 @@ def test_all_have_the_same_facts_or_end(met: list[RendezvousResult], ends: queue
         for channel in one.channels.values():
             channel.close()
     time.sleep(0.3)
-    assert ends.empty()  # an end after a goodbye is none that would be told
+    assert ends.empty()  # a process that has said goodbye may end without a report
 
 
 @pytest.mark.parametrize('victim', [0, 2])
@@ -177,7 +178,7 @@ def test_all_stop_at_the_point_after_the_farthest(met: list[RendezvousResult]):
 def test_what_ends_one_is_told_by_the_others(victim: int, met: list[RendezvousResult], ends: queue.Queue):
     joined = [take_part(number, one) for number, one in enumerate(met)]
     joined[victim].broadcast_failure(InputError('corpus.txt is gone'))
-    told = last_words(ends, 3)  # the failed one does not end by itself here, so it is ended as well
+    told = last_words(ends, 3)  # the failed process does not end by itself in this test, so the others end it, too
     assert {code for code, _ in told} == {2, 4} and (2, 'error: corpus.txt is gone') in told
     told.discard((2, 'error: corpus.txt is gone'))
     ((_, line),) = told

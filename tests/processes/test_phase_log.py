@@ -1,4 +1,4 @@
-"""Phases are noted where a file is asked for, and nowhere else; a small run notes all of them in their order."""
+"""Tests that phases are recorded only if a file for them is named, and that a small run records them in their order."""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""All that come in time and are about to run the same begin; else all end with the same line."""
+"""Tests that processes start together if all arrive in time with equal facts about the run, and else end with the same
+line.
+"""
 
 import contextlib
 import re
@@ -29,7 +31,7 @@ FACTS = {'config.train.seed': 1, 'code': 'aa'}
 
 
 def gather(numbers: Sequence[int], *, count: int = 0, seconds: float = 5.0, **other: Any) -> list[Any]:
-    """What becomes of each process; `other`: facts of the last one, in the place of FACTS."""
+    """Returns the result or the error of each process; `other` replaces the facts FACTS of the last process."""
     address = f'{LOOPBACK}:{find_free_port(LOOPBACK)}'
 
     def come(place: int, number: int) -> Any:
@@ -46,7 +48,7 @@ def gather(numbers: Sequence[int], *, count: int = 0, seconds: float = 5.0, **ot
 
 
 def only_line(errors: list[Any], kind: type[Exception]) -> str:
-    """What all of them say."""
+    """Returns the only message of all errors, which must have the same type."""
     assert {type(error) for error in errors} == {kind}, errors
     (line,) = {str(error) for error in errors}
     return re.sub(r'host \S+, pid \d+', 'host h, pid 1', line)

@@ -1,4 +1,6 @@
-"""A stop signal ends a process wherever its main thread is: once, in one line, with the code of the signal."""
+"""Tests that a stop signal ends a process wherever its main thread is, with one line and the exit code of the
+signal.
+"""
 
 import contextlib
 import gc
@@ -21,7 +23,7 @@ LINE = 'stopped by SIGTERM; there was nothing to save\n'
 
 
 class Left:
-    """Stands in for the end of the process: notes the code and ends the thread that leaves."""
+    """Replaces the exit of the process: records the exit code and ends the calling thread."""
 
     def __init__(self) -> None:
         self.code, self.is_left = None, threading.Event()
@@ -37,7 +39,7 @@ class Left:
 
 
 class EndingWatch(StopSignalThread):
-    """One whose thread ends without a word when it leaves."""
+    """A signal thread that ends without a message when it would end the process."""
 
     def _run(self) -> None:
         with contextlib.suppress(SystemExit):
@@ -51,7 +53,7 @@ def left() -> Left:
 
 @pytest.fixture
 def watch(left: Left, monkeypatch: pytest.MonkeyPatch) -> Iterator[StopSignalThread]:
-    """One that has taken over this process, in a hurry; afterwards all is as before."""
+    """Returns a signal thread of this process with short waiting times; restores the handlers afterwards."""
     monkeypatch.setattr(signal_thread, 'GRACE', 0.2)
     monkeypatch.setattr(signal_thread, 'UNANSWERED', 0.2)
     monkeypatch.setattr(signal_thread, 'TICK', 0.01)
@@ -84,14 +86,14 @@ def test_a_stop_unwinds_the_main_thread_and_ends_in_one_line(
         watch.end_process()
     assert left.code == code
     left.is_left.clear()
-    left.wait()  # the thread leaves, too, had the main thread not
+    left.wait()  # the signal thread would end the process, too, if the main thread had not
     assert capfd.readouterr().err == f'stopped by {name}; there was nothing to save\n'
 
 
 def test_a_stop_that_a_garbage_collectors_callback_loses_is_raised_again(
     watch: StopSignalThread, left: Left, monkeypatch: pytest.MonkeyPatch, capfd
 ):
-    monkeypatch.setattr(signal_thread, 'GRACE', 2.0)  # to go through the callbacks, on a busy machine, too
+    monkeypatch.setattr(signal_thread, 'GRACE', 2.0)  # long enough for the callbacks, also on a busy machine
 
     def callback(phase: str, info: dict) -> None:
         del info
@@ -101,13 +103,14 @@ def test_a_stop_that_a_garbage_collectors_callback_loses_is_raised_again(
     gc.callbacks.append(callback)
     try:
         with pytest.raises(StoppedBySignal):
-            gc.collect(0)  # the youngest objects alone: a long suite leaves millions
-            assert watch.number  # it came and was lost
+            gc.collect(0)  # only the youngest objects, because a long suite leaves millions of objects
+            assert watch.number  # the signal came, and its exception was lost
             time.sleep(30)
     finally:
         gc.callbacks.remove(callback)
     left.wait()
-    assert left.code == ExitCode.TERMINATED and capfd.readouterr().err == LINE  # nothing of an ignored exception
+    # this is the only line: there is no message about an ignored exception
+    assert left.code == ExitCode.TERMINATED and capfd.readouterr().err == LINE
 
 
 def test_a_main_thread_that_goes_on_is_ended(watch: StopSignalThread, left: Left, capfd):
@@ -120,13 +123,13 @@ def test_a_main_thread_that_goes_on_is_ended(watch: StopSignalThread, left: Left
 
 @pytest.mark.parametrize('second, code', [(signal.SIGINT, 143), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_a_run_that_saves(watch: StopSignalThread, left: Left, capfd, second: int, code: int):
-    signal.signal(signal.SIGTERM, lambda *_: None)  # as `GracefulStop` does it
+    signal.signal(signal.SIGTERM, lambda *_: None)  # `GracefulStop` installs such a handler
     signal.signal(signal.SIGINT, lambda *_: None)
     watch.enter_stage(StopStage.SAVING)
     stopped()
-    stopped()  # at once: the same
+    stopped()  # a signal that follows at once counts as the same one
     time.sleep(2 * signal_thread.GRACE)
-    assert not left.is_left.is_set()  # saving takes its time
+    assert not left.is_left.is_set()  # saving may take longer than the grace period
     signal.raise_signal(second)
     assert left.wait() == code
     assert capfd.readouterr().err.startswith('ended by a second ')
@@ -139,7 +142,7 @@ def test_after_saving_the_process_has_a_moment_to_end(watch: StopSignalThread, l
     watch.enter_stage(StopStage.SAVED)
     assert not watch.is_ending
     assert left.wait() == ExitCode.STOPPED
-    assert capfd.readouterr().err == ''  # the run has said so
+    assert capfd.readouterr().err == ''  # the run itself has reported the stop
 
 
 def test_what_a_busy_main_thread_cannot_save_the_thread_saves(watch: StopSignalThread, left: Left):
@@ -153,7 +156,7 @@ def test_what_a_busy_main_thread_cannot_save_the_thread_saves(watch: StopSignalT
 
     with watch.save_if_unresponsive(save):
         time.sleep(2 * signal_thread.UNANSWERED)
-    assert not saved  # without a stop nothing is saved
+    assert not saved  # without a stop the thread saves nothing
     with watch.save_if_unresponsive(save):
         stopped()
         assert left.wait() == ExitCode.STOPPED
@@ -179,7 +182,7 @@ def test_a_rescue_that_fails_is_one_line_and_the_code_of_a_failure(watch: StopSi
 
 
 def test_an_error_that_a_stop_caused_in_the_imports_is_its_one_line(watch: StopSignalThread, left: Left, capfd):
-    """Those of an entry point lie outside `run_command`."""
+    """The imports of an entry point are outside `run_command`, so `sys.excepthook` gets the error."""
     with pytest.raises(StoppedBySignal):
         stopped()
     assert watch.is_ending

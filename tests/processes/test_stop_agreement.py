@@ -1,4 +1,4 @@
-"""Processes that come to their points at different times stop at the same one, in whatever order things happen."""
+"""Tests that processes at different steps agree on one step to stop after, in whatever order their messages arrive."""
 
 import functools
 import random
@@ -14,24 +14,24 @@ from efficient_attention.processes import stop_agreement as module
 from efficient_attention.processes.message_channel import Message
 from efficient_attention.processes.stop_agreement import StopAgreement
 
-LAST = 12  # points of a run
+LAST = 12  # stop points of a run, at each of which a process may stop
 
 
 class Network:
-    """Processes without threads: a message lies in its channel, in order, until it is handed over.
+    """Imitates processes without threads: messages wait in their channel, in order, until they are delivered.
 
     Args:
-        count: of processes.
-        rng: chooses what happens next.
-        wanted: process -> the point from which on it is to stop.
+        count: the number of processes.
+        rng: chooses the next move.
+        wanted: process -> the first stop point at which it asks for a stop.
     """
 
     def __init__(self, count: int, rng: random.Random, wanted: Mapping[int, int]) -> None:
         self.rng, self.wanted = rng, wanted
         self.channels: dict[tuple[int, int], deque[Message]] = {}
         self.passed = [0] * count
-        self.stopped: dict[int, int] = {}  # process -> the point at which it stopped
-        self.waiting: set[int] = set()  # processes within a call that waits
+        self.stopped: dict[int, int] = {}  # process -> the stop point at which it stopped
+        self.waiting: set[int] = set()  # processes inside a call that waits
         self.all = [self.process(one, [*range(1, count)] if one == 0 else [0]) for one in range(count)]
 
     def process(self, number: int, others: list[int]) -> StopAgreement:
@@ -43,7 +43,7 @@ class Network:
         return point
 
     def wait(self, number: int, point: StopAgreement) -> None:
-        """Whatever else can happen does, until the process is free; fails where nothing is left that frees it."""
+        """Makes other moves until the process may continue; fails if no move is left."""
         self.waiting.add(number)
         while point._is_held:
             self.move()
@@ -57,7 +57,7 @@ class Network:
             self.stopped[one] = self.passed[one]
 
     def arrive(self) -> bool:
-        """Hands one message over; False where there is none."""
+        """Delivers one message; returns False where there is none."""
         pairs = [pair for pair, messages in self.channels.items() if messages]
         if pairs:
             source, target = self.rng.choice(pairs)
@@ -65,12 +65,12 @@ class Network:
         return bool(pairs)
 
     def runnable(self) -> list[int]:
-        """Processes that may come to another point; more than two in a call each would only nest deeper."""
+        """Returns the processes that may come to their next stop point."""
         free = [one for one in range(len(self.all)) if one not in self.waiting and one not in self.stopped]
         return [one for one in free if self.passed[one] < LAST and not self.all[one]._is_held]
 
     def move(self) -> None:
-        """A message arrives, or a process comes to its next point."""
+        """Delivers a message, or brings a process to its next stop point."""
         free = self.runnable()
         if free and self.rng.random() < 0.5:
             self.pass_point(self.rng.choice(free))
@@ -79,7 +79,7 @@ class Network:
             self.pass_point(self.rng.choice(free))
 
     def run(self) -> None:
-        """To the end of all processes and messages."""
+        """Makes moves until all processes have ended and all messages have arrived."""
         while self.runnable() or any(self.channels.values()):
             self.move()
 
@@ -96,14 +96,14 @@ def test_all_stop_at_the_same_point_in_whatever_order_things_happen(count: int):
         if network.stopped:
             (point,) = set(network.stopped.values())
             assert len(network.stopped) == count and point >= min(wanted.values())
-        else:  # the wish came too late: all have gone to their end
+        else:  # the request came too late: all processes have reached their end
             assert network.passed == [LAST] * count
         outcomes.add(bool(network.stopped))
     assert outcomes == {True, False}
 
 
 def test_it_needs_no_main_thread_but_that_of_the_process_that_asks():
-    """As where the others, at their seventh point and before their first one, wait for it in a collective."""
+    """The others wait for the asking process in a collective, one after seven stop points and one before its first."""
     network = Network(3, random.Random(0), {1: 3})
     for one, points in enumerate((7, 3, 0)):
         for _ in range(points):

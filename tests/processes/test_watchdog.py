@@ -1,4 +1,4 @@
-"""What counts as progress, how long each thing may take, and how a process that hangs ends."""
+"""Tests what counts as progress, how long each kind of work may take, and how a process that hangs ends."""
 
 import os
 import subprocess
@@ -28,14 +28,14 @@ TICK = SECONDS / TICKS
 
 
 class Clock:
-    """A watchdog over a clock that is put forward by hand, and what it found."""
+    """A watchdog whose clock is moved by hand, with the list of its findings."""
 
     def __init__(self, folder: Path) -> None:
         self.now, self.found = 0.0, []
         self.watchdog = Watchdog(SECONDS, folder, end=self.found.append, clock=lambda: self.now)
 
     def passes(self, seconds: float) -> bool:
-        """Lets time pass, tick by tick as the thread would; whether the watchdog found that to be too much."""
+        """Moves the clock tick by tick and checks for progress; returns whether the watchdog found too little."""
         for _ in range(round(seconds / TICK)):
             self.now += TICK
             self.watchdog.check_progress()
@@ -72,7 +72,7 @@ def test_every_note_is_progress(clock: Clock):
             assert not clock.passes(0.9 * SECONDS)
     clock.watchdog.note_progress(
         4, DEVICE
-    )  # the same again is progress as well, as between the batches of an evaluation
+    )  # the same note again is progress as well, as between the batches of an evaluation
     assert not clock.passes(0.9 * SECONDS)
     assert clock.passes(SECONDS)
 
@@ -129,7 +129,7 @@ def test_a_process_that_hangs_ends_with_one_line_its_stacks_and_a_code_of_its_ow
     assert done.stdout == 'not flushed\n'
     stacks = (tmp_path / 'stalled-0.txt').read_text(encoding='utf-8')
     assert 'in wait_for_ever' in stacks and stacks.count('hread 0x') >= 2
-    WorkdirLock(tmp_path).close()  # raises where it is not free
+    WorkdirLock(tmp_path).close()  # raises an error if the lock is not free
 
 
 def test_stacks_that_cannot_be_written_go_to_the_standard_error_stream(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Scripts that run in the process of the tests: to start another takes a second or more."""
+"""Runs scripts inside the process of the tests, because a new process takes a second or more to start."""
 
 import runpy
 import sys
@@ -10,7 +10,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / 'scripts'
 
 
 def refusal_of(script: str, *arguments: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> str:
-    """What a script of this name says of arguments that it refuses, on standard error; its exit code is 2."""
+    """Runs a script with arguments that it refuses with exit code 2; returns its standard error."""
     monkeypatch.setattr(sys, 'argv', [script, *arguments])
     with pytest.raises(SystemExit) as exited:
         runpy.run_path(str(SCRIPTS / script), run_name='__main__')

@@ -1,4 +1,4 @@
-"""scripts/augment.py from the command line."""
+"""Tests scripts/augment.py from the command line."""
 
 import json
 import runpy

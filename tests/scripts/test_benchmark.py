@@ -1,4 +1,4 @@
-"""The command line of the benchmarks, and the processes that they start."""
+"""Tests the command line of the benchmarks, and the processes that they start."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
 
 
 def test_the_process_that_starts_the_others_loads_no_models():
-    # Its memory would stand in the peaks of its children. The names of arena's cells come from a config, which has JAX.
+    # Loaded models would count in the peak memory of child processes. Only arena loads JAX, for the names of its cells.
     files = [file for file in benchmark.FILES.values() if file != 'arena']
     imports = ', '.join(f'scripts.benchmarks.{file}' for file in files)
     said = "print([name for name in ('jax', 'flax', 'optax', 'orbax') if name in sys.modules])"

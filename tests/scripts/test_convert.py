@@ -1,4 +1,4 @@
-"""Converting from the command line: folders to folders, longer models, and one line for bad input."""
+"""Tests conversion from the command line: folders to folders, longer models, and one line for bad input."""
 
 import runpy
 import sys
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path):
-    """Runs the script in this process: exit code, errors; what it prints is in `run.printed`."""
+    """Returns a function that runs the script in this process: exit code and errors; the output is in `run.printed`."""
 
     def run(source: Path, *arguments: str) -> tuple[int, str]:
         words = ['--model', str(source), '--output', str(tmp_path / 'out'), *arguments]

@@ -1,4 +1,6 @@
-"""Masks from the command line, filled by a Hugging Face folder; runs and bad input: tests/test_entry_points.py."""
+"""Tests masks filled by a Hugging Face folder from the command line; tests/test_entry_points.py tests runs and bad
+input.
+"""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""Text from the command line: what is printed and when, and one line for bad input."""
+"""Tests text generated from the command line: the output, when it is printed, and one line for bad input."""
 
 import runpy
 import sys
@@ -9,18 +9,18 @@ import pytest
 from tests.inference.test_generate import workdir_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
+pytestmark = pytest.mark.lenient_promotion  # building a run creates its optimizer
 
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory) -> Path:
-    """A run of no steps on bytes."""
+    """Returns the workdir of a byte model that has taken no steps."""
     return workdir_of(tmp_path_factory.mktemp('generate'), **{'data.units': 'bytes', 'data.vocab_size': 256})
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, workdir: Path):
-    """Runs the script in this process: exit code, output, errors."""
+    """Returns a function that runs the script in this process: exit code, output, errors."""
 
     def run(*arguments: str, **options: str) -> tuple[int, str, str]:
         named = {'workdir': str(workdir), 'prompt': 'Größe ', 'max_tokens': '8'} | options
@@ -39,7 +39,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, workdir:
 def test_the_text_begins_with_the_prompt_and_follows_from_the_seed(call):
     code, first, err = call()
     assert (code, err) == (0, '') and first.startswith('Größe ') and first.endswith('\n')
-    assert 8 >= len(first) - len('Größe \n') > 0  # bytes make as many characters or fewer
+    assert 8 >= len(first) - len('Größe \n') > 0  # a text has at most as many characters as bytes
     assert call()[1] == first != call(seed='1')[1]
     greedy = call(temperature='0')[1]
     assert greedy == call(top_k='1', seed='5')[1] == call(top_p='1e-6', seed='7', checkpoint='0')[1]
@@ -52,7 +52,7 @@ def test_parts_are_printed_as_they_are_made(call, monkeypatch):
     assert [options for _, options in printed] == [{'end': '', 'flush': True}] * 5 + [{}]
 
 
-BAD = {  # options: the line that they give; {0} is the workdir
+BAD = {  # option: the error line; {0} is the workdir
     'workdir={0}/none': '{0}/none: no run there (config.json is missing)',
     'prompt=': 'the prompt is empty; a language model goes on with at least one token',
     'temperature=-1': 'temperature is -1.0; it must be at least 0',

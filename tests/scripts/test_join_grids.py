@@ -1,4 +1,4 @@
-"""Grids of several folders as one table."""
+"""Tests the joining of several folders' grids into one table."""
 
 import json
 import re
@@ -122,7 +122,8 @@ def test_cells_of_other_content_or_other_overrides_are_not_joined(tmp_path: Path
         return write(tmp_path / f'{name}.json', {name: cell({'0': 0.4}) | {'shared_fields': fields}}, {})
 
     before = [write(tmp_path / 'a.json', older, {}), of('linear', 'abc')]
-    assert len(merge_grids([*before, of('lsh', 'abc')])[0]['listops']) == 3  # of older cells nothing more is known
+    # older cells lack the fields that could differ
+    assert len(merge_grids([*before, of('lsh', 'abc')])[0]['listops']) == 3
     with pytest.raises(
         InputError, match="cannot be compared: the content of examples.train is 'abc' of linear and 'def' of lsh$"
     ):

@@ -1,4 +1,4 @@
-"""The command that writes rows in the original layout."""
+"""Tests the command that writes long-range data in the original file layout."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Pages of measurements: generated from their JSON, up to date, and refused where a field is wrong."""
+"""Tests the pages of measurements: generated from their JSON, up to date, and refused if a field is wrong."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The n-gram baseline of a run's text, through the command."""
+"""Tests the n-gram baseline of a run's text through its command."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def test_more_context_scores_better_on_the_runs_own_split(tmp_path):
     bits = list(report['bits_per_token'].values())
     assert list(report['bits_per_token']) == ['1-gram', '2-gram', '3-gram', '4-gram']
     assert bits == sorted(bits, reverse=True) and 0 < bits[-1] < 1 and bits[0] < report['uniform']
-    assert report['uniform'] == math.log2(len(set(TEXT)) + 1)  # and the unknown character
+    assert report['uniform'] == math.log2(len(set(TEXT)) + 1)  # the vocabulary includes the unknown character
     assert report['predicted_tokens'] + 1 + report['train_tokens'] == len(TEXT)
     assert report['units'] == 'characters' and report['split'] == 'held_out'
 

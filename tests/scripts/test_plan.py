@@ -1,4 +1,4 @@
-"""The script prints a plan without data, in this process, and refuses bad input in one line."""
+"""Tests that the script prints a plan without data, in this process, and refuses bad input in one line."""
 
 import json
 import runpy
@@ -10,7 +10,7 @@ from absl import flags
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
-    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+    pytest.mark.filterwarnings('ignore:the load_module'),  # ml_collections uses load_module
     pytest.mark.devices,
 ]
 TINY = ('--config', str(ROOT / 'tests/training/tiny_run.py'), '--config.data.source=text:/nowhere/*.txt')
@@ -18,7 +18,7 @@ TINY = ('--config', str(ROOT / 'tests/training/tiny_run.py'), '--config.data.sou
 
 @pytest.fixture
 def plan(monkeypatch, capsys):
-    """Runs the script with arguments; its exit code, and what it printed on both streams."""
+    """Returns a function that runs the script with arguments: exit code, output, errors."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         known = set(flags.FLAGS)
@@ -36,7 +36,7 @@ def plan(monkeypatch, capsys):
     return run
 
 
-@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts, which strict promotion refuses
 def test_plans_without_data(plan, tmp_path):
     output = tmp_path / 'plan.json'
     arguments = (*TINY, '--config.mesh.tensor=2', '--topology', 'cpu:2', '--nolargest', '--output', str(output))

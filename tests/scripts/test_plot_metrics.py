@@ -1,4 +1,4 @@
-"""The picture of a run's metric."""
+"""Tests the picture of a run's metric."""
 
 import json
 import subprocess

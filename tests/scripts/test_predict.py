@@ -1,4 +1,4 @@
-"""Predictions from the command line: fields of all types, files written, and one line for bad input."""
+"""Tests predictions from the command line: fields of all types, the written files, and one line for bad input."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""The command that prepares a corpus beforehand."""
+"""Tests the command that prepares a corpus before training."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def test_says_where_the_corpus_lies_and_what_is_in_it(tmp_path):
     counts, folder = result.stdout.splitlines()
     assert 'documents' in counts and 'held out' in counts
     assert (tmp_path / folder / 'manifest.json').is_file()
-    assert 'tokenising' in result.stderr  # plain lines where there is no terminal
+    assert 'tokenising' in result.stderr  # progress is printed in plain lines if there is no terminal
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capfd):
@@ -39,4 +39,4 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capfd):
     ]:
         said = refusal_of('prepare_corpus.py', *arguments, monkeypatch=monkeypatch, capfd=capfd)
         assert said.startswith('error: ') and said.count('\n') == 1 and part in said
-    assert not list(tmp_path.iterdir())  # nothing was made on the way
+    assert not list(tmp_path.iterdir())  # no refused call has written a file

@@ -1,4 +1,6 @@
-"""scripts/prepare_corpus_beam.py: the folder that scripts/prepare_corpus.py makes. Beam itself needs `make beam`."""
+"""Tests that prepare_corpus_beam.py makes the same folder as prepare_corpus.py. Tests with Beam itself need `make
+beam`.
+"""
 
 import bz2
 import json
@@ -27,7 +29,7 @@ WORDS = ['river', 'house', 'dog', 'king', 'tree', 'road', 'falls', 'sleeps', 'ru
 
 
 def write_rows(folder: Path) -> None:
-    """Three files of JSON lines, 30 texts in all."""
+    """Writes three files of JSON lines with 30 texts in all."""
     for file in range(3):
         texts = [
             ' '.join(WORDS[(file + row + word) % 10] for word in range(20)) + f'. {file} {row}.' for row in range(10)
@@ -74,7 +76,9 @@ def test_what_a_worker_raised_is_found_in_beams_traceback(text: str, kind: type[
 
 
 def write_dump(folder: Path) -> None:
-    """Two files of a dump of Wikipedia, one packed: 20 articles in markup, redirects and talk pages between them."""
+    """Writes two files of a Wikipedia dump, one compressed: 20 articles in markup with redirects and talk pages between
+    them.
+    """
     for file in range(2):
         pages = []
         for row in range(10):
@@ -134,7 +138,7 @@ def compare_with_local(folder: Path, monkeypatch, fields: dict[str, Any], *, sha
     names = sorted(str(path.relative_to(local)) for path in local.rglob('*') if path.is_file())
     assert sorted(str(path.relative_to(made)) for path in made.rglob('*') if path.is_file()) == names
     different = [name for name in names if (local / name).read_bytes() != (made / name).read_bytes()]
-    assert different == ['manifest.json']  # which says how long it took
+    assert different == ['manifest.json']  # it contains the time that the preparation took
     manifests = [json.loads((path / 'manifest.json').read_text()) for path in (local, made)]
     assert manifests[0]['fingerprint'] == manifests[1]['fingerprint']
     assert manifests[0]['counts'] == manifests[1]['counts'] and manifests[0]['counts']['train']['shards'] > 1

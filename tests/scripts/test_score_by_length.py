@@ -1,4 +1,4 @@
-"""Scores by the length of the source: who counts where, and what is drawn."""
+"""Tests scores by the length of the source: which group a pair belongs to, and the picture."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ PAIRS = [
 
 
 def test_a_source_counts_for_the_first_edge_that_is_not_below_its_words():
-    assert group_pairs_by_length(PAIRS, [2, 3]) == [[0, 1], [2]]  # the last is longer than all
+    assert group_pairs_by_length(PAIRS, [2, 3]) == [[0, 1], [2]]  # the last source is longer than every edge
     assert group_pairs_by_length(PAIRS, [1, 4, 9]) == [[0], [1, 2, 3], []]
 
 

@@ -1,4 +1,4 @@
-"""The command that trains a grid: its files, and its exit code where a cell fails."""
+"""Tests the command that trains a grid: its files, and its exit code if a cell fails."""
 
 import json
 import runpy
@@ -13,7 +13,7 @@ from absl import flags
 from efficient_attention.experiments import grid as module
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
+pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
 CELL = {
     'seeds': {seed: {'dev': {'accuracy': 0.5}, 'test': {'accuracy': 0.4}} for seed in '01'},
     'mean': {'accuracy': 0.4},
@@ -30,7 +30,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def train_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Run:
-    """Runs the script in this process; its exit code, and what it printed on both streams."""
+    """Returns a function that runs the script in this process: exit code, output, errors."""
     sets = [f'--config.examples.{split}=listops:rows=20:length=8-30' for split in ('train', 'dev', 'test')]
     words = [
         '--config=configs/arena.py',
@@ -57,7 +57,7 @@ def train_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What is asked of `train_cell`, by cell; that of linear attention fails."""
+    """Replaces `train_cell` and returns its grid for each cell; the cell of linear attention fails."""
     asked: dict[str, Any] = {}
 
     def train_cell(grid: module.Grid, row: str, column: str, _: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,8 @@ def test_a_later_command_on_other_rows_keeps_failures_and_baselines(train_grid: 
         'listops_short': ['majority', 'root', 'root_digits'],
         'recall': ['majority', 'values'],
     }
-    (tmp_path / 'grid' / 'grid.json').write_text('{')  # what it held of other rows is made again from their cells
+    # results and baselines of the other rows are then restored from their cells
+    (tmp_path / 'grid' / 'grid.json').write_text('{')
     assert train_grid('--rows=recall', '--columns=full', *rows)[0] == 0
     assert json.loads((tmp_path / 'grid' / 'grid.json').read_text())['yardsticks'] == content['yardsticks']
 

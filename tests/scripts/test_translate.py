@@ -1,4 +1,4 @@
-"""The command from texts to texts: every way in and out of it finds the same texts, in the same order."""
+"""Tests the text-to-text command: all its inputs and outputs give the same texts in the same order."""
 
 import dataclasses
 import json
@@ -22,15 +22,15 @@ from tests.tasks.test_text_to_text import config_of
 SCRIPT = Path(__file__).resolve().parent.parent.parent / 'scripts' / 'translate.py'
 LINES = ['3 1 4', '', '2 7 1 8', '1 6', '9 9 8 7', '5']
 PREFIX = '4 2 '
-# Greedy, as one program is compiled for each call, with one length of rows.
+# Greedy search on rows of one length keeps compilation short, as each call compiles a program.
 SEARCH = ['--beams=1', '--max_tokens=5', '--batch_size=2']
 
-pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
+pytestmark = pytest.mark.lenient_promotion  # building a run creates its optimizer
 
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has saved two states that were drawn at steps 0 and 1."""
+    """Returns the workdir of a run that has saved two states with random parameters, at steps 0 and 1."""
     folder = tmp_path_factory.mktemp('translate') / 'run'
     fields = {'pairs.prefix': (PREFIX,), 'model.init_std': 0.7, 'checkpoint.keep': 2}
     config = config_of(**fields)
@@ -51,7 +51,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the script in this process: exit code, output, errors."""
+    """Returns a function that runs the script in this process: exit code, output, errors."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, 'argv', ['translate.py', *map(str, arguments)])
@@ -66,7 +66,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_all_ways_find_the_same_texts(workdir: Path, tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch):
-    """From standard input, as lines, as objects with scores, after an interruption; and their scores stand beside."""
+    """Compares texts from standard input, from lines, from JSON objects and after an interruption, and the texts'
+    scores.
+    """
     (source := tmp_path / 'in').write_text('\n'.join(LINES) + '\n', encoding='utf-8')
     with source.open(encoding='utf-8') as stream:
         monkeypatch.setattr(sys, 'stdin', stream)

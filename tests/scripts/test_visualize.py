@@ -1,4 +1,4 @@
-"""The pictures of patterns from the command line: what is written and printed, and one line for bad input."""
+"""Tests pictures of patterns from the command line: the files, the output, and one line for bad input."""
 
 import runpy
 import sys
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
-    """Runs the script in this process: exit code, output, errors."""
+    """Returns a function that runs the script in this process: exit code, output, errors."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, 'argv', ['visualize.py', *arguments])
@@ -57,13 +57,15 @@ def test_each_pass_in_another_order_has_its_panel():
     assert [caption for _, caption in found] == ['natural order', 'pass 2: by residue modulo 8']
     natural, ordered = (shades for shades, _ in found)
     mask = parse_pattern('sparse_strided(8)')(np.arange(64)[:, None], np.arange(64)[None])
-    np.testing.assert_array_equal(natural >= visualize.shades.PARTIAL, mask)  # every pair, whichever pass reads it
+    # the panel shows every pair, whichever pass computes it
+    np.testing.assert_array_equal(natural >= visualize.shades.PARTIAL, mask)
     assert (natural == visualize.ORDERED).sum() == (ordered >= visualize.shades.PARTIAL).sum() > 0
 
 
 def test_the_gallery_shows_every_name(call, tmp_path: Path):
     shown = ' '.join(visualize.GALLERY)
-    assert not [name for name in PATTERNS if name not in shown and name != 'per_head']  # which is several patterns
+    # per_head combines several patterns
+    assert not [name for name in PATTERNS if name not in shown and name != 'per_head']
     code, out, _ = call('gallery', '--output', str(tmp_path / 'gallery.png'))
     assert (code, out) == (0, f'{tmp_path / "gallery.png"}\n')
     assert imread(tmp_path / 'gallery.png').shape == imread(ROOT / 'docs' / 'images' / 'patterns.png').shape

@@ -1,10 +1,10 @@
-"""One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
+"""Shares one compiled step among all runs of a config in a test file; the runs differ only in their workdirs.
 
-A chart of the same lines is drawn once, too.
+A chart of the same lines is also drawn only once.
 
-A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
-in a process of their own, with programs of their own, are those of tests/scripts/stress/test_soak.py and
-tests/processes/test_join_hosts.py.
+A test file uses it with the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture.
+tests/scripts/stress/test_soak.py and tests/processes/test_join_hosts.py test runs that resume in a separate process
+with separately compiled programs.
 """
 
 from collections.abc import Iterator
@@ -21,21 +21,23 @@ from efficient_attention.workdir import report
 
 
 class Programs:
-    """What a run compiles, kept by its config, data and mesh."""
+    """The compiled programs of runs, kept by config, data and mesh."""
 
     def __init__(self) -> None:
         self.made: dict[Any, Any] = {}
         self.build_run, self.jit_train_step = guarded_run.build_run, loop.jit_train_step
 
     def once(self, kind: str, run: Run, make: Any) -> Any:
-        """What `make` gives for the first run of this config."""
+        """Returns the result of `make` for the first run with this config."""
         key = kind, repr(compiled_fields(run.config, kind)), str(run.fingerprint), run.mesh, run.graph
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
     def run_of(self, *arguments: Any, **options: Any) -> Run:
-        """As `build_run`; first state, teacher and evaluation are compiled with those of the runs before."""
+        """Replaces `build_run`: the run shares programs for first state, teacher and evaluation with earlier runs of
+        its config.
+        """
         run = self.build_run(*arguments, **options)
         evaluation_step = run.evaluation.step
         shared = {'init_random_state': lambda: self.once('state', run, lambda: jitted_state(run))()}
@@ -49,13 +51,13 @@ class Programs:
         return run
 
     def train_step(self, run: Run) -> Any:
-        """As `jit_train_step`."""
+        """Replaces `jit_train_step`: returns the compiled step of the first run with this config."""
         return self.once('step', run, lambda: self.jit_train_step(run))
 
 
 OF_PRUNING = ('evaluation_params_fn', 'kept_weight_share_fn')
-# Fields by group, () = all, that no program reads: when a run does what, and where its files are; what is in these, the
-# fingerprint tells.
+# Fields by group, () = all, that no program reads: the times of saves and evaluations, and the names of files.
+# The fingerprint covers the content of these files.
 HOST_ONLY = {
     'checkpoint': (),
     'data': ('source', 'cache', 'tokenizer'),
@@ -66,9 +68,9 @@ HOST_ONLY = {
 
 
 def compiled_fields(config: RunConfig, kind: str) -> dict[str, Any]:
-    """The config's fields without those of `HOST_ONLY`.
+    """Returns the config's fields without those of `HOST_ONLY`.
 
-    The seed is read by the program of the first state alone, and the learning rate by that of the step.
+    Only the program of the first state reads the seed, and only the program of the step reads the learning rate.
     """
     fields = to_dict(config)
     for group, names in HOST_ONLY.items():
@@ -82,14 +84,14 @@ def compiled_fields(config: RunConfig, kind: str) -> dict[str, Any]:
 
 
 def jitted_state(run: Run) -> Any:
-    """The program of `Run.init_random_state`."""
+    """Returns the jitted program of `Run.init_random_state`."""
     return jax.jit(lambda: make_state(run.task, run.config, run.objective, run.pruner), out_shardings=run.shardings)
 
 
 @pytest.fixture(scope='module')
 def shared_programs() -> Iterator[None]:
-    """While the tests of a file run, the train loop takes each config's programs from its first run."""
-    programs, charts, draw = Programs(), {}, report.line_chart  # which tests/conftest.py may have replaced
+    """Makes the train loop take each config's programs from its first run while the tests of a file run."""
+    programs, charts, draw = Programs(), {}, report.line_chart  # tests/conftest.py may have replaced `line_chart`
 
     def chart_of(*of: Any) -> str:
         key = repr(of)

@@ -1,4 +1,4 @@
-"""Adafactor against the paper's algorithm in NumPy, layer by layer, and against optax's own chain."""
+"""Tests Adafactor against the paper's algorithm in NumPy, layer by layer, and against optax's own chain."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from efficient_attention.models.sharding import make_mesh, path_name, state_shar
 from efficient_attention.training import adafactor
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 
-pytestmark = pytest.mark.lenient_promotion  # optax's decay raises a count to a Python float
+pytestmark = pytest.mark.lenient_promotion  # optax's decay raises an int32 count to a Python float
 CONFIG = OptimizerConfig(
     name='adafactor', learning_rate=0.1, warmup_steps=0, schedule='constant', weight_decay=0.0, clip_norm=0.0
 )
@@ -47,7 +47,7 @@ def run(optimizer: optax.GradientTransformation) -> tuple[dict, optax.OptState]:
 
 
 def by_the_paper(weight: np.ndarray, gradients: list[np.ndarray], *, is_factored: bool) -> np.ndarray:
-    """Algorithm 4 of the paper for one matrix or vector."""
+    """Computes algorithm 4 of the paper for one matrix or vector."""
     row, column, full = (np.zeros(1) for _ in range(3))
     for step, gradient in enumerate(gradients, 1):
         decay, square = 1 - step**-0.8, gradient**2 + 1e-30
@@ -98,7 +98,7 @@ def test_the_state_of_a_matrix_is_a_row_and_a_column(monkeypatch: pytest.MonkeyP
     shapes = {name: leaf.shape for name, leaf in flat(state)}
     kernels = [shape for name, shape in shapes.items() if name.endswith('up/kernel')]
     assert sorted(kernels) == [(2, 1), (2, 6), (2, 9)]
-    assert sum(np.prod(shape) for shape in shapes.values()) < 100  # of 210 parameters; Adam keeps 420 numbers
+    assert sum(np.prod(shape) for shape in shapes.values()) < 100  # for 210 parameters; Adam would keep 420 numbers
 
 
 def test_on_a_mesh_rows_and_columns_are_copied_and_whole_moments_lie_as_their_parameter(

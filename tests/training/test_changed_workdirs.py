@@ -1,4 +1,4 @@
-"""What a run makes of what lies beside its checkpoints: metrics that were changed, and checkpoints that are gone."""
+"""Tests how a run reacts to metrics that were changed in its workdir, and to checkpoints that are gone."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import MetricsLog
 from tests.training.tiny_run import fresh_workdir
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):

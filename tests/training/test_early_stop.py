@@ -1,4 +1,4 @@
-"""When a run ends because nothing gets better, also over a restart."""
+"""Tests when a run ends because its metric no longer improves, also across a restart."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning config leaves open, filled in from files and checkpoint; the rest as it was given."""
+"""Tests that missing fields of a fine-tuning config come from files and checkpoint, and that given fields stay."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def test_labels_steps_and_head_follow_the_files(tmp_path: Path):
     config = tiny_config(tmp_path, **{'examples.epochs': 2.5, 'examples.warmup_share': 0.25})
     assert config.examples.labels == ('bad', 'good')
     assert (config.head.kind, config.head.outputs) == ('sequence', 2)
-    assert config.train.steps == 50 and config.optimizer.warmup_steps == 12  # 2.5 passes of 20 batches
+    assert config.train.steps == 50 and config.optimizer.warmup_steps == 12  # 2.5 epochs of 20 batches
     assert from_dict(json.loads(json.dumps(to_dict(config))), RunConfig) == config
 
 
@@ -59,7 +59,7 @@ def test_a_start_of_other_rows_is_refused_before_rows_are_generated(tmp_path: Pa
 
 
 def test_a_teacher_with_other_pieces_than_the_student_cannot_be_combined_with_it(tmp_path: Path):
-    """Neither tokenizer serves both, so that no line asks for the other one's."""
+    """No tokenizer fits both models, so the error does not ask for the other model's tokenizer."""
     student = write_teacher(tmp_path / 'student')
     teacher = write_teacher(tmp_path / 'teacher', words=['x', *WORDS[1:]])
     fields = {'train.start_from': str(student), 'distill.teacher': str(teacher)}
@@ -83,7 +83,7 @@ def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):
 
 
 def test_what_a_run_from_text_to_text_leaves_open_follows_a_checkpoint(tmp_path: Path):
-    """tests/tasks/test_text_to_text.py has what it is filled with."""
+    """tests/tasks/test_text_to_text.py tests the values that are filled in."""
     values = glue_config('rte-pretrained').to_dict()
     with pytest.raises(
         InputError, match=r'^train\.start_from is not given, and neither is data\.tokenizer: name a checkpoint'
@@ -131,4 +131,5 @@ def test_a_drawn_student_alone_is_as_large_as_one_with_a_teacher(tmp_path: Path)
     learns = model_of(**{'distill.teacher': str(teacher)})
     alone = model_of(**{'train.start_from': str(teacher), 'train.start_random': True})
     assert (alone.head_width, alone.feed_forward_width, alone.embedding_width) == (2, 32, 8)
-    assert dataclasses.replace(alone, ranks=()) == learns and alone.ranks == ('up=4',)  # a shape that is drawn anew
+    # the freshly drawn student has the teacher's factored layers
+    assert dataclasses.replace(alone, ranks=()) == learns and alone.ranks == ('up=4',)

@@ -1,4 +1,4 @@
-"""Values that are not finite, put into every kind of array of a run: counted, named with their step, never saved."""
+"""Tests that NaN or infinity in any array of a run is counted, reported with its step, and never saved."""
 
 import contextlib
 import re
@@ -37,9 +37,9 @@ from efficient_attention.training.step import StepFn, jit_train_step
 from efficient_attention.training.step_queue import MetricsInterval
 from tests.training.tiny_run import write_corpus
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax mixes Python floats with int32 counts
 
-STEPS, STEP = 8, 4  # of a run, and the step before which a value is put into an array
+STEPS, STEP = 8, 4  # the steps of a run, and the step after which a value is put into an array
 FIELDS = {
     'data.units': 'bytes',
     'data.vocab_size': 256,
@@ -67,16 +67,16 @@ NAN, INF = float('nan'), float('inf')
 
 
 class Saved:
-    """Checkpoints of which there is only the promise that they are finite."""
+    """Replaces the checkpoint writer: checks that each saved state is finite, and keeps only the step numbers."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
 
     def raise_if_save_failed(self) -> None:
-        """No save is under way that could fail."""
+        """Does nothing, because no save is running that could fail."""
 
     def wait_until_saved(self) -> None:
-        """As `raise_if_save_failed`."""
+        """Does nothing, because saves here take no time."""
 
     def save(self, step: int, state: TrainState, **_: Any) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(state)))
@@ -84,7 +84,7 @@ class Saved:
 
 
 class Lines(SilentProgress):
-    """The display and the log of a run: what it says, and its count of skipped steps."""
+    """Replaces the display and the log of a run: keeps its lines and its counts of skipped steps."""
 
     start_step = lines = 0
 
@@ -104,10 +104,10 @@ class Lines(SilentProgress):
 
 
 class Endless:
-    """A stop signal that does not come."""
+    """Replaces the watch for stop signals; no stop comes."""
 
     def enable_graceful_stop(self) -> None:
-        """Nothing is to be asked of other processes."""
+        """Does nothing, because there are no other processes."""
 
     def is_stop_due(self) -> bool:
         return False
@@ -123,13 +123,15 @@ def run_of(folder: Path, fields: dict[str, Any]) -> Run:
 
 @pytest.fixture(scope='module')
 def remembering(tmp_path_factory) -> tuple[Run, TrainState, StepFn]:
-    """A Transformer-XL with an adaptive softmax over two devices, its first state, and its one compiled step."""
+    """Returns a Transformer-XL run with an adaptive softmax over two devices, its first state, and its compiled
+    step.
+    """
     run = run_of(tmp_path_factory.mktemp('memory'), MEMORY)
     return run, jax.device_get(run.init_random_state()), jit_train_step(run)
 
 
 def with_value(tree: Any, name: str, value: float, place: Any) -> Any:
-    """The tree with a value at a place of the array whose path ends in `name`."""
+    """Returns the tree with `value` at `place` in the array whose path ends in `name`."""
 
     def put(path: tuple, leaf: jax.Array) -> jax.Array:
         if not f'/{path_name(path)}'.endswith(f'/{name}'):
@@ -142,14 +144,16 @@ def with_value(tree: Any, name: str, value: float, place: Any) -> Any:
 
 
 def unguarded(run: Run, state: TrainState, saved: Saved, lines: Lines) -> GuardedRun:
-    """A new run without a workdir."""
+    """Returns a new run with these replacements, without a workdir."""
     patience, watchdog = Patience(run.config.train.early_stop, run.config.checkpoint), Watchdog(0, lines.workdir)
     beside: Any = {'checkpoints': saved, 'log': lines, 'progress': lines, 'stop': Endless(), 'watchdog': watchdog}
     return GuardedRun(run, state, evaluations=[], patience=patience, interval=MetricsInterval(), record={}, **beside)
 
 
 def take_steps(started: tuple, folder: Path, monkeypatch, name: str = '', *put: Any) -> tuple[Saved, Lines]:
-    """All steps of a run; before step `STEP` + 1 `put` is put into the array of this name in its batch or state."""
+    """Takes all steps of a run; before step `STEP` + 1, `put` names a value and place for the array `name` of batch or
+    state.
+    """
     run, state, step = started
     injected: list[int] = []
 
@@ -168,7 +172,7 @@ def take_steps(started: tuple, folder: Path, monkeypatch, name: str = '', *put: 
     return saved, lines
 
 
-# What a step reads: array, value, where, and the reason why the step is skipped.
+# Arrays that a step only reads: array, value, place, and the reason why the step is skipped.
 SKIPPED = {
     'a weight of the batch that is not a number': ('weights', NAN, (1, 2), 'batch/weights is not finite'),
     'an infinite weight of the batch': ('weights', INF, (0, 0), 'batch/weights is not finite'),
@@ -188,7 +192,7 @@ def test_a_step_that_reads_it_is_skipped_counted_and_named(remembering, tmp_path
     assert lines.skipped == [0, 0, 1, 1] and saved.steps == [2, 4, 6, 8]
 
 
-# What lives on: array, value, where, and the array that the run's last line names.
+# Arrays that stay in the state: array, value, place, and the array that the run's last line names.
 LAYER = 'stack/layers'
 STOPPED = {
     'a first moment': (f'mu/{LAYER}/attention/query/kernel', NAN, 0, f'optimizer/mu/{LAYER}/attention/query/kernel'),
@@ -243,7 +247,7 @@ def test_a_run_without_any_of_it_skips_nothing(remembering, tmp_path, monkeypatc
 
 
 def test_a_state_that_is_spoiled_after_its_step_is_not_saved(remembering, tmp_path, monkeypatch):
-    """As by a fault of the memory: the step itself has found nothing."""
+    """A memory fault, for example, spoils the state after the step itself has found nothing."""
     original = Trainer.log_mean_metrics
 
     def log_and_spoil(trainer: Trainer, number: int) -> None:
@@ -267,7 +271,7 @@ def test_held_out_numbers_that_are_not_finite_are_named_and_are_not_the_best(rem
     assert not trainer.patience.is_best
 
 
-# ---- the places of arrays ----
+# ---- positions and names of arrays ----
 
 
 def test_the_first_of_several_is_named_and_whole_numbers_are_none():

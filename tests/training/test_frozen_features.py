@@ -1,4 +1,6 @@
-"""ELMo's use, end to end: a language model of both directions is trained, and a frozen mix of its layers is read."""
+"""Tests ELMo's method end to end: a bidirectional language model is trained, then a classifier reads a frozen mix of
+its layers.
+"""
 
 import json
 from pathlib import Path
@@ -20,7 +22,7 @@ from efficient_attention.training.run import build_run
 from tests.tasks.test_language_modelling import config_of
 from tests.training.tiny_fine_tuning import tiny_values
 
-# Optax multiplies Python floats with int32 counts.
+# Optax mixes Python floats with int32 counts, which strict promotion refuses
 pytestmark = pytest.mark.lenient_promotion
 
 MODEL = {'cell': 'lstm', 'bidirectional': True, 'directions_apart': True, 'feed_forward': False, 'positions': 'none'}
@@ -38,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def filled(run: Path) -> FilledConfig:
-    """A classification by features of the run's layers, none of which moves."""
+    """Returns the config of a classifier that reads the features of the run's frozen layers."""
     fields = {'optimizer.frozen': ('^encoder/',), 'train.start_from': str(run), 'examples.buckets': (16,)}
     fields |= {'optimizer.weight_decay': 0.1, 'checkpoint.every_steps': 4, 'eval.every_steps': 4, 'train.steps': 4}
     values = tiny_values(run.parent / 'files', **fields)
@@ -50,7 +52,7 @@ def filled(run: Path) -> FilledConfig:
 
 @pytest.fixture(scope='module')
 def trained(filled: FilledConfig, run: Path) -> tuple[Path, dict[str, float]]:
-    """The workdir of such a run of four steps, and its metrics."""
+    """Returns the workdir and the metrics of such a classifier after four steps."""
     workdir = run.with_name('trained')
     return workdir, train(filled.config, workdir, examples=filled.examples, pretrained=filled.pretrained)
 

@@ -1,4 +1,4 @@
-"""Parameters of a checkpoint in a new run: what is taken over, what is drawn, what is refused."""
+"""Tests which parameters of a checkpoint a new run takes over, draws anew, or refuses."""
 
 import dataclasses
 import json
@@ -137,7 +137,7 @@ def test_a_fine_tuning_run_starts_from_a_pretraining_run(tmp_path: Path):
     [
         (LABELS['classification'], True, True),
         (('a', 'b', 'c'), True, False),
-        (LABELS['classification'], False, False),  # labels are those of the training files
+        (LABELS['classification'], False, False),  # the checkpoint does not name its labels
     ],
 )
 def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is_named: bool, is_taken: bool):
@@ -189,7 +189,7 @@ def test_a_run_tells_of_the_attention_that_its_start_was_trained_with(tmp_path: 
 @pytest.mark.parametrize(
     ('before', 'after', 'is_bitwise_equal'),
     [
-        ('question_answering', 'multi_hop', True),  # both give a span
+        ('question_answering', 'multi_hop', True),  # the heads of both tasks give a span
         ('multi_hop', 'question_answering', True),
         ('classification', 'classification', True),
         ('classification', 'regression', False),

@@ -1,4 +1,4 @@
-"""Means over the steps between two lines of the log, also where a checkpoint comes between."""
+"""Tests means over the steps between two lines of the log, also if a checkpoint comes between them."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny corpus: what they leave behind, and that stopping, killing and going on change no number."""
+"""Tests whole runs on a tiny corpus: their files, and that stopping, killing and resuming change no result."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ from tests.training.shared_programs import shared_programs  # noqa: F401  a fixt
 from tests.training.tiny_run import tiny_config
 
 pytestmark = [
-    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.lenient_promotion,  # Optax mixes Python floats with int32 counts, which strict promotion refuses
     pytest.mark.usefixtures('shared_programs'),
     pytest.mark.devices(4),
 ]
@@ -57,7 +57,9 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope='module')
 def unbroken(folder) -> Path:
-    """The workdir of a run of 20 steps, with dropout and sentence pairs, over a mesh of 2 x 2 devices."""
+    """Returns the workdir of an uninterrupted run of 20 steps with dropout and sentence pairs, on a mesh of 2 x 2
+    devices.
+    """
     train(tiny_config(folder, **MESH), folder / 'unbroken')
     return folder / 'unbroken'
 
@@ -68,7 +70,7 @@ def state_at(folder: Path, workdir: Path, step: int) -> TrainState:
 
 
 def lines_of(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
-    """What was measured, without what a clock says."""
+    """Returns the lines of metrics by step and split, without speeds, which depend on a clock."""
     lines = read_metrics(workdir)
     found = {(line['step'], line['split']): {k: v for k, v in line.items() if k not in SPEEDS} for line in lines}
     assert len(found) == len(lines)
@@ -110,7 +112,8 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
         stopping.setattr(guarded_run, 'write_report', lambda *_: stages.append(watch.stage))
         with pytest.raises(RunStopped):
             train(tiny_config(folder, **MESH), workdir)
-    assert [*stages, watch.stage] == [StopStage.SAVING, StopStage.SAVED]  # a report has more time than the moment after
+    # the report is written in the stage SAVING, which has no short time limit
+    assert [*stages, watch.stage] == [StopStage.SAVING, StopStage.SAVED]
     assert CheckpointReader(workdir).complete_steps() == [7]
     assert 'stopped after step 7, which is saved' in capfd.readouterr().err
     held_out = train(tiny_config(folder, **MESH), workdir)
@@ -123,12 +126,12 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
 
 
 class Compiling(Exception):
-    """Stands for the end of the process while an evaluation compiles."""
+    """Raised in place of the end of the process while an evaluation compiles."""
 
 
 @contextlib.contextmanager
 def save_in_a_thread(stop: GracefulStop, save: Callable[[], int]) -> Iterator[None]:
-    """What happens to an evaluation that does not come to notice a stop."""
+    """Calls `save` in a thread, as the signal thread does if an evaluation does not react to a stop."""
     del stop
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(save()))
@@ -140,7 +143,7 @@ def save_in_a_thread(stop: GracefulStop, save: Callable[[], int]) -> Iterator[No
 
 
 def test_an_evaluation_that_a_stop_ends_is_made_up_for(folder, unbroken, monkeypatch, capfd):
-    """At the step of an evaluation that belongs to a run's curve, with the state of that step saved."""
+    """A stop ends an evaluation of the run's curve; the state of its step is saved, so the next start evaluates it."""
     original = PretrainingTask.evaluation_batches
 
     def evaluation_batches(task: PretrainingTask, *process: int) -> Iterator[dict]:
@@ -217,7 +220,7 @@ KILLED = """
 """
 
 
-@pytest.mark.slow  # tests/scripts/stress/test_soak.py kills one thrice
+@pytest.mark.slow  # tests/scripts/stress/test_soak.py kills a run three times
 def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken):
     workdir = folder / 'killed'
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
@@ -241,7 +244,7 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
         losses.append(float(metrics['loss']))
     expected = lines_of(unbroken)
     before = record['interval']
-    assert before['steps'] == 2  # 9 and 10, of which no line tells yet
+    assert before['steps'] == 2  # steps 9 and 10, which no line of the log covers yet
     sums = {12: dict(before['sums'])['loss'] + sum(losses[:2]), 16: sum(losses[2:6]), 20: sum(losses[6:])}
     for step, total in sums.items():
         np.testing.assert_allclose(total / 4, expected[step, 'train']['loss'], rtol=1e-5)
@@ -249,7 +252,7 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
 
 def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbroken, monkeypatch, capfd):
     before = (unbroken / 'metrics.jsonl').read_text(encoding='utf-8')
-    monkeypatch.setattr(PretrainingTask, 'rows_per_epoch', None)  # a call of it would plan training data for nothing
+    monkeypatch.setattr(PretrainingTask, 'rows_per_epoch', None)  # a call would plan training data that nobody needs
     held_out = train(tiny_config(folder, **MESH), unbroken)
     assert (unbroken / 'metrics.jsonl').read_text(encoding='utf-8') == before
     assert held_out['masked_lm_loss'] == lines_of(unbroken)[20, 'held_out']['masked_lm_loss']
@@ -276,7 +279,7 @@ def test_evaluation_of_the_workdir_gives_the_last_held_out_numbers(unbroken, bat
 
 
 def poison(monkeypatch, steps: range) -> None:
-    """Makes the weights of these steps' examples infinite."""
+    """Makes the masked weights of these steps' batches infinite."""
     original = PretrainingTask.training_batches
 
     def training_batches(task: PretrainingTask, start_step: int, *arguments: int) -> Any:
@@ -299,11 +302,11 @@ def test_steps_that_are_not_finite_are_skipped_and_counted(folder, monkeypatch, 
 
 
 class Stalled(Exception):
-    """What a watchdog found, in place of the end of the process."""
+    """Raised with the watchdog's finding, in place of the end of the process."""
 
 
 class WatchdogOfTests(Watchdog):
-    """Keeps what was noted; its clock goes forward where the input hangs, and by a second for each note."""
+    """Keeps the notes of progress; its clock moves by a second for each note, and while the input hangs."""
 
     def __init__(self, _seconds: float, workdir: Path) -> None:
         self.notes: list[tuple[int, str]] = []
@@ -321,7 +324,7 @@ class WatchdogOfTests(Watchdog):
 
     def __enter__(self) -> 'WatchdogOfTests':
         WatchdogOfTests.newest = self
-        return self  # without its thread
+        return self  # no thread is started
 
 
 def test_a_source_that_hangs_is_found_and_named(folder, monkeypatch):
@@ -355,11 +358,11 @@ def test_a_failed_save_ends_a_run_that_shall_stop_then(folder, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(MetricsLog, 'check_lines_written', fail)  # as where lines of metrics are not written
+    monkeypatch.setattr(MetricsLog, 'check_lines_written', fail)  # as if lines of metrics could not be written
     fields = {'checkpoint.every_steps': 4, 'checkpoint.when_save_fails': 'stop', 'train.log_every_steps': 1}
     with pytest.raises(SaveError, match='checkpoint step 4 not saved in .*: No space left on device'):
         train(tiny_config(folder, **MESH, **fields), folder / 'full disk')
-    assert 4 <= read_metrics(folder / 'full disk')[-1]['step'] <= 8  # the next save asks, too
+    assert 4 <= read_metrics(folder / 'full disk')[-1]['step'] <= 8  # the next save reports it at the latest
     assert (folder / 'full disk' / 'report.html').is_file()
 
 

@@ -1,4 +1,4 @@
-"""Update rules against the papers' formulas in NumPy, step by step in float64."""
+"""Tests update rules against the papers' formulas in NumPy, step by step in float64."""
 
 import dataclasses
 import re
@@ -29,7 +29,7 @@ from tests.tolerances import assert_close
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=2, schedule='linear', weight_decay=0.1, clip_norm=1.0)
 FLAT = dataclasses.replace(CONFIG, schedule='constant', warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
-OPTAX_ADAM = pytest.mark.lenient_promotion  # its bias correction raises Python floats to int32 counts
+OPTAX_ADAM = pytest.mark.lenient_promotion  # optax's bias correction raises Python floats to int32 counts
 STEPS = 5
 LAYERS = 3
 
@@ -65,7 +65,7 @@ def run(config: OptimizerConfig, params: dict, gradients: list[dict], stacked: s
 
 
 def first_update(optimizer: optax.GradientTransformation, params: dict, gradients: dict) -> tuple[dict, tuple]:
-    """The first updates and the state after them, as one program."""
+    """Returns the first updates and the state after them, computed by one program."""
     update = jax.jit(lambda params, gradients: optimizer.update(gradients, optimizer.init(params), params))
     return update(params, gradients)
 
@@ -79,7 +79,7 @@ def named(tree: dict) -> dict[str, np.ndarray]:
 
 
 def by_the_paper(config: OptimizerConfig, params: dict, gradients: list[dict], is_per_layer: bool = False) -> dict:
-    """The same run in plain NumPy: {path: parameter after all gradients}."""
+    """Does the same run in plain NumPy; returns {path: parameter after all gradients}."""
     weights = named(params)
     rates = np.asarray(jax.jit(jax.vmap(make_schedule(config, STEPS)))(np.arange(STEPS, dtype=np.int32)))
     m = {name: np.zeros_like(weight) for name, weight in weights.items()}
@@ -210,7 +210,7 @@ def test_the_schedule_counts_updates_from_zero():
     params = make_params()
     first, state = run(CONFIG, params, GRADIENTS[:1])
     assert int(optax.tree.get(state, 'ScaleByScheduleState').count) == 1
-    for path, leaf in named(first).items():  # the first rate of a warm-up is 0
+    for path, leaf in named(first).items():  # a warm-up begins with a rate of 0
         np.testing.assert_array_equal(leaf, named(in_float32(params))[path])
     _, state = run(dataclasses.replace(CONFIG, name='lamb', bias_correction=True), params, GRADIENTS)
     assert int(optax.tree.get(state, 'ScaleByScheduleState').count) == STEPS
@@ -239,7 +239,9 @@ def test_the_stacked_layers_of_a_real_model_are_found_and_nothing_else():
 
 
 def fine_tuned(**fields: object) -> dict:
-    """The first SGD-like updates of a small encoder: Adam's sign of the gradient times the rate of each parameter."""
+    """Returns the first updates of a small encoder: Adam's first step is the gradient's sign times the parameter's
+    rate.
+    """
     config = OptimizerConfig(
         learning_rate=1.0,
         warmup_steps=0,
@@ -322,7 +324,7 @@ def test_frozen_gradients_do_not_count_in_the_norm_that_is_clipped():
 
 
 def test_adadelta_is_the_papers_formula():
-    """Zeiler 2012, algorithm 1: its updates need no learning rate, so that of 1 is the paper's."""
+    """The updates of Zeiler 2012, algorithm 1, have no learning rate, so the rate 1 gives the paper's updates."""
     config = dataclasses.replace(FLAT, name='adadelta', learning_rate=1.0, beta2=0.95)
     params, gradients = make_params(), [make_params(seed) for seed in range(1, 4)]
     found = named(run(config, params, gradients)[0])
@@ -347,14 +349,14 @@ def test_scores_of_pruning_have_a_rate_of_their_own_and_no_decay(name: str):
     for rate in (0.1, 0.02):
         optimizer = make_optimizer(config, 10, stacked=None, scores_rate=rate)
         updates[rate] = first_update(optimizer, params, gradients)[0]
-    first = 0.1 / (np.sqrt(0.001) + 1e-6)  # of uncorrected moments
+    first = 0.1 / (np.sqrt(0.001) + 1e-6)  # Adam's first update without bias correction
     for rate, found in updates.items():
         assert_close(found['scores']['encoder']['kernel'], np.full((3, 4), -rate * first, np.float32))
         np.testing.assert_array_equal(found['encoder']['kernel'], updates[0.1]['encoder']['kernel'])
 
 
 def test_a_score_moves_by_gradients_that_are_far_below_the_eps_of_weights():
-    """Its own eps is 1e-8; a weight with this gradient stays nearly where it is."""
+    """The eps of scores is 1e-8; a weight with this gradient hardly moves."""
     params = {'encoder': {'kernel': ones(3)}, 'scores': {'encoder': {'kernel': ones(3)}}}
     optimizer = make_optimizer(FLAT, 10, stacked=None, scores_rate=0.1)
     gradients = jax.tree.map(lambda leaf: np.float32(2e-7) * leaf, params)
@@ -365,7 +367,7 @@ def test_a_score_moves_by_gradients_that_are_far_below_the_eps_of_weights():
 
 
 def test_what_is_trained_beside_the_model_is_never_frozen():
-    """The map between two models' embeddings is no embedding of the model."""
+    """The map between the embeddings of teacher and student does not count as an embedding of the model."""
     params = {'encoder': {'embeddings': {'token': ones(3)}}, 'beside': {'embeddings': {'kernel': ones(3)}}}
     config = dataclasses.replace(FLAT, frozen=('embeddings/',), frozen_layers=1, layer_decay=0.5)
     optimizer = make_optimizer(config, 10, stacked=STACKED_LAYERS)

@@ -1,4 +1,4 @@
-"""Peaks by device kind, as JAX names devices."""
+"""Tests peak operations by device kind, as JAX names devices."""
 
 import jax
 import pytest

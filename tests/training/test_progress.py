@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: plain lines, a bar, or nothing."""
+"""Tests the progress shown during a run: plain lines, a bar, or nothing."""
 
 import io
 

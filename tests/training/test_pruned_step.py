@@ -1,6 +1,6 @@
-"""A step of a run that prunes: its penalty is that of the whole batch, however that is split.
+"""Tests a step of a run that prunes: its penalty counts once for the whole batch, however the batch is split.
 
-Movement pruning has none; tests/distillation/test_teacher.py takes such a step, beside a teacher.
+Movement pruning has no penalty; tests/distillation/test_teacher.py takes such a step together with a teacher.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from tests.training.tiny_fine_tuning import tiny_config
 
 
 class Step(NamedTuple):
-    """The state before a step, and what comes of it."""
+    """The state before a step, the state after it, and its metrics."""
 
     start: TrainState
     state: TrainState
@@ -32,20 +32,20 @@ class Step(NamedTuple):
 
 
 def first_step(config: RunConfig) -> Step:
-    """The first step on one device."""
+    """Takes a run's first step on one device."""
     run = build_run(config)
     return step_from(run, jax.device_get(run.init_random_state()))
 
 
 def on_a_mesh_and_in_parts(config: RunConfig, start: TrainState) -> Step:
-    """The step from `start` on eight devices, which split rows and kernels, in two micro-batches."""
+    """Takes the step from `start` on eight devices, which split rows and kernels, in two micro-batches."""
     train = dataclasses.replace(config.train, micro_batches=2)
     meshed = dataclasses.replace(config, mesh=MeshConfig(fsdp=2, tensor=2), train=train)
     return step_from(build_run(meshed, EIGHT), start)
 
 
 def step_from(run: Run, start: TrainState) -> Step:
-    """The step of a run from this state."""
+    """Takes a run's step from this state."""
     batch = run.put_batch_on_devices(next(run.task.training_batches(0, 1, 0, 1)))
     return Step(start, *jax.device_get(jit_train_step(run)(jax.device_put(start, run.shardings), batch)))
 
@@ -67,7 +67,7 @@ def test_a_pruned_step_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, meth
 
 
 def assert_same_moments(state: TrainState, expected: TrainState) -> None:
-    """What Adam remembers of a first step is a share of the gradient, of weights and of scores."""
+    """Compares Adam's first moments, which after one step are a fixed share of the gradients of weights and scores."""
     for one, its in zip(first_moments(state), first_moments(expected), strict=True):
         np.testing.assert_allclose(one, its, rtol=1e-3, atol=1e-3 * max(np.abs(its).max(), 1e-6))
 
@@ -81,7 +81,7 @@ def test_scores_have_moments_where_they_are_trained_alone(tmp_path: Path, method
 
 
 def first_moments(state: TrainState) -> list[np.ndarray]:
-    """Adam's means of gradients, scores and all."""
+    """Returns Adam's first moments, including those of scores."""
     [moments] = [mu for path, mu in optax.tree_utils.tree_get_all_with_path(state.opt_state, 'mu')]
     assert len(jax.tree.leaves(moments)) == len(jax.tree.leaves(state.trainable_arrays))
     return jax.tree.leaves(moments)
@@ -90,7 +90,7 @@ def first_moments(state: TrainState) -> list[np.ndarray]:
 @pytest.mark.lenient_promotion
 @pytest.mark.parametrize('fields', [{'model.quantization': 'int8'}, {'model.ranks': ('up=4', 'token=5')}], ids=str)
 def test_a_rounded_or_factored_step_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, fields: dict[str, Any]):
-    """Of rounded operands up to a code here and there."""
+    """Rounding may put single operands on a neighbouring int8 code, so that case has a larger tolerance."""
     config = tiny_config(tmp_path, **fields, **{'train.batch_size': 16, 'optimizer.warmup_steps': 0})
     near = {'rtol': 0.02, 'atol': 1e-3} if 'model.quantization' in fields else {'rtol': 1e-4, 'atol': 1e-5}
     start, _, metrics = first_step(config)

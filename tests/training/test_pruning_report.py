@@ -1,4 +1,4 @@
-"""What is said of the weights that are left, and which evaluations count, in a run that prunes."""
+"""Tests the report of the weights that are left in a pruned run, and which of its evaluations count."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures('shared_programs')
 
 RUN = {'train.steps': 12, 'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'checkpoint.keep': 3}
 RUN |= {'checkpoint.save_best': False, 'optimizer.warmup_steps': 0}
-RUN |= {'examples.buckets': (16,)}  # one shape, so one program
+RUN |= {'examples.buckets': (16,)}  # rows of one length need only one program
 MOVEMENT = {'prune.method': 'movement', 'prune.keep': 0.25, 'prune.begin': 0.0, 'prune.end': 0.6}
 
 
@@ -62,7 +62,7 @@ def test_evaluations_at_the_final_share_alone_are_the_best(pruned: Path):
     record = better / 'checkpoints' / '4' / 'record' / 'metadata'
     values = json.loads(record.read_text())
     assert values['metrics']['still_pruning'] == 1.0
-    values['metrics']['accuracy'] = 2.0  # better than any, with more weights
+    values['metrics']['accuracy'] = 2.0  # better than all others, but with more weights left
     record.write_text(json.dumps(values))
     assert CheckpointReader(better).best_step('accuracy', 'max') in (8, 12)
 
@@ -124,7 +124,7 @@ def test_a_lottery_ticket_has_the_zeros_of_one_run_and_the_weights_of_another_st
 
 @pytest.mark.lenient_promotion
 def test_masked_weights_have_no_gradient_and_only_decay_moves_them(tmp_path: Path):
-    """Queries decay here, and the kernels up do not."""
+    """The query kernels have weight decay here; the kernels named `up` have none."""
     fields = {'prune.method': 'random', 'prune.begin': 0.0, 'prune.end': 0.0, 'prune.keep': 0.25}
     fields |= {'optimizer.weight_decay': 0.5, 'optimizer.no_decay': ('up/kernel$',)}
     run = build_run(tiny_config(tmp_path, **RUN, **fields))

@@ -1,4 +1,4 @@
-"""From a config to everything that the loops need, and the line for each thing that does not fit."""
+"""Tests building a run from its config, and the error line for each thing that does not fit."""
 
 import jax
 import numpy as np
@@ -8,7 +8,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.training.run import build_run
 from tests.training.tiny_run import tiny_config, write_corpus
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax mixes Python floats with int32 counts
 
 
 @pytest.fixture(scope='module')

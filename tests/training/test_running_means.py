@@ -1,4 +1,4 @@
-"""Running means against plain NumPy: the rule, a whole step, and what must not change them."""
+"""Tests running means against plain NumPy: the update rule, a whole step, and the cases in which they must not move."""
 
 import dataclasses
 import functools
@@ -49,17 +49,19 @@ from tests.tolerances import assert_close
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import tiny_config
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 RULE = OptimizerConfig(learning_rate=0.1, warmup_steps=0, schedule='constant', weight_decay=0.1, clip_norm=0.01)
 POINTS = 'stack/layers/attention/learned/running_means/centroids'
 
 
-# ---- the rule ----
+# ---- the update rule ----
 
 
 def by_numpy(points: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Points [..., K + 1] after a step with these sums and numbers."""
+    """Returns the points [..., K + 1] after a step; `sums` [..., K + 1] holds vector sums and, at the end, their
+    counts.
+    """
     points = np.array(points, np.float64)
     for place in np.ndindex(points.shape[:-1]):
         if sums[(*place, -1)] > 0:
@@ -69,7 +71,7 @@ def by_numpy(points: np.ndarray, sums: np.ndarray) -> np.ndarray:
 
 
 def drawn(layers: int = 2) -> tuple[dict, dict]:
-    """Parameters of a stack and what comes as their gradients; nothing belongs to the second point of each head."""
+    """Returns random parameters of a stack and their gradients; the second point of each head has no vectors."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((layers, 3, 4, 6)).astype(np.float32)
     points[..., -1] = 0.0
@@ -90,7 +92,7 @@ def points_of(tree: dict) -> jax.Array:
 
 
 def stepped(optimizer: optax.GradientTransformation, params: dict, gradients: dict) -> tuple[dict, Any]:
-    """Parameters and state after a first update, as one program."""
+    """Returns parameters and state after a first update, computed by one program."""
 
     @jax.jit
     def update(params: dict, gradients: dict) -> tuple[dict, Any]:
@@ -120,12 +122,12 @@ def test_a_point_moves_to_the_mean_of_what_belongs_to_it_and_stays_without_any()
     assert_close(points + step, by_numpy(points, sums), within=1e-6)
     assert not step[:, :, 1].any() and not step[..., -1].any() and step[:, :, 0, :-1].any()
     np.testing.assert_allclose(np.linalg.norm((points + step)[..., :-1], axis=-1), 1.0, rtol=1e-6)
-    assert_close(scaled, step, within=1e-7)  # sums and numbers of any scale
+    assert_close(scaled, step, within=1e-7)  # a common factor of sums and counts changes nothing
 
 
 @pytest.mark.parametrize('name', ['adamw', 'lamb', 'adafactor', 'adadelta'])
 def test_other_parameters_move_as_if_there_were_none_and_no_state_is_kept_of_them(name: str):
-    """Moments, norms and trust ratios of the others stay what they are."""
+    """The other parameters keep their moments, norms and trust ratios."""
     params, gradients = drawn()
     optimizer = make_optimizer(dataclasses.replace(RULE, name=name), 5, stacked=STACKED_LAYERS)
     moved_to, state = stepped(optimizer, params, gradients)
@@ -161,7 +163,7 @@ def test_what_is_frozen_stays():
         assert_close(points_of(moved), expected, within=1e-6)
 
 
-# ---- a step ----
+# ---- a whole step ----
 
 CONFIG = ModelConfig(
     width=16, heads=4, head_width=8, vocab_size=11, layers=2, max_length=12, token_types=0, dropout_rate=0.0,
@@ -170,7 +172,7 @@ CONFIG = ModelConfig(
 
 
 class OneLayer(nnx.Module):
-    """One attention sub-layer over given vectors."""
+    """A model of one attention sub-layer, whose inputs are vectors."""
 
     def __init__(self) -> None:
         self.attention = Attention(CONFIG, rngs=nnx.Rngs(0))
@@ -182,7 +184,7 @@ class OneLayer(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Squares(Objective):
-    """The weighted sum of squares of a layer's outputs."""
+    """An objective: the weighted sum of squares of a layer's outputs."""
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {'square': batch['weights'].sum()}
@@ -206,7 +208,7 @@ OPTIMIZER = make_optimizer(RULE, 10, stacked=None)
 
 @functools.cache
 def graph_and_start() -> tuple[nnx.GraphDef, TrainState]:
-    """The layer's graph, and the state before the first step."""
+    """Returns the layer's graph, and the state before the first step."""
 
     @jax.jit
     def start() -> TrainState:
@@ -227,7 +229,7 @@ def centroids_of(state: TrainState) -> np.ndarray:
 
 
 def sums_by_numpy(state: TrainState, batch: Batch) -> np.ndarray:
-    """The statistics of a step, from the batch and the state before it."""
+    """Computes the sums and counts of a step in NumPy, from the batch and the state before it."""
     x, valid = np.asarray(batch['x'], np.float64), np.asarray(batch['segments']) > 0
     found = []
     for name in ('query', 'key'):
@@ -239,7 +241,7 @@ def sums_by_numpy(state: TrainState, batch: Batch) -> np.ndarray:
 
 @pytest.mark.parametrize('micro_batches', [1, 4])
 def test_three_steps_are_those_of_plain_numpy(micro_batches: int):
-    """Whatever weight rows have in the loss; starting points lie on the unit sphere."""
+    """A row's weight in the loss does not matter, and the first points are on the unit sphere."""
     step, state = step_and_start(micro_batches)
     start = centroids_of(state)
     np.testing.assert_allclose(np.linalg.norm(start[..., :-1], axis=-1), 1.0, rtol=1e-6)
@@ -319,13 +321,13 @@ SEGMENTS = np.asarray([[1] * 10, [1] * 6 + [0] * 4])
 
 @functools.cache
 def encoder_params(**fields: Any) -> dict:
-    """The parameters of an encoder."""
+    """Returns the parameters of an encoder."""
     config = dataclasses.replace(CONFIG, **fields)
     return jax.jit(lambda: nnx.to_pure_dict(nnx.state(Encoder(config, rngs=nnx.Rngs(0)))))()
 
 
 def sums_in(params: dict, **fields: Any) -> np.ndarray:
-    """What comes as the gradient of an encoder's centroids."""
+    """Returns the gradients of an encoder's centroids, which are the sums and counts of their vectors."""
     graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(dataclasses.replace(CONFIG, **fields), rngs=nnx.Rngs(0))))
 
     def loss(params: dict) -> jax.Array:
@@ -389,7 +391,9 @@ def centroids_in(state: TrainState) -> np.ndarray:
 
 @pytest.mark.usefixtures('shared_programs')
 def test_a_run_that_goes_on_has_the_centroids_of_one_that_never_stopped(folder, monkeypatch):
-    """An evaluation in between, which only the other run has, moves none; they are in the checkpoint."""
+    """The centroids are in the checkpoint, and an evaluation, which only the stopped run does in between, moves
+    none.
+    """
     train(routed(folder, **{'eval.every_steps': 6}), folder / 'unbroken')
     with monkeypatch.context() as patch:
         steps = itertools.count(1)

@@ -1,4 +1,4 @@
-"""Learning rate by step, as numbers."""
+"""Tests the learning rate at each step against computed numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def rates(schedule: str, steps: list[int], *, total: int = 100, warmup: int = 20
 
 
 def at(schedule: optax.Schedule, steps: list[int], dtype: type = np.int32) -> np.ndarray:
-    """The rates of these steps, as one program."""
+    """Returns the learning rates of these steps, computed by one program."""
     return np.asarray(jax.jit(jax.vmap(schedule))(np.asarray(steps, dtype)))
 
 

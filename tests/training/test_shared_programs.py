@@ -1,4 +1,4 @@
-"""Runs that share a compiled step (`shared_programs.py`) would have compiled the same one."""
+"""Tests that runs which share a compiled step (`shared_programs.py`) would have compiled the same one."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts, which strict promotion refuses
 def test_no_step_reads_a_field_that_the_key_leaves_out(tmp_path: Path):
     texts = []
     for fields in ({}, FIELDS):

@@ -1,4 +1,4 @@
-"""The lines at a run's start: which settings give one, and which give none."""
+"""Tests which settings give a line at a run's start, and which do not."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from efficient_attention.training.startup_notes import no_evaluation_note, unusu
 
 
 def notes(rows: int | None = None, has_short_batches: bool = False, **fields: Any) -> list[str]:
-    """The lines of a run with these fields by dotted name, whose training data has `rows` rows."""
+    """Returns the lines of a run with these fields by dotted name, whose training data has `rows` examples."""
     groups: dict[str, dict[str, Any]] = {
         'train': {'steps': 100},
         'optimizer': {'warmup_steps': 10},
@@ -35,7 +35,7 @@ def test_a_batch_that_its_data_does_not_fill():
 
 
 def test_a_complete_run_does_not_plan_its_training_data():
-    task = SimpleNamespace(notes=['of the task'])  # without rows_per_epoch, which would plan it
+    task = SimpleNamespace(notes=['of the task'])  # no rows_per_epoch: a call would plan the training data
     config = from_dict({'train': {'steps': 100, 'batch_size': 5_000}, 'optimizer': {'warmup_steps': 10}}, RunConfig)
     assert unusual_setting_notes(SimpleNamespace(config=config, task=task), is_complete=True) == ['of the task']
 

@@ -1,4 +1,4 @@
-"""What a run starts from: counters at 0, a key from the seed, moments for the parameters, all of it one pytree."""
+"""Tests the initial state of a run, one pytree: counters at 0, a key from the seed, moments for the parameters."""
 
 import jax
 import jax.numpy as jnp

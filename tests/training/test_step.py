@@ -1,6 +1,7 @@
-"""One training step: the same in any number of micro-batches, and harmless when it is not finite.
+"""Tests one training step: the result is the same in any number of micro-batches, and a step that is not finite does no
+harm.
 
-That it is the same on any mesh: tests/test_partitioned_programs.py.
+tests/test_partitioned_programs.py tests that the result is the same on any mesh.
 """
 
 import dataclasses
@@ -32,14 +33,14 @@ from efficient_attention.training.step import (
 from efficient_attention.training.step_extensions import FrozenParams
 from tests.training.tiny_batch import random_batch
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts
 
 CONFIG = ModelConfig(
     width=16, heads=4, vocab_size=24, layers=2, max_length=12, dropout_rate=0.3, attention_dropout_rate=0.3
 )
 OBJECTIVE = Pretraining(has_pairs=True)
 BATCH = random_batch(rows=16, length=12, vocabulary=24, predictions=8)
-EQUAL = {'rtol': 1e-5, 'atol': 1e-5}  # stricter than the table: only the order of sums differs
+EQUAL = {'rtol': 1e-5, 'atol': 1e-5}  # stricter than tests/tolerances.py: only the order of sums differs
 
 
 def graph_of(model: nnx.Module) -> nnx.GraphDef:
@@ -48,7 +49,7 @@ def graph_of(model: nnx.Module) -> nnx.GraphDef:
 
 @functools.cache
 def model() -> tuple[nnx.GraphDef, dict]:
-    """The model's graph and parameters that are all random, biases and scales included."""
+    """Returns the model's graph and its parameters, which are all random, biases and scales included."""
     abstract = nnx.eval_shape(lambda: PretrainingModel(CONFIG, has_pairs=True, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(abstract)
     rng = np.random.default_rng(1)
@@ -76,7 +77,7 @@ def compiled(micro_batches: int) -> Callable:
 
 
 def loss_and_gradients(params: dict, batch: Batch, micro_batches: int = 1) -> tuple:
-    """Loss, sums and gradients with dropout on."""
+    """Returns loss, sums and gradients with dropout on."""
     return jax.device_get(compiled(micro_batches)(params, batch, 3))
 
 
@@ -96,7 +97,7 @@ def test_micro_batches_of_very_different_weight_equal_the_whole():
 
 
 def test_a_micro_batch_without_any_weight_changes_nothing():
-    is_odd = np.arange(16, dtype=np.float32) % 2  # the second and the last of four micro-batches
+    is_odd = np.arange(16, dtype=np.float32) % 2  # only the second and the last of four micro-batches have weights
     batch = dict(BATCH)
     batch['masked_weights'] = np.asarray(BATCH['masked_weights']) * is_odd[:, None]
     batch['pair_weights'] = np.asarray(BATCH['pair_weights']) * is_odd
@@ -108,7 +109,7 @@ def test_each_part_takes_every_nth_row():
     assert merge_micro_batches(split_into_micro_batches(np.arange(6), 2)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-# Losses of the first three steps: recorded with jax 0.10.2 on a CPU, equal with 0.12.
+# Losses of the first three steps, recorded with jax 0.10.2 on a CPU; jax 0.12 gives equal ones.
 GOLDEN_LOSSES = [4.31478, 4.286495, 3.994079]
 
 
@@ -124,11 +125,11 @@ def test_golden_steps():
     assert int(state.step) == 3
 
 
-# ---- steps that are not finite, on a model of one number ----
+# ---- steps that are not finite, on a model with one number ----
 
 
 class Line(nnx.Module):
-    """y = slope x."""
+    """A model with one parameter: y = slope x."""
 
     def __init__(self) -> None:
         self.slope = nnx.Param(jnp.float32(2.0))
@@ -136,7 +137,7 @@ class Line(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Roots(Objective):
-    """The sum of roots of slope x: its gradient at 0 is infinite although its value is 0."""
+    """An objective: the sum of sqrt(slope x), whose gradient at 0 is infinite although its value is 0."""
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {'root': batch['weights'].sum()}
@@ -158,7 +159,7 @@ def line() -> tuple:
     return step, initial_state(params, optimizer, seed=0)
 
 
-# What a step reads, and the array that is found.
+# The batch that a step reads, and the array that is reported as not finite.
 NOT_FINITE = {
     'an infinite weight': (batch_of(1.0, 4.0, weight=np.inf), 'batch/weights'),
     'a value that is not a number': (batch_of(1.0, np.nan), 'batch/x'),
@@ -222,7 +223,7 @@ def test_a_run_with_a_skipped_step_goes_on_as_if_it_had_not_been():
 
 @functools.cache
 def descent(micro_batches: int) -> tuple:
-    """A step by the gradient alone, and its start."""
+    """Returns a step of plain gradient descent, and its first state."""
     optimizer = optax.sgd(1.0)
     step = jax.jit(make_train_step(graph_of(Line()), Roots(), optimizer, micro_batches=micro_batches))
     return step, initial_state({'slope': jnp.float32(2.0)}, optimizer, seed=0)
@@ -231,7 +232,9 @@ def descent(micro_batches: int) -> tuple:
 @pytest.mark.parametrize('weight', [0.125, 0.5, 3.0])
 @pytest.mark.parametrize('micro_batches', [1, 2])
 def test_loss_and_gradient_are_means_by_all_weights_however_small(weight: float, micro_batches: int):
-    """Neither changes where all weights are halved, and an update by the gradient alone shows that it does not."""
+    """Halving all weights changes neither loss nor gradient; plain gradient descent shows the gradient in its
+    update.
+    """
     step, state = descent(micro_batches)
     batch = {'x': np.float32([2.0, 8.0]), 'weights': np.float32([weight * 3.0, weight])}
     after, metrics = step(state, batch)
@@ -240,11 +243,11 @@ def test_loss_and_gradient_are_means_by_all_weights_however_small(weight: float,
     np.testing.assert_allclose([metrics['gradient_norm'], 2.0 - after.params['slope']], gradient, rtol=1e-6)
 
 
-# ---- what a step hands to the next ----
+# ---- the carry that a step passes to the next ----
 
 
 class Totals(Roots):
-    """Rows add up what they have seen; the loss reads it."""
+    """An objective whose carry adds up the inputs of each row; the loss reads the carry."""
 
     def initial_carry(self, rows: int) -> jax.Array:
         return jnp.zeros(rows)
@@ -277,7 +280,7 @@ def test_a_step_that_is_not_finite_hands_nothing_on():
 
 
 def test_a_carry_that_is_not_finite_makes_a_step_be_skipped_though_its_loss_is():
-    """Where the loss does not read what is handed on."""
+    """The loss does not read the carry here."""
 
     class Keeps(Totals):
         def sums(self, model, batch, carry, rng, step=0):

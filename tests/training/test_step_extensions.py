@@ -1,4 +1,4 @@
-"""Which parts join a step: none of a plain run, and of others those that its state and config ask for."""
+"""Tests which extensions join a step: none for a plain run, else those that its state and config require."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How far the host runs ahead, what an interval's means are, and when a run is given up."""
+"""Tests how many steps the host runs ahead, the means of an interval, and when a run is given up."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from efficient_attention.training.step_queue import QUEUED_SECONDS, StepQueue
 
 
 class Later:
-    """A scalar that the device is still working on; reading it counts as waiting."""
+    """A scalar that the device is still computing; reading it counts as waiting."""
 
     def __init__(self, value: float, waited: list[float]) -> None:
         self.value, self.waited = value, waited
@@ -64,7 +64,9 @@ def test_skipped_steps_are_counted_so_far():
 
 
 class Device:
-    """Takes one step after another, so many seconds each; waiting for one moves the clock on to its end."""
+    """A device that takes `seconds` for each step, one after another; waiting for a step moves its clock to the step's
+    end.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds, self.free, self.waited = 0.0, seconds, 0.0, []
@@ -73,13 +75,13 @@ class Device:
         return self.now
 
     def take(self, step: int) -> dict:
-        """The metrics of a step that begins now, or when the one before has ended."""
+        """Returns the metrics of a step that begins now, or when the previous step has ended."""
         self.free = max(self.now, self.free) + self.seconds
         return later(float(step), self.waited) | {'loss': Ending(step, self.free, self)}
 
 
 class Ending:
-    """A loss that is there at a time of the device's."""
+    """A loss that is ready from a given time of the device's clock on."""
 
     def __init__(self, step: int, end: float, device: Device) -> None:
         self.step, self.end, self.device = step, end, device
@@ -94,7 +96,9 @@ class Ending:
 
 
 def behind(seconds: float, host_seconds: float = 0.0) -> tuple[list[int], StepQueue, Device]:
-    """How many steps are left with the device after each of eight, which take so long; the host needs its own time."""
+    """Pushes eight steps of this duration; returns how many were still running after each push, the queue and the
+    device.
+    """
     device, left = Device(seconds), []
     queue = StepQueue(max_skipped_in_row=3, clock=device.clock)
     assert queue.is_idle
@@ -110,7 +114,8 @@ def behind(seconds: float, host_seconds: float = 0.0) -> tuple[list[int], StepQu
 )
 def test_the_host_runs_ahead_by_few_steps_and_by_none_of_long_ones(seconds: float, most: int):
     left, queue, device = behind(seconds)
-    assert left == [0, *(min(step, most) for step in range(1, 8))]  # the first one tells how long they are
+    # the first step is waited for, because it shows how long steps take
+    assert left == [0, *(min(step, most) for step in range(1, 8))]
     assert queue.step_seconds == pytest.approx(seconds) and most * seconds <= QUEUED_SECONDS
     assert device.waited == list(range(1, 9 - most))
     queue.take_interval()
@@ -118,7 +123,7 @@ def test_the_host_runs_ahead_by_few_steps_and_by_none_of_long_ones(seconds: floa
 
 
 def test_waiting_for_the_host_is_no_part_of_a_step():
-    """Its input takes longer than the device: steps that end while nobody looks say nothing of how long they took."""
+    """If input takes longer than the device, a step's end is seen late and says nothing about the step's duration."""
     left, queue, _ = behind(0.5, host_seconds=4.0)
     assert queue.step_seconds == 0.5 and max(left) == 2
 
@@ -154,7 +159,7 @@ def test_the_run_also_stops_between_two_logs():
     with pytest.raises(NonFiniteTrainingError, match='stopped at step 1'):
         for step in range(1, 10):
             queue.push(step, metrics(np.nan, step, step), BATCH, STATE)
-    assert step == 1  # it was ready at once
+    assert step == 1  # its metrics were ready at once
 
 
 def test_a_skipped_step_comes_with_what_was_not_finite():

@@ -1,4 +1,4 @@
-"""Rates from a clock that the test sets, and of a run whose input is slow."""
+"""Tests rates from a clock that the test sets, and the rates of a run whose input is slow."""
 
 import time
 
@@ -84,7 +84,7 @@ def test_a_step_before_the_interval_has_no_share_in_its_rate(clock):
 
 
 class SlowInput:
-    """Batches that take longer than a step."""
+    """Yields batches that each take longer than a step."""
 
     def __init__(self, batches, seconds: float) -> None:
         self.batches, self.seconds = batches, seconds
@@ -97,11 +97,11 @@ class SlowInput:
         return self
 
 
-@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts, which strict promotion refuses
 def test_most_of_the_time_is_waiting_when_the_input_is_slow(tmp_path, monkeypatch):
     original = PretrainingTask.training_batches
     monkeypatch.setattr(PretrainingTask, 'training_batches', lambda *a: SlowInput(original(*a), 0.6))
     fields = {'train.steps': 4, 'train.log_every_steps': 4, 'eval.every_steps': 4, 'checkpoint.every_steps': 4}
     train(tiny_config(tmp_path, **fields), tmp_path / 'run')
     (line,) = (line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train')
-    assert line['waiting_share'] > 0.6  # 0.9 on an idle machine
+    assert line['waiting_share'] > 0.6  # the share is about 0.9 on an idle machine

@@ -1,4 +1,4 @@
-"""Batches of random examples, for tests of what comes after the input pipeline."""
+"""Makes batches of random examples, for tests of everything after the input pipeline."""
 
 import jax
 import numpy as np
@@ -6,9 +6,10 @@ from jax import Array
 
 
 def random_batch(*, rows: int, length: int, vocabulary: int, predictions: int, seed: int = 0) -> dict[str, Array]:
-    """A batch with sentence pairs and padding; all predictions of rows 3, 7, ... count, and one of every other row.
+    """Returns a batch with sentence pairs and padding; all predictions of rows 3, 7, ... count, and one of each other
+    row.
 
-    So micro-batches (every second or fourth row) and shards (neighbouring rows) have very different weights.
+    So micro-batches (every second or fourth row) and shards (neighbouring rows) differ much in their weights.
     """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(length // 2, length + 1, rows)

@@ -1,4 +1,4 @@
-"""A fine-tuning run that takes seconds: texts of a few words, labelled by whether they hold 'good' or 'bad'.
+"""A fine-tuning run that takes seconds: it classifies texts of a few words by whether they contain 'good' or 'bad'.
 
 This is also a config file: python train.py --config tests/training/tiny_fine_tuning.py --config.examples.train=... ...
 """
@@ -32,7 +32,7 @@ def write_files(folder: Path) -> None:
 
 
 def get_config() -> ConfigDict:
-    """Two classes from a model of some thousand parameters; the files are the caller's."""
+    """Returns the config of a classifier with some thousand parameters and two classes; the caller sets its files."""
     config = fine_tuning_config()
     config.examples.problem = 'classification'
     config.examples.epochs = 4.0
@@ -44,7 +44,8 @@ def get_config() -> ConfigDict:
         config.model[name] = value
     config.head.dropout_rate = 0.0
     config.optimizer.learning_rate = 5e-3
-    config.optimizer.bias_correction = False  # Optax's own raises Python floats to int32 counts, refused in tests
+    # Optax's bias correction raises Python floats to int32 counts, which strict promotion refuses
+    config.optimizer.bias_correction = False
     config.train.batch_size = 8
     config.train.log_every_steps = 5
     config.checkpoint.every_steps = 40
@@ -55,7 +56,7 @@ def get_config() -> ConfigDict:
 
 
 def tiny_values(folder: Path, **fields: Any) -> dict[str, Any]:
-    """The config file's values on the files in `folder`, which are written; `fields` by dotted name."""
+    """Writes the files into `folder` and returns the config's values for them; `fields` are given by dotted name."""
     write_files(folder)
     config = get_config()
     config.examples.train, config.examples.dev = str(folder / 'train.tsv'), str(folder / 'dev.tsv')
@@ -65,5 +66,5 @@ def tiny_values(folder: Path, **fields: Any) -> dict[str, Any]:
 
 
 def tiny_config(folder: Path, **fields: Any) -> RunConfig:
-    """The complete config of them."""
+    """Writes the files into `folder` and returns the complete config for them."""
     return fill_config(tiny_values(folder, **fields)).config

@@ -1,4 +1,4 @@
-"""A run that takes seconds: a corpus of some thousand words, a model of some thousand parameters, 20 steps.
+"""A pretraining run that takes seconds: a corpus and a model of some thousand words and parameters, 20 steps.
 
 This is also a config file: python train.py --config tests/training/tiny_run.py --config.data.source=... --workdir ...
 """
@@ -24,7 +24,7 @@ DOCUMENTS = 60
 
 
 def write_corpus(folder: Path) -> str:
-    """Writes `corpus.txt`, documents separated by blank lines, and returns the config's text for it."""
+    """Writes `corpus.txt`, documents separated by blank lines, and returns the value of `data.source` for it."""
     rng = np.random.default_rng(0)
 
     def sentence() -> str:
@@ -37,7 +37,9 @@ def write_corpus(folder: Path) -> str:
 
 
 def get_config() -> ConfigDict:
-    """Masked-LM and next sentence, with dropout; `data.source` and `data.cache` are the caller's."""
+    """Returns the config of masked-LM and next-sentence pretraining with dropout; the caller sets `data.source` and
+    `data.cache`.
+    """
     config = default_config()
     config.data.vocab_size = 70
     config.data.length = 32
@@ -60,7 +62,9 @@ def get_config() -> ConfigDict:
 
 
 def tiny_config(folder: Path, **fields: Any) -> RunConfig:
-    """The config on the corpus in `folder`, which is written; `fields` by dotted name, as in **{'train.steps': 5}."""
+    """Writes the corpus into `folder` and returns the config for it; `fields` by dotted name, as in **{'train.steps':
+    5}.
+    """
     config = get_config()
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
@@ -69,12 +73,12 @@ def tiny_config(folder: Path, **fields: Any) -> RunConfig:
 
 
 def fresh_workdir(folder: Path, **fields: Any) -> Path:
-    """The workdir of a run that has saved its initial state and nothing else; quick, as no step is compiled."""
+    """Returns the workdir of a run that has saved only its initial state; this is quick, as no step is compiled."""
     return drawn_workdir(build_run(tiny_config(folder, **fields)), folder / 'workdir')
 
 
 def drawn_workdir(run: Run, workdir: Path, state: TrainState | None = None) -> Path:
-    """The workdir of any run that has saved its initial state, or the given one, and nothing else."""
+    """Returns the workdir of a given run that has saved only `state`, by default its initial state."""
     config = run.config
     claim_workdir(workdir, config)
     run.task.save_assets(workdir)
@@ -85,6 +89,9 @@ def drawn_workdir(run: Run, workdir: Path, state: TrainState | None = None) -> P
 
 
 def one_by_one(run: Run) -> TrainState:
-    """`run.init_random_state()`, an array at a time: the programs are small, and runs of other models share them."""
+    """Returns `run.init_random_state()`, made an array at a time: the small programs are shared by runs of other
+    models.
+    """
     state = make_state(run.task, run.config, run.objective, run.pruner)
-    return jax.device_put(jax.tree.map(np.array, state), run.shardings)  # a step takes over no array twice
+    # distinct buffers, because a step donates each array once
+    return jax.device_put(jax.tree.map(np.array, state), run.shardings)

@@ -1,4 +1,6 @@
-"""The mean of the last checkpoints: equal to one by hand, of undamaged steps alone, and one line where it cannot be."""
+"""Tests that the mean of the last checkpoints is correct, uses undamaged steps only, and is refused in one line if
+impossible.
+"""
 
 import dataclasses
 import json
@@ -41,7 +43,7 @@ def abstract() -> Any:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> CheckpointReader:
-    """A workdir with the steps 2, 5, 9 and 12, of which the last three are kept."""
+    """Returns the reader of a workdir with the steps 2, 5, 9 and 12, of which the last three are kept."""
     with CheckpointWriter(tmp_path, CheckpointConfig(keep=3)) as checkpoints:
         for step in STEPS:
             checkpoints.save(step, state_of(step), record={'note': step}, metrics={'loss': 1.0})
@@ -59,7 +61,7 @@ def test_the_mean_is_that_by_hand(reader: CheckpointReader, caplog: pytest.LogCa
         assert leaf.dtype == abstract()['params'][name].dtype and leaf.devices() == {jax.devices()[1]}
         if leaf.dtype == jnp.float32:
             np.testing.assert_allclose(leaf, expected, rtol=0, atol=3e-7)
-        else:  # summed in float32, and rounded once
+        else:  # the mean is summed in float32 and rounded once
             np.testing.assert_array_equal(leaf, jnp.asarray(expected, jnp.bfloat16))
 
 
@@ -107,7 +109,7 @@ def test_a_damaged_checkpoint_is_refused(reader: CheckpointReader):
 
 
 def test_a_step_that_a_trainer_removes_meanwhile_is_left_for_a_newer_one(reader: CheckpointReader, monkeypatch):
-    """The list of steps is from before a save that removed the oldest of them."""
+    """The reader has listed the steps before a save that removes the oldest of them."""
     steps = iter([[2, 5, 9], *[[5, 9, 12]] * 9])
     monkeypatch.setattr(reader, 'complete_steps', lambda: next(steps))
     monkeypatch.setattr(reader, 'written_steps', lambda: [5, 9, 12])

@@ -1,4 +1,4 @@
-"""Comparison of what a checkpoint holds with what is wanted."""
+"""Tests the comparison of a checkpoint's arrays with the arrays of the model that reads it."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Restoring: the same bits on any mesh, and one clear line for everything that does not fit."""
+"""Tests that a checkpoint is restored bit by bit on any mesh, and that one clear line refuses whatever does not fit."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def make_state(name: str = 'lamb') -> TrainState:
 
 
 def on_mesh(state: TrainState, mesh_config: MeshConfig, device_count: int) -> TrainState:
-    """The abstract state laid out on the first devices."""
+    """Returns the abstract state laid out on the first devices."""
     mesh = make_mesh(mesh_config, jax.devices()[:device_count])
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -63,7 +63,7 @@ def placed(state: TrainState, layout: TrainState) -> TrainState:
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory):
-    """A workdir with steps 2 and 5, saved on 2 x 2 x 2 devices."""
+    """Returns a workdir with steps 2 and 5, saved on 2 x 2 x 2 devices."""
     workdir = tmp_path_factory.mktemp('run')
     layout = on_mesh(make_state(), MeshConfig(data=2, fsdp=2, tensor=2), 8)
     with CheckpointWriter(workdir, CheckpointConfig()) as checkpoints:
@@ -166,7 +166,7 @@ def test_without_any_checkpoint_evaluation_is_refused_and_training_starts_anew(t
     for read in (reader.read_record, lambda: reader.restore(layout)):
         with pytest.raises(InputError, match=f'^there is no checkpoint in {tmp_path}'):
             read()
-    assert list(tmp_path.iterdir()) == []  # reading makes no folders
+    assert list(tmp_path.iterdir()) == []  # reading creates no folders
 
 
 def refused(workdir, layout) -> str:
@@ -204,7 +204,7 @@ def test_the_record_is_read_apart_from_the_arrays(saved):
 
 @pytest.fixture
 def small(tmp_path):
-    """A workdir with steps 2 and 5 of one array, and how it is read."""
+    """Returns a workdir with one array at steps 2 and 5, and the layout for reading it."""
     with CheckpointWriter(tmp_path, CheckpointConfig()) as checkpoints:
         for step in (2, 5):
             checkpoints.save(step, {'kernel': jnp.full(4, step, jnp.float32)}, record={})
@@ -213,7 +213,7 @@ def small(tmp_path):
 
 
 def flip(workdir, step: int) -> None:
-    """Changes a bit of the step's array, which Orbax would read without a word."""
+    """Changes a bit of the step's array; Orbax itself would not notice."""
     (path,) = (workdir / 'checkpoints' / str(step) / 'state' / 'd').iterdir()
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -299,7 +299,7 @@ def test_a_step_that_the_trainer_removes_meanwhile_gives_way_to_the_newest(saved
 
 
 def test_all_processes_read_the_step_that_process_0_has_chosen(small, processes: Processes):  # noqa: F811
-    """One whose folder shows an older list reads it, too, and none reads what another has chosen by itself."""
+    """A process whose folder shows an older list reads that step, too; no process reads a step of its own choice."""
     workdir, layout = small
 
     def read(number: int) -> int:
@@ -320,7 +320,7 @@ def test_a_step_that_goes_under_one_process_is_read_by_none(saved, tmp_path, pro
 
         def slow(abstract_state: TrainState, step: int) -> RestoredCheckpoint:
             tried.append(step)
-            if (number, step) == (2, 5):  # the others have read it by then, or are about to
+            if (number, step) == (2, 5):  # the other processes have read the step by then, or are about to
                 shutil.rmtree(reader.folder / '5')
             if step == 5 and number < 2:
                 return RestoredCheckpoint(step, None, {})
@@ -368,7 +368,7 @@ TRAINER = """
 
 @pytest.mark.parametrize('reads', [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_read_beside_a_trainer_that_keeps_one_step_fails(tmp_path, reads: int):
-    """Each in turn what eval.py, predict.py and the report read; every step is removed soon after it is saved."""
+    """Reads in turn like eval.py, predict.py and the report, while every step is removed soon after it is saved."""
     reader, seen = CheckpointReader(tmp_path), set()
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     layout = {'kernel': jax.ShapeDtypeStruct((1000,), jnp.float32, sharding=sharding)}
@@ -387,6 +387,6 @@ def test_no_read_beside_a_trainer_that_keeps_one_step_fails(tmp_path, reads: int
                 if number % 20 == 0:
                     write_report(tmp_path)
                 seen.add(restored.step)
-            assert trainer.poll() is None and len(seen) > reads / 10  # it was saving all the time
+            assert trainer.poll() is None and len(seen) > reads / 10  # the trainer went on saving all the time
         finally:
             trainer.kill()

@@ -1,4 +1,4 @@
-"""What is said of each checkpoint; tests/test_entry_points.py has the commands."""
+"""Tests the line that --verify prints for each checkpoint; tests/test_entry_points.py tests the commands."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
     (folder / '3' / 'seal-0-of-1.sha256').unlink()
     os.utime(folder / '3', (0, 0))
     record = folder / '1' / 'record' / 'metadata'
-    record.write_text(json.dumps({'step': 1}))  # as before there were checksums
+    record.write_text(json.dumps({'step': 1}))  # the record of a version that had no checksums
     (folder / '1' / 'seal-0-of-1.sha256').unlink()
     with pytest.raises(RunError, match=': 1 of 3 checkpoints damaged: step 3$'):
         verify_checkpoints(tmp_path)

@@ -1,4 +1,4 @@
-"""Saving: asynchronous, kept by rule, one trainer at a time, and no failure that goes unseen."""
+"""Tests saving: asynchronous, with the configured steps kept, one trainer at a time, and every failure reported."""
 
 import errno
 import logging
@@ -45,7 +45,9 @@ def save_all(workdir, config: CheckpointConfig, losses: dict[int, float | None])
 
 @pytest.fixture
 def no_space():
-    """From the call on, no file grows beyond 64 KiB: like a full disk, the error comes in the midst of a write."""
+    """Returns a function after whose call no file grows beyond 64 KiB: as on a full disk, a write fails in its
+    middle.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -71,7 +73,7 @@ def test_what_is_best_is_remembered_over_a_restart(tmp_path):
 
 
 def test_a_step_that_was_evaluated_after_its_save_may_be_the_best(tmp_path):
-    """As after a stop in the midst of its evaluation, which the next start makes up for."""
+    """A stop in the middle of an evaluation leaves such a step; the next start then makes up for the evaluation."""
     save_all(tmp_path, BEST, {1: 3.0, 2: None})
     (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "split": "train", "loss": 9}\n')
     with CheckpointWriter(tmp_path, BEST) as checkpoints:
@@ -90,7 +92,7 @@ def test_a_step_that_was_evaluated_after_its_save_may_be_the_best(tmp_path):
 
 
 def test_what_was_the_best_before_such_a_step_is_removed(tmp_path):
-    """As no other save may follow: the step may be the last one."""
+    """The former best step goes at once, because no other save may follow: the evaluated step may be the last one."""
     config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss')
     save_all(tmp_path, config, {1: 3.0, 2: None})
     with CheckpointWriter(tmp_path, config) as checkpoints:
@@ -199,7 +201,7 @@ def test_a_failed_save_is_one_line_with_step_and_reason_and_the_old_step_stays(t
 
 @pytest.fixture
 def failing_seal(monkeypatch):
-    """Writing checksums fails from the first call on, until the second."""
+    """Returns a function that makes the writing of checksums fail at its first call and work again at its second."""
     real = checkpoint_writer.write_checksums
 
     def fail(*_: object, **__: object) -> None:
@@ -267,7 +269,8 @@ def test_the_old_step_is_deleted_after_the_new_one_has_checksums(tmp_path, faili
 def test_what_a_killed_run_did_not_remove_goes_when_the_run_asks_and_not_before(tmp_path):
     save_all(tmp_path, CheckpointConfig(keep=3), {1: None, 2: None, 3: None})
     with CheckpointWriter(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
-        assert checkpoints.reader.complete_steps() == [1, 2, 3]  # the run may yet be refused
+        # opening removes nothing, as the run may still be refused
+        assert checkpoints.reader.complete_steps() == [1, 2, 3]
         checkpoints.remove_superseded()
         assert checkpoints.reader.complete_steps() == [3]
 

@@ -1,4 +1,4 @@
-"""Checksums: any damage to a folder is found and named, and nothing else is."""
+"""Tests that checksums find and name any damage to a folder, and report no undamaged folder."""
 
 import itertools
 import random
@@ -22,7 +22,7 @@ LABEL = 'step 30'
 
 
 def make(folder: Path, seed: int = 0) -> Path:
-    """A folder with files of 1 to 3,000 bytes, two levels deep, with checksums."""
+    """Makes a folder with checksums, whose files have 1 to 3,000 bytes and are up to two levels deep."""
     draw = random.Random(seed)
     for name in ('a', 'state/b', 'state/d/c', 'state/d/e', 'record/metadata'):
         path = folder / name
@@ -78,7 +78,7 @@ def add(folder: Path, draw: random.Random) -> Path:
 
 @pytest.fixture(scope='module')
 def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a saved step with checksums with several arrays, on eight devices."""
+    """Returns the folder of a saved step with checksums, whose arrays are split over eight devices."""
     sharding = NamedSharding(jax.make_mesh((8,), ('data',)), PartitionSpec('data'))
     draw = np.random.default_rng(0).standard_normal
     shapes = {'embedding': (64, 16), 'kernel': (16, 48), 'bias': (48,), 'moments': (8, 2, 96)}
@@ -90,15 +90,14 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Damage(NamedTuple):
-    """New contents of files; None = it goes."""
+    """The new contents of damaged files; None = the file is deleted."""
 
     contents: dict[str, bytes | None]
-    line: str  # what is said of it
+    line: str  # the report of `find_checksum_mismatch`
 
 
 def damages(step: Path, count: int) -> Iterator[Damage]:
-    """So many different damages to a step: every file emptied, zeroed and deleted, every two swapped, some added; and
-    cuts and flipped bits in the files in turn."""
+    """Yields `count` different damages of a step: first those of `few_damages`, then those of `many_damages`."""
     whole = {path.relative_to(step).as_posix(): path.read_bytes() for path in files(step)}
     made: set[str] = set()
     draw = random.Random(0)
@@ -112,7 +111,9 @@ def damages(step: Path, count: int) -> Iterator[Damage]:
 
 
 def few_damages(whole: dict[str, bytes]) -> Iterator[Damage]:
-    """Those of which there are only so many."""
+    """Yields a limited number of damages: every file emptied, zeroed and deleted, every two files swapped, some files
+    added.
+    """
     for name, content in whole.items():
         yield changed(name, b'')
         yield changed(name, bytes(len(content)))
@@ -131,7 +132,7 @@ def few_damages(whole: dict[str, bytes]) -> Iterator[Damage]:
 
 
 def many_damages(whole: dict[str, bytes], draw: random.Random) -> Iterator[Damage]:
-    """Flipped bits and cuts, without end."""
+    """Yields damages without end: the files are cut, and single bits are flipped, in turn."""
     for name in itertools.cycle(whole):
         content = bytearray(whole[name])
         yield changed(name, bytes(content[: draw.randrange(len(content))]))
@@ -206,7 +207,7 @@ def test_sha256sum_reads_a_checksum_file(tmp_path: Path):
 
 
 def test_processes_do_not_read_half_written_checksum_files_of_others(tmp_path: Path):
-    """A name that has gone when it is looked at is a checksum file that another process has just renamed."""
+    """A file name that disappears during the scan is a checksum file that another process has just renamed."""
     folder = make(tmp_path)
     (folder / 'seal-0-of-1.sha256').unlink()
     (folder / 'seal-1-of-2.tmp').symlink_to('gone')

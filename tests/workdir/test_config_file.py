@@ -1,4 +1,6 @@
-"""A workdir belongs to one config: what may change when a run goes on, and what a damaged config.json says."""
+"""Tests that a workdir belongs to one config: which fields a resumed run may change, and the error for a damaged
+config.json.
+"""
 
 import pytest
 
@@ -123,7 +125,9 @@ def test_a_run_from_before_a_field_existed_has_its_default():
 
 
 def test_no_field_of_parameters_or_examples_is_changeable():
-    """The fields by name: a mark that is added here by mistake lets a run go on with other numbers."""
+    """Lists the changeable fields by name: a field marked by mistake would let a resumed run continue with other
+    results.
+    """
     groups = {'config.checkpoint.*', 'config.eval.*', 'config.mesh.*'}
     model = {f'config.model.{name}' for name in ('attention_backend', 'recurrent_chunk', 'remat', 'scan_unroll')}
     data = {f'config.data.{name}' for name in ('cache', 'processes', 'workers', 'prefetch')}

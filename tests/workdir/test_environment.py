@@ -1,4 +1,4 @@
-"""What a workdir remembers of the machine."""
+"""Tests the description of the machine that a workdir keeps."""
 
 import json
 

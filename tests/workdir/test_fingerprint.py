@@ -1,4 +1,4 @@
-"""Fingerprints of runs: equal, allowed to differ, or one line that says what differs."""
+"""Tests fingerprints of runs: equal ones, allowed differences, and the line that names any other difference."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Each command goes on in folders of its own kind alone, whatever else lies in them and however far its runs are."""
+"""Tests that a command continues only a folder of its own kind, whatever else is in it and however far its runs are."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A tokenizer, a vocabulary or a config that was changed since a checkpoint was saved is named before it answers."""
+"""Tests that inference names a tokenizer, vocabulary or config that has changed since the checkpoint was saved."""
 
 import dataclasses
 import json

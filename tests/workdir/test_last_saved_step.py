@@ -1,4 +1,4 @@
-"""A folder of checkpoints that is lost does not look like a new run; one in which nothing was saved yet does."""
+"""Tests that a workdir which has lost its checkpoints is no new run, but one that has not saved yet may start."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ SAVED = 'there is no checkpoint in {}/checkpoints, though step 7 was saved; rest
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A workdir with the steps 3 and 7, of a run that saves every 5 and has written of steps up to 9."""
+    """Returns a workdir with the steps 3 and 7, of a run that saves every 5 steps and has metrics up to step 9."""
     config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(every_steps=5))
     (tmp_path / 'config.json').write_text(json.dumps(to_dict(config)))
     with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
@@ -75,7 +75,7 @@ def test_without_the_note_the_metrics_tell(saved: Path, note: str | None, last: 
     write_lines(saved, last)
     if is_lost:
         assert f'though metrics.jsonl goes to step {last}; restore it' in refusal(saved)
-    else:  # killed before its first checkpoint was complete
+    else:  # such a run may have been killed before its first checkpoint was complete
         CheckpointReader(saved).check_checkpoints_not_lost()
 
 
@@ -86,7 +86,7 @@ def test_a_later_step_that_is_gone_is_named(saved: Path):
     [line] = missing_newer_step_note(saved, folder, 3)
     assert 'step 7 was saved and is gone; this run goes on from step 3' in line
     (folder / 'damaged').mkdir()
-    (folder / 'elsewhere').rename(folder / 'damaged' / '7')  # which was named when it was set aside
+    (folder / 'elsewhere').rename(folder / 'damaged' / '7')  # its damage was reported when it was moved there
     assert missing_newer_step_note(saved, folder, 3) == []
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint, or the folder of all of them, that is a link is never read: what it leads to may be anywhere."""
+"""Tests that a checkpoint, or the folder of all checkpoints, is never read through a link, which may lead anywhere."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def test_a_step_or_its_folder_that_is_a_link_is_not_read(tmp_path: Path, name: s
         for step in (2, 5):
             checkpoints.save(step, {'kernel': jnp.full(4, step, jnp.float32)}, record={})
     folder = checkpoints.reader.folder
-    if not has_seal:  # as before there were checksums
+    if not has_seal:  # the checkpoint of a version that had no checksums
         shutil.rmtree(folder / '2')
         (folder / '5' / 'record' / 'metadata').write_text(json.dumps({'step': 5}))
         (folder / '5' / 'seal-0-of-1.sha256').unlink()

@@ -1,4 +1,4 @@
-"""One trainer for each workdir, whatever becomes of it."""
+"""Tests that a workdir has at most one trainer, and that its lock ends with the trainer, however that ends."""
 
 import subprocess
 import sys

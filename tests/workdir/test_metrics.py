@@ -1,4 +1,6 @@
-"""metrics.jsonl and TensorBoard events: every step once, always JSON, whatever happened to the process before."""
+"""Tests that metrics.jsonl and the TensorBoard events have every step once and stay valid after any end of a
+process.
+"""
 
 import json
 import math
@@ -26,7 +28,7 @@ def test_lines_hold_step_split_and_plain_numbers(tmp_path):
         log.write_metrics(
             10, 'train', {'loss': jnp.float32(0.5), 'skipped': np.int32(3), 'rate': 1e-3, 'half': jnp.bfloat16(2)}
         )
-        text = (tmp_path / 'metrics.jsonl').read_text()  # before closing: each line is flushed
+        text = (tmp_path / 'metrics.jsonl').read_text()  # each line is flushed before the log is closed
     assert text == '{"step": 10, "split": "train", "loss": 0.5, "skipped": 3, "rate": 0.001, "half": 2.0}\n'
 
 
@@ -164,7 +166,7 @@ def test_lines_that_are_never_written_end_the_run(tmp_path, capfd):
         log._file = HalfWritten(log._file)
         log.write_metrics(1, 'train', {'loss': 1.0})
         log.write_metrics(2, 'train', {'loss': 1.0})
-    with pytest.raises(KeyboardInterrupt), MetricsLog(tmp_path) as log:  # which ends it with another error
+    with pytest.raises(KeyboardInterrupt), MetricsLog(tmp_path) as log:  # another error ends the `with` block
         log._file = HalfWritten(log._file)
         log.write_metrics(1, 'train', {'loss': 1.0})
         log.write_metrics(2, 'train', {'loss': 1.0})

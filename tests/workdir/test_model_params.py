@@ -1,4 +1,4 @@
-"""A checkpoint's parameters as the model computes with them: what is asked for is laid out where it is said."""
+"""Tests that the requested parameters of a checkpoint are restored as the model uses them, on the given devices."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ def lay_out(shapes: Any) -> Any:
 
 
 def test_parameters_are_masked_where_the_run_prunes_them(tmp_path: Path):
-    """By their own size, and by scores of the state. One that does not prune: tests/inference/test_restore.py."""
+    """Masks come from the weights' size, or from scores in the state. tests/inference/test_restore.py tests unpruned
+    runs.
+    """
     fields = {'prune.begin': 0.0, 'prune.end': 0.0, 'prune.keep': 0.5, 'model.layers': 1}
     for method in ('magnitude', 'random'):
         config = tiny_config(tmp_path, **{'prune.method': method}, **fields)

@@ -1,4 +1,4 @@
-"""What is left to say of a failed read or write: a few words, and no pages of traceback."""
+"""Tests that Orbax's errors of a failed read or write become a few words without a traceback."""
 
 import errno
 import logging
@@ -48,7 +48,7 @@ def test_late_answers_are_dropped_and_others_shown(monkeypatch: pytest.MonkeyPat
 
 
 def line_raised_in(path: str) -> logging.LogRecord:
-    """What asyncio logs of an error that a file has raised."""
+    """Returns the log record that asyncio makes of an error raised in the file `path`."""
     try:
         exec(compile('raise ValueError', path, 'exec'))
     except ValueError:

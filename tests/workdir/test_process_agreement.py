@@ -1,4 +1,6 @@
-"""Process 0 chooses for all, and what fails in one fails in all. Threads stand in for the processes."""
+"""Tests that process 0 chooses for all and that a failure in one process fails in all; threads imitate the
+processes.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,19 +14,19 @@ from efficient_attention.workdir.process_agreement import broadcast_from_process
 
 
 class Processes:
-    """Threads that take themselves for the processes of a run."""
+    """Threads that imitate the processes of a run."""
 
     def __init__(self, count: int) -> None:
         self.count, self._here, self._said = count, threading.local(), [''] * count
         self._all_there = threading.Barrier(count, timeout=60)
 
     def place(self) -> tuple[int, int]:
-        """As `process_index_and_count`; what is no such thread runs alone."""
+        """Replaces `process_index_and_count`; a thread that imitates no process gets (0, 1)."""
         number = getattr(self._here, 'number', None)
         return (0, 1) if number is None else (number, self.count)
 
     def gather(self, text: str) -> list[str]:
-        """As `gather_from_peers`."""
+        """Replaces `gather_from_peers`: returns the texts of all processes."""
         if self.place()[1] == 1:
             return [text]
         self._said[self.place()[0]] = text
@@ -34,7 +36,7 @@ class Processes:
         return said
 
     def do(self, work: Callable[[int], Any]) -> list[Any]:
-        """What the work returns in each, given its number, or the line of its InputError."""
+        """Calls `work` in each process with the process's number; returns the results, or the line of an InputError."""
         found: list[Any] = [None] * self.count
 
         def one(number: int) -> None:
@@ -57,7 +59,7 @@ class Processes:
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    """Three of them."""
+    """Returns three imitated processes."""
     three = Processes(3)
     for module in (process_agreement, checkpoint_reader):
         monkeypatch.setattr(module, 'process_index_and_count', three.place)

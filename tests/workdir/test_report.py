@@ -1,4 +1,4 @@
-"""The page about a run: complete, self-contained, and made from whatever the workdir holds."""
+"""Tests that the report of a run is complete and self-contained, whatever files the workdir has."""
 
 import html.parser
 import json
@@ -13,7 +13,7 @@ from efficient_attention.workdir.report import main, metric_series, unigram_base
 
 
 class Page(html.parser.HTMLParser):
-    """Collects tags and text."""
+    """Collects the tags and the texts of an HTML page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -61,14 +61,15 @@ def test_the_page_holds_metrics_baseline_config_and_environment(workdir):
         'jaxlib',
     ):
         assert part in text, part
-    assert page.tags.count('svg') == 3  # loss, learning rate (although constant), tokens a second
+    assert page.tags.count('svg') == 3  # charts of loss, learning rate (although constant) and tokens per second
     assert 'my <run>' in text
 
 
 def test_the_page_needs_nothing_from_outside(workdir):
     text = write_report(workdir).read_text()
     addresses = set(re.findall(r'https?://[^"\' <]+', text))
-    assert addresses <= {'http://www.w3.org/2000/svg', 'http://www.w3.org/1999/xlink'}  # names, not links
+    # these addresses are names of XML namespaces, not links
+    assert addresses <= {'http://www.w3.org/2000/svg', 'http://www.w3.org/1999/xlink'}
     assert not {'script', 'link', 'img', 'iframe'} & set(Page(text).tags)
 
 

@@ -1,4 +1,4 @@
-"""Charts are SVG elements that an HTML page can hold: well-formed, without outside fonts, sizes or dates."""
+"""Tests that charts are SVG elements for an HTML page: well-formed, without external fonts, fixed sizes or dates."""
 
 import math
 import xml.etree.ElementTree

@@ -1,4 +1,4 @@
-"""The evaluations that checkpoints have: none of them depends on metrics.jsonl, where a checkpoint has its own."""
+"""Tests that a checkpoint's own evaluation counts, whatever metrics.jsonl says."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""TensorBoard's events: records that it reads, and no wait where they cannot be written."""
+"""Tests that TensorBoard can read the written events, and that a run does not wait if they cannot be written."""
 
 import struct
 from pathlib import Path
@@ -10,7 +10,7 @@ from efficient_attention.workdir.tensorboard_events import EventsFile
 
 
 def read(path: Path) -> list[Event]:
-    """The events of a file, each check sum compared."""
+    """Returns the events of a file after comparing each checksum."""
     content, found = path.read_bytes(), []
     while content:
         (length,) = struct.unpack('<Q', content[:8])
@@ -30,7 +30,7 @@ def test_numbers_come_back_and_older_files_end_at_the_first_step(tmp_path: Path)
     events = EventsFile(tmp_path / 'new', first_step=5)
     events.add_scalars(7, {'train/loss': 0.5, 'train/rate': 2.0})
     (path,) = (tmp_path / 'new').iterdir()
-    assert scalars(path) == [(7, 'train/loss', 0.5), (7, 'train/rate', 2.0)]  # before closing
+    assert scalars(path) == [(7, 'train/loss', 0.5), (7, 'train/rate', 2.0)]  # readable before the file is closed
     events.close()
     first, start, *_ = read(path)
     assert first.file_version == 'brain.Event:2' and (start.step, start.session_log.status) == (5, 1)
@@ -54,7 +54,7 @@ def test_events_that_cannot_be_written_are_left_out_and_it_is_said_once(tmp_path
 
 
 class HalfWritten:
-    """A file on a disk that takes 5 bytes more of each write."""
+    """Imitates a file on a full disk, which stores only 5 bytes of each write and then fails."""
 
     def __init__(self, file) -> None:
         self.file, self.is_full = file, False

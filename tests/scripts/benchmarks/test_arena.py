@@ -1,4 +1,6 @@
-"""The benchmark of long-range classifiers: its shares of full attention, its command line, and one real measurement."""
+"""Tests the benchmark of long-range classifiers: ratios to full attention, its command line, and one real
+measurement.
+"""
 
 import json
 from pathlib import Path
@@ -20,7 +22,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs `benchmark.py arena`, with figures by formula: full attention takes as many times longer as the row is."""
+    """Runs `benchmark.py arena` with made-up times: full attention grows with the square of the length, the others
+    linearly.
+    """
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert (Path(program[-1]).name, allocator, shape['rows']) == ('arena.py', 'keep', 32)
@@ -72,14 +76,16 @@ def test_every_mechanism_has_a_model_of_each_length(side: str):
 
 
 def tiny_shape() -> dict[str, Any]:
-    """Rows of 24 tokens and a small model with routing attention, which learns running means."""
+    """Returns the shape of a small model with routing attention, whose centroids are running means, on rows of 24
+    tokens.
+    """
     shape = benchmark_shape('routing', 'small', 24)
     shape['model'] |= {'width': 8, 'layers': 1, 'feed_forward_width': 8}
     return shape
 
 
 def test_a_step_leaves_running_means_to_their_own_rule():
-    """The optimizer keeps no moments of them, and their step ends on the unit sphere."""
+    """The optimizer keeps no moments of running means, and their update ends on the unit sphere."""
     shape = tiny_shape()
     config = ModelConfig(**shape['model'])
     step, first_state = benchmark.make_step(config, HeadConfig(**shape['head']))

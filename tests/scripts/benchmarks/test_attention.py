@@ -1,4 +1,6 @@
-"""The attention benchmark's arithmetic: growth, ratios, crossovers, and what is left out; nothing is timed here."""
+"""Tests the attention benchmark's arithmetic: growth, ratios, crossovers and omitted sizes. No time is measured
+here.
+"""
 
 import ast
 import json
@@ -21,7 +23,7 @@ CHILD_COST = {'full': lambda length: 1e-7 * length**2, 'window': lambda length: 
 
 
 def fake_run(command: list[str], shape: dict[str, Any]) -> dict[str, Any]:
-    """Figures by formula, in place of a process."""
+    """Replaces a measuring process: returns figures that follow from a formula."""
     assert command[-1].endswith('peers/attention.py' if shape['peer'] else 'benchmarks/attention.py')
     seconds = CHILD_COST[shape['name']](shape['length'])
     return {
@@ -43,7 +45,7 @@ def reports(run: benchmark.Run = fake_run, **changes: Any) -> Iterator[dict[str,
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs `benchmark.py attention`, with figures by formula."""
+    """Runs `benchmark.py attention` with figures that follow from a formula."""
     monkeypatch.setattr(command, 'run_measurement_process', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'attention', *map(str, arguments)])
     command.main()
@@ -62,7 +64,7 @@ def test_growth_ratios_and_crossover_follow_from_the_figures():
 
 def test_a_side_stops_where_it_promises_to_take_too_long():
     report = measure()
-    assert list(report['sides']['full']) == [1024, 2048, 4096, 8192]  # 16,384 promises 27 s
+    assert list(report['sides']['full']) == [1024, 2048, 4096, 8192]  # 16,384 tokens would take about 27 s
     assert list(report['sides']['window'])[-1] == 16384
 
 

@@ -1,4 +1,6 @@
-"""The benchmark of smaller models: its ratios, its command line, and one real measurement of each program of ours."""
+"""Tests the benchmark of smaller models: its ratios, its command line, and a real measurement of each of our
+programs.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +18,7 @@ WAYS = {'plain': 10.0, 'movement': 13.0, 'qat': 15.0, 'student': 5.0, 'teacher':
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs `benchmark.py compress`, with figures by formula."""
+    """Runs `benchmark.py compress` with figures that follow from a formula."""
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep'
@@ -29,7 +31,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         return found | {'peak_bytes': 2**21}
 
     monkeypatch.setattr(command, 'run_measurement_process', figures_of)
-    python = Path(__file__)  # a file that is there
+    python = Path(__file__)  # any existing file passes the check
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'compress', '--peers_python', str(python), *map(str, arguments)])
     command.main()
 

@@ -1,4 +1,4 @@
-"""The decoding benchmark: its ratios, its command line, and one real measurement of each way; nothing is timed here."""
+"""Tests the decoding benchmark: its ratios, its command line, and a real call of each decoding method."""
 
 import json
 from pathlib import Path
@@ -22,14 +22,14 @@ TINY = benchmark.MODEL | {'layers': 1, 'width': 8, 'heads': 2, 'vocab_size': 11,
 
 
 def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
-    """Figures by formula, in place of a process."""
+    """Replaces a measuring process: returns figures that follow from a formula."""
     assert program == benchmark.CHILD
     rate = {'cached': 1000.0, 'memory': 1000.0}.get(shape['way'], 1e5 / shape['context'])
     return {'name': 'fake', 'tokens_per_second': rate, 'rates': [rate], 'state_bytes': shape['context']}
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs `benchmark.py decode`, with figures by formula."""
+    """Runs `benchmark.py decode` with figures that follow from a formula."""
     monkeypatch.setattr(command, 'run_measurement_process', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'decode', *map(str, arguments)])
     command.main()
@@ -101,5 +101,6 @@ def test_a_cached_call_makes_as_many_tokens_as_it_says_and_keeps_the_context():
 def test_a_segment_goes_on_where_the_one_before_ended():
     work = work_of('memory')
     first, second = np.asarray(work.call()), np.asarray(work.call())
-    assert first.shape == (1, work.tokens, TINY['vocab_size']) and (first != second).any()  # the memory has changed
-    assert work.state_bytes == 4 * 16 * TINY['width']  # one layer's inputs for the context
+    # the memory has changed between the calls
+    assert first.shape == (1, work.tokens, TINY['vocab_size']) and (first != second).any()
+    assert work.state_bytes == 4 * 16 * TINY['width']  # the inputs of one layer for the context

@@ -1,4 +1,4 @@
-"""The fine-tuning benchmark: its batches, its ratios, its command line, and one real measurement of ours."""
+"""Tests the fine-tuning benchmark: its batches, its ratios, its command line, and a real measurement of our program."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ TINY = {'layers': 1, 'width': 8, 'heads': 2, 'feed_forward_width': 16, 'vocab_si
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs `benchmark.py finetune`, with figures by formula."""
+    """Runs `benchmark.py finetune` with figures that follow from a formula."""
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep' and shape['way'] in benchmark.WAYS and shape['dtype'] in benchmark.DTYPES
@@ -23,7 +23,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         return {'name': 'fake', 'examples_per_second': 6400 / shape['length'] * (1.5 if is_ours else 1.0)}
 
     monkeypatch.setattr(command, 'run_measurement_process', figures_of)
-    python = Path(__file__)  # a file that is there
+    python = Path(__file__)  # any existing file passes the check
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'finetune', '--peers_python', str(python), *map(str, arguments)])
     command.main()
 

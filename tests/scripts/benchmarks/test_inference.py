@@ -1,4 +1,6 @@
-"""The inference benchmark: its ratios, its command line, and one real measurement of ours and of plain Flax NNX."""
+"""Tests the inference benchmark: its ratios, its command line, and real measurements of our model and of plain Flax
+NNX.
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +17,7 @@ MILLISECONDS = {'separate': 8.0, 'stacked': 24.0, 'plain': 10.0}
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs `benchmark.py infer`, with figures by formula."""
+    """Runs `benchmark.py infer` with figures that follow from a formula."""
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep' and shape['model'] in benchmark.MODELS.values()
@@ -25,7 +27,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         return {'name': 'fake', 'milliseconds': time, 'temporary_bytes': 2**20, 'compile_seconds': 0.52}
 
     monkeypatch.setattr(command, 'run_measurement_process', figures_of)
-    python = Path(__file__)  # a file that is there
+    python = Path(__file__)  # any existing file passes the check
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'infer', '--peers_python', str(python), *map(str, arguments)])
     command.main()
 

@@ -1,4 +1,4 @@
-"""The measurement of reversible layers on tiny sizes: its tables, and one line for sizes that are none."""
+"""Tests the measurement of reversible layers on tiny sizes: its tables, and one line for unusable sizes."""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""The three ways take turns in processes of their own, which get their allocator; medians of what they print."""
+"""Tests that three allocator settings are measured in turn, each in a separate process, and that medians are
+printed.
+"""
 
 import json
 

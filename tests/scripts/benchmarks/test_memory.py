@@ -1,4 +1,4 @@
-"""The memory benchmark: its ratios and growth, its command line, and one real measurement; nothing is timed here."""
+"""Tests the memory benchmark: its ratios and growth, its command line, and one real measurement."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from scripts.benchmarks import memory as benchmark
 
 
 def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
-    """Figures by formula, in place of a process."""
+    """Replaces a measuring process: returns figures that follow from a formula."""
     assert program == benchmark.CHILD
     model = shape['model']
     layers = model.get('layers', 0)
@@ -38,7 +38,7 @@ def measure(run: benchmark.Run = fake_run, **changes: Any) -> list[dict[str, Any
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Runs `benchmark.py memory`, with figures by formula."""
+    """Runs `benchmark.py memory` with figures that follow from a formula."""
     monkeypatch.setattr(command, 'run_measurement_process', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'memory', *map(str, arguments)])
     command.main()
@@ -186,7 +186,7 @@ def test_real_steps_add_about_what_the_compiler_says():
     shape = benchmark.DEPTH.benchmark_shape('plain', 1, steps=1) | {'rows': 16, 'length': 128}
     found = benchmark.measure_shape(shape)
     assert len(found['seconds']) == 1 and found['parameters'] > 3e5
-    # All logits are among it: enough for what else the process does meanwhile to weigh little.
+    # The memory includes all logits, so that other work of the process makes little difference.
     assert found['temporary_bytes'] > 4 * 16 * 128 * 4096
     if found['peak_bytes'] is not None:
         assert 0.5 * found['temporary_bytes'] < found['peak_bytes'] < 3 * found['temporary_bytes']

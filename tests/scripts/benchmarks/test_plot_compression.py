@@ -1,4 +1,4 @@
-"""The picture of quality against time and size."""
+"""Tests the picture of quality against time and size."""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""The benchmark of recurrence: its ratios, growth and crossovers, its command line, and tiny measurements of ours."""
+"""Tests the benchmark of recurrence: its ratios, growth and crossovers, its command line, and tiny real
+measurements.
+"""
 
 import json
 from pathlib import Path
@@ -14,7 +16,7 @@ TINY = {'rows': 2, 'length': 8, 'width': 8, 'steps': 1}
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dict[str, Any]]:
-    """Runs `benchmark.py recurrent`, with figures by formula; returns the shapes that were measured."""
+    """Runs `benchmark.py recurrent` with figures that follow from a formula; returns the measured shapes."""
     shapes = []
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
         return {'token': [times]} if shape['program'] == 'token' else made
 
     monkeypatch.setattr(command, 'run_measurement_process', figures_of)
-    words = ['benchmark.py', 'recurrent', '--peers_python', __file__]  # a file that is there
+    words = ['benchmark.py', 'recurrent', '--peers_python', __file__]  # any existing file passes the check
     monkeypatch.setattr('sys.argv', [*words, *map(str, arguments)])
     command.main()
     return shapes
@@ -56,7 +58,7 @@ def test_growth_and_crossovers_follow_from_the_times(tmp_path: Path, monkeypatch
     for part in ('lengths', 'token'):
         assert found[part]['exponents']['lstm'] == pytest.approx(1.0)
         assert found[part]['exponents']['full'] == pytest.approx(2.0)
-        # Linear in place of length^2 / 256, as windows are here, too.
+        # A cell takes linear time, attention (here with windows, too) length^2 / 256: they cross above 256 tokens.
         assert found[part]['crossovers']['lstm'] == {'full': 512, 'window': 512}
         assert found[part]['crossovers']['sru2'] == {'full': 128, 'window': 128}
         assert found[part]['crossovers']['window'] == {'full': None} and list(found[part]['crossovers']['full']) == [

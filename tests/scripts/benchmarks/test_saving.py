@@ -1,4 +1,4 @@
-"""The cost of saves: what is measured, on a model of a moment."""
+"""Tests the measured cost of saves on a tiny model."""
 
 from pathlib import Path
 

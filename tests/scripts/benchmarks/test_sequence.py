@@ -1,4 +1,4 @@
-"""The memory of split rows on tiny sizes: a line for each number of devices, and one for sizes that are none."""
+"""Tests the memory of rows split over devices: a line for each number of devices, and one for unusable sizes."""
 
 import sys
 
@@ -17,17 +17,17 @@ def test_each_number_of_devices_has_a_line(monkeypatch: pytest.MonkeyPatch, caps
     sequence.main()
     title, _, one, two = capsys.readouterr().out.splitlines()
     assert title.startswith('favor(8), 64 tokens, 2 heads')
-    # Four arrays of 64 tokens of two heads of 16 in, and as many out.
+    # Four arrays of 64 tokens with two heads of width 16 go in, and as many come out.
     assert one.split()[:3] == ['1', '0.0', '0.0'] and two.split()[0] == '2'
     assert float(two.split()[3]) <= float(one.split()[3])
 
 
 def test_a_row_with_memory_has_the_arguments_and_gradients_of_its_keys_and_distances():
-    """On each of two devices half of three sides of 64 vectors and two of 80, and the table of distances 0 to 16."""
+    """Each of two devices has half of three arrays of 64 vectors and two of 80, and the table of distances 0 to 16."""
     call = sequence.AttentionLengths(parse_mechanism('causal & window(16)'), length=64, memory=16)
     arguments, results, temporary = sequence.compiled_memory_sizes(call, sequence.emulated_devices(2))
     expected = ((3 * 64 + 2 * 80) / 2 + 17) * 2 * 16 * 4 / 2**20
-    # The program has a few bytes of pointers beside them.
+    # The program needs a few more bytes for pointers.
     assert (arguments, results) == pytest.approx((expected, expected), abs=128 / 2**20) and temporary > 0
 
 

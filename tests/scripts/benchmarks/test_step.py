@@ -1,4 +1,4 @@
-"""The benchmark of a training step: its ratios, and our side at a tiny size."""
+"""Tests the benchmark of a training step: its ratios, and a measurement of our program at a tiny size."""
 
 import numpy as np
 import pytest

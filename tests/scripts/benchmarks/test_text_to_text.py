@@ -1,4 +1,6 @@
-"""The benchmark of text to text: its ratios, its command line, and real measurements of ours on a tiny T5."""
+"""Tests the text-to-text benchmark: its ratios, its command line, and real measurements of our programs on a tiny
+T5.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +18,7 @@ TINY |= {'feed_forward_width': 16, 'vocab_size': 32, 'relative_buckets': 8}
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dict[str, Any]]:
-    """Runs `benchmark.py text_to_text`, with figures by formula; returns the shapes that were measured."""
+    """Runs `benchmark.py text_to_text` with figures that follow from a formula; returns the measured shapes."""
     shapes = []
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
         return {'name': 'fake', 'baseline_bytes': 1, 'peak_bytes': 110 if is_ours else 100} | times | made
 
     monkeypatch.setattr(command, 'run_measurement_process', figures_of)
-    python = Path(__file__)  # a file that is there
+    python = Path(__file__)  # any existing file passes the check
     monkeypatch.setattr(
         'sys.argv', ['benchmark.py', 'text_to_text', '--peers_python', str(python), *map(str, arguments)]
     )

@@ -1,4 +1,4 @@
-"""Alignments as pictures: a panel for each text, a row of weights for each piece of the target."""
+"""Tests pictures of alignments: a panel for each text, with a row of weights for each target token."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pages of weighed texts: what is on them, and that they need nothing from outside."""
+"""Tests HTML pages that show the pooling weights of texts: their content, and that they load nothing from outside."""
 
 import re
 import runpy

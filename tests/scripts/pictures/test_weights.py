@@ -1,4 +1,4 @@
-"""Pictures of weights: one for each mechanism, and one line for what cannot be drawn."""
+"""Tests pictures of attention weights: one for each mechanism, and one line for weights that cannot be drawn."""
 
 from pathlib import Path
 

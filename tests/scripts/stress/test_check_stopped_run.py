@@ -1,4 +1,4 @@
-"""scripts/stress/check_stopped_run.py: which ends of a stopped run are as documented, and what is said of others."""
+"""Tests which ends of a stopped run count as documented, and the faults reported for other ends."""
 
 import signal
 from pathlib import Path
@@ -25,7 +25,7 @@ IN_COMPILATION = StoppedProcess(signal.SIGTERM, 0.0, 5.0, 7.0, 143, [BEGUN, NOTH
 
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
-    """A run whose step 7 is saved."""
+    """Returns the workdir of a run whose step 7 is saved."""
     (tmp_path / 'checkpoints' / '7').mkdir(parents=True)
     (tmp_path / 'checkpoints' / '7' / 'weights').write_bytes(b'abc')
     write_checksums(tmp_path / 'checkpoints' / '7', 'step 7')
@@ -53,8 +53,8 @@ def test_a_stop_with_its_line_its_code_and_its_step_is_clean(workdir):
     'ending, said',
     [
         (IN_A_STEP._replace(code=143), 'exit code 143'),
-        (IN_A_STEP._replace(code=0), 'exit code 0'),  # the run is not at its end
-        (IN_A_STEP._replace(code=0, after=LAST), 'exit code 0'),  # it took all the other steps
+        (IN_A_STEP._replace(code=0), 'exit code 0'),  # the run has not reached its last step
+        (IN_A_STEP._replace(code=0, after=LAST), 'exit code 0'),  # the run took all remaining steps after the signal
         (IN_COMPILATION._replace(code=130), 'exit code 130'),
         (IN_COMPILATION._replace(code=-15), 'exit code -15'),
         (IN_COMPILATION._replace(code=0, lines=[BEGUN], after=LAST), 'exit code 0'),
@@ -82,14 +82,15 @@ def test_a_damaged_step_is_no_saved_one(workdir):
 
 
 def test_seconds_count_from_the_end_of_what_was_under_way():
-    assert IN_A_STEP.overtime_seconds == 3.0  # the step had ended at 12
-    assert IN_A_STEP._replace(sent=12.7).overtime_seconds == 1.0  # its save at 14
+    assert IN_A_STEP.overtime_seconds == 3.0  # from second 12, when the step had ended
+    assert IN_A_STEP._replace(sent=12.7).overtime_seconds == 1.0  # from second 14, when the save had ended
     assert IN_COMPILATION.overtime_seconds == 2.0
     cut = IN_A_STEP._replace(
         events=[*EVENTS, PhaseEvent(12.5, 'evaluation', 8), PhaseEvent(12.75, 'evaluation', 8)], sent=12.6
     )
     assert cut.overtime_seconds == 2.25
-    assert IN_A_STEP._replace(events=EVENTS[:-1]).overtime_seconds == 5.5  # nothing came after
+    # no phase followed, so the count starts at the signal
+    assert IN_A_STEP._replace(events=EVENTS[:-1]).overtime_seconds == 5.5
 
 
 def test_only_steps_with_checksums_are_saved(workdir):

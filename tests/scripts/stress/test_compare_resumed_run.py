@@ -1,4 +1,4 @@
-"""scripts/stress/compare_resumed_run.py: what was lost, doubled or changed is named."""
+"""Tests that the comparison of a resumed run names lost, repeated and changed lines, files and numbers."""
 
 import json
 import shutil

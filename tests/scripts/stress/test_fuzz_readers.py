@@ -1,4 +1,6 @@
-"""The fuzzing of readers: it finds what it looks for, readers take their samples, and what was found stays found."""
+"""Tests the fuzzing of readers: it detects planted faults, all readers accept their samples, and old findings stay
+fixed.
+"""
 
 import re
 import subprocess
@@ -70,7 +72,7 @@ def test_the_guard_ends_what_hangs_or_takes_memory_and_refuses_what_runs_code():
     assert time.monotonic() - started < 60
 
 
-# What the script found: reader, input.
+# name of a former finding: (reader, input)
 FOUND = {
     'unknown piece that there is none of': (
         'tokenizer',

@@ -1,4 +1,4 @@
-"""The mutants fit the lines that they break, and a broken line is noticed or not as its tests say."""
+"""Tests that mutants fit the lines that they change, and that the report says which tests notice a mutant."""
 
 from pathlib import Path
 
@@ -34,14 +34,14 @@ def test_a_line_that_has_moved_is_found_where_it_stands_once(tmp_path: Path):
 
 @pytest.fixture
 def _without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests that are run need none of what is installed beside pytest."""
+    """Turns off pytest's plugins, which the tests of the mutants do not need."""
     monkeypatch.setenv('PYTEST_DISABLE_PLUGIN_AUTOLOAD', '1')
 
 
 @pytest.mark.usefixtures('_without_plugins')
 @pytest.mark.parametrize('value, by', [(4, 'file'), (0, 'nobody')])
 def test_who_notices(tmp_path: Path, value: int, by: str):
-    """A test with 0 cannot tell a half from a third."""
+    """A test with the value 0 cannot distinguish a half from a third, so no test notices the mutant."""
     write_tree(tmp_path, value)
     mutant = Mutant('attention/halves.py', 'x / 2', 'x / 3')
     who, failed = run_tests_on_mutant(mutant, tmp_path, is_own_alone=True)
@@ -64,7 +64,7 @@ def test_a_line_that_a_tree_does_not_have_is_absent(tmp_path: Path):
 
 
 def write_tree(folder: Path, value: int) -> None:
-    """A package of one function and its test."""
+    """Writes a package with one function and its test."""
     files = {
         'efficient_attention/__init__.py': '',
         'efficient_attention/attention/__init__.py': '',

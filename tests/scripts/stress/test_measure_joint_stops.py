@@ -1,4 +1,4 @@
-"""measure_joint_stops.py: how the processes of a run end is judged by the table of docs/reliability.md."""
+"""Tests how measure_joint_stops.py judges the ends of a run's processes, by the table of docs/reliability.md."""
 
 import contextlib
 import json
@@ -31,7 +31,8 @@ CLEAN = StopResult('SIGTERM', [1], 'step', 0.5, [3, 3], [])
         ('end', [0, 0], ['', ''], 25, ['exit code 0, and step 30 is not saved']),
         ('preparation', [4, 143], [OTHERS, NOTHING], None, []),
         ('save', [4, 143], [OTHERS, NOTHING], None, ['exit codes [4, 143]']),
-        ('compilation', [143, 4], ['', ''], None, ['exit codes [143, 4]']),  # it was process 1 that got the signal
+        # the signal went to process 1, whose code must be 143
+        ('compilation', [143, 4], ['', ''], None, ['exit codes [143, 4]']),
         ('save', [3, None], [SAVED, ''], 5, ['process 1 did not end', 'exit codes [3, None]']),
         ('step', [3, 3], [SAVED, 'Traceback'], 5, ['process 1 said: Traceback']),
     ],
@@ -55,7 +56,7 @@ def test_what_is_not_as_documented_is_named(
 
 
 def test_those_that_do_not_end_are_killed_and_have_no_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Two shells stand in for processes: one ends at the signal, the other waits for ever."""
+    """Two shells imitate processes: one ends at the signal, the other waits for ever."""
     monkeypatch.setattr(script, 'HANGING_SECONDS', 0.5)
 
     def launch(folder: Path, _name: str, count: int) -> list[subprocess.Popen]:

@@ -1,4 +1,4 @@
-"""measure_stops.py: a process is stopped in the phase that was planned; stops are counted and runs compared."""
+"""Tests that measure_stops.py stops a process in the planned phase, counts the stops, and compares the runs."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ from scripts.stress import measure_stops as script
 from scripts.stress.measure_stops import StopResult
 from scripts.stress.signal_moments import PhaseSpan, SignalMoment
 
-# Notes that it imports; ends at SIGTERM with one line and code 143, a moment later.
+# Records the phase 'imports'; at SIGTERM ends with one line and exit code 143 a moment later.
 PROGRAM = (
     'trap \'sleep 0.2; echo "stopped by SIGTERM; there was nothing to save" >&2; exit 143\' TERM; '
     f'echo "1.5 imports 0" >> ${phase_log.VARIABLE}; while true; do sleep 0.05; done'
@@ -22,7 +22,7 @@ CLEAN = StopResult('SIGTERM', 'step', 0.5, 0.25, 3, [], '')
 
 
 def program(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Runs a program of the shell in place of the training."""
+    """Runs a shell program in place of the training."""
     monkeypatch.setattr(script, 'training_command', lambda _: ['bash', '-c', text])
 
 

@@ -1,4 +1,4 @@
-"""Simulated power cuts: what is said where they cannot be made, and where they can that they show what they should."""
+"""Tests simulated power cuts: the error line where they are impossible, and their results where they are possible."""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""phase_moments.py: what a process was at, and moments that cover each phase and are the same for a seed."""
+"""Tests signal_moments.py: which phase a process was in, and that moments cover each phase and follow from the seed."""
 
 import itertools
 import random
@@ -39,7 +39,7 @@ SPANS = [
 
 
 def write(path: Path, *noted: tuple[float, str]) -> None:
-    """Notes phases as a process does."""
+    """Writes a file of phases in the format of phase_log.py."""
     path.write_text(''.join(f'{moment:.6f} {phase} 3\n' for moment, phase in noted), encoding='utf-8')
 
 
@@ -58,7 +58,7 @@ def test_what_a_process_notes_is_read_as_it_was_noted(tmp_path):
     write(tmp_path / 'phases', (1.5, 'imports'), (2.25, 'step'))
     assert read_phase_events(tmp_path / 'phases') == [PhaseEvent(1.5, 'imports', 3), PhaseEvent(2.25, 'step', 3)]
     assert phase_logging_environment(tmp_path / 'phases')[phase_log.VARIABLE] == str(tmp_path / 'phases')
-    assert read_phase_events(tmp_path / 'phases') == []  # of a process before
+    assert read_phase_events(tmp_path / 'phases') == []  # an earlier process wrote the file, so it has been removed
 
 
 def test_every_second_moment_of_a_phase_lies_in_its_first_tenth():
@@ -95,7 +95,8 @@ def test_the_moments_of_a_run_come_in_the_order_of_its_phases_and_unused_ones_la
 def test_a_moment_is_waited_for_until_it_comes_or_the_process_ends(tmp_path):
     noted = tmp_path / 'phases'
     write(noted, (1.0, 'imports'), (2.0, 'step'), (3.0, 'save'))
-    assert wait_for_moment(SignalMoment('step', 1, 9e9), noted, 0.0, lambda: True)  # it is over sooner than it was
+    # the step is already over, earlier than planned
+    assert wait_for_moment(SignalMoment('step', 1, 9e9), noted, 0.0, lambda: True)
     assert wait_for_moment(SignalMoment('save', 1, 0.5), noted, 0.0, lambda: True)
     looks = iter([True, True, False])
     assert not wait_for_moment(SignalMoment('save', 1, 9e9), noted, 0.0, lambda: next(looks))

@@ -1,4 +1,4 @@
-"""scripts/stress/soak.py: a run that was killed three times ends as one that nobody killed."""
+"""Tests scripts/stress/soak.py: a run that is killed three times ends like one that is never killed."""
 
 import os
 import random
@@ -12,24 +12,24 @@ from scripts.stress.signal_moments import PhaseEvent, SignalMoment
 from scripts.stress.soak import ProcessResult, run_or_kill, run_to_end, unfinished_files
 from tests.quick_compile import FLAGS
 
-# Notes a phase, as `efficient_attention/processes/phase_log.py` does, and waits.
+# Records a phase in the format of `efficient_attention/processes/phase_log.py`, and waits.
 NOTES = 'echo said >&2; echo "1.5 imports 0" >> $' + phase_log.VARIABLE + '; exec sleep 60'
 
 
 class FirstOccurrences(random.Random):
-    """Gives the first of what is to be chosen from: a run that is killed goes on to the next kill soon."""
+    """Draws the smallest value of each range, so that a killed run soon reaches the next kill."""
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         return 0 if stop is None else super().randrange(start, stop, step)
 
 
 def test_three_kills_leave_no_trace(tmp_path, monkeypatch):
-    monkeypatch.setenv('XLA_FLAGS', FLAGS)  # one device: a process of eight takes half as long again
+    monkeypatch.setenv('XLA_FLAGS', FLAGS)  # a process with eight emulated devices takes half as long again
     only = (phase_log.EVALUATION, phase_log.SAVE, phase_log.SEALING)
     small = ('--config.train.steps=20', '--config.model.layers=1')
     found = soak.kill_and_compare('memory', tmp_path / 'memory', 3, FirstOccurrences(0), *small, only=only)
     assert found['differences'] == [] and found['kills'] == 3 and sum(found['hit'].values()) == 3
-    assert set(found['hit']) & set(only)  # one may come late, but not all of them before there is something to lose
+    assert set(found['hit']) & set(only)  # at least one kill hits a planned phase; others may come late
     assert found['seconds_to_step']['resumed'] > 0
 
 
