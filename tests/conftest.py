@@ -44,7 +44,7 @@ signal_thread.catch_stop_signals = lambda **_: (
 )  # A script that a test runs in this process must not replace pytest's signal handlers.
 
 LONGEST = (
-    'test_hosts.py',
+    'test_join_hosts.py',
     'test_recorded_numbers.py',
     'test_attend.py',
     'test_documents.py',

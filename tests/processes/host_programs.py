@@ -14,7 +14,7 @@ STOPPED = """
     from efficient_attention.training.fill_config import fill_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
-    receive_bytes = relay.receive_bytes
+    receive_bytes = coordinator_relay.receive_bytes
 
     def received_late(source):
         received = receive_bytes(source)
