@@ -1,4 +1,4 @@
-"""Programs that take the place of train.py in the processes of a run (test_hosts.py)."""
+"""Programs that take the place of train.py in the processes of a run (test_join_hosts.py)."""
 
 # train.py of two processes which fine-tune before that, and evaluate what they have tuned, as eval.py does. The second
 # is sent SIGTERM before its fifth step of pretraining. The way to JAX's service is slow: a main thread that waits for

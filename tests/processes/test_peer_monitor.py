@@ -1,6 +1,6 @@
 """Whoever dies, hangs or fails is named by all others; processes of threads stand in for real ones, whose end is noted.
 
-Real ones are in test_hosts.py.
+Real ones are in test_join_hosts.py.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Every set that is read says so, and is of its folder; what is in it: test_folders.py and test_released.py."""
+"""Every set that is read says so, and is of its folder; what is in it:
+test_imdb_cifar10_aan_readers.py and test_listops_pathfinder_readers.py.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""phase_moments.py: what a process was at, and moments that cover each phase and are the same for a seed."""
+"""signal_moments.py: what a process was at, and moments that cover each phase and are the same for a seed."""
 
 import itertools
 import random
