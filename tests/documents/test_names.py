@@ -205,8 +205,9 @@ def attention_texts(page: str) -> list[str]:
     """The spans of a page that call a pattern or a mechanism, and those that begin a row of a table with a call."""
     text = FENCED.sub('', read(page)).replace('\\|', '|')
     in_rows = re.findall(r'^\| `(\w+\([^`]*\))` \|', text, re.MULTILINE)
+    bare = [re.sub(r"^'([^']*)'$", r'\1', ' '.join(span.split())) for span in spans(text)]
     known = {*PATTERNS, *MECHANISMS}
-    return in_rows + [span.replace('\n', ' ') for span in spans(text) if known & set(re.findall(r'(\w+)\(', span))]
+    return in_rows + [span for span in bare if span[0].isalpha() and known & set(re.findall(r'(\w+)\(', span))]
 
 
 def filled(text: str) -> str:
