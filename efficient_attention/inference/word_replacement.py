@@ -2,7 +2,7 @@
 
 Source: Jiao et al. 2019 (TinyBERT), arXiv 1909.10351, algorithm 1. For a word of one piece, a masked language model
 proposes the most probable words. It reads the text with the word masked, followed by the whole text. For a word of
-several pieces, the proposals are its nearest neighbours among word vectors (word_vectors.py). Function words, words
+several pieces, the proposals are its nearest neighbours among word vectors (word_neighbours.py). Function words, words
 with anything besides letters, and markers such as '[E1]' and '<hl>' stay as they are.
 """
 

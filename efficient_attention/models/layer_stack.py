@@ -1,7 +1,7 @@
 """A stack of N layers: with separate or shared parameters, plain or reversible, and with optional rematerialisation.
 
 For training the layers run under one scan, so program size and compile time do not depend on N. Parameters of separate
-layers are stacked along a leading axis of size N. For inference, see inference_layout.py.
+layers are stacked along a leading axis of size N. For inference, see unstacked_layers.py.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Computes attention with any feature map, causal or not, for packed rows or single texts;
 time and memory are linear in the length.
 
-noncausal.py and causal.py compute the sums; segments.py sorts packed rows by segment before they are summed.
+noncausal.py and causal.py compute the sums; segment_sorting.py sorts packed rows by segment before they are summed.
 """
 
 import functools

@@ -123,7 +123,7 @@ def times_read(name: str) -> np.ndarray:
 
 @pytest.mark.parametrize('shape', [(B, H, L, M), (1, 1, L, 1), (1, 1, 1, M)], ids=str)
 def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...]):
-    """The gradient goes through `read_by` and `read_values`, as in the tile loop."""
+    """The gradient goes through `select_for_chunk` and `read_values`, as in the tile loop."""
 
     def read(bias: jax.Array, name: str) -> jax.Array:
         request, lists = make(bias), LISTS[name][False]
