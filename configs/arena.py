@@ -1,4 +1,4 @@
-"""Long Range Arena: one run of its table, for one task and one mechanism (Tay et al. 2020, arXiv 2011.04006).
+"""Trains one cell of Long Range Arena's table: one task with one mechanism (Tay et al. 2020, arXiv 2011.04006).
 
     python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
     python eval.py --workdir runs/cell --checkpoint best --split test

@@ -152,7 +152,7 @@ def parse_flag_values(
             getattr(value, 'to_dict', None)
     except flags.Error as error:
         said, name = simplify_library_message(_without_traceback(str(error))), getattr(error, 'flagname', '')
-        # Only errors about an unknown flag have a `flagname`, so a dot in it means a mistyped config field.
+        # Only errors about an unknown flag have a `flagname`. A dot in this name means a mistyped config field.
         is_field = 'config' in options and '.' in name
         raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
     except (AttributeError, KeyError) as error:
@@ -234,7 +234,8 @@ def print_error_get_exit_code(error: BaseException) -> int | None:
 
 
 def _without_traceback(text: str) -> str:
-    """Shortens an error message of ml_collections: of the traceback inside the message, only the last line remains."""
+    """Shortens an error message of ml_collections: keeps only the last line of the traceback that the message
+    contains."""
     if NO_ARGUMENT in text:
         return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
     before, found, lines = text.partition('Traceback (most recent call last):')
@@ -242,7 +243,7 @@ def _without_traceback(text: str) -> str:
 
 
 def simplify_library_message(text: str) -> str:
-    """Replaces a library's error message at the end of a line about a flag by plain words."""
+    """Replaces a library's error message, which ends a line about a flag, by plain words."""
     for said, plain in SAID:
         if match := re.search(f'{said}$', text, re.DOTALL):
             return text[: match.start()] + match.expand(plain)

@@ -137,7 +137,8 @@ def _get_config_argument(tree: ast.Module) -> str:
 
 
 def _default_text(default: ast.expr) -> str:
-    """Returns the default of a config's argument as a user would type it; a non-string default as in the source."""
+    """Returns the default of a config's argument as a user would type it; a default that is not a string appears as in
+    the source code."""
     if isinstance(default, ast.Constant) and isinstance(default.value, str) and default.value:
         return default.value
     return ast.unparse(default)

@@ -6,7 +6,7 @@ from efficient_attention.config.value_checks import check_in_interval, check_one
 from efficient_attention.errors import InputError
 
 NOISES = ('none', 'span_corruption', 'bart')
-# The fields that each kind of noise reads besides `name`.
+# kind of noise -> fields of `noise` that it reads besides `name`
 READ = {
     'none': (),
     'span_corruption': ('density', 'mean_span'),
@@ -53,7 +53,7 @@ class NoiseConfig:
 
 
 def check_others_at_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:
-    """Raises InputError if a field of a config group differs from its default, except for fields in `read`.
+    """Raises InputError if a field of a config group is not in `read` but differs from its default.
 
     Args:
         group: a config dataclass.

@@ -7,7 +7,7 @@ from efficient_attention.config.value_checks import check_in_interval, check_one
 from efficient_attention.errors import InputError
 
 NONE = 'none'
-# pruning methods that keep a given share of the weights, with the largest scores
+# pruning methods that keep the given share of the weights: those with the largest scores
 SORTED = ('magnitude', 'movement', 'random')
 PENALISED = ('soft_movement', 'l0')  # pruning methods where only a penalty decides how many weights remain
 TRAINED = ('movement', *PENALISED)  # pruning methods with trained scores

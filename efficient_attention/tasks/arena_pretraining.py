@@ -1,4 +1,5 @@
-"""Masked-LM pretraining on the rows of a Long Range Arena task, to initialise a classifier for the same task."""
+"""Pretrains a masked language model on the rows of a Long Range Arena task, to initialise a classifier for the same
+task."""
 
 import functools
 from collections.abc import Iterator

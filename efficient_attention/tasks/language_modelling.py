@@ -67,7 +67,7 @@ class LanguageModellingTask(Task):
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
 
     def set_up_from_config(self, config: RunConfig) -> None:
-        """Sets model, objective and batch sizes from the config, without data."""
+        """Sets the task's model, objective and batch sizes from the run's config; reads no data."""
         if not config.model.directions_apart:
             check_causal(config.model)
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
@@ -101,7 +101,7 @@ class LanguageModellingTask(Task):
         return [*notes, *few_held_out_note(share, tokens)]
 
     def rows_per_epoch(self) -> int:
-        """Returns the number of rows that the training text fills, cut into windows without overlap.
+        """Returns the number of windows into which the training text can be cut without overlap.
 
         Training windows overlap, so this is only the size of an epoch.
         """

@@ -51,7 +51,7 @@ class PretrainingTask(Task):
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
 
     def set_up_from_config(self, config: RunConfig) -> None:
-        """Sets model, objective and batch sizes from the config, without data."""
+        """Sets the task's model, objective and batch sizes from the run's config; reads no data."""
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
         self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
         self.has_pairs = config.data.pairs != 'none'

@@ -34,7 +34,7 @@ class Task(abc.ABC):
         """Sets up the task from the config and prepares its data; raises InputError if data or config is invalid."""
 
     def set_up_from_config(self, config: RunConfig) -> None:  # noqa: ARG002
-        """Sets the attributes that model, objective and batch shapes depend on, from the config and without data.
+        """Sets the task's attributes for model, objective and batch shapes from the run's config; reads no data.
 
         Raises:
             InputError: the config is invalid with any data.

@@ -31,7 +31,7 @@ from efficient_attention.errors import InputError
 
 VALIDATION = {'train': 'train', 'dev': 'val', 'test': 'test'}
 IMAGES_A_FOLDER = 10_000
-BATCH = 0  # number of the first folder of images
+BATCH = 0  # number in the name of the first folder of images
 
 
 def write_original_format(sets: Mapping[str, ArenaDataset], folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_tes
 # The files put parentheses around an operator and each argument. Models never see them.
 PARENTHESES = str.maketrans('()', '  ')
 NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
-# split -> (first tenth, end) of all images, in the order of the metadata files
+# split -> its first and end tenth of all images, in the order of the metadata files
 TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}
 FIELDS = 4  # number of fields of a metadata line that are read: folder, file, number, label
 

@@ -153,7 +153,7 @@ def first_fit_packing(
         lengths: limits of the summed sizes in a row.
     """
     closed: list[list[int]] = []
-    # Each open row: its pair numbers, and its free tokens in source and target.
+    # for each row that may get more pairs: its pair numbers, and how many source and target tokens still fit into it
     opened: list[tuple[list[int], list[int]]] = []
     for number in numbers:
         source, target = sizes[number]

@@ -40,7 +40,7 @@ class TextRows:
 
     @property
     def row_start_multiple(self) -> int:
-        """Returns the number of which each row's first target is a multiple: 1 for texts, the length of an image for
+        """Returns the step between positions at which a row may start: 1 for texts, the length of an image for
         images."""
         return self.length if self.start >= 0 else 1
 

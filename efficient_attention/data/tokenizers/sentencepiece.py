@@ -67,7 +67,7 @@ def read_sentencepiece(
     scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
     if removes_spaces:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-    else:  # Metaspace would add no mark before a text that starts with a space, so these steps add the marks.
+    else:  # Metaspace would add no '▁' before a text that starts with a space, so these steps add it.
         steps += [normalizers.Prepend('▁')] if has_prefix else []
         steps.append(normalizers.Replace(' ', '▁'))
         if split:

@@ -61,7 +61,7 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        # The trainer fixes only the ids of this list, so it includes `continuing`, whose pieces are not special.
+        # The trainer fixes only the ids of this list. So the list includes `continuing`, whose pieces are not special.
         special_tokens=[*BERT_SPECIALS, *continuing],
     )
     tokenizer.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)

@@ -1,4 +1,4 @@
-"""Text classification: one label for a text or a text pair from GLUE, Long Range Arena or a user's own tables."""
+"""Classifies texts: predicts one label for a text or a text pair from GLUE, Long Range Arena or a user's own tables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

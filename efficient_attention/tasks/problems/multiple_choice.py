@@ -23,7 +23,7 @@ FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')
 
 Pair = tuple[Ids, Ids]  # token ids of context and ending
-PairsOfRows = list[list[tuple[Ids, ...]]]  # for each feature, the texts of each of its choices
+PairsOfRows = list[list[tuple[Ids, ...]]]  # for each feature, one tuple of texts per choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def _choice_rows(
         self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool
     ) -> list[list[Feature]]:
-        """Returns, for each feature of a question, its rows: one row per choice.
+        """Returns the features of a question, each as a list of rows with one row per choice.
 
         There is one feature, or one per window, or none if the question is left out.
         """

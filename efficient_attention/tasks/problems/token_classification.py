@@ -1,4 +1,4 @@
-"""Token classification: a tag for each word, such as named entities or parts of speech."""
+"""Token classification: predicts a tag for each word, such as a type of named entity or a part of speech."""
 
 import collections
 import dataclasses
