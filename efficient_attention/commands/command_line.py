@@ -14,8 +14,8 @@ from efficient_attention.processes.signal_thread import current_signal_thread
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
-# Python reports this if a user adds an argument to a config that takes none, as in configs/quickstart.py:small.
 EXAMPLES = {'config': 'configs/quickstart.py', 'workdir': 'runs/quickstart', 'model': 'runs/quickstart'}
+# Python's message if a user adds an argument to a config that takes none, as in configs/quickstart.py:small
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'
 # This pattern matches the start of the error that a config file raises if its argument is invalid.
 KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '
@@ -138,7 +138,8 @@ def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
 def parse_flag_values(
     arguments: list[str], names: tuple[str, ...], options: flags.FlagValues
 ) -> tuple[dict[str, Any], list[str]]:
-    """Parses a command line; returns the values of the named flags (None if missing) and the positional arguments.
+    """Parses a command line; returns the values of the named flags (None for a flag that is not given) and the
+    positional arguments.
 
     Raises InputError for the same errors as `parse_flags`.
     """

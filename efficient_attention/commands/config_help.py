@@ -123,7 +123,8 @@ def _has_get_config(tree: ast.Module) -> bool:
 
 
 def _get_config_argument(tree: ast.Module) -> str:
-    """Returns the name and default of a config's argument, the text after the colon in --config; '' if it has none."""
+    """Returns the name and default of a config's argument, the text after the colon in --config; '' if the config takes
+    no argument."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
     if not defined:
         return ''
@@ -145,7 +146,8 @@ def _default_text(default: ast.expr) -> str:
 
 
 def _accepted_argument_values(path: Path) -> str:
-    """Returns the allowed values of a config's argument, taken from the config's own error message; '' if not known.
+    """Returns the allowed values of a config's argument, taken from the config's own error message; '' if the message
+    lists none.
 
     The config raises this error for the argument '?'.
 

@@ -22,11 +22,11 @@ UNTIED = ('tupe', 'tupe_r')  # values of the field `relative` that add a product
 BIASES = ('none', 'alibi', 't5')  # values of the field `relative` that add a bias to the logits of any score
 SCORES = ('dot', 'general', 'additive', 'location')
 UNSCALED = ('additive', 'location')  # names of attention scores that are not multiplied by 1 / sqrt(K)
-# These fields need the score 'dot'; with any other score they must have the values in this dict.
+# field -> its required value with any score other than 'dot'
 DOT_ALONE = {'shared_qk': False, 'rotary': False, 'global_tokens': 0}
 ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu', 'silu')
-# Without a feed-forward sub-layer, these fields must have these values, and feed_forward_width must be 4 x width.
+# field -> its required value in a layer without a feed-forward sub-layer; feed_forward_width must then be 4 x width
 OF_FEED_FORWARD: dict[str, Any] = {
     'feed_forward_chunk': 0,
     'feed_forward_bias': True,
@@ -152,9 +152,9 @@ class LayerConfig:
 
     # how a recurrent decoder reads the source: 'layers' | 'state' | 'before' | 'after'
     # 'layers' = cross-attention in every layer; 'state' = the decoder reads only its initial state.
-    # 'before' (Bahdanau et al. 2014) = one attention, whose query is the previous state of the last layer.
+    # 'before' (Bahdanau et al. 2014) = one attention over the source; its query is the last layer's previous state.
     # With source_reading 'before', the recurrent cells read the result of this attention.
-    # 'after' (Luong et al. 2015) = one attention, whose query is the last layer's output.
+    # 'after' (Luong et al. 2015) = one attention over the source; its query is the last layer's output.
     # With source_reading 'after', the output layer reads the last layer's output concatenated with the attention result
     source_reading: str = field_read_by_tasks('text_to_text', default='layers')
     # with source_reading 'after': True = the first layer also reads the output layer's input at the previous position

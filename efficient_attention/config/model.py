@@ -21,7 +21,7 @@ from efficient_attention.config.value_checks import check_one_of
 from efficient_attention.errors import InputError, require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
-# values that these fields must have unless `positions` is 'axial'
+# field -> its required value unless `positions` is 'axial'
 OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}
 DECODING = ('language_modelling', 'text_to_text')  # tasks whose models have a decoder
 ENCODING = ('pretraining', 'fine_tuning')  # tasks whose models are only an encoder

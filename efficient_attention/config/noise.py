@@ -33,7 +33,8 @@ class NoiseConfig:
     mean_span: float = 3.0
     permutation: float = 1.0  # share of a text's sentences that are shuffled
     infilling: float = 0.3  # share of the words that spans cover; one mask replaces each span
-    masking: float = 0.0  # share of the tokens remaining after infilling that are each replaced by one mask
+    # share of the tokens that remain after infilling; each token of this share is replaced by one mask
+    masking: float = 0.0
     deletion: float = 0.0  # share of the tokens remaining after masking that are deleted
     rotation: float = 0.0  # share of the texts that are rotated, so that they start at a random token
 

@@ -18,7 +18,7 @@ OF_ATTENTION = (WEIGHT, 'block', 'head', NONE)
 OF_FEED_FORWARD = (WEIGHT, 'block', 'unit', NONE)
 SCOPES = ('matrix', 'global')
 EARLIER_KEEP = 0.15  # an earlier default of `keep`, which saved configs may contain
-# field -> pruning methods that read it; all methods except 'none' read the fields that are not listed here
+# field -> pruning methods that read it; all methods except 'none' read the fields that this dict does not list
 READERS = {
     'keep': SORTED,
     'keep_attention': SORTED,

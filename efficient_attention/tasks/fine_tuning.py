@@ -241,7 +241,7 @@ def _find_split_files(name: str, split: str) -> tuple[Path, ...]:
 
 
 def globs_and_names_of_split(config: ExamplesConfig, split: str) -> list[str]:
-    """Returns the globs and TFDS names of a split, without selections of a part of a file.
+    """Returns the globs and TFDS names of a split; a suffix that selects a part of a file is cut off.
 
     A GLUE folder is replaced by its files.
     """

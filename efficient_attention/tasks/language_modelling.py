@@ -151,7 +151,7 @@ class LanguageModellingTask(Task):
 
     @property
     def evaluation_protocol(self) -> dict[str, str | int]:
-        """Returns the way in which the text is cut for evaluation, with all lengths.
+        """Returns how evaluation cuts the text into windows or segments, and the lengths of these pieces.
 
         It is 'memory', 'no_context' (separate segments) or 'sliding_window'.
 
@@ -193,7 +193,7 @@ class LanguageModellingTask(Task):
         return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))
 
     def training_flops(self) -> float:
-        """Returns the floating-point operations per training step, with a prediction at every position.
+        """Returns the floating-point operations per training step of a model that predicts at every position.
 
         A backward pass counts as two forward passes.
         """

@@ -109,7 +109,8 @@ class Task(abc.ABC):
         return []
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:  # noqa: ARG002
-        """Returns metrics of the held-out split from the outputs of each row; {} if outputs are not gathered."""
+        """Returns metrics of the held-out split, computed from the model outputs of each row; {} if the evaluation
+        gathers no outputs."""
         return {}
 
     def tokens_per_step(self) -> float | None:

@@ -17,10 +17,11 @@ from efficient_attention.data.arena import pathfinder_sprites as sprites
 from efficient_attention.errors import InputError
 
 DRAWS = 3  # how many samples of a next bar may fail before the attempt to grow a snake fails
-DISTRACTOR_STARTS = 5  # attempts to place a distractor before it is left out
-# minimum share of cells in which a distractor can start; with a smaller share, an attempt to place it fails
+DISTRACTOR_STARTS = 5  # number of attempts to place a distractor; after these attempts, the distractor is left out
+# if a distractor can start in a smaller share of the cells than this, an attempt to place it fails
 LEAST_FREE = 0.01
-FIRST_ATTEMPTS = 32  # number of parallel attempts in the first try; each further try doubles it, up to MOST_ATTEMPTS
+# number of parallel attempts in the first try; each further try doubles the number, up to MOST_ATTEMPTS
+FIRST_ATTEMPTS = 32
 MOST_ATTEMPTS = 512
 # maximum number of attempts per pair of snakes; the hardest published case (64 x 64 pixels, 14 bars) needs about 3,000
 MOST_STARTS = 2**18

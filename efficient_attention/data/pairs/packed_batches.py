@@ -46,7 +46,7 @@ class PackedBatches:
     seed: int = 0
     mixture: Mixture | None = None
     plans: TwoEpochCache = dataclasses.field(default_factory=TwoEpochCache, repr=False, compare=False)
-    # epoch -> number of steps, for epochs that have been planned
+    # epoch -> number of its steps; has only epochs that have been planned
     counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @functools.cached_property

@@ -27,7 +27,7 @@ from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, wordp
 from efficient_attention.errors import InputError
 
 # A tokenizer.json may contain only regular expressions of published tokenizer families; these end on any text.
-# Any other regular expression might run for ever, or crash the process.
+# A regular expression of unknown origin might run for ever, or crash the process.
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SIGNS = r' ?[^\s\p{L}\p{N}]+[\r\n]*'
 SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'

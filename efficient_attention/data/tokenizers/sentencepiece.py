@@ -211,7 +211,7 @@ def piece_splitter(data: bytes, name: str) -> Tokenizer:
     is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
     if not is_unigram or not spec.remove_extra_whitespaces:
         raise InputError(f'tokenizer {name}: known: unigram models that merge repeated spaces into one')
-    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece never finds pieces of these types in a text.
+    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece never finds unknown, control and unused pieces in a text.
     pieces = [
         (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _piece_score(piece, model))
         for id, piece in enumerate(model.pieces)

@@ -131,7 +131,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def score(
         self, examples: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction | None], split: str
     ) -> dict[str, float]:
-        """Returns the accuracy of the predicted choices, without left-out questions."""
+        """Returns the accuracy of the predicted choices, computed without the questions that were left out."""
         del split  # `split` is unused, because multiple choice has only one dev split.
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         for question, _ in pairs:
@@ -169,7 +169,8 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         )
 
     def prediction_to_python(self, prediction: ChoicePrediction | None) -> dict[str, Any] | None:
-        """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}; None without a prediction."""
+        """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}; None if the question was left
+        out and has no prediction."""
         if prediction is None:
             return None
         index, scores = prediction.index, list(prediction.probabilities)
