@@ -144,7 +144,7 @@ class LayerConfig:
     state_width: int = 0
     # dropout of the recurrent state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
-    # number of positions per chunk of a row; 0 = the whole row is one chunk
+    # number of positions per chunk of a row, in recurrent layers; 0 = the whole row is one chunk
     # The backward pass stores a cell's products and states for only one chunk at a time, and recomputes other chunks.
     recurrent_chunk: int = field_with_marks(CHANGEABLE, default=0)
 
@@ -155,7 +155,7 @@ class LayerConfig:
     # 'before' (Bahdanau et al. 2014) = one attention over the source; its query is the last layer's previous state.
     # With source_reading 'before', the recurrent cells read the result of this attention.
     # 'after' (Luong et al. 2015) = one attention over the source; its query is the last layer's output.
-    # With source_reading 'after', the output layer reads the last layer's output concatenated with the attention result
+    # With source_reading 'after', the output layer reads the last layer's output and this attention's result, concatenated.
     source_reading: str = field_read_by_tasks('text_to_text', default='layers')
     # with source_reading 'after': True = the first layer also reads the output layer's input at the previous position
     input_feeding: bool = field_read_by_tasks('text_to_text', default=False)
@@ -165,7 +165,7 @@ class LayerConfig:
     initial_state: str = field_read_by_tasks('text_to_text', default='zeros')
     # readout before the output layer: 'none' | 'maxout'
     # With 'maxout', the output layer reads the maximum of each pair of features (Bahdanau et al. 2014).
-    # With 'maxout', features are a learned map of last hidden state, previous word's embedding and attention result.
+    # 'maxout' maps the last hidden state, the previous word's embedding and the attention result to these features.
     readout: str = field_read_by_tasks('text_to_text', default='none')
 
     # -- Compression of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
@@ -245,9 +245,8 @@ class LayerConfig:
 
     @property
     def has_sequential_decoder(self) -> bool:
-        """Whether the decoder must compute one position after another, because a position reads outputs at the previous
-        one.
-        """
+        """Whether the decoder must compute one position after another, because each position reads outputs of the
+        previous position."""
         return self.source_reading == 'before' or self.input_feeding
 
     @property

@@ -108,7 +108,7 @@ class ModelConfig(LayerConfig):
     # quantization of a model: 'none' | 'int8_weights' | 'int8'
     # 'int8_weights' stores kernels (one scale per output) and embedding tables (one scale per row) in 8 bits.
     # 'int8' also rounds the inputs of dense layers to 8 bits, with one scale per token.
-    # In every quantization, norms, biases, products of attention and the last dense layer stay float.
+    # In every quantization, norms, biases, matrix products of attention and the last dense layer stay float.
     quantization: str = field_read_by_tasks(*ENCODING, default='none', marks=(EXPORTED,))
     # regular expressions: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
     float_layers: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))

@@ -33,9 +33,9 @@ class NoiseConfig:
     mean_span: float = 3.0
     permutation: float = 1.0  # share of a text's sentences that are shuffled
     infilling: float = 0.3  # share of the words that spans cover; one mask replaces each span
-    # share of the tokens that remain after infilling; each token of this share is replaced by one mask
+    # of the tokens that infilling leaves, the share that is masked; one mask replaces each of these tokens
     masking: float = 0.0
-    deletion: float = 0.0  # share of the tokens remaining after masking that are deleted
+    deletion: float = 0.0  # of the tokens that masking leaves, the share that is deleted
     rotation: float = 0.0  # share of the texts that are rotated, so that they start at a random token
 
     def __post_init__(self) -> None:

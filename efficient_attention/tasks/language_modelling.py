@@ -206,7 +206,7 @@ class LanguageModellingTask(Task):
         return 3.0 * self.batch_size * (encoder_flops(model, length, predictions=0) + 2.0 * length * head)
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the text's vocabulary into the workdir, if it has one."""
+        """Writes the vocabulary of the text into the workdir, if the text has a vocabulary."""
         self.text.units.save(workdir)
 
 

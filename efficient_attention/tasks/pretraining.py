@@ -110,7 +110,8 @@ class PretrainingTask(Task):
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """Yields this process's rows of the evaluation batches, with a unigram model's loss of each masked token."""
+        """Yields this process's rows of the evaluation batches; each batch also has a unigram model's loss of each
+        masked token."""
         block = HostBatchShard(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches(self.corpus, self.data, block, seed=self.seed):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}

@@ -127,7 +127,7 @@ class _ParallelDocumentWalk:
     parallel."""
 
     tokens_before: np.ndarray  # int64 [sentences + 1]: number of tokens before each sentence
-    starts: np.ndarray  # [documents]: first sentence of each document, counted over the split
+    starts: np.ndarray  # [documents]: index of the first sentence of each document, counted over the split
     ends: np.ndarray  # [documents]
     targets: np.ndarray  # [documents]: target length of a chunk, in tokens
 

@@ -68,7 +68,7 @@ def read_pages(path: Path) -> Iterator[WikiPage]:
 
 
 def wikitext_to_plain_text(wikitext: str) -> str:
-    """Converts an article's wikitext to its running text; returns '' if there is none."""
+    """Converts an article's wikitext to its running text; returns '' if the article has no running text."""
     for mark, most in MOST:
         if sum(1 for _ in mark.finditer(wikitext)) > most:
             wikitext = mark.sub(' ', wikitext)

@@ -8,7 +8,7 @@ import numpy as np
 from efficient_attention.errors import InputError
 
 Row = dict[str, np.ndarray]
-LARGEST = 2**31 - 1  # largest segment number (int32); after it, numbers restart at 1
+LARGEST = 2**31 - 1  # largest segment number (int32); the segment after this one has number 1 again
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
