@@ -155,7 +155,7 @@ class LayerConfig:
     # 'before' (Bahdanau et al. 2014) = one attention over the source; its query is the last layer's previous state.
     # With source_reading 'before', the recurrent cells read the result of this attention.
     # 'after' (Luong et al. 2015) = one attention over the source; its query is the last layer's output.
-    # With source_reading 'after', the output layer reads the last layer's output and this attention's result, concatenated.
+    # With 'after', the output layer reads the last layer's output concatenated with the result of this attention.
     source_reading: str = field_read_by_tasks('text_to_text', default='layers')
     # with source_reading 'after': True = the first layer also reads the output layer's input at the previous position
     input_feeding: bool = field_read_by_tasks('text_to_text', default=False)
