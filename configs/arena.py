@@ -1,4 +1,4 @@
-"""Long Range Arena: one run of its table, for one task and one mechanism (Tay et al. 2020, arXiv 2011.04006).
+"""Trains one cell of Long Range Arena's table: one task with one mechanism (Tay et al. 2020, arXiv 2011.04006).
 
     python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
     python eval.py --workdir runs/cell --checkpoint best --split test
@@ -55,7 +55,7 @@ KINDS = {
 PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
 SMALL |= {'scan_unroll': 2}  # layers are unrolled, because a loop over two layers would copy their activations
-# These are numbers of training steps with 32 rows each. The other tasks have 1,000 steps.
+# task -> number of training steps, each on 32 rows; all other tasks have 1,000 steps
 SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}
 # For each size and task, RECIPES has the batch size, steps, learning rate, warm-up steps and weight decay.
 # docs/arena.md compares the sizes `paper` and `code`.
@@ -75,8 +75,8 @@ RECIPES['paper'] = RECIPES['code'] | {
     'pathfinder_hard': (512, 62_400, 0.01, 312, 0.0),
     'pathx': (64, 500_000, 0.01, 2_500, 0.0),
 }
-# In the released settings, these pairs of task and mechanism have models of other sizes, listed as in `ARENA_SIZES`.
-# BigBird's released settings misspell the number of heads as `num_head`; its value 4 is used here.
+# In the released settings, these pairs of task and mechanism have models of other sizes, in the form of `ARENA_SIZES`.
+# BigBird's released settings misspell the number of heads, 4, as `num_head`; this table uses 4 heads.
 # The mechanism `lra_local` is the local attention of the released settings.
 OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
     ('image', 'bigbird'): (1, 128, 4, 64, 128, 0.3),
@@ -97,8 +97,9 @@ OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
 }
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
 OWN_SIZES = ('code',)  # sizes in which the dimensions of the model depend on the mechanism
-POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # other mechanisms pool images by [CLS]
-# The learning rate of these tasks decays as a cosine. In other tasks, it decays as 1 / sqrt(step).
+# with all other mechanisms, the model pools images by [CLS]
+POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))
+# In the tasks OF_IMAGES, the learning rate decays as a cosine; in all other tasks as 1 / sqrt(step).
 OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')
 # The mask rates are from Amos et al. 2023, arXiv 2310.02980; the rate for text is 0.15.
 MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}
@@ -248,7 +249,8 @@ def set_original_size(config: ConfigDict, task: str, size: str, mechanism: str) 
         config.examples.buckets = (*config.examples.buckets[:-1], config.data.length)
         config.head.pooling = 'mean' if size == 'code' and cell in POOLED_BY_MEAN else 'first'
     if (task, size) == ('retrieval', 'code'):
-        config.head.pooling = 'first'  # pools by position 0, which is no [CLS] token in this task
+        # This setting pools by position 0. In the task `retrieval`, position 0 is no [CLS] token.
+        config.head.pooling = 'first'
     schedule = 'cosine' if task in OF_IMAGES else 'rsqrt'
     optimizer = {'learning_rate': rate, 'warmup_steps': int(warmup), 'weight_decay': decay, 'schedule': schedule}
     set_fields(config.optimizer, optimizer | {'beta1': 0.9, 'beta2': 0.98, 'eps': 1e-9})

@@ -24,7 +24,7 @@ from typing import Any
 __version__ = '0.1.0'
 
 # Public name -> module that defines it. A module is imported on first use.
-# So `import efficient_attention` itself imports no other package, such as JAX.
+# Imports are lazy, so `import efficient_attention` itself imports no other package, such as JAX.
 _PUBLIC = {
     'attend': 'attention.attend',
     'attention_weights': 'attention.attend',

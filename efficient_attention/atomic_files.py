@@ -131,8 +131,8 @@ def write_failed_error(path: Path, error: OSError) -> RunError | InputError:
 
 @contextlib.contextmanager
 def _one_line_os_errors(path: Path, partial: Path) -> Iterator[None]:
-    """Turns an OSError from writing `path` into a one-line error; raises OSErrors that concern other files
-    unchanged."""
+    """Turns an OSError from writing `path` into a one-line error; does not change an OSError that concerns another
+    file."""
     try:
         yield
     except OSError as error:

@@ -60,7 +60,7 @@ def exit_code(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     codes = {
         InputError: ExitCode.BAD_INPUT,
-        # A backend raises this error if it does not support the requested attention.
+        # An attention backend raises this error if it does not support the requested attention.
         NotImplementedError: ExitCode.BAD_INPUT,
         PeerError: ExitCode.WATCHDOG,
         RunStopped: ExitCode.STOPPED,

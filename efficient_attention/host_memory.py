@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 MEMINFO = Path('/proc/meminfo')
-# Files with limit, use and statistics of a container, in versions 2 and 1 of Linux's control groups.
+# Files with memory limit, use and statistics of a container, in versions 2 and 1 of Linux's control groups.
 CONTAINERS = tuple(
     tuple(Path('/sys/fs/cgroup') / name for name in names)
     for names in (

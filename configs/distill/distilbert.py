@@ -1,4 +1,4 @@
-"""DistilBERT: a student with half of a BERT's layers, trained by three losses (Sanh et al. 2019, arXiv 1910.01108).
+"""Distils a BERT into a student with half of its layers, by three losses (Sanh et al. 2019, arXiv 1910.01108).
 
     python train.py --config configs/distill/distilbert.py:books --workdir runs/distil_books \
       --config.distill.teacher=runs/books_bert

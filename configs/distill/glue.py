@@ -1,4 +1,4 @@
-"""GLUE tasks: a small student learns from labels and from a fine-tuned teacher's soft targets (Hinton et al. 2015).
+"""Distils a fine-tuned GLUE model: a small student learns from labels and from soft targets (Hinton et al. 2015).
 
 python train.py --config configs/distill/glue.py:sst2_3x384 --workdir runs/small --config.distill.teacher=runs/sst2
 

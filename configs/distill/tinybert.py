@@ -1,4 +1,4 @@
-"""TinyBERT: distillation on a corpus, then in two stages on a task (Jiao et al. 2019, arXiv 1909.10351).
+"""Distils TinyBERT on a corpus, and then in two stages on a task (Jiao et al. 2019, arXiv 1909.10351).
 
     python train.py --config configs/distill/tinybert.py:general --workdir runs/tiny --config.distill.teacher=<encoder>
     python train.py --config configs/distill/tinybert.py:intermediate --workdir runs/tiny_inside \

@@ -1,4 +1,4 @@
-"""Multiple choice, fine-tuned from any checkpoint: SWAG, CODAH's five folds, or RACE.
+"""Fine-tunes any checkpoint on multiple-choice questions: SWAG, CODAH's five folds, or RACE.
 
 python train.py --config configs/finetune/choice.py:swag --workdir runs/swag --config.train.start_from=<checkpoint>
 

@@ -39,8 +39,8 @@ def fine_tuning_config() -> ConfigDict:
     return config
 
 
-# For each GLUE task (Wang et al. 2018, arXiv 1804.07461), the first entries are problem, folder and training file.
-# The last three entries are the dev files, the test files, and the metric that selects the best checkpoint.
+# GLUE task (Wang et al. 2018, arXiv 1804.07461) -> its problem, folder, and training, dev and test files.
+# The last entry of each task is the metric that selects the best checkpoint.
 GLUE_TASKS = {
     'cola': ('classification', 'CoLA', 'train.tsv', 'dev.tsv', 'test.tsv', 'matthews'),
     'sst2': ('classification', 'SST-2', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),

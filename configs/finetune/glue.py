@@ -1,4 +1,4 @@
-"""Each GLUE task (Wang et al. 2018, arXiv 1804.07461), fine-tuned from any checkpoint.
+"""Fine-tunes any checkpoint on one GLUE task (Wang et al. 2018, arXiv 1804.07461).
 
 python train.py --config configs/finetune/glue.py:sst2 --workdir runs/sst2 --config.train.start_from=<checkpoint>
 

@@ -1,4 +1,4 @@
-"""A hierarchical attention network (Yang et al. 2016), which reads IMDB reviews (Maas et al. 2011) by sentences.
+"""Trains a hierarchical attention network (Yang et al. 2016) on the sentences of IMDB reviews (Maas et al. 2011).
 
 python train.py --config configs/finetune/han.py:han --workdir runs/han
 python scripts/predict.py --model runs/han --output runs/han_test

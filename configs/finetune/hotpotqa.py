@@ -1,4 +1,4 @@
-"""HotpotQA (Yang et al. 2018, arXiv 1809.09600): a question and all its paragraphs in one long row.
+"""Fine-tunes on HotpotQA (Yang et al. 2018, arXiv 1809.09600): a question and all its paragraphs in one long row.
 
 python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 --pattern 'window(128)'
 python train.py --config configs/finetune/hotpotqa.py --workdir runs/hotpotqa --config.train.start_from=checkpoints/long

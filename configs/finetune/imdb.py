@@ -1,4 +1,4 @@
-"""Classification of long IMDB reviews (Maas et al. 2011), cut at 512 tokens, or at 2,048 with a sparse pattern.
+"""Fine-tunes a classifier of IMDB reviews (Maas et al. 2011), cut at 512 tokens, or at 2,048 with a sparse pattern.
 
 python train.py --config configs/finetune/imdb.py:short --workdir runs/short --config.train.start_from=<checkpoint>
 python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 \

@@ -1,4 +1,4 @@
-"""SQuAD (Rajpurkar et al. 2016, arXiv 1606.05250; 2018, arXiv 1806.03822), fine-tuned from any checkpoint.
+"""Fine-tunes any checkpoint on SQuAD (Rajpurkar et al. 2016, arXiv 1606.05250; 2018, arXiv 1806.03822).
 
 python train.py --config configs/finetune/squad.py:v1 --workdir runs/squad --config.train.start_from=<checkpoint>
 

@@ -1,4 +1,4 @@
-"""Your own texts and labels from a CSV, TSV or JSONL file, fine-tuned from any checkpoint.
+"""Fine-tunes any checkpoint on your own texts and labels from a CSV, TSV or JSONL file.
 
 python train.py --config configs/finetune/table.py --workdir runs/mine --config.train.start_from=<checkpoint> \
   --config.examples.train=train.csv --config.examples.dev=dev.csv --config.examples.text=review

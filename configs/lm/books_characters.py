@@ -1,4 +1,4 @@
-"""Small character-level language models on 229 English books, on a laptop CPU: a comparison of mechanisms.
+"""Compares mechanisms in small character-level language models of 229 English books, on a laptop CPU.
 
 python train.py --config configs/lm/books_characters.py:full --workdir runs/characters_full
 

@@ -1,4 +1,4 @@
-"""A bidirectional language model on books; its layers are features for other tasks (Peters et al. 2018, ELMo).
+"""Trains a bidirectional language model on books; its layers are features for other tasks (Peters et al. 2018, ELMo).
 
 python train.py --config configs/lm/books_two_way.py --workdir runs/two_way
 

@@ -1,4 +1,4 @@
-"""Small word-level language models on 229 English books, on a laptop CPU: a comparison of mechanisms.
+"""Compares mechanisms in small word-level language models of 229 English books, on a laptop CPU.
 
 python train.py --config configs/lm/books_words.py:full --workdir runs/words_full
 

@@ -1,4 +1,4 @@
-"""Small decoders of CIFAR-10 images as sequences of 3,072 bytes, on a laptop CPU: a comparison of mechanisms.
+"""Compares mechanisms in small decoders of CIFAR-10 images as sequences of 3,072 bytes, on a laptop CPU.
 
 python train.py --config configs/lm/cifar10_small.py:strided --workdir runs/cifar10_strided
 

@@ -46,7 +46,7 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
         'rotary': False,
         'memory_length': 256,  # tokens
         'compression': 'convolution',
-        'compressed_length': 256,  # compressed cache slots, each for 4 tokens
+        'compressed_length': 256,  # number of compressed memory vectors, each computed from 4 tokens
         'reconstruction_weight': 1.0,
         'feed_forward_width': 192,
     },
@@ -92,7 +92,7 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config.eval.batch_size = 16
     if config.model.memory_length:
         config.data.batches = 'streams'  # each row of a batch continues its text in the next batch
-        # A batch has 8 short segments from 8 streams of text. They teach more than 2 long segments.
+        # A batch has 8 short segments from 8 streams of text. They teach a model more than 2 long segments.
         config.data.length = 128
         config.train.batch_size = 8
         config.eval.batch_size = 4  # number of text streams, each of which starts without memory

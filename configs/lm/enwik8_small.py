@@ -1,4 +1,4 @@
-"""Small byte-level language models on the first 4 MB of enwik8, on a laptop CPU: a comparison of mechanisms.
+"""Compares mechanisms in small byte-level language models of the first 4 MB of enwik8, on a laptop CPU.
 
 python train.py --config configs/lm/enwik8_small.py:full --workdir runs/enwik8_full
 

@@ -63,7 +63,7 @@ def get_config(size: str = 'enwik8_12') -> ConfigDict:
         config.data.held_out = 0.0021
         config.data.test = 0.0024
         # The loss is computed in chunks of this many positions per row.
-        # A chunk computes no logits of those tails of the adaptive softmax to which none of its words belongs.
+        # A chunk skips the tails of the adaptive softmax that contain none of the chunk's words.
         config.model.loss_chunk = 32
     config.data.length = length  # bytes or words per segment
     config.data.batches = 'streams'

@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
     # With learned positions, the loss would fall below a unigram model's loss only after several times as many steps.
     config.model.rotary = True
     config.model.positions = 'none'
-    # The value is near 1 / sqrt(width). With 0.02, a model this narrow needs more steps to beat a unigram model.
+    # This deviation is near 1 / sqrt(width). With 0.02, a model this narrow needs more steps to beat a unigram model.
     config.model.init_std = 0.05
     config.model.dropout_rate = 0.0  # no dropout, because training takes less than one epoch and sees no token twice
     config.model.attention_dropout_rate = 0.0

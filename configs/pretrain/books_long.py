@@ -1,4 +1,4 @@
-"""Small encoders on packed rows of 4,096 tokens, pretrained with MLM on 229 books: a comparison of mechanisms.
+"""Compares mechanisms in small encoders, pretrained with MLM on 229 books in packed rows of 4,096 tokens.
 
 python train.py --config configs/pretrain/books_long.py:window --workdir runs/books_long_window
 

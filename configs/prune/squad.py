@@ -1,4 +1,4 @@
-"""SQuAD 1.1, fine-tuned while the weights of the layers are pruned (Sanh et al. 2020, arXiv 2005.07683).
+"""Fine-tunes on SQuAD 1.1 while pruning the layers' weights (Sanh et al. 2020, arXiv 2005.07683).
 
     python train.py --config configs/prune/squad.py:magnitude_50 --workdir runs/pruned_squad \
       --config.train.start_from=checkpoints/minilm

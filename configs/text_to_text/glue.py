@@ -1,4 +1,4 @@
-"""GLUE tasks as text to text, from 'sst2 sentence: ...' to 'positive' (Raffel et al. 2019, arXiv 1910.10683).
+"""Fine-tunes on GLUE as text to text, from 'sst2 sentence: ...' to 'positive' (Raffel et al. 2019, arXiv 1910.10683).
 
     python train.py --config configs/text_to_text/glue.py:sst2 --workdir runs/sst2_text
     python train.py --config configs/text_to_text/glue.py:sst2-pretrained --workdir runs/sst2_t5 \

@@ -1,4 +1,4 @@
-"""Multi30k translation, German to English: a small Transformer on raw text (Vaswani et al. 2017, arXiv 1706.03762).
+"""Trains a small Transformer on Multi30k, German to English, on raw text (Vaswani et al. 2017, arXiv 1706.03762).
 
     python train.py --config=configs/text_to_text/multi30k.py:transformer --workdir=runs/multi30k
 

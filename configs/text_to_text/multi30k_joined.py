@@ -1,4 +1,4 @@
-"""Multi30k translation of eight joined sentences per row: an encoder with full attention, or with a window.
+"""Trains translation of Multi30k in rows of eight joined sentences; the encoder has full attention or a window.
 
     python train.py --config configs/text_to_text/multi30k_joined.py:full --workdir runs/joined_full \
         --config.train.start_from=runs/multi30k

@@ -1,4 +1,4 @@
-"""Multi30k translation, German to English, by recurrent encoder-decoders with and without attention, on raw text.
+"""Trains recurrent encoder-decoders with and without attention on Multi30k, German to English, on raw text.
 
     python train.py --config=configs/text_to_text/multi30k_recurrent.py:bahdanau --workdir=runs/multi30k_bahdanau
 

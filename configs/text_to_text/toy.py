@@ -1,4 +1,4 @@
-"""Toy text-to-text problems: copy, reverse, sort or add up digits; no download needed.
+"""Trains on toy text-to-text problems: copy, reverse, sort or add up digits; no download needed.
 
     python train.py --config configs/text_to_text/toy.py:reverse --workdir runs/reverse
     python train.py --config configs/text_to_text/toy.py:reverse-rotary --workdir runs/reverse_rotary

@@ -1,4 +1,4 @@
-"""The original Transformer, base and big, on WMT 2014 English to German (Vaswani et al. 2017, arXiv 1706.03762).
+"""Trains the original Transformer, base or big, on WMT 2014 English to German (Vaswani et al. 2017, arXiv 1706.03762).
 
     python train.py --config configs/text_to_text/wmt14.py:base --workdir runs/wmt14_base
 

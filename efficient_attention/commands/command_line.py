@@ -14,8 +14,8 @@ from efficient_attention.processes.signal_thread import current_signal_thread
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
-# Python reports this if a user adds an argument to a config that takes none, as in configs/quickstart.py:small.
 EXAMPLES = {'config': 'configs/quickstart.py', 'workdir': 'runs/quickstart', 'model': 'runs/quickstart'}
+# Python's message if a user adds an argument to a config that takes none, as in configs/quickstart.py:small
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'
 # This pattern matches the start of the error that a config file raises if its argument is invalid.
 KIND = r'(?:[\w.]+\.)?(?:ValueError|InputError): '
@@ -138,7 +138,8 @@ def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
 def parse_flag_values(
     arguments: list[str], names: tuple[str, ...], options: flags.FlagValues
 ) -> tuple[dict[str, Any], list[str]]:
-    """Parses a command line; returns the values of the named flags (None if missing) and the positional arguments.
+    """Parses a command line; returns the values of the named flags (None for a flag that is not given) and the
+    positional arguments.
 
     Raises InputError for the same errors as `parse_flags`.
     """
@@ -152,7 +153,7 @@ def parse_flag_values(
             getattr(value, 'to_dict', None)
     except flags.Error as error:
         said, name = simplify_library_message(_without_traceback(str(error))), getattr(error, 'flagname', '')
-        # Only errors about an unknown flag have a `flagname`, so a dot in it means a mistyped config field.
+        # Only errors about an unknown flag have a `flagname`. A dot in this name means a mistyped config field.
         is_field = 'config' in options and '.' in name
         raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
     except (AttributeError, KeyError) as error:
@@ -234,7 +235,8 @@ def print_error_get_exit_code(error: BaseException) -> int | None:
 
 
 def _without_traceback(text: str) -> str:
-    """Shortens an error message of ml_collections: of the traceback inside the message, only the last line remains."""
+    """Shortens an error message of ml_collections: keeps only the last line of the traceback that the message
+    contains."""
     if NO_ARGUMENT in text:
         return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
     before, found, lines = text.partition('Traceback (most recent call last):')
@@ -242,7 +244,7 @@ def _without_traceback(text: str) -> str:
 
 
 def simplify_library_message(text: str) -> str:
-    """Replaces a library's error message at the end of a line about a flag by plain words."""
+    """Replaces a library's error message, which ends a line about a flag, by plain words."""
     for said, plain in SAID:
         if match := re.search(f'{said}$', text, re.DOTALL):
             return text[: match.start()] + match.expand(plain)

@@ -123,7 +123,8 @@ def _has_get_config(tree: ast.Module) -> bool:
 
 
 def _get_config_argument(tree: ast.Module) -> str:
-    """Returns the name and default of a config's argument, the text after the colon in --config; '' if it has none."""
+    """Returns the name and default of a config's argument, the text after the colon in --config; '' if the config takes
+    no argument."""
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
     if not defined:
         return ''
@@ -137,14 +138,16 @@ def _get_config_argument(tree: ast.Module) -> str:
 
 
 def _default_text(default: ast.expr) -> str:
-    """Returns the default of a config's argument as a user would type it; a non-string default as in the source."""
+    """Returns the default of a config's argument as a user would type it; a default that is not a string appears as in
+    the source code."""
     if isinstance(default, ast.Constant) and isinstance(default.value, str) and default.value:
         return default.value
     return ast.unparse(default)
 
 
 def _accepted_argument_values(path: Path) -> str:
-    """Returns the allowed values of a config's argument, taken from the config's own error message; '' if not known.
+    """Returns the allowed values of a config's argument, taken from the config's own error message; '' if the message
+    lists none.
 
     The config raises this error for the argument '?'.
 

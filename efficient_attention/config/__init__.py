@@ -1,1 +1,1 @@
-"""Frozen dataclasses that define and check the config of a run, one file per config group."""
+"""Defines and checks the config of a run in frozen dataclasses, one file per config group."""

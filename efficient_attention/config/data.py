@@ -66,7 +66,7 @@ class DataConfig:
     # sentence-pair loss: 'nsp' (next sentence prediction) | 'sop' (sentence order prediction) | 'none'
     # Without sentence pairs, documents are packed into full rows.
     pairs: str = field_read_by_tasks('pretraining', default='none')
-    # probability that one pass over a document aims at a random, shorter row length
+    # probability that a pass over a document makes shorter rows, of a random target length
     short_sequence_probability: float = field_read_by_tasks('pretraining', default=0.1)
 
     mask_rate: float = field_read_by_tasks('pretraining', default=0.15)  # share of a row's tokens that are predicted

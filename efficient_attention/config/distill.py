@@ -41,7 +41,8 @@ class DistillConfig:
     attention: float = 0.0  # weight of the mean squared difference of attention logits of paired layers
     # weight of the KL divergence of attention weights of paired layers (MiniLM, Wang et al. 2020)
     attention_relations: float = 0.0
-    value_relations: float = 0.0  # weight of the KL divergence of softmax(V V^T / sqrt(K)) of paired layers
+    # weight of the KL divergence of the value relations softmax(V V^T / sqrt(K)) of paired layers; V = values
+    value_relations: float = 0.0
     # which teacher layer each student layer learns from: 'uniform' | 'last' | a list such as '2,3,5,6'
     # Layer numbers in the list count from 1.
     # With 'uniform', student layer m of M learns from layer m N / M of a teacher with N layers.

@@ -36,7 +36,7 @@ class EvalConfig:
     compressed_length: int = field_read_by_tasks('language_modelling', default=-1)
     # in evaluations, relative distances above this number of positions count as this number; -1 = model.clamp_length
     clamp_length: int = field_read_by_tasks('language_modelling', default=-1)
-    # True = evaluate with memory as if model.same_length were True; has no effect if it already is
+    # True = evaluate with memory as if model.same_length were True; no effect if that field is already True
     same_length: bool = field_read_by_tasks('language_modelling', default=False)
 
     # number of beams in the beam search of text_to_text; see inference/beam_search.py

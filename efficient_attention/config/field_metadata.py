@@ -1,4 +1,4 @@
-"""Metadata of config fields: which tasks read a field, and marks such as "a resumed run may change it".
+"""Defines the metadata of config fields: which tasks read a field, and marks such as "a resumed run may change it".
 
 A task refuses a field that it does not read, so no setting is silently ignored. Code that needs a list of fields, such
 as the fields that a resumed run may change, collects it from the marks.
@@ -10,15 +10,16 @@ from typing import Any
 TASKS = ('pretraining', 'language_modelling', 'fine_tuning', 'text_to_text')
 READERS, UNREAD, MARKS = 'readers', 'unread', 'marks'  # keys in the metadata of a config field
 
-# A resumed run may change a field with this mark, because the field affects neither parameters nor training rows.
+# A resumed run may change a field with the mark `CHANGEABLE`; it affects neither parameters nor training rows.
 CHANGEABLE = 'changeable'
-# A resumed run may change a field with this mark if the new config has more steps.
-# The learning-rate schedule must also be independent of the number of steps.
-# Fields of `examples` that only decide the number of steps and the warm-up also have this mark.
+# A resumed run may change a field with the mark `CHANGEABLE_WITH_MORE_STEPS` if the new config has more steps.
+# A change of the number of steps is allowed only if the learning-rate schedule does not depend on that number.
+# The mark `CHANGEABLE_WITH_MORE_STEPS` is also on fields of `examples` that only decide steps and warm-up.
 CHANGEABLE_WITH_MORE_STEPS = 'changeable with more steps'
-TRAINING_ONLY = 'training only'  # inference with trained parameters does not depend on a field with this mark
-# An exported Hugging Face config.json stores a field with this mark under a key that only this project reads.
-# A field has this mark if predictions or speed depend on it, and the Hugging Face library has no key for it.
+# inference with trained parameters does not depend on a field with the mark `TRAINING_ONLY`
+TRAINING_ONLY = 'training only'
+# An exported Hugging Face config.json stores an `EXPORTED` field under a key that only this project reads.
+# A field has the mark `EXPORTED` if predictions or speed depend on it, and the Hugging Face library has no key for it.
 EXPORTED = 'exported'
 
 
@@ -68,7 +69,7 @@ def field_read_by_tasks(
 
 
 def unread_fields(config: Any, task: str, prefix: str = '') -> dict[str, tuple[Any, Any]]:
-    """Returns the value and the required value of each config field that a task does not read, by dotted name.
+    """Returns {dotted name: (value, required value)} for each config field that a task does not read.
 
     Args:
         config: a config dataclass; its groups are searched, too.

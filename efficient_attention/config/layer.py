@@ -22,11 +22,11 @@ UNTIED = ('tupe', 'tupe_r')  # values of the field `relative` that add a product
 BIASES = ('none', 'alibi', 't5')  # values of the field `relative` that add a bias to the logits of any score
 SCORES = ('dot', 'general', 'additive', 'location')
 UNSCALED = ('additive', 'location')  # names of attention scores that are not multiplied by 1 / sqrt(K)
-# These fields need the score 'dot'; with any other score they must have the values in this dict.
+# field -> its required value with any score other than 'dot'
 DOT_ALONE = {'shared_qk': False, 'rotary': False, 'global_tokens': 0}
 ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu', 'silu')
-# Without a feed-forward sub-layer, these fields must have these values, and feed_forward_width must be 4 x width.
+# field -> its required value in a layer without a feed-forward sub-layer; feed_forward_width must then be 4 x width
 OF_FEED_FORWARD: dict[str, Any] = {
     'feed_forward_chunk': 0,
     'feed_forward_bias': True,
@@ -114,7 +114,7 @@ class LayerConfig:
     # score that compares a query with a key: 'dot' | 'general' | 'additive' | 'location'
     # If `scaled_logits` is True, the scores 'dot' and 'general' are multiplied by 1 / sqrt(K).
     score: str = 'dot'
-    location_length: int = 512  # number of key positions with a learned vector, for the score 'location'
+    location_length: int = 512  # the score 'location' learns a vector for each key position up to this number
     # factor of the REINFORCE gradient of sampled cross-attention; 1 = the gradient of the expected loss
     reinforce_weight: float = 1.0
 
@@ -135,7 +135,7 @@ class LayerConfig:
 
     # recurrent cell: 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2'; 'none' = layers mix positions by attention
     cell: str = 'none'
-    bidirectional: bool = False  # an encoder has a second cell, which reads each row backwards
+    bidirectional: bool = False  # True = an encoder has a second cell, which reads each row backwards
     # True = one stack of layers per reading direction, each over half of the width; the stacks never exchange states
     # Separate stacks allow a language model to have both directions (ELMo).
     directions_apart: bool = field_read_by_tasks('language_modelling', 'fine_tuning', default=False)
@@ -144,28 +144,28 @@ class LayerConfig:
     state_width: int = 0
     # dropout of the recurrent state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
-    # number of positions whose products and states the backward pass keeps at a time; 0 = keep all
-    # The backward pass recomputes the products and states of all other positions.
+    # number of positions per chunk of a row, in recurrent layers; 0 = the whole row is one chunk
+    # The backward pass stores a cell's products and states for only one chunk at a time, and recomputes other chunks.
     recurrent_chunk: int = field_with_marks(CHANGEABLE, default=0)
 
     # -- How a decoder of recurrent layers reads the source --
 
     # how a recurrent decoder reads the source: 'layers' | 'state' | 'before' | 'after'
     # 'layers' = cross-attention in every layer; 'state' = the decoder reads only its initial state.
-    # 'before' (Bahdanau et al. 2014) = one attention, whose query is the previous state of the last layer.
-    # With source_reading 'before', the cells read the result of this attention.
-    # 'after' (Luong et al. 2015) = one attention, whose query is the last layer's output.
-    # With source_reading 'after', the output layer reads the last layer's output joined with the attention result.
+    # 'before' (Bahdanau et al. 2014) = one attention over the source; its query is the last layer's previous state.
+    # With source_reading 'before', the recurrent cells read the result of this attention.
+    # 'after' (Luong et al. 2015) = one attention over the source; its query is the last layer's output.
+    # With 'after', the output layer reads the last layer's output concatenated with the result of this attention.
     source_reading: str = field_read_by_tasks('text_to_text', default='layers')
-    # with source_reading 'after': at each position, the first layer also reads the output layer's previous input
+    # with source_reading 'after': True = the first layer also reads the output layer's input at the previous position
     input_feeding: bool = field_read_by_tasks('text_to_text', default=False)
     # initial states of a recurrent decoder: 'zeros', or from the encoder's last states: 'copy' | 'map' | 'map_backward'
-    # 'copy' = unchanged, layer by layer; 'map' = tanh of a learned map of the states of all directions.
+    # 'copy' = the encoder's states, layer by layer; 'map' = tanh of a learned map of the states of all directions.
     # 'map_backward' = tanh of a learned map of the backward direction's states (Bahdanau et al. 2014).
     initial_state: str = field_read_by_tasks('text_to_text', default='zeros')
     # readout before the output layer: 'none' | 'maxout'
     # With 'maxout', the output layer reads the maximum of each pair of features (Bahdanau et al. 2014).
-    # The features are a learned map of the last hidden state, the previous word's embedding and the attention result.
+    # 'maxout' maps the last hidden state, the previous word's embedding and the attention result to these features.
     readout: str = field_read_by_tasks('text_to_text', default='none')
 
     # -- Compression of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
@@ -194,7 +194,7 @@ class LayerConfig:
     # standard deviation of initial weights (truncated normal); with kernel_init 'fan_in', only of embedding tables
     init_std: float = 0.02
     # standard deviation of initial matrices: 'fixed' (init_std) | 'fan_in' (1 / sqrt(number of inputs))
-    # With 'fan_in' and scaled_logits False, query matrices get 1 / sqrt(number of inputs x head width) as deviation.
+    # With 'fan_in' and scaled_logits False, query matrices get the deviation 1 / sqrt(number of inputs x head width).
     kernel_init: str = 'fixed'
     # dtype of activations and matrix products; parameters and statistics are always float32
     dtype: str = field_with_marks(EXPORTED, default='float32')
@@ -221,12 +221,13 @@ class LayerConfig:
 
     @property
     def logit_scale(self) -> float:
-        """Returns the factor on products of queries and keys, in addition to attention's 1 / sqrt(K)."""
+        """Returns the factor by which products of queries and keys are multiplied, in addition to attention's factor 1
+        / sqrt(K)."""
         return 1.0 if self.scaled_logits else math.sqrt(self.head_width)
 
     @property
     def query_scale(self) -> float:
-        """Returns the factor on queries, in addition to attention's 1 / sqrt(K).
+        """Returns the factor by which queries are multiplied, in addition to attention's factor 1 / sqrt(K).
 
         Untied positions add a second product to the logits and so halve both variances (Ke et al. 2020, equation 7).
         """
@@ -244,9 +245,8 @@ class LayerConfig:
 
     @property
     def has_sequential_decoder(self) -> bool:
-        """Whether the decoder must compute one position after another, because a position reads outputs at the previous
-        one.
-        """
+        """Whether the decoder must compute one position after another, because each position reads outputs of the
+        previous position."""
         return self.source_reading == 'before' or self.input_feeding
 
     @property

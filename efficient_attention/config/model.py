@@ -21,7 +21,7 @@ from efficient_attention.config.value_checks import check_one_of
 from efficient_attention.errors import InputError, require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
-# values that these fields must have unless `positions` is 'axial'
+# field -> its required value unless `positions` is 'axial'
 OF_AXIAL = {'axial_shape': (), 'axial_widths': (), 'axial_sum': False}
 DECODING = ('language_modelling', 'text_to_text')  # tasks whose models have a decoder
 ENCODING = ('pretraining', 'fine_tuning')  # tasks whose models are only an encoder
@@ -90,16 +90,15 @@ class ModelConfig(LayerConfig):
     dense_output_bias: bool = field_read_by_tasks(*DECODING, default=True)
     # first ids of the tail clusters of a decoder's adaptive softmax; () = one ordinary softmax
     adaptive_cutoffs: tuple[int, ...] = field_read_by_tasks(*DECODING, default=())
-    adaptive_divisor: int = (
-        1  # cluster i of the adaptive softmax has vectors of width E / divisor^i; divisor 1 = one table
-    )
+    # cluster i of the adaptive softmax has vectors of width E / divisor^i; with divisor 1, all words have width E
+    adaptive_divisor: int = 1
     # positions per row whose logits the decoder's loss keeps in memory at a time; 0 = all at once
     loss_chunk: int = field_read_by_tasks(*DECODING, default=0, marks=(EXPORTED,))
 
     # -- Layers of different sizes, as structured pruning leaves them --
 
     # number of heads of each layer, such as (4, 0, 12); every head keeps its width; () = `heads`
-    # With sharing 'all', the tuple holds one number.
+    # With sharing 'all', the tuple holds one number, because all layers have the same heads.
     layer_heads: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
     # number of feed-forward units per layer, in the same form as `layer_heads`; () = `feed_forward_width`
     layer_units: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
@@ -109,7 +108,7 @@ class ModelConfig(LayerConfig):
     # quantization of a model: 'none' | 'int8_weights' | 'int8'
     # 'int8_weights' stores kernels (one scale per output) and embedding tables (one scale per row) in 8 bits.
     # 'int8' also rounds the inputs of dense layers to 8 bits, with one scale per token.
-    # With every quantization, norms, biases, products of attention and the last dense layer are float.
+    # In every quantization, norms, biases, matrix products of attention and the last dense layer stay float.
     quantization: str = field_read_by_tasks(*ENCODING, default='none', marks=(EXPORTED,))
     # regular expressions: layers whose path matches stay float, such as 'feed_forward/down' or 'embeddings/position'
     float_layers: tuple[str, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
@@ -164,7 +163,8 @@ class ModelConfig(LayerConfig):
 
     @property
     def position_limits_by_field(self) -> dict[str, int]:
-        """Returns the number of positions of each table or mechanism that limits positions, by its config field."""
+        """Returns {config field: number of positions} for each position table and each mechanism with a limited number
+        of positions."""
         tables: dict[str, int] = {}
         if self.positions == 'axial':
             tables['model.axial_shape'] = math.prod(self.axial_shape)
@@ -237,7 +237,8 @@ class ModelConfig(LayerConfig):
 
     @property
     def source_limit(self) -> int | None:
-        """Returns the longest source of an encoder-decoder, limited by encoder positions and cross-attention keys."""
+        """Returns the maximum number of source tokens of an encoder-decoder; its encoder positions and cross-attention
+        keys set this limit."""
         limits = self.encoder.position_limit, self.cross_mechanism.requirements.longest
         return min((limit for limit in limits if limit), default=None)
 
@@ -543,7 +544,8 @@ def check_compression_rate(config: ModelConfig, lengths: Mapping[str, int]) -> N
 
 
 def check_can_attend_to_memory(config: ModelConfig) -> None:
-    """Raises InputError unless the layers can attend to memory of earlier tokens in the same way as to the segment."""
+    """Raises InputError if the layers cannot attend to memory of earlier tokens in the same way as to the current
+    segment."""
     asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
     if config.cell != 'none':
         allowed = f'0, or 1 with model.cell {config.cell!r}: the state, which summarises all earlier tokens'

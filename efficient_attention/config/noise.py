@@ -6,7 +6,7 @@ from efficient_attention.config.value_checks import check_in_interval, check_one
 from efficient_attention.errors import InputError
 
 NOISES = ('none', 'span_corruption', 'bart')
-# The fields that each kind of noise reads besides `name`.
+# kind of noise -> fields of `noise` that it reads besides `name`
 READ = {
     'none': (),
     'span_corruption': ('density', 'mean_span'),
@@ -33,8 +33,9 @@ class NoiseConfig:
     mean_span: float = 3.0
     permutation: float = 1.0  # share of a text's sentences that are shuffled
     infilling: float = 0.3  # share of the words that spans cover; one mask replaces each span
-    masking: float = 0.0  # share of the tokens remaining after infilling that are each replaced by one mask
-    deletion: float = 0.0  # share of the tokens remaining after masking that are deleted
+    # of the tokens that infilling leaves, the share that is masked; one mask replaces each of these tokens
+    masking: float = 0.0
+    deletion: float = 0.0  # of the tokens that masking leaves, the share that is deleted
     rotation: float = 0.0  # share of the texts that are rotated, so that they start at a random token
 
     def __post_init__(self) -> None:
@@ -53,7 +54,7 @@ class NoiseConfig:
 
 
 def check_others_at_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:
-    """Raises InputError if a field of a config group differs from its default, except for fields in `read`.
+    """Raises InputError if a field of a config group is not in `read` but differs from its default.
 
     Args:
         group: a config dataclass.

@@ -22,7 +22,7 @@ class OptimizerConfig:
 
     # update rule: 'adamw', 'lamb', 'adafactor' or 'adadelta'
     # With 'adafactor', the learning rate is relative to each parameter's size.
-    # For 'adadelta', set learning_rate to 1; `beta2` is the decay of both running means (the paper: 0.95).
+    # For 'adadelta', set learning_rate to 1; `beta2` is the decay of its two running means (the paper: 0.95).
     name: str = 'adamw'
     learning_rate: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # peak learning rate
     warmup_steps: int = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
@@ -33,10 +33,10 @@ class OptimizerConfig:
     beta1: float = 0.9  # decay of the running mean of the gradients
     beta2: float = 0.999  # decay of the running mean of the squared gradients
     # small number added to the root of the mean squared gradient
-    # Adadelta adds this number to both running means before it takes the roots.
+    # Adadelta adds this number to its running means of squared gradients and squared updates before their roots.
     eps: float = 1e-6
     weight_decay: float = 0.01  # decoupled weight decay: each step shrinks parameters by learning rate * weight_decay
-    # True = divide the running means by 1 - beta^step; the code of BERT and ALBERT does not
+    # True = Adam's bias correction: divide both running means by 1 - beta^step; the code of BERT and ALBERT lacks it
     bias_correction: bool = False
     # maximum norm of all gradients together; gradients are clipped before the update rule; 0 = no clipping
     clip_norm: float = 1.0

@@ -31,7 +31,7 @@ class PairsConfig:
     mixing_limit: int = 0
     # mixing temperature: 1 = shares proportional to the numbers of pairs; larger values = more equal shares
     mixing_temperature: float = 1.0
-    # pack several pairs into one row of `data.length` and `target_length` tokens; no pair attends to another
+    # pack several pairs into one row of `data.length` and `target_length` tokens; pairs do not attend to each other
     packed: bool = False
 
     train: str = ''  # datasets for training

@@ -7,7 +7,7 @@ from efficient_attention.config.value_checks import check_in_interval, check_one
 from efficient_attention.errors import InputError
 
 NONE = 'none'
-# pruning methods that keep a given share of the weights, with the largest scores
+# pruning methods that keep the given share of the weights: those with the largest scores
 SORTED = ('magnitude', 'movement', 'random')
 PENALISED = ('soft_movement', 'l0')  # pruning methods where only a penalty decides how many weights remain
 TRAINED = ('movement', *PENALISED)  # pruning methods with trained scores
@@ -18,7 +18,7 @@ OF_ATTENTION = (WEIGHT, 'block', 'head', NONE)
 OF_FEED_FORWARD = (WEIGHT, 'block', 'unit', NONE)
 SCOPES = ('matrix', 'global')
 EARLIER_KEEP = 0.15  # an earlier default of `keep`, which saved configs may contain
-# field -> pruning methods that read it; all methods except 'none' read the fields that are not listed here
+# field -> pruning methods that read it; all methods except 'none' read the fields that this dict does not list
 READERS = {
     'keep': SORTED,
     'keep_attention': SORTED,

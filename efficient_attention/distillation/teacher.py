@@ -64,7 +64,8 @@ class EnsembleMember:
 
     graph: nnx.GraphDef
     params: Any
-    labels: tuple[int, ...]  # position of each run label among the model's labels; () if the order is the same
+    # for each label of the run, its position among this model's labels; () if the order is the same
+    labels: tuple[int, ...]
     has_global: bool  # whether this model reads marks of global tokens; if False, they are removed from its batch
     digest: str  # SHA-256 of the model's parameters, config and labels
 

@@ -55,7 +55,7 @@ FREE = (
     *('train.log_every_steps', 'train.stall_seconds'),
 )
 
-# Cells of one row may differ in these overridden fields: machine settings, and values that the table shows per cell.
+# Overridden fields in which cells of one row may differ: machine settings, and values that the table shows per cell.
 UNCOMPARED = (RATE, *STEP, *FREE, 'train.max_skipped_in_row', 'model.attention_backend', 'model.recurrent_chunk')
 START = 'train.start_from'  # This field is a path, so grid cells are only compared by whether it is set.
 PLACE = re.compile(r':(folder|source)=.*')  # matches the part of a dataset's name that says where its rows are stored

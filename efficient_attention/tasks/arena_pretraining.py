@@ -1,4 +1,5 @@
-"""Masked-LM pretraining on the rows of a Long Range Arena task, to initialise a classifier for the same task."""
+"""Pretrains a masked language model on the rows of a Long Range Arena task, to initialise a classifier for the same
+task."""
 
 import functools
 from collections.abc import Iterator
@@ -97,7 +98,8 @@ class ArenaPretrainingTask(PretrainingTask):
         return training_batches_of_rows(self.rows, self.data, block, steps)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """Yields this process's rows of the evaluation batches, with a unigram model's loss of each masked token."""
+        """Yields this process's rows of the evaluation batches; each batch also has a unigram model's loss of each
+        masked token."""
         block = HostBatchShard(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches_of_rows(self.held_out_rows, self.data, block):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}

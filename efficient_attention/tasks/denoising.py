@@ -1,4 +1,4 @@
-"""Denoising pretraining of encoder-decoders: the decoder restores documents from corrupted text, as in T5 and BART."""
+"""Pretrains encoder-decoders by denoising: the decoder restores documents from corrupted text, as in T5 and BART."""
 
 import functools
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ class DenoisingTask(EncoderDecoderTask):
         self.fingerprint = {'corpus': self.corpus.fingerprint}
 
     def set_up_from_config(self, config: RunConfig) -> None:
-        """Sets model, objective and the lengths of source and target from the config, without data."""
+        """Sets the task's model, objective, and source and target lengths from the run's config; reads no data."""
         super().set_up_from_config(config)
         self.data = config.data
         self.has_spans = config.noise.name == 'span_corruption'

@@ -23,7 +23,7 @@ class EncoderDecoderTask(Task, abc.ABC):
     held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
 
     def set_up_from_config(self, config: RunConfig) -> None:
-        """Sets model and objective from the config, without data."""
+        """Sets the task's model and objective from the run's config; reads no data."""
         self.config, self.model = config, config.model
         smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
         self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)

@@ -203,7 +203,7 @@ def check_head_output_count(problem: Problem[Any, Any], head: HeadConfig) -> Non
 
 def check_global_token_count(features: Sequence[Feature], model: ModelConfig) -> None:
     """Raises InputError if a row has more global tokens than `model.global_tokens`."""
-    # numbers of global tokens, one array per row
+    # for each row, how many tokens are global
     marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]
     most = max((int(counts.max()) for counts in marked), default=0)
     if most > model.global_tokens:
@@ -226,7 +226,8 @@ def files_digest(config: ExamplesConfig) -> str:
 
 
 def content_digests(config: ExamplesConfig, split: str) -> list[str]:
-    """Returns the SHA-256 hash of each glob's files, or the name of each TFDS dataset, for one split."""
+    """Returns one text per glob or TFDS name of a split: the SHA-256 hash of the glob's files, or the name of the TFDS
+    dataset."""
     names = globs_and_names_of_split(config, split)
     return [name if name.startswith('tfds:') else digest_files(_find_split_files(name, split)) for name in names]
 
@@ -240,7 +241,7 @@ def _find_split_files(name: str, split: str) -> tuple[Path, ...]:
 
 
 def globs_and_names_of_split(config: ExamplesConfig, split: str) -> list[str]:
-    """Returns the globs and TFDS names of a split, without selections of a part of a file.
+    """Returns the globs and TFDS names of a split; a suffix that selects a part of a file is cut off.
 
     A GLUE folder is replaced by its files.
     """

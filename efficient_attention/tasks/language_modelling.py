@@ -67,7 +67,7 @@ class LanguageModellingTask(Task):
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
 
     def set_up_from_config(self, config: RunConfig) -> None:
-        """Sets model, objective and batch sizes from the config, without data."""
+        """Sets the task's model, objective and batch sizes from the run's config; reads no data."""
         if not config.model.directions_apart:
             check_causal(config.model)
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
@@ -101,7 +101,7 @@ class LanguageModellingTask(Task):
         return [*notes, *few_held_out_note(share, tokens)]
 
     def rows_per_epoch(self) -> int:
-        """Returns the number of rows that the training text fills, cut into windows without overlap.
+        """Returns the number of windows into which the training text can be cut without overlap.
 
         Training windows overlap, so this is only the size of an epoch.
         """
@@ -151,7 +151,7 @@ class LanguageModellingTask(Task):
 
     @property
     def evaluation_protocol(self) -> dict[str, str | int]:
-        """Returns the way in which the text is cut for evaluation, with all lengths.
+        """Returns how evaluation cuts the text into windows or segments, and the lengths of these pieces.
 
         It is 'memory', 'no_context' (separate segments) or 'sliding_window'.
 
@@ -193,7 +193,7 @@ class LanguageModellingTask(Task):
         return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))
 
     def training_flops(self) -> float:
-        """Returns the floating-point operations per training step, with a prediction at every position.
+        """Returns the floating-point operations per training step of a model that predicts at every position.
 
         A backward pass counts as two forward passes.
         """
@@ -206,7 +206,7 @@ class LanguageModellingTask(Task):
         return 3.0 * self.batch_size * (encoder_flops(model, length, predictions=0) + 2.0 * length * head)
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the text's vocabulary into the workdir, if it has one."""
+        """Writes the vocabulary of the text into the workdir, if the text has a vocabulary."""
         self.text.units.save(workdir)
 
 

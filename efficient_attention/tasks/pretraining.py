@@ -51,7 +51,7 @@ class PretrainingTask(Task):
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
 
     def set_up_from_config(self, config: RunConfig) -> None:
-        """Sets model, objective and batch sizes from the config, without data."""
+        """Sets the task's model, objective and batch sizes from the run's config; reads no data."""
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
         self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
         self.has_pairs = config.data.pairs != 'none'
@@ -110,7 +110,8 @@ class PretrainingTask(Task):
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """Yields this process's rows of the evaluation batches, with a unigram model's loss of each masked token."""
+        """Yields this process's rows of the evaluation batches; each batch also has a unigram model's loss of each
+        masked token."""
         block = HostBatchShard(self.eval_batch_size, process_index, process_count)
         for batch in evaluation_batches(self.corpus, self.data, block, seed=self.seed):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}

@@ -34,7 +34,7 @@ class Task(abc.ABC):
         """Sets up the task from the config and prepares its data; raises InputError if data or config is invalid."""
 
     def set_up_from_config(self, config: RunConfig) -> None:  # noqa: ARG002
-        """Sets the attributes that model, objective and batch shapes depend on, from the config and without data.
+        """Sets the task's attributes for model, objective and batch shapes from the run's config; reads no data.
 
         Raises:
             InputError: the config is invalid with any data.
@@ -109,7 +109,8 @@ class Task(abc.ABC):
         return []
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:  # noqa: ARG002
-        """Returns metrics of the held-out split from the outputs of each row; {} if outputs are not gathered."""
+        """Returns metrics of the held-out split, computed from the model outputs of each row; {} if the evaluation
+        gathers no outputs."""
         return {}
 
     def tokens_per_step(self) -> float | None:

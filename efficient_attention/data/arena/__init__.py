@@ -1,2 +1,2 @@
-"""Long Range Arena and two similar tasks (associative recall, same-document passages): labelled rows of ids, generated
-or read from files."""
+"""Generates or reads labelled rows of ids for Long Range Arena and two similar tasks (associative recall, same-document
+passages)."""

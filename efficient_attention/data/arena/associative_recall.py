@@ -1,5 +1,5 @@
-"""Associative recall: the query is a key, the row contains key-value pairs and filler words, and the class is the value
-of that key.
+"""Generates rows of associative recall: the query is a key, the row contains key-value pairs and filler words, and the
+class is the value of the queried key.
 
 This task is specific to this project. It follows the associative recall of Arora et al. 2023 (Zoology, arXiv
 2312.04927), with one query and pairs anywhere in the row. So the answer is as often far away as near, while Long Range
@@ -89,7 +89,7 @@ def associative_recall_dataset(options: DatasetOptions) -> AssociativeRecall:
     for name, number, most in (('keys', keys, RECALL_KEYS), ('values', values, RECALL_VALUES)):
         if number > most:
             raise options.option_error(f'{name} must be at most {most}')
-    if pairs > min(keys, length - 2):  # Without a filler word, a split could have no possible row.
+    if pairs > min(keys, length - 2):  # If rows had no filler word, a split could have no possible row.
         raise options.option_error(
             f'pairs must be at most {keys}, the keys, and {length - 2}, the words without query and filler'
         )

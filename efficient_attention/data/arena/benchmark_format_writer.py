@@ -31,11 +31,12 @@ from efficient_attention.errors import InputError
 
 VALIDATION = {'train': 'train', 'dev': 'val', 'test': 'test'}
 IMAGES_A_FOLDER = 10_000
-BATCH = 0  # number of the first folder of images
+BATCH = 0  # number in the name of the first folder of images
 
 
 def write_original_format(sets: Mapping[str, ArenaDataset], folder: Path) -> list[Path]:
-    """Writes the rows of all splits to files; returns the paths of these files, for images only the metadata files.
+    """Writes the rows of all splits to files and returns the paths of the files; for images, it returns only the paths
+    of the metadata files.
 
     Raises:
         InputError: the datasets are of different kinds, or are read from original files; a file exists already, or a

@@ -1,5 +1,5 @@
-"""Base classes of Long Range Arena datasets: a row, a dataset of rows, the options of a dataset, and random numbers per
-row."""
+"""Defines the base classes of Long Range Arena datasets: a row, a dataset of rows, the options of a dataset, and random
+numbers per row."""
 
 import abc
 import dataclasses

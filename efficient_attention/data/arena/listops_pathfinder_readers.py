@@ -19,10 +19,10 @@ from efficient_attention.data.tokenizers.fixed_vocabulary import WORDS
 from efficient_attention.errors import InputError
 
 TABLES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
-# The files put parentheses around an operator and each argument. Models never see them.
+# The files put parentheses around an operator and each argument. Models never see these parentheses.
 PARENTHESES = str.maketrans('()', '  ')
 NUMBERS = {word: number for number, word in enumerate(WORDS['listops'])}
-# split -> (first tenth, end) of all images, in the order of the metadata files
+# split -> the tenths of all images that it contains, as (first, end); images are in the order of the metadata files
 TENTHS = {'train': (0, 8), 'dev': (8, 9), 'test': (9, 10)}
 FIELDS = 4  # number of fields of a metadata line that are read: folder, file, number, label
 

@@ -222,8 +222,8 @@ def _disc_sprite(setting: PathfinderGeometry, contrast: int) -> sprites.Sprite:
 
 
 def _apply_contrast(picture: sprites.Sprite, contrast: int) -> sprites.Sprite:
-    """Returns a picture whose grey values are multiplied by the contrast in per cent; its unit is 1/100 of a grey
-    level."""
+    """Returns a picture whose grey values are multiplied by the contrast in per cent; the unit of the result is 1/100
+    of a grey level."""
     return picture._replace(grey=picture.grey.astype(np.int32) * contrast)
 
 

@@ -17,16 +17,17 @@ from efficient_attention.data.arena import pathfinder_sprites as sprites
 from efficient_attention.errors import InputError
 
 DRAWS = 3  # how many samples of a next bar may fail before the attempt to grow a snake fails
-DISTRACTOR_STARTS = 5  # attempts to place a distractor before it is left out
-# minimum share of cells in which a distractor can start; with a smaller share, an attempt to place it fails
+DISTRACTOR_STARTS = 5  # number of attempts to place a distractor; after these attempts, the distractor is left out
+# if a distractor can start in a smaller share of the cells than this, an attempt to place it fails
 LEAST_FREE = 0.01
-FIRST_ATTEMPTS = 32  # number of parallel attempts in the first try; each further try doubles it, up to MOST_ATTEMPTS
+# number of parallel attempts in the first try; each further try doubles the number, up to MOST_ATTEMPTS
+FIRST_ATTEMPTS = 32
 MOST_ATTEMPTS = 512
 # maximum number of attempts per pair of snakes; the hardest published case (64 x 64 pixels, 14 bars) needs about 3,000
 MOST_STARTS = 2**18
 
-# TAKEN marks cells within a margin of a bar. In CLOSED cells no bar may end.
-# The marks of the second snake are shifted by 2 bits.
+# TAKEN marks a cell within a margin of a bar. CLOSED marks a cell in which no bar may end.
+# On the board, the marks of the second snake are shifted by 2 bits.
 TAKEN, CLOSED = 1, 2
 EVERY_SNAKE = 0b1111
 
@@ -40,7 +41,8 @@ class PathfinderGeometry:
     seed_distance: int  # distance between the tails of the two snakes' first bars
     bar_length: int
     thickness: float
-    margins: tuple[int, ...]  # possible widths of half the gap between two bars; each image uses one width
+    # possible margins around a bar, each half of the gap between two bars; each image uses one margin
+    margins: tuple[int, ...]
     disc_radius: float
     continuity: float  # A bar turns by less than (90 / continuity) degrees from the direction of the previous bar.
     distractor_bars: int  # number of bars of all distractors of an image together
@@ -67,10 +69,10 @@ class SnakeShapeTables:
     stride: int  # number of cells in a row of the board
     first: int  # index on the board of the image's first cell
     empty: np.ndarray  # uint8 [cells]: marks of a board that has no bars yet
-    # int64 [360]: moves from the tail of the first snake's first bar to the tail of the second snake's first bar
+    # int64 [360]: for each direction in degrees, the move from the first snake's tail to the second snake's tail
     second_seeds: np.ndarray
     seed_shapes: np.ndarray  # int64 [360]: index in `moves` of a first bar's shape, by its direction in degrees
-    # int64 [360]: moves from a first bar's head to its pivot, the centre of the circle of possible heads
+    # int64 [360]: for each direction of a first bar, the move from its head to its pivot (centre of possible heads)
     seed_pivots: np.ndarray
     # int64 [360]: moves from a bar's pivot (centre of the circle of possible heads) to the next bar's pivot
     next_pivots: np.ndarray
@@ -275,8 +277,8 @@ def _sample_next_heads(
     before: np.ndarray,
     taken: int,
 ) -> np.ndarray:
-    """Samples the next bar's head for each attempt; returns the number of the chosen candidate, or -1 if no candidate
-    is free: int64 [attempts].
+    """Samples the next bar's head for each attempt; returns the index of the chosen candidate, or -1 if no candidate is
+    free: int64 [attempts].
 
     Args:
         marks: uint8 [cells of all boards].

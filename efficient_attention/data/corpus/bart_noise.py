@@ -119,7 +119,8 @@ def random_span_starts(lengths_S: np.ndarray, words: int, rng: np.random.Generat
 
 
 def choose_token_positions(places: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns random indices of tokens that are not masks: the given share of them, rounded."""
+    """Returns the indices of a random sample of the tokens that are not masks; `share` of these tokens, rounded, are in
+    the sample."""
     if not share:
         return np.zeros(0, np.int64)
     tokens = np.flatnonzero(places != MASKED)

@@ -51,7 +51,7 @@ class RowSource(Protocol):
         """Returns a row of only padding, which has the same arrays as other rows and weight 0 in every loss."""
 
 
-# A batch with more than 16 epochs of rows is surely a mistake. This limit reports it before memory runs out.
+# A batch with more than 16 epochs of rows is surely a mistake. This limit reports the mistake before memory runs out.
 MOST_EPOCHS_A_BATCH = 16
 
 
@@ -118,7 +118,7 @@ def evaluation_batches_of_rows(rows: RowSource, config: DataConfig, block: HostB
 
 
 def evaluation_row_count(prepared: PreparedCorpus, config: DataConfig, seed: int) -> int:
-    """Returns the number of held-out rows, without rows of padding."""
+    """Returns the number of held-out rows; rows of padding do not count."""
     return MaskedCorpusRows(prepared.held_out, prepared.vocabulary, config, seed).count
 
 

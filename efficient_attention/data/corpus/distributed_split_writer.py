@@ -27,11 +27,11 @@ from efficient_attention.data.corpus.corpus_split_writer import (
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.prepared_corpus import shard_path
 
-Place = tuple[int, int]  # location of a document: number of its file, number of the document in this file
-# location of a record: number of the file, of the document in the file, of the record in the document
+Place = tuple[int, int]  # location of a document: index of its file, and index of the document in this file
+# location of a record: index of its file, of its document in the file, and of the record in the document
 RecordPlace = tuple[int, int, int]
 COUNTS = 'counts.txt'  # temporary file; one line per split: name, numbers of documents, sentences, records and shards
-# temporary file, int64 [sections, 2]: number of the section's document in the source, number of its sentences
+# temporary file, int64 [sections, 2]: index of the section's document in the source, count of its sentences
 SECTIONS = 'sections.npy'
 
 

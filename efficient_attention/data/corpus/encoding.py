@@ -28,7 +28,7 @@ FAULT = (
 class EncodedSection:
     """The tokenised sentences of one section of a document; long documents are cut into sections."""
 
-    document: int  # number of the document in the source
+    document: int  # index of the document in the source
     lengths: np.ndarray  # int32 [sentences]: tokens per sentence, at least 1
     ids: np.ndarray  # uint32 [tokens]: the ids of all sentences, concatenated
     characters: int  # number of characters in the section

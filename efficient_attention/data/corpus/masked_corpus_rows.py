@@ -60,7 +60,7 @@ class MaskedCorpusRows:
         return self.row(epoch, int(order[turn % len(order)]))
 
     def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
-        """Returns the row with number `index` of an epoch's plan, masked.
+        """Returns the row with number `index` in the plan of an epoch, with masked tokens.
 
         Raises:
             InputError: the corpus cannot be read there, or has an id outside the vocabulary, which a model on a device

@@ -38,7 +38,7 @@ class MaskedTexts:
         return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
 
     def row(self, epoch: int, index: int) -> Row:
-        """Returns the row with number `index`, with the masks of the given epoch."""
+        """Returns the row with number `index`, masked as in the given epoch."""
         text = self.token_ids(index)
         used, places = len(text), np.arange(self._length, dtype=np.int32)
         tokens = np.full(self._length, self._pad, np.int32)

@@ -87,8 +87,8 @@ class Masker:
 
 @dataclasses.dataclass(frozen=True)
 class MaskableWords:
-    """The whole words among the maskable tokens of a row; also where each run of words ends that no special token
-    interrupts.
+    """The whole words among the maskable tokens of a row, and the end of each run of words without a special token
+    between them.
 
     Attributes:
         bounds: word w is candidates bounds[w]:bounds[w + 1].

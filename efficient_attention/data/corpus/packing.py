@@ -17,7 +17,7 @@ from efficient_attention.data.corpus.prepared_corpus import CorpusSplit
 from efficient_attention.data.corpus.sentence_pairs import cumulative_token_counts, sample_target_lengths
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
-EXCERPT_SPECIALS = 2  # [CLS] before and [SEP] after an excerpt
+EXCERPT_SPECIALS = 2  # number of special tokens per excerpt: [CLS] before it and [SEP] after it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class PackingPlan:
         return len(self.row_starts) - 1
 
     def documents_of_row(self, index: int) -> list[int]:
-        """Returns the numbers of the documents from which a row has excerpts."""
+        """Returns the indices of the documents from which a row has excerpts."""
         return sorted(set(self.row(index)[:, 0].tolist()))
 
     def row(self, index: int) -> np.ndarray:

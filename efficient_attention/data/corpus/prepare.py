@@ -47,7 +47,8 @@ from efficient_attention.errors import InputError
 
 # version of the rules for sentence splitting, sources and tokenizer training; a new version prepares all corpora again
 RULES = 1
-KEPT_CHARACTERS = 2**24  # Texts of sources with at most this many characters stay in memory between the two readings.
+# If a source has at most this many characters, its texts stay in memory between its first and second reading.
+KEPT_CHARACTERS = 2**24
 # Corpora with fewer characters are prepared in one process, because starting worker processes would take longer.
 PARALLEL_CHARACTERS = 2**24
 
@@ -173,7 +174,8 @@ def write_vocabulary_and_manifest(
 
 
 def describe_counts(counts: dict[str, dict[str, int]]) -> str:
-    """Returns a line with the numbers of documents and tokens for training and held out, from a manifest's `counts`."""
+    """Returns a line with the numbers of training and held-out documents and tokens, from the field `counts` of a
+    manifest."""
     train, held_out = (
         f'{counts[split]["documents"]:,} documents, {counts[split]["tokens"]:,} tokens' for split in SPLITS
     )

@@ -44,7 +44,7 @@ class PairPlan:
         return len(self.labels)
 
     def documents_of_row(self, index: int) -> list[int]:
-        """Returns the numbers of the documents from which a pair has sentences."""
+        """Returns the indices of the documents from which a pair has sentences."""
         return sorted({document for document, start, stop in self.spans[index].tolist() if start < stop})
 
 
@@ -127,7 +127,7 @@ class _ParallelDocumentWalk:
     parallel."""
 
     tokens_before: np.ndarray  # int64 [sentences + 1]: number of tokens before each sentence
-    starts: np.ndarray  # [documents]: first sentence of each document, counted over the split
+    starts: np.ndarray  # [documents]: index of the first sentence of each document, counted over the split
     ends: np.ndarray  # [documents]
     targets: np.ndarray  # [documents]: target length of a chunk, in tokens
 
@@ -181,8 +181,8 @@ def _sentence_order_pairs(walk: _ParallelDocumentWalk, rng: np.random.Generator)
 
 
 def _split_chunk(start: np.ndarray, stop: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Returns the sentence at which segment B starts: any sentence of the chunk except the first. For a chunk of one
-    sentence, returns its end."""
+    """Returns a random sentence of the chunk, other than the first, at which segment B starts. For a chunk of one
+    sentence, returns the end of the chunk."""
     return start + 1 + (uniform * (stop - start - 1)).astype(np.int64)
 
 

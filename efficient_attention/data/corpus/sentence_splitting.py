@@ -31,7 +31,7 @@ NEW_UNIT = re.compile(
 ONE_LINE_UNIT = re.compile(r'\s*(?:#{1,6}\s|>>>|\.\.\.\s)')
 CODE = re.compile(r'>>>|\.\.\.\s')  # a Python prompt; a full stop in a line of code ends no sentence
 RULER = re.compile(r'\s*([^\w\s])(?:\s*\1){2,}\s*\Z')  # matches horizontal rules such as '=====', '-----' or '* * *'
-PREVIEW = 40  # number of characters before a full stop in which the last word is searched
+PREVIEW = 40  # The word before a full stop is searched in this many characters before the full stop.
 
 
 def split_sentences(text: str) -> list[str]:

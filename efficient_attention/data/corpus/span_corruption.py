@@ -77,8 +77,8 @@ def noised_lengths(tokens: int, density: float, mean_span: float) -> tuple[int, 
 
 
 def max_uncorrupted_tokens(room: tuple[int, int], density: float, mean_span: float) -> int:
-    """Returns the length of the longest text whose source and target fit into `room`; for T5's limits of 511 source and
-    113 target tokens, this is 568 tokens.
+    """Returns the length of the longest text whose source and target fit into the limits `room`; for T5's limits of 511
+    source and 113 target tokens, this is 568 tokens.
 
     Args:
         room: maximum number of tokens of a source and of a target, without begin and end tokens.

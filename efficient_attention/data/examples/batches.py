@@ -104,8 +104,8 @@ class FeatureBatches:
 
     @functools.cached_property
     def array_templates(self) -> Feature:
-        """Returns one array for each name that occurs in any row, as a template, so that all batches have arrays of the
-        same names."""
+        """Returns a template array for each array name that occurs in any row, so that all batches have the same
+        arrays."""
         merged: Feature = {}
         for feature in self.features:
             if feature.keys() - merged.keys():

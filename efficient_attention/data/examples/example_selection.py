@@ -26,7 +26,7 @@ FIRST = re.compile(r'first:(\d+)')
 
 
 class ExampleSelector(Protocol):
-    """A function that selects some examples and keeps their order; its second argument is a function that returns an
+    """A function that selects some examples and keeps their order; it gets the examples, and a function that returns an
     example's article."""
 
     def __call__(self, rows: Sequence[Row], article_of: Callable[[Row], str]) -> Sequence[Row]:

@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError
 BINARY = ('0', '1')
 IMPLICATION = ('entailment', 'not_entailment')
 INFERENCE = ('entailment', 'neutral', 'contradiction')
-# A file belongs to one of these two subsets of a GLUE task if the file name contains the name of the subset.
+# These names of subsets of a GLUE task also occur in the names of the files of the subsets.
 MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'
 
 

@@ -73,8 +73,8 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
 
 
 def answer_index(label: str | None, choices: int, where: str, field: str) -> int | None:
-    """Converts a label, which is a number from 0 or a letter from A, to the number of the right choice; None stays
-    None.
+    """Converts a label, a number from 0 or a letter from A, to the index of the right choice; None, for a question
+    without a label, stays None.
 
     Raises:
         InputError: there is no such choice.

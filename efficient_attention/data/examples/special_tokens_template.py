@@ -84,7 +84,7 @@ def special_tokens_template_of(encoder: TextEncoder, *, is_pair: bool) -> Specia
             fixed[-1].append(id)
             fixed_types[-1].append(kind)
             continue
-        if seen % len(letter.ids) == 0:  # This token is the first one of a text.
+        if seen % len(letter.ids) == 0:  # The current token is the first token of a text.
             text_types.append(kind)
             fixed.append([])
             fixed_types.append([])

@@ -47,8 +47,8 @@ class Question:
 
     @property
     def training_answer(self) -> Answer | None:
-        """Returns the answer to train on: the most frequent answer, the first of equally frequent answers; None if
-        there are no answers.
+        """Returns the answer to train on: the most frequent answer, or the first of several equally frequent answers;
+        None if the question has no answer.
 
         SQuAD's training sets have one answer per question, its dev sets several.
         """

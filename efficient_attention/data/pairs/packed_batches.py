@@ -46,7 +46,7 @@ class PackedBatches:
     seed: int = 0
     mixture: Mixture | None = None
     plans: TwoEpochCache = dataclasses.field(default_factory=TwoEpochCache, repr=False, compare=False)
-    # epoch -> number of steps, for epochs that have been planned
+    # epoch -> number of its steps; has only epochs that have been planned
     counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @functools.cached_property
@@ -153,7 +153,7 @@ def first_fit_packing(
         lengths: limits of the summed sizes in a row.
     """
     closed: list[list[int]] = []
-    # Each open row: its pair numbers, and its free tokens in source and target.
+    # for each row that may get more pairs: its pair numbers, and how many source and target tokens still fit into it
     opened: list[tuple[list[int], list[int]]] = []
     for number in numbers:
         source, target = sizes[number]

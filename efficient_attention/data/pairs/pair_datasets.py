@@ -112,7 +112,8 @@ def parse_pair_dataset(text: str, field: str, others: tuple[str, ...] = ()) -> P
 
 
 def concatenate_consecutive_pairs(pairs: Iterable[TextPair], size: int) -> Iterator[TextPair]:
-    """Joins every `size` consecutive pairs into one pair and yields it; the last one may consist of fewer pairs."""
+    """Joins every `size` consecutive pairs into one pair and yields it; the last joined pair may consist of fewer
+    pairs."""
     pairs = iter(pairs)
     while some := list(itertools.islice(pairs, size)):
         source, target = (' '.join(text.strip() for text in side) for side in list(zip(*some, strict=True))[:2])

@@ -1,4 +1,4 @@
-"""Selects the held-out documents of a corpus: documents whose hash is below a threshold, so that their order does not
+"""Selects the held-out documents of a corpus by a hash of each document, so that the order of the documents does not
 matter."""
 
 import hashlib

@@ -45,7 +45,7 @@ def open_images(text: str, shape: Shape) -> TextSource[bytes]:
     return TextSource(text, lambda: hashlib.sha256(f'{kind} {digest()}'.encode()).hexdigest(), documents)
 
 
-# two functions: one hashes the content, the other yields the images
+# a function that hashes the content of the images, and a function that yields the images
 _Opened = tuple[Callable[[], str], Callable[[], Iterator[bytes]]]
 
 

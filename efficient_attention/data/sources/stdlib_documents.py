@@ -1,5 +1,5 @@
-"""A text corpus that needs no download: English documentation topics and docstrings of the running Python's standard
-library.
+"""Provides a text corpus that needs no download: English documentation topics and docstrings of the running Python's
+standard library.
 
 Nothing is downloaded and no module is executed: the files are parsed. Another Python version has another corpus.
 """

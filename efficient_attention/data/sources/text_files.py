@@ -19,8 +19,8 @@ MOST_BYTES = 2**31  # maximum number of bytes of a file that is read as one text
 MOST_OF_A_LINE = 2**28  # maximum number of bytes of a line; the corpus text8 is one line of 10^8 bytes
 PIECE = 2**20  # bytes read at a time, so that the limits apply before a whole line or file is in memory
 # A packed file may unpack to ROOM bytes or to MOST_RATIO times its size, whichever is more.
-# Text shrinks to a third or a tenth when it is packed, very repetitive text to a fiftieth.
-# Gigabytes of one letter shrink to a thousandth, and are refused.
+# Compression shrinks text to a third or a tenth, and very repetitive text to a fiftieth.
+# Gigabytes of one letter shrink to a thousandth; such a file is refused.
 ROOM, MOST_RATIO = 2**26, 100
 Read = TypeVar('Read')
 # suffix -> function that opens such a packed file

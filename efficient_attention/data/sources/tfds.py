@@ -101,7 +101,7 @@ def feature_class_names(features: Any) -> Iterator[str]:
 
 
 def digest_texts(texts: Iterator[str] | Iterator[bytes]) -> str:
-    """Returns a SHA-256 over texts, or over the bytes of images; their order counts."""
+    """Returns a SHA-256 over texts, or over the bytes of images; it depends on the order of the texts or images."""
     total = hashlib.sha256()
     for text in texts:
         content = text.encode('utf-8', 'surrogatepass') if isinstance(text, str) else text

@@ -17,7 +17,7 @@ from efficient_attention.data.sources.text_files import read_chunks
 from efficient_attention.errors import InputError
 
 PAGE_CHARACTERS = 2**24  # maximum number of characters of a page in a dump; MediaWiki itself saves at most 2 MiB
-# Maximum numbers of tags, links and tables of a page. Above a limit, all elements of the kind are removed first.
+# Maximum numbers of tags, links and tables of a page. Above a limit, all elements of this kind are removed first.
 # Parse time grows with the square of the number of unclosed tags: 20,000 '<ref>' take a minute.
 # Real articles have a few thousand tags.
 MOST = ((re.compile('<(?=[a-z])', re.I), 10_000), (re.compile(r'\[?[a-z]+://\S*'), 5_000), (re.compile(r'{\|'), 2_000))
@@ -68,7 +68,7 @@ def read_pages(path: Path) -> Iterator[WikiPage]:
 
 
 def wikitext_to_plain_text(wikitext: str) -> str:
-    """Converts an article's wikitext to its running text; returns '' if there is none."""
+    """Converts an article's wikitext to its running text; returns '' if the article has no running text."""
     for mark, most in MOST:
         if sum(1 for _ in mark.finditer(wikitext)) > most:
             wikitext = mark.sub(' ', wikitext)

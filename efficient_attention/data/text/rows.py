@@ -8,7 +8,7 @@ import numpy as np
 from efficient_attention.errors import InputError
 
 Row = dict[str, np.ndarray]
-LARGEST = 2**31 - 1  # largest segment number (int32); after it, numbers restart at 1
+LARGEST = 2**31 - 1  # largest segment number (int32); the segment after this one has number 1 again
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class TextRows:
 
     @property
     def row_start_multiple(self) -> int:
-        """Returns the number of which each row's first target is a multiple: 1 for texts, the length of an image for
+        """Returns the step between positions at which a row may start: 1 for texts, the length of an image for
         images."""
         return self.length if self.start >= 0 else 1
 

@@ -1,1 +1,1 @@
-"""Tokenizers: loading from a file, training, special tokens, and fixed vocabularies."""
+"""Loads and trains tokenizers, finds their special tokens, and provides fixed vocabularies."""

@@ -26,8 +26,8 @@ from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, wordpiece_tokenizer
 from efficient_attention.errors import InputError
 
-# A tokenizer.json may contain only the regular expressions of published families, which terminate on any text.
-# Any other regular expression might run for ever, or crash the process.
+# A tokenizer.json may contain only regular expressions of published tokenizer families; these end on any text.
+# A regular expression of unknown origin might run for ever, or crash the process.
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SIGNS = r' ?[^\s\p{L}\p{N}]+[\r\n]*'
 SPACES = r'\s*[\r\n]+|\s+(?!\S)|\s+'

@@ -67,7 +67,7 @@ def read_sentencepiece(
     scheme, split = 'always' if has_prefix else 'never', not any('▁' in piece.piece[1:] for piece in model.pieces)
     if removes_spaces:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-    else:  # Metaspace would add no mark before a text that starts with a space, so these steps add the marks.
+    else:  # Metaspace would add no '▁' before a text that starts with a space, so these steps add it.
         steps += [normalizers.Prepend('▁')] if has_prefix else []
         steps.append(normalizers.Replace(' ', '▁'))
         if split:
@@ -211,7 +211,7 @@ def piece_splitter(data: bytes, name: str) -> Tokenizer:
     is_unigram, spec = model.trainer_spec.model_type == UNIGRAM, model.normalizer_spec
     if not is_unigram or not spec.remove_extra_whitespaces:
         raise InputError(f'tokenizer {name}: known: unigram models that merge repeated spaces into one')
-    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece never finds pieces of these types in a text.
+    unread = (UNKNOWN, CONTROL, UNUSED)  # SentencePiece never finds unknown, control and unused pieces in a text.
     pieces = [
         (f'{UNMATCHED}{id}' if piece.type in unread else piece.piece, _piece_score(piece, model))
         for id, piece in enumerate(model.pieces)

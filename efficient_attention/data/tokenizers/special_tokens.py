@@ -10,7 +10,7 @@ ROLES = {  # role -> names of its token in published files; earlier names have p
     'sep': ('[SEP]', '<sep>', '</s>'),
     'mask': ('[MASK]', '<mask>'),
 }
-END_OF_TEXT = '<|endoftext|>'  # GPT-2 has only this special token.
+END_OF_TEXT = '<|endoftext|>'  # the only special token of GPT-2
 # end-of-text tokens of language models: GPT-2 and Qwen, Llama 3, Gemma
 TEXT_ENDS = (END_OF_TEXT, '<|end_of_text|>', '<eos>')
 TEXT_STARTS = ('<|begin_of_text|>', '<bos>')  # start-of-text tokens of Llama 3 and Gemma

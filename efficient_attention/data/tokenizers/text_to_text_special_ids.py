@@ -41,7 +41,7 @@ class TextToTextSpecialIds:
     pad: int
     start: int  # id of the decoder's first input
     end: int
-    unknown: int | None  # id of the unknown piece; None = every text has pieces
+    unknown: int | None  # id of the unknown piece; None = the pieces can express every text
     mask: int | None
     sentinels: tuple[int, ...]  # ids of the sentinels: for the first removed span, for the second, and so on
 

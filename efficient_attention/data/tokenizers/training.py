@@ -61,7 +61,7 @@ def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowerc
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        # The trainer fixes only the ids of this list, so it includes `continuing`, whose pieces are not special.
+        # The trainer fixes only the ids of this list. So the list includes `continuing`, whose pieces are not special.
         special_tokens=[*BERT_SPECIALS, *continuing],
     )
     tokenizer.train_from_iterator(_remove_rare_characters(rare, texts()), trainer)
@@ -170,7 +170,7 @@ def _canonical_pieces(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple
     lowest = min(scores.values(), default=0.0)
     singles = [piece for piece in scores if len(piece) == 1]
     ladder = sorted(piece for piece in singles if scores[piece] < lowest + LADDER * (len(singles) + 1))
-    # The trainer assigns these scores in the order of a hash map, which changes from run to run.
+    # The trainer scores single characters in the order of a hash map, which changes from run to run.
     steps = sorted(scores[piece] for piece in ladder)
     scores |= dict(zip(ladder, steps, strict=True))
     rounded = sorted((-round(score, SCORE_DIGITS), piece) for piece, score in scores.items())

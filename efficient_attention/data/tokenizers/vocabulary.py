@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from efficient_attention.data.tokenizers.special_tokens import ROLES, tokens_by_role
 from efficient_attention.errors import InputError
 
-# These start a word: SentencePiece's space, and the byte-level space, newline, tab and return.
+# Characters that start a word: SentencePiece's space, and the byte-level space, newline, tab and return.
 WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')
 
 

@@ -1,1 +1,2 @@
-"""Labelled tasks as text-to-text pairs: inputs and labels in words, scored by the official metrics of each task."""
+"""Turns labelled tasks into text-to-text pairs with inputs and labels in words, and scores generated texts by the
+official metrics of each task."""

@@ -1,4 +1,5 @@
-"""Multiple choice as text-to-text pairs: the source has question, choices and context, the target names a choice.
+"""Turns multiple-choice questions into text-to-text pairs: the source has question, choices and context, the target
+names a choice.
 
 The choices are named 'choice1', 'choice2' and so on. The form is T5's form of COPA (Raffel et al. 2019, arXiv
 1910.10683, appendix D): 'choice1: ... choice2: ...'. The

@@ -1,4 +1,5 @@
-"""GLUE tasks as text-to-text pairs: T5's source texts ('sst2 sentence: ...'), labels as words, official metrics.
+"""Turns GLUE tasks into text-to-text pairs, with T5's source texts ('sst2 sentence: ...'), labels as words, and
+official metrics.
 
 Source: Raffel et al. 2019, arXiv 1910.10683, section 2.4 and appendix D. As in T5's released code, the texts of a pair
 are sorted by their names.
@@ -41,7 +42,7 @@ FORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'ax': (PREMISE, INFERENCE),
 }
 CALLED = {'ax': 'mnli'}  # task name in source texts; the diagnostic set has MNLI's labels and uses MNLI's name
-STEPS_PER_POINT = 5  # T5 writes STS-B's scores as multiples of 0.2, five per point
+STEPS_PER_POINT = 5  # number of steps of STS-B's scores per point, because T5 writes the scores as multiples of 0.2
 NO_NUMBER = -1.0  # value of a generated text that is not a number, lower than every STS-B score
 
 

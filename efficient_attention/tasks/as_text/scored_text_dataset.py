@@ -1,4 +1,5 @@
-"""The interface of text-to-text datasets whose generated texts are scored by the official metrics of their task."""
+"""Defines the interface of text-to-text datasets whose generated texts are scored by the official metrics of their
+task."""
 
 import abc
 import dataclasses

@@ -1,4 +1,4 @@
-"""SQuAD as text-to-text pairs: the source is 'question: ... context: ...', and the target is the answer's text.
+"""Turns SQuAD into text-to-text pairs: the source is 'question: ... context: ...', and the target is the answer's text.
 
 Generated answers get the scores of SQuAD 1.1 or 2.0.
 """

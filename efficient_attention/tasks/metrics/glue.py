@@ -1,4 +1,4 @@
-"""The metrics of GLUE, computed on NumPy vectors and also used for a user's own tables.
+"""Computes the metrics of GLUE on NumPy vectors; a user's own tables are scored by the same metrics.
 
 All values are fractions or correlations, not percent. GLUE's own scorer takes correlations from SciPy, and so does this
 file. It takes F1 and Matthews from scikit-learn; this file computes both itself. That saves a dependency of 51 MB and

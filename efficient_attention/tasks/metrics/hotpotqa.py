@@ -50,7 +50,8 @@ def harmonic_mean(precision: float, recall: float) -> float:
 
 
 def hotpot_scores(answers: Sequence[Scores], support: Sequence[Scores]) -> dict[str, float]:
-    """Returns the mean HotpotQA scores of answers, of supporting sentences ('sp_') and of both together ('joint_').
+    """Returns the mean HotpotQA scores of answers, of supporting sentences (names with 'sp_'), and of answer and
+    sentences together ('joint_').
 
     The names are 'em', 'f1', 'prec' and 'recall', with these prefixes.
     """

@@ -57,7 +57,8 @@ EMPTY = Candidate('', 0, 0, 0.0, 0.0)
 
 
 def rank_candidates(candidates: Sequence[Candidate], null: Candidate | None, count: int) -> SpanPrediction:
-    """Returns the `count` best candidate answers of all windows, with probabilities, and no answer if it is allowed.
+    """Returns the `count` best candidate answers of all windows, with probabilities; if questions may have no answer,
+    also the candidate for no answer.
 
     Args:
         candidates: answers; of candidates with the same text, the best one counts.

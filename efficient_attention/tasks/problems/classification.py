@@ -1,4 +1,4 @@
-"""Text classification: one label for a text or a text pair from GLUE, Long Range Arena or a user's own tables."""
+"""Classifies texts: predicts one label for a text or a text pair from GLUE, Long Range Arena or a user's own tables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[ClassPrediction | None], split: str
     ) -> dict[str, float]:
-        """Returns the classification metrics of a split, without left-out examples.
+        """Returns the classification metrics of a split, computed without the examples that were left out.
 
         Each subset of GLUE's test files is scored separately.
         """
@@ -137,7 +137,8 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         return [write_prediction_json_lines(rows, split, folder)]
 
     def prediction_to_python(self, prediction: ClassPrediction | None) -> dict[str, Any] | None:
-        """Returns {'label', 'score', 'scores': the probability of each label}; None without a prediction."""
+        """Returns {'label', 'score', 'scores': the probability of each label}; None if the example was left out and has
+        no prediction."""
         if prediction is None:
             return None
         score = prediction.probabilities[prediction.label]

@@ -1,4 +1,5 @@
-"""Tokenised texts with the character range of each token, so that an answer can be cut out of the original text."""
+"""Tokenises texts and keeps the character range of each token, so that an answer can be cut out of the original
+text."""
 
 import dataclasses
 import unicodedata
@@ -39,7 +40,7 @@ def encoded_texts(encoder: TextEncoder, texts: Sequence[str]) -> list[EncodedTex
 def _encoded_text(encoding: Encoding, text: str) -> EncodedText:
     offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
     for number, (start, stop) in enumerate(encoding.offsets):
-        # the range of SentencePiece's '▁the' begins with a space
+        # the character range of SentencePiece's '▁the' begins with a space
         if start < stop and (text[start].isspace() or text[stop - 1].isspace()):
             offsets[number] = _trim_whitespace(text, start, stop)
     return EncodedText(np.array(encoding.ids, np.int32), offsets)

@@ -150,7 +150,8 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     def paragraph_window_spans(
         self, question_length: int, count: int, place: str, overlong: list[str]
     ) -> list[tuple[int, int]]:
-        """Returns, for each row of a question, which of the `count` paragraph tokens the row contains, as (first, end).
+        """Returns, for each row of a question, the span (first, end) of the `count` paragraph tokens that the row
+        contains.
 
         A question that is too long is added to `overlong`.
 

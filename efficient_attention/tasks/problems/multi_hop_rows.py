@@ -75,7 +75,7 @@ def paragraph_arrays(
 
 
 def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tuple[int, int, int] | None:
-    """Returns the most likely position of the answer: the number of the title or sentence, and the first and end
+    """Returns the most likely position of the answer: the index of the title or sentence, and the first and end
     character in it.
 
     It is None if no text contains the answer.
@@ -102,7 +102,8 @@ def locate_answer(example: MultiHopQuestion, texts: Sequence[MarkedText]) -> tup
 def answer_positions(
     example: MultiHopQuestion, texts: Sequence[MarkedText], encoded: Sequence[EncodedText]
 ) -> tuple[int, int] | None:
-    """Returns the first and last position of the answer among the paragraph tokens; None without the answer."""
+    """Returns the first and last position of the answer among the paragraph tokens; None if no paragraph has the
+    answer."""
     place = locate_answer(example, texts)
     found = tokens_in_character_span(encoded[place[0]].offsets, *place[1:]) if place else None
     if place is None or found is None:

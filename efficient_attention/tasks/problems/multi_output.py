@@ -15,7 +15,7 @@ from efficient_attention.tasks.problems.one_label import OneLabelProblem
 from efficient_attention.tasks.problems.prediction_files import write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
-LIKELY = 0.5  # a label is predicted if its probability is at least this
+LIKELY = 0.5  # minimum probability of a predicted label
 
 
 class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
@@ -67,7 +67,7 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
         return [write_prediction_json_lines([{'id': id, **answer} for id, answer in answers if answer], split, folder)]
 
     def prediction_to_python(self, prediction: dict[str, float] | None) -> dict[str, Any] | None:
-        """Returns {'scores': {name: number}} for an example, or None if the example has no prediction.
+        """Returns {'scores': {name: number}} for an example; None if the example was left out and has no prediction.
 
         With labels, there is also 'labels', the names with a probability of at least 0.5.
         """

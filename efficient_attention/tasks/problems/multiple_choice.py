@@ -23,7 +23,7 @@ FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')
 
 Pair = tuple[Ids, Ids]  # token ids of context and ending
-PairsOfRows = list[list[tuple[Ids, ...]]]  # for each feature, the texts of each of its choices
+PairsOfRows = list[list[tuple[Ids, ...]]]  # for each feature, one tuple of texts per choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def _choice_rows(
         self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool
     ) -> list[list[Feature]]:
-        """Returns, for each feature of a question, its rows: one row per choice.
+        """Returns the features of a question, each as a list of rows with one row per choice.
 
         There is one feature, or one per window, or none if the question is left out.
         """
@@ -131,7 +131,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def score(
         self, examples: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction | None], split: str
     ) -> dict[str, float]:
-        """Returns the accuracy of the predicted choices, without left-out questions."""
+        """Returns the accuracy of the predicted choices, computed without the questions that were left out."""
         del split  # `split` is unused, because multiple choice has only one dev split.
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         for question, _ in pairs:
@@ -169,7 +169,8 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         )
 
     def prediction_to_python(self, prediction: ChoicePrediction | None) -> dict[str, Any] | None:
-        """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}; None without a prediction."""
+        """Returns {'choice', 'index', 'score', 'scores': in the order of the choices}; None if the question was left
+        out and has no prediction."""
         if prediction is None:
             return None
         index, scores = prediction.index, list(prediction.probabilities)

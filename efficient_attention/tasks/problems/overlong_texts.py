@@ -91,7 +91,8 @@ class TokenLengthPolicy:
 
 
 class OverlongPolicy(Protocol):
-    """The interface of a rule for texts that are too long: the name of its policy, and its limit in words."""
+    """The interface of a rule for texts that are too long: the value of `examples.overlong`, and the length limit in
+    words."""
 
     @property
     def policy(self) -> str: ...

@@ -142,7 +142,8 @@ class Problem(abc.ABC, Generic[Example, Prediction]):
 
 
 def mean_logits(examples: int, features: Sequence[Feature], outputs: Sequence[Outputs]) -> list[np.ndarray | None]:
-    """Returns the mean logits over the rows of each example, float64; None for an example without rows."""
+    """Returns the mean logits over the rows of each example, float64; None for an example that was left out and so has
+    no rows."""
     sums: list[np.ndarray | None] = [None] * examples
     rows = np.zeros(examples, np.int64)
     for feature, output in zip(features, outputs, strict=True):

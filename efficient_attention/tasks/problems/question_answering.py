@@ -1,4 +1,4 @@
-"""Question answering by spans of a context: SQuAD 1.1, SQuAD 2.0 and a user's files.
+"""Answers questions by a span of a context: SQuAD 1.1, SQuAD 2.0 and a user's files.
 
 A context that is too long for a row is split into overlapping windows, so nothing is lost. The answer is the exact text
 of the context between the first and the last character of the chosen tokens. Token offsets give these characters, so

@@ -45,7 +45,7 @@ class Regression(OneLabelProblem[float | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str
     ) -> dict[str, float]:
-        """Returns the regression metrics of a split, without left-out examples."""
+        """Returns the regression metrics of a split, computed without the examples that were left out."""
         del split  # `split` is unused, because no regression task has two dev splits.
         pairs = pair_with_predictions(examples, predictions)
         expected = np.array([numeric_label(example) for example, _ in pairs], np.float64)
@@ -67,5 +67,5 @@ class Regression(OneLabelProblem[float | None]):
         return [write_prediction_json_lines(rows, split, folder)]
 
     def prediction_to_python(self, prediction: float | None) -> dict[str, Any] | None:
-        """Returns {'score': the predicted number}, or None if there is no prediction."""
+        """Returns {'score': the predicted number}; None if the example was left out and has no prediction."""
         return None if prediction is None else {'score': prediction}

@@ -1,4 +1,4 @@
-"""Token classification: a tag for each word, such as named entities or parts of speech."""
+"""Token classification: predicts a tag for each word, such as a type of named entity or a part of speech."""
 
 import collections
 import dataclasses
@@ -158,7 +158,8 @@ class TokenClassification(Problem[TaggedSentence, TagPrediction | None]):
     def score(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[TagPrediction | None], split: str
     ) -> dict[str, float]:
-        """Returns accuracy and, if tags mark entities, entity scores, without left-out sentences."""
+        """Returns accuracy and, if tags mark entities, entity scores, computed without the sentences that were left
+        out."""
         del split  # `split` is unused, because token classification has only one dev split.
         expected: list[tuple[str, ...]] = []
         predicted: list[tuple[str, ...]] = []

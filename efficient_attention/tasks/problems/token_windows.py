@@ -60,7 +60,7 @@ class WordTokens:
 
     @property
     def lost_word_count(self) -> int:
-        """Returns the number of words without a token."""
+        """Returns the number of words of which the tokenizer makes no token."""
         return self.count - int(np.sum(self.words >= 0))
 
 
