@@ -107,8 +107,8 @@ def decode(
 
 
 def expand_to_beams(cache: Cache, count: int) -> Cache:
-    """Returns the decoding cache of `count` equal beams per row; the beams of a row are neighbours:
-    [B, ...] becomes [B count, ...].
+    """Returns the decoding cache of `count` equal beams per row; the beams of a row are neighbours: [B, ...] becomes [B
+    * count, ...].
     """
     if isinstance(cache, SupportsBeams) and count <= MOST_SHARED:
         return cache.expand_to_beams(count)

@@ -38,7 +38,7 @@ class Relative:
     first: int = dataclasses.field(default=0, metadata={'static': True})
 
     def astype(self, dtype: DTypeLike) -> 'Relative':
-        """Returns the relative term with its query and its table in another dtype."""
+        """Returns the relative term with its query and its table in the given dtype."""
         return dataclasses.replace(self, query=self.query.astype(dtype), table=self.table.astype(dtype))
 
 
@@ -102,8 +102,8 @@ def descending_table_rows(table_PHK: Array, top: int, count: int) -> Float[Array
 
 
 def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {columns}']:
-    """Shifts row a of an array [..., S, c] left by S - 1 - a, and returns the first `columns` entries
-    of each row; c >= columns + S.
+    """Shifts the rows of an array [..., S, c] left, row a by S - 1 - a entries, and returns the first `columns` entries
+    of each row. c must be at least `columns` + S.
     """
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)

@@ -74,11 +74,13 @@ class Objective(abc.ABC):
 
 
 class OutputObjective(Objective):
-    """An objective that, like predictions, is computed only from the model's outputs for each row."""
+    """An objective that is computed only from the model's outputs for each row, as predictions are."""
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns each loss term's weighted sums from the model's outputs, which are arrays [rows, ...] by name."""
+        """Returns the weighted sums of each loss term, computed from the model's outputs: arrays [rows, ...] by
+        name.
+        """
 
     def outputs_and_sums(self, model: Any, batch: Batch) -> tuple[Mapping[str, Array], Sums]:
         """Returns the model's outputs per row, without dropout, and the loss terms' weighted sums."""
@@ -127,7 +129,7 @@ class TrainableParts(NamedTuple):
 
 
 def combine_trainable_parts(params: Any, beside: Any = None, scores: Any = None) -> Any:
-    """Returns the trees of arrays that the optimizer updates as one tree.
+    """Combines the trees of arrays that the optimizer updates into one tree.
 
     It is only the model parameters if there are no other arrays.
     """

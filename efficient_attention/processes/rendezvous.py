@@ -59,7 +59,7 @@ class RendezvousResult(NamedTuple):
     people: list[ProcessIdentity]
     channels: dict[
         int, MessageChannel
-    ]  # connections by process number: in process 0 to all others, elsewhere to process 0
+    ]  # connections by process number: process 0 has one to every other process, the others have one to process 0
     token: str  # a secret known only to the processes of this run
     server: socket.socket | None = None  # accepts later connections that send `token`; only in process 0
 

@@ -26,7 +26,7 @@ from efficient_attention.errors import InputError, require, require_at_least
 
 SomeAndAll = tuple[np.ndarray, np.ndarray]
 LARGEST = 2**31 - 1  # the largest int32, because positions are int32 in JAX
-_FILLED_IN = ('layer', 'head', 'keys')  # these fields are set by `for_layer`, `for_head`, `for_key_count`
+_FILLED_IN = ('layer', 'head', 'keys')  # names of the fields that `for_layer`, `for_head` and `for_key_count` set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Pattern:
         return self if not self.parts() else type(self)(*(change(part) for part in self.parts()))
 
     def for_key_count(self, length: int) -> 'Pattern':
-        """Returns the pattern for `length` keys; only patterns that depend on where the keys end change."""
+        """Returns the pattern for `length` keys; only patterns that depend on the position of the last key change."""
         return self.map_parts(lambda part: part.for_key_count(length))
 
     def for_head(self, head: int, heads: int) -> 'Pattern':

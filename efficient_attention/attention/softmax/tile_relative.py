@@ -55,22 +55,24 @@ class RelativeChunk(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RelativeBias(LogitTerm):
-    """The relative term of a tile pass: its queries in tiles, and its table of distance vectors in tiles."""
+    """The relative term of the logits, for loops over tiles: its queries and its table of distance vectors, each cut
+    into tiles.
+    """
 
     q_BGnhSK: Any  # an Array, or a placeholder while JAX flattens trees of arrays
     table_1GhnSK: Any  # rows in descending order of distance; the table and its gradient are float32
-    # index of the table tile that query tile 0 reads for key tile 0
+    # index of the tile of the distance table that query tile 0 reads for key tile 0
     diagonal: int = dataclasses.field(metadata={'static': True})
     widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles that a query tile reads
 
     @property
     def has_tile_gradient(self) -> bool:
-        """True, because the gradient of a query tile's vectors is complete after one chunk."""
+        """True, because one chunk computes the complete gradient of a query tile's vectors."""
         return True
 
     @property
     def splits_by_head(self) -> bool:
-        """True, because axis 1 of the arrays counts the key heads."""
+        """True, because axis 1 of the relative term's arrays is the axis of key heads."""
         return True
 
     def select_for_chunk(self, chosen: ChosenTiles) -> RelativeChunk:
@@ -86,7 +88,7 @@ class RelativeBias(LogitTerm):
             return self.select_for_chunk(chunk.chosen).read_values(chunk, mask_inputs)
         chosen = chunk.chosen
         width = chosen.visited.shape[-1]
-        # The first of the w query tiles is nearest to the key tile, so its distances come last in the table.
+        # The first of the w query tiles is nearest to the key tile, so its distances come last in the descending table.
         starts_t = self.diagonal + chosen.computed_t - first_visited_tiles(chosen) - (width - 1)
         r_GhtnSK = self.table_tiles(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         r_GhtwcK = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
@@ -151,8 +153,8 @@ class RelativeBias(LogitTerm):
 
 
 def first_visited_tiles(chosen: ChosenTiles) -> Array:
-    """Returns int [t]: the first tile that each computed tile visits;
-    a single number if all computed tiles visit the same tiles.
+    """Returns, for each of t computed tiles, the number of the first tile that it visits; a single number if all
+    computed tiles visit the same tiles.
     """
     return jnp.asarray(chosen.visited[0] if chosen.is_shared else chosen.visited[0, :, 0], jnp.int32)
 
