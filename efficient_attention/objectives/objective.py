@@ -1,4 +1,5 @@
-"""The interface of objectives: losses and metrics as weighted sums, which the loops divide by the sums of weights.
+"""Defines the interface of objectives: losses and metrics as weighted sums, which training and evaluation loops divide
+by the sums of weights.
 
 Sums add up over devices, micro-batches and evaluation batches; means do not. So an objective returns only sums. The
 training or evaluation loop divides after adding all sums.
@@ -27,8 +28,8 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the total weight of each loss term's examples, in float32; the loops divide the term's sums by this
-        weight.
+        """Returns the total weight of each loss term's examples, in float32. The training and evaluation loops divide
+        the term's sums by this weight.
 
         The weights do not depend on the model.
         """

@@ -28,7 +28,7 @@ from efficient_attention.processes.stop_agreement import StopAgreement
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # a process that sends nothing for this many seconds counts as hung
-# After another process has failed, this process has these seconds to end with its own error line.
+# After another process has failed, this process has this many seconds to end with its own error line.
 GRACE_SECONDS = 8.0
 BROKEN_SECONDS = 3.0  # seconds to wait for the news that another process has died and so caused an error here
 UNWIND_SECONDS = 20.0  # a failed process must end within these seconds

@@ -25,7 +25,7 @@ from efficient_attention.processes.message_channel import Message, MessageChanne
 Facts = Mapping[str, Any]  # {dotted name: JSON value}, such as the config; must be equal in all processes
 # These config fields may differ between hosts.
 OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')
-HELLO_SECONDS = 10.0  # seconds that a new connection has to identify itself
+HELLO_SECONDS = 10.0  # seconds within which a new connection must identify itself
 LATE_SECONDS = 10.0  # seconds that process 0 waits after it has refused a run, to inform late processes too
 RETRY_SECONDS = 0.2
 

@@ -231,7 +231,7 @@ def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
             use_single_malloc_arena()
         _watches.append(StopSignalThread())
         _watches[0].install_signal_handlers()
-        atexit.register(_ignore_signals_at_exit)  # registered first, so Python calls it last
+        atexit.register(_ignore_signals_at_exit)  # Python runs exit functions in reverse order, so this runs last
         note_phase(IMPORTS)
 
 

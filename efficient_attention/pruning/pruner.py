@@ -250,7 +250,7 @@ def make_pruner(config: PruneConfig, params: Any, *, head_width: int, steps: int
 
 
 def straight_through(mask: Array, scores: Array) -> Array:
-    """Returns a mask as float32, whose gradient with respect to the scores is the straight-through gradient.
+    """Returns a mask as float32; its gradient with respect to the scores is the straight-through gradient.
 
     Source: Bengio et al. 2013, arXiv 1308.3432.
     """

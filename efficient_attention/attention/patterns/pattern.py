@@ -162,7 +162,7 @@ class And(Pattern):
         return left[0] & right[0], left[1] & right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Returns the left and the right pattern of `&`."""
+        """Returns the two patterns that `&` combines: its left and its right operand."""
         return self.left, self.right
 
     @property
@@ -201,7 +201,7 @@ class Or(Pattern):
         return left[0] | right[0], left[1] | right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Returns the left and the right pattern of `|`."""
+        """Returns the two patterns that `|` combines: its left and its right operand."""
         return self.left, self.right
 
     @property
@@ -236,7 +236,7 @@ class Difference(Pattern):
         return left[0] & ~right[1], left[1] & ~right[0]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Returns the left and the right pattern of `-`."""
+        """Returns the two patterns that `-` combines: its left and its right operand."""
         return self.left, self.right
 
     @property

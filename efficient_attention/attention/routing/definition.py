@@ -85,7 +85,7 @@ class Routing(Mechanism):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires positions in the causal form and if some heads are local; clusters depend only on content."""
+        """Requires positions for the causal form and for local heads; clusters depend only on content."""
         return Requirements(positions=self.causal or self.local_heads > 0)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:

@@ -104,7 +104,9 @@ class RelativeBias(LogitTerm):
         return relative_shift(values_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
 
     def first_table_tiles(self, chosen: ChosenTiles) -> Array:
-        """Returns, for each computed query tile, the index of the first tile of the distance table that it reads."""
+        """Returns, for each computed query tile, the index of the first tile of the distance table that the query tile
+        reads.
+        """
         return self.diagonal - chosen.computed_t + first_visited_tiles(chosen)
 
     def table_tiles(self, starts_t: Array, count: int) -> Array:
