@@ -1,5 +1,5 @@
-"""Computes linear attention of a chunk's queries: to the keys of their own chunk by a masked product,
-to earlier keys through sums over keys.
+"""Computes linear attention of a chunk's queries: over the keys of their own chunk by a masked product, over earlier
+keys through sums over keys.
 
 Axes: G key heads with h query heads each, C queries and c keys of a chunk, R features, K head width.
 """

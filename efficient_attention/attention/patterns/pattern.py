@@ -167,7 +167,7 @@ class And(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """The shorter of the reaches of both patterns, separately back and ahead."""
+        """The shorter of the reaches of the two combined patterns, separately back and ahead."""
         return Reach(*map(min, zip(self.left.reach, self.right.reach, strict=True)))
 
     @property
@@ -206,7 +206,7 @@ class Or(Pattern):
 
     @property
     def reach(self) -> Reach:
-        """The longer of the reaches of both patterns, separately back and ahead."""
+        """The longer of the reaches of the two combined patterns, separately back and ahead."""
         return Reach(*map(max, zip(self.left.reach, self.right.reach, strict=True)))
 
     def union_members(self) -> list[Pattern]:

@@ -24,7 +24,7 @@ from efficient_attention.attention.softmax.tile_schedule import TileClass, TileP
 
 
 class TileOperands(NamedTuple):
-    """The queries, keys, values and logit terms of one tile pass, cut into tiles.
+    """The queries, keys, values and logit terms that loops over the tiles of a `TilePass` read, cut into tiles.
 
     Each array ends with an empty tile: lists of visited tiles are padded with its index to equal length.
     """

@@ -1,5 +1,5 @@
-"""Computes the relative term of the logits for loops over tiles:
-a tile's queries are multiplied with the vectors of its few distances.
+"""Computes the relative term of the logits for loops over tiles: multiplies a tile's queries only with the vectors of
+the few distances in this tile.
 
 A query tile that visits w neighbouring key tiles needs S (w + 1) distances. Its S queries are multiplied with the
 table's vectors of those distances, in falling order. The products of query a are then moved left by S - 1 - a, which
