@@ -78,8 +78,8 @@ def decode(
     additive: Float[Array, 'H K'] | None = None,
     learned: Mapping[str, Array] | None = None,
 ) -> tuple[Float[Array, 'B n H K'], Cache]:
-    """Returns the attention outputs of new tokens, which read themselves and all earlier tokens,
-    and the updated decoding cache.
+    """Lets new tokens attend to themselves and to all earlier tokens; returns their attention outputs and the updated
+    decoding cache.
 
     Args:
         spec: the spec that the cache was created for.
@@ -107,8 +107,8 @@ def decode(
 
 
 def expand_to_beams(cache: Cache, count: int) -> Cache:
-    """Returns the decoding cache of `count` equal beams per row; the beams of a row are neighbours:
-    [B, ...] becomes [B count, ...].
+    """Returns the decoding cache of `count` equal beams per row; the beams of a row are neighbours: [B, ...] becomes [B
+    * count, ...].
     """
     if isinstance(cache, SupportsBeams) and count <= MOST_SHARED:
         return cache.expand_to_beams(count)

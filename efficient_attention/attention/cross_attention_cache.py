@@ -59,8 +59,8 @@ class CompressedKeys(NamedTuple):
 
 
 class CrossAttentionKeys(NamedTuple):
-    """Cached source keys and values with the head axis first, as matrix products read them;
-    also the compressed keys, or None.
+    """Cached source keys and values with the head axis first, as matrix products read them; also the compressed keys,
+    or None if the mechanism does not compress keys.
     """
 
     key_BGMK: Array

@@ -94,8 +94,8 @@ def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) ->
 
 
 def constrain_sharding(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '...']:
-    """Returns `x` sharded over the mesh by its dimension letters, which `table` maps to mesh axes; returns `x` itself
-    without a mesh.
+    """Returns `x` sharded over the mesh by its dimension letters, which `table` maps to mesh axes. If there is no mesh,
+    returns `x` unchanged.
     """
     mesh = device_mesh()
     if mesh is None:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from efficient_attention.attention.devices import device_tuning
 
-Operand = Float[Array, '...']  # the einsum equation names the array's axes
+Operand = Float[Array, '...']  # an operand whose axes the einsum equation names
 
 
 def float32_einsum(equation: str, left: Operand, right: Operand, precision: jax.lax.Precision | None = None) -> Operand:

@@ -179,17 +179,21 @@ class Mechanism:
         return any(operand.shape[0] > 1 for operand in self.learned_operands(heads, 1).values())
 
     def causal_window_size(self, length: int) -> int:
-        """Returns how many of the last `length` positions a causal query reads at most, itself included."""
+        """Returns how many positions back a causal query reads at most, the query included; the result is at most
+        `length`.
+        """
         return length
 
     def restrict_to_pattern(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
-        """Returns the mechanism restricted to the query-key pairs that the pattern allows;
-        most mechanisms raise NotImplementedError.
+        """Returns the mechanism restricted to the query-key pairs that the pattern allows; most mechanisms cannot be
+        restricted and raise NotImplementedError.
         """
         raise unsupported_error(self.name, 'pattern')
 
     def without_pattern(self) -> 'Mechanism':
-        """Returns the mechanism over all query-key pairs; most mechanisms raise NotImplementedError."""
+        """Returns the mechanism with every query-key pair allowed, as if it had no pattern; most mechanisms cannot do
+        this and raise NotImplementedError.
+        """
         raise unsupported_error(self.name, 'form over all pairs')
 
     def for_layer(self, layer: int) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer

@@ -227,14 +227,14 @@ def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) 
 
 
 def _call_maker(name: str, make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
-    """Returns the pattern or mechanism that `make` builds from these arguments;
-    adds the whole text to its error messages.
+    """Returns the pattern or mechanism that `make` builds from these arguments; adds the whole config text to the error
+    messages of `make`.
     """
     try:
         inspect.signature(make).bind(*arguments, **options)
     except TypeError:
         asked = name in MECHANISMS and 'causal' in options and 'causal' not in inspect.signature(make).parameters
-        if asked:  # errors in the other arguments are reported first
+        if asked:  # errors in the arguments other than `causal` are reported first
             rest = {option: value for option, value in options.items() if option != 'causal'}
             advice = _call_maker(name, make, arguments, rest, text).causal_alternative_text(text)
             raise InputError(f'attention {text!r}: {name} has no option causal; write {advice}') from None

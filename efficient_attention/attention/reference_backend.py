@@ -1,5 +1,5 @@
-"""The reference backend, which computes the attention weights [B, H, L, M] of every mechanism
-in float32, and the output from them.
+"""Computes attention by the backend `reference`: the attention weights [B, H, L, M] of any mechanism in float32, and
+then the output from them.
 
 All other backends are tested against the reference backend. The reference backend is tested against the papers'
 formulas in float64 NumPy. Each

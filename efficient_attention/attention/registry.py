@@ -1,4 +1,4 @@
-"""The registry of mechanisms by name, which imports a mechanism's implementation when it is first used."""
+"""Finds the implementation of each mechanism by the mechanism's name, and imports it when it is first used."""
 
 import functools
 import importlib

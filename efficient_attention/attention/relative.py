@@ -38,7 +38,7 @@ class Relative:
     first: int = dataclasses.field(default=0, metadata={'static': True})
 
     def astype(self, dtype: DTypeLike) -> 'Relative':
-        """Returns the relative term with its query and its table in another dtype."""
+        """Returns the relative term with its query and its table in the given dtype."""
         return dataclasses.replace(self, query=self.query.astype(dtype), table=self.table.astype(dtype))
 
 
@@ -102,14 +102,14 @@ def descending_table_rows(table_PHK: Array, top: int, count: int) -> Float[Array
 
 
 def relative_shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {columns}']:
-    """Shifts row a of an array [..., S, c] left by S - 1 - a, and returns the first `columns` entries
-    of each row; c >= columns + S.
+    """Shifts the rows of an array [..., S, c] left, row a by S - 1 - a entries, and returns the first `columns` entries
+    of each row. c must be at least `columns` + S.
     """
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)
     # Rows of c numbers are read as rows of c - 1, so each row shifts one place further left than the row before.
     # Extra rows in front and behind make the gradient a slice of one padded array.
-    # On a CPU this slice takes a third less time than padding twice.
+    # On a CPU, this one slice takes a third less time than two paddings.
     flat = jnp.pad(flat, ((0, 0),) * len(lead) + ((width - rows, width - 2),))
     return flat.reshape(*lead, rows + 2, width - 1)[..., 1:-1, :columns]
 

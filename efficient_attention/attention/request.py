@@ -22,8 +22,8 @@ class QueryKeyPair(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Dropout of attention weights: the probability in (0, 1) of dropping a weight,
-    and a typed key, or one key per row [B].
+    """Dropout of attention weights: the probability in (0, 1) that a weight is dropped, and a typed PRNG key, or one
+    PRNG key per row [B].
     """
 
     rate: float
@@ -31,8 +31,8 @@ class Dropout(NamedTuple):
 
 
 class ShardPlacement(NamedTuple):
-    """Where one device's block of queries and keys is within the whole rows, which sequence parallelism shards over
-    devices.
+    """The place of one device's block of queries and keys in the whole rows, if sequence parallelism shards the rows
+    over devices.
 
     A request with a placement has positions that count from the block's start and are known at trace time. The fields
     of the placement depend on the device's number, so they are known only while the program runs.
@@ -104,7 +104,7 @@ class Request:
     bias: Any = None
     relative: Relative | None = None
     additive: Array | None = None  # the vector v [H, K] of additive scores v tanh(q + k)
-    centres: Array | None = None  # [B, L, H]: window centres, as fractions of the segment's keys
+    centres: Array | None = None  # [B, L, H]: window centres, as fractions of the number of keys in the segment
     learned: Mapping[str, Array] | None = None  # learned arrays by name, as `Mechanism.learned_operands` declares them
     rng: Array | None = None
     lengths: QueryKeyPair | None = None
@@ -134,8 +134,8 @@ class Request:
 
     @property
     def full_row_positions(self) -> QueryKeyPair:
-        """The positions of queries and keys within the whole rows, before rows are sharded,
-        as masks and bias functions read them.
+        """The positions of queries and keys in the whole rows, before rows are sharded; masks and bias functions read
+        these positions.
         """
         if self.place is None:
             return self.positions

@@ -45,8 +45,8 @@ def attend_slots(
     pairs: PairMasks = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, '*G s X']:
-    """Returns float32 softmax attention of each query over the slots of its group;
-    zeros for a query without readable slots.
+    """Returns float32 softmax attention of each query over the slots (keys or mixed keys) of its group; zeros for a
+    query that may read no slot.
 
     Matrix products use the operands' dtype.
 
@@ -67,8 +67,8 @@ def attend_tokens_to_slots(
     pairs: PairMasks = NO_PAIRS,
     dropout_rate: float = 0.0,
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 softmax attention of all tokens of a row over a few slots per head;
-    the function scales the queries.
+    """Returns float32 softmax attention of all tokens of a row over a few slots (mixed keys) per head; the function
+    scales the queries.
     """
     query_BHLK = query_BLHK.swapaxes(1, 2) * (1.0 / math.sqrt(query_BLHK.shape[3]))
     return attend_slots(query_BHLK, key_BHRK, value_BHRK, pairs, dropout_rate).swapaxes(1, 2)
@@ -99,7 +99,7 @@ def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, A
     read_Gsm, g = _apply_dropout_mask(parts_Gsm, pairs).astype(value_GmX.dtype), _einsum_letters(parts_Gsm)
     _, to_value = jax.vjp(lambda value_GmX: _weighted_sums(read_Gsm, value_GmX), value_GmX)
     # Both terms of a logit's gradient use the same rounded value, because they cancel if a weight is near 1.
-    # This value is not rounded to float16, in which it may underflow.
+    # The gradient of the weighted sums is not rounded to float16, in which it may underflow.
     dtype = jnp.bfloat16 if value_GmX.dtype == jnp.bfloat16 else jnp.float32
     dsums_GsX = (dout_GsX / ((1.0 - rate) * total_Gs1)).astype(dtype)
     rounded_GsX = dsums_GsX.astype(jnp.float32)
@@ -124,7 +124,7 @@ def _weighted_sums(read_Gsm: Array, value_GmX: Array) -> Float[Array, '*G s X']:
 
 
 def _einsum_letters(x_Gsm: Float[Array, '*G s m']) -> str:
-    """Returns a string with one einsum letter for each leading axis that counts groups."""
+    """Returns the einsum letters of the leading axes, which number the groups: one letter per axis."""
     return ascii_lowercase[: x_Gsm.ndim - 2]
 
 

@@ -73,7 +73,9 @@ class Distillation(OutputObjective):
         return frozenset(kept) | {f'{term}_loss' for term in terms}
 
     def initial_auxiliary_params(self, rng: Array) -> Any:
-        """Returns the initial projections from the student's to the teacher's width; None without projections."""
+        """Returns the initial projections from the student's to the teacher's width; None if the config has no
+        projections.
+        """
         if not self.config.has_projections:
             return None
         keys, (width, wide) = jax.random.split(rng), self.widths
@@ -189,14 +191,17 @@ class Distillation(OutputObjective):
 
 
 def is_same_text(batch: Batch) -> Array:
-    """Returns whether two tokens of a row belong to the same text: bool [rows, tokens, tokens]; each choice counts as a
-    row."""
+    """Returns whether two tokens of a row belong to the same text: bool [rows, tokens, tokens]. Each choice of a
+    multiple-choice example counts as a row.
+    """
     segments_BL = batch['segments'].reshape(-1, batch['segments'].shape[-1])
     return (segments_BL[:, :, None] == segments_BL[:, None, :]) & (segments_BL > 0)[:, :, None]
 
 
 def is_token(batch: Batch) -> Array:
-    """Returns whether a position has a token, not padding: bool [rows, positions]; each choice counts as a row."""
+    """Returns whether a position has a token, not padding: bool [rows, positions]. Each choice of a multiple-choice
+    example counts as a row.
+    """
     return batch['segments'].reshape(-1, batch['segments'].shape[-1]) > 0
 
 
@@ -244,7 +249,7 @@ def attention_logits_error_sum(student: tuple[Array, Array], teacher: tuple[Arra
 
 
 def attention_relations_kl_sum(student: tuple[Array, Array], teacher: tuple[Array, Array], is_pair_BLM: Array) -> Array:
-    """Returns KL(teacher || student) of attention distributions, summed over tokens and layers, mean over heads.
+    """Returns KL(teacher || student) of attention distributions, summed over tokens and layers and averaged over heads.
 
     The distributions are softmaxes of the products of two vectors. For queries and keys they are attention weights. For
     values with values they are value relations (Wang et al. 2020, MiniLM, arXiv 2002.10957, equations 6 to 9).

@@ -32,7 +32,9 @@ class FineTuning(OutputObjective):
     head: HeadConfig
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the total weight of rows with a label, or of tokens with a tag; empty if the batch has no labels."""
+        """Returns the total weight of rows with a label, or of tokens with a tag; returns an empty dict if the batch
+        has no labels.
+        """
         if not is_labelled(batch):
             return {}
         if self.head.kind == 'token':

@@ -1,4 +1,5 @@
-"""The interface of objectives: losses and metrics as weighted sums, which the loops divide by the sums of weights.
+"""Defines the interface of objectives: losses and metrics as weighted sums, which training and evaluation loops divide
+by the sums of weights.
 
 Sums add up over devices, micro-batches and evaluation batches; means do not. So an objective returns only sums. The
 training or evaluation loop divides after adding all sums.
@@ -27,8 +28,8 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """Returns the total weight of each loss term's examples, in float32; the loops divide the term's sums by this
-        weight.
+        """Returns the total weight of each loss term's examples, in float32. The training and evaluation loops divide
+        the term's sums by this weight.
 
         The weights do not depend on the model.
         """
@@ -74,11 +75,13 @@ class Objective(abc.ABC):
 
 
 class OutputObjective(Objective):
-    """An objective that, like predictions, is computed only from the model's outputs for each row."""
+    """An objective that is computed only from the model's outputs for each row, as predictions are."""
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """Returns each loss term's weighted sums from the model's outputs, which are arrays [rows, ...] by name."""
+        """Returns the weighted sums of each loss term, computed from the model's outputs: arrays [rows, ...] by
+        name.
+        """
 
     def outputs_and_sums(self, model: Any, batch: Batch) -> tuple[Mapping[str, Array], Sums]:
         """Returns the model's outputs per row, without dropout, and the loss terms' weighted sums."""
@@ -127,7 +130,7 @@ class TrainableParts(NamedTuple):
 
 
 def combine_trainable_parts(params: Any, beside: Any = None, scores: Any = None) -> Any:
-    """Returns the trees of arrays that the optimizer updates as one tree.
+    """Combines the trees of arrays that the optimizer updates into one tree.
 
     It is only the model parameters if there are no other arrays.
     """

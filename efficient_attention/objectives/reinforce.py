@@ -38,7 +38,9 @@ def losses_to_go(loss_BL: Array, segments_BL: Array) -> Float[Array, 'B L']:
 
 
 def leave_one_out_mean(x_BL: Array, is_text_BL: Array) -> Float[Array, 'B L']:
-    """Returns, for each position, the mean over the other batch rows that have a token there; 0 if no other row has."""
+    """Returns, for each position, the mean over the other batch rows that have a token there; 0 if no other row has a
+    token there.
+    """
     kept_BL, count_BL = jnp.where(is_text_BL, x_BL, 0.0), is_text_BL.astype(jnp.float32)
     others_BL = count_BL.sum(axis=0, keepdims=True) - count_BL
     return (kept_BL.sum(axis=0, keepdims=True) - kept_BL) / jnp.maximum(others_BL, 1.0)

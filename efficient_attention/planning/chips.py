@@ -29,10 +29,10 @@ class Chip:
 # The TPU bandwidths are the HBM "bandwidth per chip" in Google Cloud's documentation of v5e, v5p and v6e.
 # The interconnect's published "bandwidth per chip", both directions, is 400, 1,200 and 800 GB/s over 4, 6 and 4 ports.
 # `link` is the interconnect's bandwidth per port: a ring along an axis uses two ports, and sends with half of each.
-# The clock is the peak FLOP/s divided by the operations per cycle, from the same pages of the documentation.
+# The clock is the peak FLOP/s divided by the operations per cycle, both from Google Cloud's documentation.
 # A v5e has 4 matrix units of 128 x 128 cells, and each cell has 2 operations per cycle.
-# A v5p has 2 cores with 4 such matrix units each.
-# The v6e has no clock here, because these pages give no plausible clock for it.
+# A v5p has 2 cores, each with 4 matrix units of 128 x 128 cells.
+# The v6e has no clock here, because Google Cloud's documentation gives no plausible clock for it.
 # H200: NVIDIA's data sheet of the H200 SXM gives 141 GB at 4.8 TB/s, and NVLink with 900 GB/s, half in each direction.
 # JAX uses three quarters of a GPU's memory by default.
 CHIPS = {

@@ -105,7 +105,8 @@ def collective_kind(run: ExecutedInstruction) -> str | None:
 
 
 def is_duplicate_collective(run: ExecutedInstruction, seen: set[tuple[str, str]]) -> bool:
-    """Returns whether a fused instruction belongs to a collective that was already counted; otherwise records it.
+    """Returns whether a fused instruction belongs to a collective that was already counted; if not, records the
+    collective as counted.
 
     The compiler may split a collective over several fusions; these instructions have the same channel id. Outside of
     fusions, different collectives may have the same channel id, as all collectives inside `jax.shard_map` do.

@@ -19,7 +19,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dims=\{([\d,]*)\}')
 _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
 _WINDOW = re.compile(r'window=\{([^}]*)\}')
-# Number of matrix products [rows, heads, queries, keys] x head width in cuDNN's fused attention.
+# How many products of all queries with all keys, over the head width, each call of cuDNN's fused attention computes.
 CUDNN_PRODUCTS = {'__cudnn$fmhaSoftmax': 2, '__cudnn$fmhaSoftmaxBackward': 5}
 _CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
 _CUDNN_SHAPE = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\["?(\d+)"?,"?(\d+)"?,"?(\d+)"?,"?(\d+)"?\]')

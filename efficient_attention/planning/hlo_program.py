@@ -129,7 +129,7 @@ class HloProgram:
         )
 
     def loop_trip_count(self, loop: HloInstruction, computation: Computation) -> int | None:
-        """Returns how many iterations a loop of the program has; None if the program does not say.
+        """Returns how many iterations a loop of the program has; None if the program's text does not give this number.
 
         Usually the compiler states the number. Otherwise the number follows from the loop condition `counter < limit`,
         the counter's first value and its increment. In loops that the compiler has unrolled, the increment exceeds 1.

@@ -25,7 +25,9 @@ class LinearMemoryModel(NamedTuple):
 
     @classmethod
     def fit_two_points(cls, points: dict[int, int]) -> 'LinearMemoryModel':
-        """Returns the model that fits the two largest batch sizes exactly; `points` maps batch rows to bytes."""
+        """Returns the linear model that is exact for the two largest compiled batch sizes; `points` maps batch rows to
+        bytes.
+        """
         (rows, needed), (before, needed_before) = sorted(points.items(), reverse=True)[:2]
         per_row = max((needed - needed_before) / (rows - before), 0.0)
         return cls(needed - per_row * rows, per_row)
@@ -71,7 +73,7 @@ class Plan:
     batch_size: int  # rows of the batch for which the step was compiled
     cost: Cost | None  # None if the compiler refused the step, because no device can hold it
     collectives: list[CollectiveTotal]
-    uncounted_loops: int  # number of loops that count as one iteration, because their iterations are not known
+    uncounted_loops: int  # number of loops whose iterations are not known; the plan counts one iteration for each
     estimate: StepTimeEstimate
     largest: LargestBatch | None  # None if the largest batch was not searched for
 

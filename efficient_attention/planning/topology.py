@@ -59,7 +59,9 @@ class Topology:
 
     @property
     def chip(self) -> Chip | None:
-        """The published specifications of one device; None for a CPU."""
+        """The published specifications of one device; None for a CPU, because the planner knows no specifications of
+        CPUs.
+        """
         return CHIPS.get(self.kind)
 
     @property

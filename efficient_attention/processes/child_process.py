@@ -27,7 +27,7 @@ def command_tied_to_parent(command: Sequence[str | os.PathLike[str]]) -> list[st
 def exec_tied_to_parent(command: list[str], parent: int) -> None:
     """Replaces this process by the given program, which the Linux kernel kills when the parent process ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the call of `prctl`
+    if os.getppid() != parent:  # if the parent ended before `prctl` was called, the kernel sends no signal
         sys.exit(1)
     os.execvp(command[0], command)
 

@@ -35,7 +35,7 @@ def accept_connections(server: socket.socket, serve: Callable[[socket.socket], N
 
 
 def forward_both_ways(near: socket.socket, far: socket.socket, received: bytes = b'') -> None:
-    """Forwards data between two connections in both directions, until the near connection ends.
+    """Forwards data between two connections in both directions, until the connection `near` ends.
 
     Args:
         near: the connection whose end also ends the forwarding.

@@ -1,4 +1,6 @@
-"""Connects this process to the other processes of a training run on several hosts, and ends all if one fails."""
+"""Connects this process to the other processes of a training run on several hosts, and ends all processes if one
+fails.
+"""
 
 import contextlib
 import hashlib

@@ -28,10 +28,10 @@ from efficient_attention.processes.stop_agreement import StopAgreement
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # a process that sends nothing for this many seconds counts as hung
-# After another process has failed, this process has these seconds to end with its own error line.
+# After another process has failed, this process has this many seconds to end with its own error line.
 GRACE_SECONDS = 8.0
 BROKEN_SECONDS = 3.0  # seconds to wait for the news that another process has died and so caused an error here
-UNWIND_SECONDS = 20.0  # a failed process must end within these seconds
+UNWIND_SECONDS = 20.0  # a failed process must end within this many seconds
 FAREWELL_SECONDS = 2.0  # seconds that process 0 stays alive after it has reported a dead process to the others
 AGAIN = 'started again together, all go on from the newest checkpoint'
 
@@ -251,7 +251,8 @@ def can_agree_on_stop() -> bool:
 
 
 def is_agreed_stop_point(*, is_wanted: bool) -> bool:
-    """Whether all processes of the run stop at this point between two steps; all must call this equally often.
+    """Whether all processes of the run stop at this point between two steps; all processes must call this function
+    equally often.
 
     See `StopAgreement.is_agreed_stop_point`.
     """

@@ -28,7 +28,9 @@ _path = os.environ.get(VARIABLE)
 
 
 def note_phase(phase: str, step: int = 0) -> None:
-    """Logs that a phase of this process begins; one single write, so that a kill cannot leave an incomplete line."""
+    """Logs, in one single write, that a phase of this process begins; a kill therefore cannot leave an incomplete
+    line.
+    """
     if _path:
         descriptor = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:

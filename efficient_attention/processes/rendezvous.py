@@ -25,7 +25,7 @@ from efficient_attention.processes.message_channel import Message, MessageChanne
 Facts = Mapping[str, Any]  # {dotted name: JSON value}, such as the config; must be equal in all processes
 # These config fields may differ between hosts.
 OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')
-HELLO_SECONDS = 10.0  # seconds that a new connection has to identify itself
+HELLO_SECONDS = 10.0  # seconds within which a new connection must identify itself
 LATE_SECONDS = 10.0  # seconds that process 0 waits after it has refused a run, to inform late processes too
 RETRY_SECONDS = 0.2
 
@@ -59,7 +59,7 @@ class RendezvousResult(NamedTuple):
     people: list[ProcessIdentity]
     channels: dict[
         int, MessageChannel
-    ]  # connections by process number: in process 0 to all others, elsewhere to process 0
+    ]  # connections by process number: process 0 has one to every other process, the others have one to process 0
     token: str  # a secret known only to the processes of this run
     server: socket.socket | None = None  # accepts later connections that send `token`; only in process 0
 

@@ -44,7 +44,7 @@ class StopStage(enum.Enum):
 
     NOTHING_TO_SAVE = enum.auto()  # a signal raises StoppedBySignal; the process ends at most GRACE seconds later
     SAVING = enum.auto()  # a signal makes the run save and end, however long that takes (`graceful_stop.py`)
-    SAVED = enum.auto()  # after a signal, the run has saved and said so; the process must end within GRACE seconds
+    SAVED = enum.auto()  # after a signal, the run has saved and reported it; the process must end in GRACE seconds
 
 
 class StopSignalThread:
@@ -62,7 +62,7 @@ class StopSignalThread:
         self._leave = leave
         self._since = 0.0  # time at which the stop or, if later, the current stage began
         self._came = 0.0  # time at which the stop signal came
-        self._is_seen = False  # whether this thread has seen the stop signal; the handler may have run before
+        self._is_seen = False  # whether this thread has seen the stop signal; the main thread may have seen it earlier
         self._is_lost = False  # whether the handler's exception was lost in a callback of the garbage collector
         self._echoes = 0  # number of signals that this thread has sent to the main thread and will receive itself
         self._rescue: Callable[[], int] | None = None
@@ -231,7 +231,7 @@ def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
             use_single_malloc_arena()
         _watches.append(StopSignalThread())
         _watches[0].install_signal_handlers()
-        atexit.register(_ignore_signals_at_exit)  # registered first, so Python calls it last
+        atexit.register(_ignore_signals_at_exit)  # Python runs exit functions in reverse order, so this runs last
         note_phase(IMPORTS)
 
 

@@ -98,7 +98,9 @@ class StopAgreement:
             return self._passed
 
     def _record_answer(self, other: int, points: int) -> None:
-        """Records how many stop points another process has passed; after all replies, chooses where all stop."""
+        """Records how many stop points another process has passed; after the replies of all processes, chooses the
+        point at which all stop.
+        """
         with self._changed:
             self._found[other] = points
             if len(self._found) <= len(self._others):

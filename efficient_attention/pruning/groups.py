@@ -34,12 +34,10 @@ class PrunedKernel:
     path: str
     shape: tuple[int, ...]  # kernel shape, [I, O] or [N, I, O]
     way: str  # what an entry owns: 'weight', 'block', 'rows' or 'columns'
-    size: int = 1  # side of a block, or number of rows or columns per entry
+    size: int = 1  # side of a block, or number of rows or columns that belong to one entry
 
     def broadcast_entries(self, entries: Array) -> Array:
-        """Returns the values of a group's entries, expanded to the shape of the kernel: [..., I, O], or with an axis of
-        size 1.
-        """
+        """Returns the values of a group's entries in a shape that broadcasts to the kernel's shape [..., I, O]."""
         if self.way == 'weight':
             return entries
         if self.way == 'block':

@@ -29,8 +29,8 @@ def largest_entries_mask(arrays: Sequence[Array], count: Array) -> tuple[Array, 
 
 
 def kth_largest(arrays: Sequence[Array], count: Array) -> Array:
-    """Returns the `count`-th largest number of all arrays, or a lower threshold that exactly `count` numbers reach, as
-    float32.
+    """Returns a float32 threshold for the `count` largest numbers of all arrays: the `count`-th largest number, or a
+    lower number that exactly `count` numbers reach.
 
     More than `count` numbers reach the threshold if several are equal. If `count` is 0, the threshold is infinite.
     """

@@ -70,8 +70,8 @@ class Pruner:
         return unflatten_dict({group.path: one for group, one in zip(self.groups, drawn, strict=True)}, sep='/')
 
     def fixed_scores(self, params: Any) -> Any:
-        """Returns the scores of the method 'fixed': 1 for entries with a nonzero weight in these parameters, 0 for
-        other entries.
+        """Returns the scores of the pruning method 'fixed': 1 for entries that have a nonzero weight in the given
+        parameters, 0 for all others.
         """
         return unflatten_dict(
             {path: jnp.float32(sums > 0.0) for path, sums in self.magnitudes(params).items()}, sep='/'
@@ -82,8 +82,8 @@ class Pruner:
         return self.masked(params, scores, self.choose_masks(params, scores, step))
 
     def choose_masks(self, params: Any, scores: Any, step: Array | int, rng: Array | None = None) -> Arrays:
-        """Returns the part of the masks that has no gradient: a mask per pruning group, or for 'l0' uniform random
-        numbers.
+        """Returns a mask without gradient for each pruning group; for the method 'l0' in training, returns uniform
+        random numbers, from which `masked` computes gates.
 
         `rng` is the PRNG key of the step, None in an evaluation. Without `rng`, 'l0' samples nothing, and its mask is
         True where a gate is not 0.
@@ -135,7 +135,7 @@ class Pruner:
         The gates of 'l0' are not binary, so they scale only one kernel of a head or unit. Its other kernels get the
         binary mask.
         """
-        # A kernel whose rows belong to heads or units reads their output, so it gets the gates.
+        # The kernel whose rows belong to a head or unit reads the output of that head or unit, so it gets the gates.
         is_gated = len(group.members) == 1 or member.way == 'rows'
         if self.config.method != 'l0' or is_gated:
             return gates
@@ -250,7 +250,7 @@ def make_pruner(config: PruneConfig, params: Any, *, head_width: int, steps: int
 
 
 def straight_through(mask: Array, scores: Array) -> Array:
-    """Returns a mask as float32, whose gradient with respect to the scores is the straight-through gradient.
+    """Returns a mask as float32; its gradient with respect to the scores is the straight-through gradient.
 
     Source: Bengio et al. 2013, arXiv 1308.3432.
     """

@@ -44,8 +44,8 @@ class LearnedCell(NamedTuple):
         return self.operands['input'].shape[1] // self.cell.gate_count
 
     def split_into_blocks(self) -> dict[str, tuple[Array, ...]]:
-        """Returns the cell's learned arrays for the scan; arrays of all gates are split into one array per block of
-        gates.
+        """Returns the cell's learned arrays for the scan; an array that concatenates all gates is split into one array
+        per block of gates.
         """
         (cell, operands), units = self, self.units
         found = {name: cell.split_gate_blocks(operands[name], units) for name in SPLIT if name in operands}
@@ -57,8 +57,8 @@ class LearnedCell(NamedTuple):
         return found
 
     def input_products(self, x_LBD: Array) -> tuple[Array, ...]:
-        """Returns the products of the inputs with the input matrices at all positions, [L, B, n U] per block of n
-        gates.
+        """Multiplies the inputs of all positions with the cell's input matrices; returns one array [L, B, n U] for each
+        block of n gates of width U.
 
         The products have the dtype of the inputs.
         """
@@ -159,7 +159,8 @@ def _in_chunks(
 def _recur_unchunked(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: RecurrentState, state_mask_BU: Array | None
 ) -> tuple[Array, RecurrentState]:
-    """Returns the cell's output at each position and its final state, without chunks.
+    """Runs a recurrent cell over all positions in a single scan, without chunks; returns its output at each position
+    and its final state.
 
     If `segments_BL` is None, each row is one text without padding.
     """

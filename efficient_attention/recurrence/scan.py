@@ -40,9 +40,7 @@ class ScanMasks(NamedTuple):
     state_mask_BU: Array | None = None
 
     def states_as_read(self, states: States) -> States:
-        """Returns the recurrent states set to zero where a text begins, for one position of the scan or for all
-        positions.
-        """
+        """Returns the recurrent states of one position or of all positions, with zeros where a text begins."""
         if self.begins_LB is None:
             return states
         return tuple(jnp.where(self.begins_LB[..., None], 0.0, one) for one in states)
@@ -54,8 +52,8 @@ class ScanMasks(NamedTuple):
         return state * (self.state_mask_BU if state.ndim == 2 else self.state_mask_BU[None])
 
     def select_held_states(self, held: States, moved: States) -> States:
-        """Returns the new recurrent states `moved`; at padding, where the state must not change, the old states
-        `held`.
+        """Returns the new recurrent states `moved`; at padding, returns the old states `held`, because padding must not
+        change the state.
         """
         if self.holds_LB is None:
             return moved

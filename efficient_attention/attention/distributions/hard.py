@@ -11,8 +11,8 @@ DRAWN_BITS = 23  # bits of a random integer n; u = (n + 0.5) / 2^23 is exact in 
 
 
 def hardmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns one-hot attention weights: 1 for the allowed key with the largest logit (the first of equal ones), else
-    0, with no gradient for the logits.
+    """Returns one-hot attention weights: 1 for the allowed key with the largest logit, 0 for all others. Of equally
+    large logits the first one counts. The logits get no gradient.
 
     Source: Xu et al. 2015, arXiv 1502.03044, section 4.1, with the most likely location instead of a sampled one.
     """
@@ -23,7 +23,8 @@ def hardmax(logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> tup
 def gumbel_max_sample(
     logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M'], bits_BHLM: UInt32[Array, 'B H L M']
 ) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
-    """Returns one-hot weights of a key sampled from the softmax over the allowed keys, and the key's log-probability.
+    """Samples one key per query from the softmax over the allowed keys; returns one-hot weights for this key, and the
+    log-probability of the key.
 
     The weights give logits no gradient. The log-probability does, and is 0 for a query without keys. The sample is the
     key with the largest sum of logit and Gumbel noise from the random bits (Maddison et al. 2014, arXiv 1411.0030).

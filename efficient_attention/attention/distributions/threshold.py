@@ -18,7 +18,7 @@ from efficient_attention.attention.device_mesh import map_over_shards
 
 Rows = Float[Array, '...']  # arrays of logits or weights, one distribution along the last axis
 # Newton's method takes up to twelve steps in practice, and at most 32 for a row of a million entries.
-# Each Newton step reduces the product of the function's excess and its slope to a quarter or less.
+# Each Newton step reduces (norm - 1) x slope, with the norm of `solve_threshold`, to a quarter or less.
 MOST_STEPS = 48
 
 

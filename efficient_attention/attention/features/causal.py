@@ -120,7 +120,9 @@ def attend_causal(
 
 
 def make_chunk_scan(inputs: FeatureAttentionInputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkScan:
-    """Returns the scan over chunks of the inputs; `attend` computes how queries read the keys of their own chunk."""
+    """Returns the scan over chunks of the inputs; the function `attend` computes attention of queries to the keys of
+    their own chunk.
+    """
     if inputs.segments_BL is None:
         step = functools.partial(causal_step, features=features, attend=attend)
         return ChunkScan(step, key_sums.combine_sums, functools.partial(empty_sums, features))

@@ -1,5 +1,5 @@
-"""Computes linear attention of a chunk's queries: to the keys of their own chunk by a masked product,
-to earlier keys through sums over keys.
+"""Computes linear attention of a chunk's queries: over the keys of their own chunk by a masked product, over earlier
+keys through sums over keys.
 
 Axes: G key heads with h query heads each, C queries and c keys of a chunk, R features, K head width.
 """
@@ -34,7 +34,7 @@ class ChunkKeys(NamedTuple):
 
 
 # Arguments: log features of queries [B, G, h, C, R], the keys, and the mask of allowed pairs [1 or B, C, c].
-# The last argument [B, 1, 1, C] says which queries read the sums; None means all queries.
+# The last argument [B, 1, 1, C] says which queries read the sums over earlier keys; None means all queries.
 AttendChunk = Callable[[Array, ChunkKeys, Array, Array | None], Outputs]
 
 
@@ -76,8 +76,8 @@ def attend_chunk_exactly(
 def find_queries_with_features(
     query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
 ) -> Outputs:
-    """Returns zeros as outputs, and a log-sum-exp of 0 for queries that share a non-zero feature with a readable key,
-    else `MASKED`.
+    """Marks the queries that share a non-zero feature with a readable key: returns a log-sum-exp of 0 for them,
+    `MASKED` for all others, and zeros as outputs.
     """
     query_BGhCR, inside_BGcR, before_BGR = (
         (jax.lax.stop_gradient(logs) > LOWEST_LOG / 2).astype(jnp.float32)

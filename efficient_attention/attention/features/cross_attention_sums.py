@@ -1,5 +1,5 @@
-"""Caches cross-attention with a feature map: only sums over the source's keys,
-such as an encoder's output, are kept for decoding.
+"""Caches cross-attention with a feature map for decoding: keeps only sums over the keys of the source sequence, such as
+an encoder's output.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,9 @@ from efficient_attention.attention.single_text_rows import is_single_segment_row
 
 
 class CrossAttentionSums(NamedTuple):
-    """Sums over the source keys of each row's only segment, `segment_B`, and the feature map of queries and keys."""
+    """The cache for cross-attention with a feature map: sums over each row's source keys, the feature map, and the
+    number `segment_B` of the row's only segment.
+    """
 
     sums: KeySums
     features: FeatureMap

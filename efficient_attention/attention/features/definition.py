@@ -41,8 +41,8 @@ class FeatureAttention(Mechanism):
 
 
 def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns the dense attention weights that a feature map implies:
-    phi(q) phi(k) divided by its sum over the allowed keys, and None.
+    """Returns the dense attention weights that a feature map implies, phi(q) phi(k) divided by its sum over the allowed
+    keys, and None, because there is no log-sum-exp.
 
     The weights are a masked softmax of log(phi(q) phi(k)). Each logarithm is a log-sum-exp over the features, computed
     query by query.

@@ -21,7 +21,7 @@ from jaxtyping import Float, Shaped
 from efficient_attention.attention.dense_attention import MASKED
 
 LOWEST_LOG = -1e30  # the logarithm of a feature that is 0; the sum of two such numbers is still finite
-SMALLEST_DENOMINATOR = 1e-30  # smaller denominators would give noise as quotients; float32 holds 1e-38
+SMALLEST_DENOMINATOR = 1e-30  # a smaller denominator gives only noise as a quotient, although float32 can hold 1e-38
 
 
 @jax.tree_util.register_dataclass

@@ -59,8 +59,8 @@ def attend_noncausal(
     features: FeatureMap,
     axis: str | None = None,
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 outputs of queries that read all valid keys;
-    with `axis`, the keys of all devices on this mesh axis.
+    """Returns float32 outputs of queries that read all valid keys. If `axis` is given, they read the keys of all
+    devices on this mesh axis.
     """
     (batch, queries), (keys, groups) = query_BLHK.shape[:2], key_BMGK.shape[1:3]
     block = device_tuning().feature_key_block or max(queries, keys)
@@ -110,7 +110,8 @@ def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -
 def safe_denominator(
     denominator_BGhC: Float[Array, 'B G h C'],
 ) -> tuple[Bool[Array, 'B G h C'], Float[Array, 'B G h C']]:
-    """Returns whether each query has a key to read, and the query's denominator, with 1 for queries without a key.
+    """Returns whether each query has a key to read, and denominators that are safe to divide by: 1 for queries without
+    a key.
 
     Callers replace the results of such queries. Without the 1, second derivatives would multiply infinity by zero.
     """

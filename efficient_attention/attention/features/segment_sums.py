@@ -25,7 +25,7 @@ from efficient_attention.attention.features.key_sums import (
 
 
 class SegmentSums(NamedTuple):
-    """Key sums over the last segment, number `segment_B`, of a range of positions.
+    """Sums over the keys of the last segment in a range of positions; `segment_B` is the number of this segment.
 
     `is_alone_B` is True if the range holds no other segment.
     """
@@ -70,7 +70,7 @@ def causal_segment_step(
     allowed_bCC = allowed_bCC & causal_chunk_mask(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
     keys = ChunkKeys(level_sums, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
     out_BGhCK, lse_BGhC = attend(query_logs_BGhCR, keys, allowed_bCC, open_BC[:, None, None])
-    # The last segment's largest log feature is added to the stabiliser again; the next chunk subtracts its own.
+    # The last segment's largest log feature is added back to the stabiliser; the next chunk subtracts its own maximum.
     stabiliser_BGR = sums.stabiliser_BGR + levels_BGC[:, :, -1:]
     sums = reset_other_rows(sums, open_BC[:, -1])._replace(stabiliser_BGR=stabiliser_BGR)
     sums = add_keys(sums, jnp.where(last_BC[:, None, :, None], key_BGCR, 0.0), chunk.value_BGCK)

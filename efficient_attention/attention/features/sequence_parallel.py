@@ -149,8 +149,8 @@ def plan_ring_steps(mechanism: Mechanism, split: SequenceSplit) -> tuple[RingSte
 def attend_packed_block(
     request: Request, chunk: int, block: Block, query_BLHK: Array, keys: Any, labels_BM: Array, fixed: Any
 ) -> Partial:
-    """Returns attention of this device's queries over one block of received keys;
-    reads only the mechanism of `request`.
+    """Returns attention of this device's queries over one block of received keys. Of `request`, the function reads only
+    the mechanism.
     """
     (key_BMGK, value_BMGK), (segments_BL, features) = keys, fixed
     mechanism: Any = request.mechanism
@@ -159,7 +159,7 @@ def attend_packed_block(
     request = dataclasses.replace(request, query=query_BLHK, key=key_BMGK, value=value_BMGK, mechanism=mechanism)
 
     def computed() -> Partial:
-        # If queries and keys have one segments array, a query and its key share an entry of the sorted order.
+        # If queries and keys share one segments array, a query and its key share an entry of the sorted order.
         sides = (
             QueryKeyPair(labels_BM, labels_BM)
             if block[0] == block[1] and mechanism.causal

@@ -18,7 +18,7 @@ from efficient_attention.attention.mechanism import Randomness
 from efficient_attention.attention.request import Request
 from efficient_attention.errors import require_truth_values
 
-DRAW_STREAM = 0x64726177  # makes these random bits differ from dropout's random bits for the same key
+DRAW_STREAM = 0x64726177  # makes these random bits differ from dropout's random bits for the same random key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,8 +76,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
 
 
 def multiply_adds(mechanism: Induced, length: int, heads: int, width: int) -> int:
-    """Returns induced attention's multiply-adds for one row: points times keys,
-    mixed keys and values, and queries times points.
+    """Returns induced attention's multiply-adds for one row: products of learned points with keys, mixtures of keys and
+    values, and products of queries with points.
 
     The mix of the points' values for each query is included.
     """

@@ -27,8 +27,8 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def compress_keys_values(request: Request) -> tuple[Float[Array, 'B P H K'], Float[Array, 'B P H K']]:
-    """Returns the compressed keys and values of induced attention:
-    for each learned point, weighted means of all keys and values.
+    """Returns the compressed keys and values of induced attention: each learned point's weighted mean of all keys, and
+    its weighted mean of all values.
     """
     keys_BHPK, values_BHPK = inducing_point_means(request)
     return keys_BHPK.swapaxes(1, 2), values_BHPK.swapaxes(1, 2)

@@ -112,6 +112,6 @@ def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int
     Both include the sums for the denominator. The causal form adds two products over the pairs of each chunk.
     """
     chunk = min(mechanism.chunk, length) if mechanism.causal else 0
-    if mechanism.kind == 'cos':  # each vector also holds its position, and each entry has two features
+    if mechanism.kind == 'cos':  # each vector has its position as one more entry, and each entry gives two features
         return heads * length * (4 * width * (width + 2) + chunk * (3 * width + 1))
     return heads * length * 2 * width * (width + 1 + chunk)

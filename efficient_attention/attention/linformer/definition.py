@@ -59,7 +59,7 @@ class Linformer(Mechanism):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires rows that hold one text, because each compressed key mixes a whole row, and at most `length` keys.
+        """Requires at most `length` keys, and rows that hold one text, because each compressed key mixes a whole row.
 
         A key's index in the row selects its column of E and F.
         """
@@ -83,8 +83,8 @@ def projection_matrices(request: Request) -> tuple[Float[Array, '#H R M'], Float
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
-    """Returns Linformer's dense attention weights of the original keys,
-    after dropout of the weights of compressed keys.
+    """Returns Linformer's dense attention weights of the original keys. Dropout has already acted on the weights of the
+    compressed keys.
     """
     check_single_text_rows(request)
     heads, width = request.query.shape[2:]

@@ -39,8 +39,8 @@ def compress_keys_values(request: Request) -> tuple[Float[Array, 'B R _ K'], Flo
 
 
 def project_sequence(mixture_HRM: Float[Array, '#H R M'], x_BMGK: Float[Array, 'B M G K']) -> Float[Array, 'B R _ K']:
-    """Returns learned mixtures of keys or values: one per query head
-    if each head has its own matrix, else one per key head.
+    """Returns learned mixtures of keys or values: per query head if each head has a separate matrix, else per key
+    head.
     """
     dtype, heads = x_BMGK.dtype, mixture_HRM.shape[0]
     mixture_HRM = mixture_HRM.astype(dtype)

@@ -151,7 +151,7 @@ def decode_with_cache(
 
 
 def concatenate_caches(cache: KeyCache, new: KeyCache) -> KeyCache:
-    """Returns one cache with the slots of both caches, without reuse of slots."""
+    """Returns a decoding cache that holds all slots of both given caches."""
     keys = (jnp.concatenate([old, fresh.astype(old.dtype)], 2) for old, fresh in zip(cache[:2], new[:2], strict=True))
     numbers = (jnp.concatenate(both, axis=1) for both in zip(cache[2:], new[2:], strict=True))
     return KeyCache(*keys, *numbers)
@@ -160,7 +160,9 @@ def concatenate_caches(cache: KeyCache, new: KeyCache) -> KeyCache:
 def decode_beams(
     spec: CacheSpec, cache: BeamKeyCache, query_bnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'b n H K'], BeamKeyCache]:
-    """Returns outputs and the updated decoding cache for one new token per beam; b counts B rows of K beams each."""
+    """Returns outputs and the updated decoding cache for one new token per beam; axis b joins the B rows and their K
+    beams.
+    """
     if query_bnHK.shape[1] != 1:
         raise ValueError(f'beams take one new token at a time, and {query_bnHK.shape[1]} are given')
     rows, count, _ = cache.writers_BKM.shape

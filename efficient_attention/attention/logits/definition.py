@@ -74,8 +74,8 @@ class PatternAttention(Mechanism):
         )
 
     def causal_window_size(self, length: int) -> int:
-        """Returns how many of the last `length` positions a causal query reads at most,
-        itself included, according to the pattern.
+        """Returns how many positions back a causal query reads at most under the pattern, the query included; the
+        result is at most `length`.
         """
         return int(min(self.pattern.for_key_count(length).reach.back + 1, length))
 
@@ -115,8 +115,8 @@ def request_pattern(request: Request) -> Pattern:
 def dense_weights(
     request: Request, dtype: jnp.dtype = FLOAT32, precision: jax.lax.Precision | None = HIGHEST
 ) -> Weights:
-    """Returns the attention weights of all query-key pairs, and the log-sum-exp or None;
-    by default from products in full float32.
+    """Returns the attention weights of all query-key pairs, and the log-sum-exp or None. By default, matrix products
+    have full float32 precision.
     """
     logits_BHLM = scaled_logits(request, dtype, precision)
     return ensure_kind(PatternAttention, request.mechanism).normalise_logits(logits_BHLM, allowed_pairs(request))

@@ -49,8 +49,8 @@ def map_query_chunks(request: Request, compute: Callable[[Request], Result]) -> 
 
 
 def query_chunk_size(request: Request) -> int:
-    """Returns how many queries have scores of at most `PART_BYTES` bytes together; at least 1.
-    Additive scores count K times.
+    """Returns the largest number of queries whose scores together need at most `PART_BYTES` bytes; at least 1. Additive
+    scores need K times as many bytes, for heads of width K.
     """
     batch, _, heads, width = request.query.shape
     numbers = batch * heads * request.key.shape[1] * (1 if request.additive is None else width)
@@ -88,7 +88,9 @@ def merge_chunks(parts: Shaped[Array, '...'], axis: int, queries: int) -> Shaped
 
 
 def query_chunk_request(request: Request, start: Any, part: dict[str, Array]) -> Request:
-    """Returns the attention request for only the queries from index `start` on, with their arrays."""
+    """Returns the attention request of one chunk of queries, which begins at query `start`; `part` holds the arrays of
+    these queries.
+    """
     place = request.place or ShardPlacement(
         request.full_row_key_count, QueryKeyPair(np.int32(0), np.int32(0)), QueryKeyPair(np.int32(0), np.int32(0))
     )

@@ -71,12 +71,16 @@ def reduce_over_rounds(fn: Any, combine: Any, start: Any, layout: LSHLayout, rou
 def put_chunks(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
-    """Returns `buffer` [B, H, T, n, ...] with `x` written from the hash round and chunk in `start` on."""
+    """Returns `buffer` [B, H, T, n, ...] with `x` written into it, beginning at the hash round and chunk that `start`
+    gives.
+    """
     return jax.lax.dynamic_update_slice(buffer, x, slice_start_indices(start, x.ndim), allow_negative_indices=False)
 
 
 def add_chunks(
     buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
 ) -> Float[Array, 'B H T n *rest']:
-    """Returns `buffer` [B, H, T, n, ...] with `x` added from the hash round and chunk in `start` on."""
+    """Returns `buffer` [B, H, T, n, ...] with `x` added to it, beginning at the hash round and chunk that `start`
+    gives.
+    """
     return put_chunks(buffer, slice_rounds_and_chunks(buffer, start, (x.shape[2], x.shape[3])) + x, start)

@@ -141,8 +141,8 @@ def inverse_query_norm(q: Float[Array, '*batch K']) -> Float[Array, '*batch']:
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B H L']]:
-    """Returns LSH attention's dense weights over the keys of all rounds, before dropout,
-    and the log-sum-exp; rows sum to 1 or 0.
+    """Returns LSH attention's dense weights over the keys of all rounds, before dropout, and the log-sum-exp. A query's
+    weights sum to 1, or to 0 if it has no key.
     """
     layout = layout_from_request(request)
     q_BHLK = request.query.astype(jnp.float32).swapaxes(1, 2)

@@ -33,7 +33,7 @@ class BackwardQueryInputs(NamedTuple):
     """Arrays with one entry per query that the backward pass of LSH attention reads."""
 
     dout_BHLK: Array
-    statistics_BHL3: Array  # maximum, 1 / total, and rowsum(dout * out) - dlse, in float32
+    statistics_BHL3: Array  # float32 per query: maximum, 1 / sum of exponentials, and rowsum(dout * out) - dlse
 
 
 class PositionGradients(NamedTuple):
@@ -45,8 +45,8 @@ class PositionGradients(NamedTuple):
 
 
 class SlotGradients(NamedTuple):
-    """Float32 gradients of queries, keys and values, in sorted order;
-    keys and values also have a copy of the last chunk in front.
+    """Float32 gradients of queries, keys and values, in sorted order. The gradients of keys and values begin with the
+    gradients of a copy of the last chunk.
     """
 
     dq_BHTnSK: Array
@@ -133,7 +133,7 @@ def add_to_source_chunks(x_BHTgmK: Float[Array, 'B H T g m K'], layout: LSHLayou
 
 
 def sum_by_position(x_BHTcSK: Array, layout: LSHLayout, rounds: HashRounds, before: int) -> Float[Array, 'B H L K']:
-    """Returns an array in sorted order brought to the order of positions and summed over the hash rounds.
+    """Moves an array from sorted order to the order of positions, and returns its sum over the hash rounds.
 
     `before` is the number of copied chunks in front of the first chunk, 0 or 1.
     """

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-# More buckets are hashed by two combined rotations, because one rotation would cost more than attention.
+# More buckets than this number are hashed by two combined rotations; one would cost more than attention.
 MOST_BUCKETS = 128
 HASHED_AT_ONCE = 4096  # number of positions that are hashed together
 

@@ -68,7 +68,9 @@ def forbidden_pairs(window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H 
 
 
 def is_found_in_earlier_round(number: int, window: ChunkWindow, layout: LSHLayout) -> Bool[Array, 'B H T g S m']:
-    """Returns which query-key pairs of later hash rounds already shared a chunk in round `number`."""
+    """Returns which query-key pairs of a window already shared a chunk in hash round `number`; False for pairs of this
+    round and of earlier rounds.
+    """
     assert window.queries.chunks is not None and window.keys.chunks is not None
     query_chunks_BHTgS, key_chunks_BHTgm = window.queries.chunks[..., number], window.keys.chunks[..., number]
     is_later_T11 = (number < window.numbers_T)[:, None, None]

@@ -18,7 +18,7 @@ from efficient_attention.attention.lsh.hashing import draw_rotations, hash_bucke
 from efficient_attention.attention.lsh.sorting import invert_permutation, segment_ranks, stable_order, take_along_rows
 from efficient_attention.attention.request import Request
 
-NO_RUN = -1  # the run number of a sorted entry that holds no token
+NO_RUN = -1  # the run number of a sorted entry without a token; tokens of one run may attend to one another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class HashRounds(NamedTuple):
     numbers_T: Array
     order_BHTs: Array  # the position at each index of the sorted order
     slots_BHTL: Array  # the index of each position in the sorted order
-    runs_BHTs: Array | None  # tokens with equal numbers may attend; None: all tokens may
+    runs_BHTs: Array | None  # only tokens with equal numbers may attend to one another; None: all tokens may
 
 
 def make_rounds(request: Request, layout: LSHLayout) -> tuple[HashRounds, Int[Array, 'B H T L']]:
@@ -108,8 +108,8 @@ def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None,
 
 
 def number_bucket_runs(buckets_BHTL: Array, ranks_BHTL: Array | None, layout: LSHLayout) -> Int[Array, 'B H T L']:
-    """Returns a number per sorted token; it rises where the bucket or the segment changes. Padding, whose segment rank
-    is L, gets NO_RUN.
+    """Numbers the sorted tokens so that the number rises wherever the bucket or the segment changes. Padding, whose
+    segment rank is L, gets NO_RUN.
     """
     is_new_BHTL = jnp.diff(buckets_BHTL, axis=-1, prepend=buckets_BHTL[..., :1]) != 0
     if ranks_BHTL is not None:

@@ -19,19 +19,19 @@ from efficient_attention.attention.request import Request
 
 
 class LSHMaskInputs(NamedTuple):
-    """Arrays in the order of positions that the masks and dropout of LSH attention read;
-    None for arrays that the call does not need.
+    """Arrays, ordered by position, that the masks and the dropout of LSH attention read; None for arrays that the call
+    does not need.
     """
 
     positions_BHL: Array | None  # None means positions 0, 1, ... in the row
-    chunks_BHLT: Array | None  # each token's chunk in each round, to find pairs of earlier rounds
-    buckets_BHLT: Array | None  # each token's bucket in each round, to find pairs of earlier rounds
+    chunks_BHLT: Array | None  # each token's chunk in each hash round, to find pairs of earlier rounds
+    buckets_BHLT: Array | None  # each token's bucket in each hash round, to find pairs of earlier rounds
     seeds_BH: Array | None  # seeds from which dropout bits are hashed
 
 
 class RowVectors(NamedTuple):
-    """The queries, the values and 1 / |q| of whole rows, in the order of positions;
-    1 / |q| turns a query into a key.
+    """The queries q, the values and the factors 1 / |q| of whole rows, in the order of positions. A query times its
+    factor is the key of the same position.
     """
 
     q_BHLK: Array
@@ -53,8 +53,8 @@ class WindowTokens(NamedTuple):
     places: Int[Array, '*slots']  # index of the token in its row
     positions: Int[Array, '*slots'] | None
     runs: Int[Array, '*slots'] | None
-    chunks: Int[Array, '*slots T'] | None  # the token's chunk in each round
-    buckets: Int[Array, '*slots T'] | None  # the token's bucket in each round
+    chunks: Int[Array, '*slots T'] | None  # the number of the token's chunk in each hash round
+    buckets: Int[Array, '*slots T'] | None  # the number of the token's bucket in each hash round
 
 
 class ChunkedRounds(NamedTuple):
@@ -68,7 +68,7 @@ class ChunkedRounds(NamedTuple):
 class ChunkWindow(NamedTuple):
     """The g chunks that one loop step computes, the chunk before them, and the properties of their tokens."""
 
-    start: tuple[Array, Array]  # indices of the first hash round and chunk
+    start: tuple[Array, Array]  # indices of the window's first hash round and first chunk
     order_BHTcS: Array
     queries: WindowTokens  # properties of the window's queries [B, H, T, g, S]
     keys: WindowTokens  # properties of the keys that these queries read [B, H, T, g, m]
@@ -92,8 +92,8 @@ def make_mask_inputs(request: Request, layout: LSHLayout, rounds: HashRounds, bu
 
 
 def cut_into_chunks(rounds: HashRounds, layout: LSHLayout) -> ChunkedRounds:
-    """Returns the sorted order of hash rounds cut into chunks; if queries read the chunk before theirs,
-    the last chunk also comes first.
+    """Returns the sorted order of each hash round, cut into chunks. If queries also read the chunk before their own, a
+    copy of the last chunk is put in front.
     """
 
     def cut(x_BHTs: Array) -> Array:

@@ -56,7 +56,8 @@ class Nystrom(Mechanism):
     """
 
     name = 'nystrom'
-    requirements = Requirements(positions=False, whole_rows=True)  # landmarks average neighbours in a row
+    # a landmark is a mean of neighbouring tokens, which must belong to one text
+    requirements = Requirements(positions=False, whole_rows=True)
     capabilities = Capabilities(has_dropout=False)  # dropout needs weights per key, which are never computed
     key_access = KeyAccess(
         other_sequence=False,

@@ -19,8 +19,8 @@ class Full(Pattern):
         return (query - key) == (query - key)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns two booleans for each pair of query and key ranges. Both are True: the full pattern allows some
-        position pair, and every pair.
+        """Returns True and True for each pair of query and key ranges: the full pattern allows some position pair, and
+        it allows every pair.
         """
         every = (query.low == query.low) & (key.low == key.low)
         return every, every

@@ -14,8 +14,8 @@ MOST_TILES = 2**13  # limit of tile numbers, because the table has one byte per 
 
 @dataclasses.dataclass(frozen=True)
 class ListedTiles(Pattern):
-    """The pattern that allows exactly the listed tiles of `size` x `size` positions; `pairs` holds the number of a
-    query tile, then of a key tile, in turn.
+    """The pattern that allows exactly the listed tiles of `size` x `size` positions; `pairs` alternates between the
+    number of a query tile and the number of its key tile.
 
     This is for a layout that was sampled elsewhere, such as the random blocks of a BigBird checkpoint. With `PerHead`
     each head has its own list.

@@ -26,7 +26,7 @@ from efficient_attention.errors import InputError, require, require_at_least
 
 SomeAndAll = tuple[np.ndarray, np.ndarray]
 LARGEST = 2**31 - 1  # the largest int32, because positions are int32 in JAX
-_FILLED_IN = ('layer', 'head', 'keys')  # these fields are set by `for_layer`, `for_head`, `for_key_count`
+_FILLED_IN = ('layer', 'head', 'keys')  # names of the fields that `for_layer`, `for_head` and `for_key_count` set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Pattern:
         return self if not self.parts() else type(self)(*(change(part) for part in self.parts()))
 
     def for_key_count(self, length: int) -> 'Pattern':
-        """Returns the pattern for `length` keys; only patterns that depend on where the keys end change."""
+        """Returns the pattern for `length` keys; only patterns that depend on the position of the last key change."""
         return self.map_parts(lambda part: part.for_key_count(length))
 
     def for_head(self, head: int, heads: int) -> 'Pattern':
@@ -162,12 +162,12 @@ class And(Pattern):
         return left[0] & right[0], left[1] & right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Returns the left and the right pattern of `&`."""
+        """Returns the two patterns that `&` combines: its left and its right operand."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """The shorter of the reaches of both patterns, separately back and ahead."""
+        """The shorter of the reaches of the two combined patterns, separately back and ahead."""
         return Reach(*map(min, zip(self.left.reach, self.right.reach, strict=True)))
 
     @property
@@ -201,12 +201,12 @@ class Or(Pattern):
         return left[0] | right[0], left[1] | right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Returns the left and the right pattern of `|`."""
+        """Returns the two patterns that `|` combines: its left and its right operand."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """The longer of the reaches of both patterns, separately back and ahead."""
+        """The longer of the reaches of the two combined patterns, separately back and ahead."""
         return Reach(*map(max, zip(self.left.reach, self.right.reach, strict=True)))
 
     def union_members(self) -> list[Pattern]:
@@ -236,7 +236,7 @@ class Difference(Pattern):
         return left[0] & ~right[1], left[1] & ~right[0]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Returns the left and the right pattern of `-`."""
+        """Returns the two patterns that `-` combines: its left and its right operand."""
         return self.left, self.right
 
     @property

@@ -90,8 +90,8 @@ def describe_pattern_cost(pattern: Pattern, length: int, size: int) -> list[str]
 
 
 def pair_density(pattern: Pattern, length: int) -> tuple[float, bool]:
-    """Returns the share of query-key pairs that a pattern allows, and whether it is exact;
-    for long rows it is measured on sampled queries.
+    """Returns the share of query-key pairs that a pattern allows, and whether this share is exact; for long rows it is
+    estimated from sampled queries.
     """
     is_exact = length <= EXACT_LENGTH
     queries = np.arange(length)

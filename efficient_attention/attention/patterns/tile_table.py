@@ -85,8 +85,8 @@ def order_by_residue(positions: np.ndarray, order: int) -> np.ndarray:
 
 
 def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> PositionRanges:
-    """Returns the lowest and highest position and residue of each tile
-    of `size` positions; the last tile may be short.
+    """Returns the lowest and highest position, and the lowest and highest position modulo `order`, of each tile of
+    `size` positions; the last tile may be short.
     """
     starts = np.arange(0, len(positions), size)
     residues = positions % order

@@ -85,12 +85,12 @@ class Routing(Mechanism):
 
     @functools.cached_property
     def requirements(self) -> Requirements:
-        """Requires positions in the causal form and if some heads are local; clusters depend only on content."""
+        """Requires positions for the causal form and for local heads; clusters depend only on content."""
         return Requirements(positions=self.causal or self.local_heads > 0)
 
     def learned_operands(self, heads: int, width: int) -> dict[str, LearnedOperand]:
-        """Returns the declaration of the centroids [H, C, K + 1] of heads that are not local;
-        the last column counts tokens.
+        """Declares the learned centroids [H, C, K + 1] of the heads that are not local: C vectors per head, with a last
+        column for counts of tokens.
         """
         routed = heads - self.local_heads
         if routed < 1:  # `check_heads` raises the error if all heads are local

@@ -133,8 +133,8 @@ def attend_windows(request: Request, rows: GroupVectors) -> Float[Array, 'B H L 
 def attend_groups(
     request: Request, vectors: GroupVectors, groups: TokenGroups, window: int | None = None
 ) -> tuple[Float[Array, 'B H g s K'], Bool[Array, '#B #H #g #s']]:
-    """Returns float32 softmax attention within each group of tokens, for scaled queries,
-    and which queries may read any key.
+    """Returns the float32 softmax attention of scaled queries over the keys of their own group, and which queries may
+    read at least one key.
     """
     allowed_BHgsm = allowed_pairs(groups, window, causal=ensure_kind(Routing, request.mechanism).causal)
     pairs = PairMasks(allowed_BHgsm, dropout_pair_mask(request, groups))

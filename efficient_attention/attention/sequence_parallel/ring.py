@@ -68,8 +68,8 @@ def compute_device_block(
     nothing: Callable[[Any], Any],
     operands: Any,
 ) -> Any:
-    """Returns `compute(block, operands)` for this device's block in a ring step,
-    or `nothing(operands)` if the device has no block.
+    """Returns `compute(block, operands)` for the block of this device in a ring step; returns `nothing(operands)` if
+    the device has nothing to compute.
     """
     branches: list[Callable[[Any], Any]] = [functools.partial(compute, block) for block in step.blocks]
     if len(step.blocks) in step.programs:

@@ -61,8 +61,8 @@ def make_ring_steps(count: int, kind: Kind) -> tuple[RingStep, ...]:
 
 
 def make_local_step(blocks: dict[int, Block], kind: Kind) -> RingStep:
-    """Returns the only ring step of devices that already hold all keys that their queries read; `blocks` maps each
-    device to its block.
+    """Returns the single step of ring attention for devices that already hold all keys that their queries read, so that
+    no keys are sent. `blocks` maps each device to the block that it computes.
     """
     return RingStep((), False, (), *group_devices_by_kind(blocks, kind))
 

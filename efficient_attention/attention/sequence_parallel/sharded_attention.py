@@ -34,8 +34,8 @@ def has_sequence_axis(mesh: Mesh | None) -> bool:
 
 
 def attend_sharded(request: Request, mesh: Mesh, implementation: Implementation) -> Result:
-    """Returns the output [B, L, H, K] and log-sum-exp of an attention request on whole rows,
-    which the devices compute in shards.
+    """Computes attention with the rows sharded over the devices of the mesh; returns the output [B, L, H, K] and the
+    log-sum-exp for the whole rows.
     """
     if implementation.compute_shard is None:
         raise unsupported_error(request.mechanism.name, 'implementation for rows sharded over a sequence axis')
@@ -110,7 +110,7 @@ def arrays_and_specs(request: Request, axes: MeshAxes) -> tuple[dict[str, Any], 
         arrays['dropout_rng'] = dropout_row_keys(request.dropout.rng, request.query.shape[0])
         letters['dropout_rng'] = 'B'
     if request.bias is not None and not callable(request.bias):
-        # The letter m has no mesh axis, because each device slices the bias of its keys itself.
+        # The bias's key axis gets the letter m, which has no mesh axis: each device slices the bias of its own keys.
         arrays['bias'], letters['bias'] = request.bias, 'BHLm'
     specs: dict[str, Any] = {name: axes.partition_spec(letters[name], x) for name, x in arrays.items()}
     if callable(request.bias):

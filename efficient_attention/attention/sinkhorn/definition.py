@@ -1,5 +1,5 @@
-"""Defines Sinkhorn attention: softmax over a query's own block and the block
-that a learned sort puts in the same place.
+"""Defines Sinkhorn attention: softmax over the keys of a query's own block and of the block that a learned sort moves
+to the same place in the row.
 """
 
 import dataclasses
@@ -52,8 +52,8 @@ SMALLEST_TOTAL = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class Sinkhorn(Mechanism):
-    """Softmax attention over the keys of two blocks: the query's own block,
-    and the block that a learned sort puts in the same place.
+    """Softmax attention over the keys of two blocks: the query's own block, and the block that a learned sort moves to
+    the same place in the row.
 
     Place i of the sorted row mixes the row's blocks j slot by slot, with shares S_ij. The rows and columns of S sum to
     1 as far as S is balanced. S comes from logits R_i = (sum of block i's keys) W with a learned W. In training, where
@@ -121,8 +121,8 @@ class Sinkhorn(Mechanism):
 
 
 class BlockSort(NamedTuple):
-    """The result of the sort: the share of each block at each place of the sorted row,
-    and which sorted positions mix any token.
+    """The result of the learned sort of blocks: the share of each block at each place of the sorted row, and which
+    sorted positions mix any token.
 
     Args:
         shares_BHij: float32; share of block j at place i, summing to 1 over the row's blocks, or to 0.
@@ -176,7 +176,9 @@ def valid_slots(request: Request) -> Bool[Array, 'B n s'] | None:
 
 
 def sort_blocks(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> BlockSort:
-    """Returns the sort of the blocks in each row, for a request whose rows are whole blocks."""
+    """Sorts the blocks of each row: returns each block's share at each place of the sorted row. The request's rows must
+    be whole blocks.
+    """
     mechanism, valid_Bns = ensure_kind(Sinkhorn, request.mechanism), valid_slots(request)
     batch, _, blocks = key_BHnsK.shape[:3]
     logits_BHij = sort_logits(block_vectors(key_BHnsK, causal=mechanism.causal), request.learned_operand('sort'))
@@ -203,8 +205,8 @@ def sort_blocks(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Block
 def first_sorted_shares(
     shares_BHij: Array, is_there_bn: Bool[Array, 'b n'] | None, cut: int
 ) -> Float[Array, 'B H c j']:
-    """Returns the shares of the blocks that are mixed at the first `cut` places of the sorted row. A place is skipped
-    if the block with the same number holds no token.
+    """Returns each block's share at the first `cut` places of the sorted row; skips a place if the block with the same
+    number holds no token.
     """
     if is_there_bn is None:
         return shares_BHij[:, :, :cut]

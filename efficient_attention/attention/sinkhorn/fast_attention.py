@@ -65,8 +65,8 @@ def attend_shared_slots(
     value_BHisK: Float[Array, 'B H i s K'],
     is_there_bh1R: Bool[Array, '#B #H 1 R'] | None,
 ) -> Float[Array, 'B H L K']:
-    """Returns the float32 attention output of queries that all read the same few mixed keys,
-    which is faster here than `attend_slots`.
+    """Returns the float32 attention output of queries that all read the same few mixed keys. For such queries it is
+    faster than `attend_slots`.
 
     The request's rows must be whole blocks.
     """

@@ -13,7 +13,7 @@ from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.distributions.hard import gumbel_from_bits
 from efficient_attention.attention.dropout import hash_in_indices, row_seeds
 
-SORT_STREAM = 0x736F7274  # makes these random bits differ from dropout's bits for the same key
+SORT_STREAM = 0x736F7274  # makes these random bits differ from dropout's random bits for the same random key
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -38,8 +38,8 @@ def block_vectors(x_BHnsK: Float[Array, 'B H n s K'], *, causal: bool) -> Float[
 
 
 def sort_logits(vectors_BHnK: Float[Array, 'B H n K'], sort_HKN: Float[Array, 'H K N']) -> Float[Array, 'B H n n']:
-    """Returns the logits [B, H, i, j] with which block j is sorted to place i:
-    products of block vectors with the learned matrix W.
+    """Returns the logits [B, H, i, j] for sorting block j to place i: products of block vectors with the learned matrix
+    W.
     """
     return jnp.einsum('BHiK,HKj->BHij', vectors_BHnK, sort_HKN[..., : vectors_BHnK.shape[2]], precision=HIGHEST)
 

@@ -1,4 +1,5 @@
-"""Softmax attention over patterns, with all its backends; the folder logits/ has its definition and decoding cache.
+"""Softmax attention over the query-key pairs that a pattern allows, and its backends. The folder logits/ has its dense
+definition and its decoding cache.
 
 Other packages import two names of fast_attention.py: attend.py its `BACKENDS`, models/position_bias.py its
 `may_hold_all_pairs`.

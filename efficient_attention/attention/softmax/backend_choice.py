@@ -76,8 +76,8 @@ MOST_RELATIVE_PAIRS = 2**17
 MOST_LOOPED_PAIRS = 2**21
 # Largest number of query-key pairs for `dense` in float32 on one CPU core, for patterns that keep all pairs.
 # The backends were measured on one core of an AMD EPYC with jaxlib 0.10.
-# 8 rows of 2 heads of width 32, 1,448 positions: `dense` 477 ms, `blocked` 637 ms, but causal 477 and 370 ms.
-# 8 rows of 2 heads of width 32, 2,000 positions: `dense` 860 ms, `blocked` 1,296 ms, but causal 922 and 737 ms.
+# 8 rows of 2 heads of width 32, 1,448 positions: `dense` 477 ms, `blocked` 637 ms; but causal 477 and 370 ms.
+# 8 rows of 2 heads of width 32, 2,000 positions: `dense` 860 ms, `blocked` 1,296 ms; but causal 922 and 737 ms.
 MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
 TILED = ('blocked', 'cudnn')  # backends that never hold all query-key pairs in memory
 
@@ -113,8 +113,8 @@ def auto_order(request: Request) -> list[str]:
 
 
 def prefers_dense(request: Request) -> bool:
-    """Returns whether 'auto' tries the backend `dense` first: for few query-key pairs,
-    or for more pairs if `dense` loops over heads.
+    """Returns whether 'auto' tries the backend `dense` before `blocked`: for few query-key pairs, or for more pairs if
+    `dense` loops over heads.
     """
     if request.additive is not None:
         return True  # `dense` computes additive scores for a few queries at a time
@@ -127,8 +127,8 @@ def prefers_dense(request: Request) -> bool:
 
 
 def is_dense_loop_faster(request: Request) -> bool:
-    """Returns whether the backend `dense` loops over this request and is faster than `blocked`,
-    judged by the tiles that `blocked` keeps.
+    """Returns whether the backend `dense` computes this request in a loop and is then faster than `blocked`, judged by
+    the share of tiles that `blocked` keeps.
     """
     if request.query.dtype != jnp.float32 or not is_row_loop_faster(request):
         return False

@@ -44,8 +44,8 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[
 
 
 def head_groups(pattern: Pattern, heads: int) -> list[tuple[tuple[int, ...], tuple[Pattern, ...]]]:
-    """Returns groups of heads that share a schedule of tiles: head indices,
-    and one pattern for the group or one per head.
+    """Groups the heads that can share a schedule of tiles; returns, for each group, its head indices and its patterns
+    (one for all heads, or one per head).
 
     Patterns of one group differ at most in their random samples per head, so their tables have nearly the same shape.
     """

@@ -85,7 +85,8 @@ def check_supported(request: Request) -> None:
 
 def has_older_gpu() -> bool:
     """Returns whether this process computes on an NVIDIA GPU that is too old for cuDNN's fused attention."""
-    capability = getattr(jax.local_devices()[0], 'compute_capability', None)  # only NVIDIA GPUs have one
+    # JAX gives only NVIDIA GPUs a compute capability.
+    capability = getattr(jax.local_devices()[0], 'compute_capability', None)
     return capability is not None and float(capability) < OLDEST_GPU
 
 

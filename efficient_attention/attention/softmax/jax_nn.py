@@ -13,8 +13,8 @@ from efficient_attention.attention.request import Request
 
 
 def compute_attention(request: Request) -> tuple[Array, None]:
-    """Returns the output of softmax attention with a full or causal pattern, segments and bias,
-    computed by `jax.nn`; no log-sum-exp.
+    """Returns softmax attention's output, computed by `jax.nn`, without a log-sum-exp; supports the full and the causal
+    pattern, segments and a bias.
     """
     check_supported(request)
     allowed_bhLM = allowed_pairs(request)

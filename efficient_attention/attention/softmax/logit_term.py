@@ -12,7 +12,9 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileC
 
 @runtime_checkable
 class LogitTermSlice(Protocol):
-    """The part of a logit term that a chunk of query tiles reads; it is a tree of arrays and has a gradient."""
+    """The part of a logit term, such as a bias, that a chunk of query tiles reads. It is a tree of arrays and has a
+    gradient.
+    """
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """Returns the float32 values of the logit term over the query-key pairs of the chunk that reads this part.
@@ -40,7 +42,7 @@ class LogitTerm(abc.ABC):
     @property
     @abc.abstractmethod
     def splits_by_head(self) -> bool:
-        """Whether key heads can be computed one after another; axis 1 of the term's arrays must then be the axis of key
+        """Whether key heads can be computed one after another. If True, axis 1 of the term's arrays is the axis of key
         heads.
         """
 
@@ -66,8 +68,8 @@ class LogitTerm(abc.ABC):
 
     @abc.abstractmethod
     def finish_gradient(self, total: Any, arrays: list[Array]) -> 'LogitTerm':
-        """Returns the gradient of the whole logit term, from the running total
-        and the arrays [n, ...] that chunks completed.
+        """Returns the gradient of the whole logit term, from the running total over chunks and from the gradient arrays
+        [n, ...] that the chunks completed.
 
         These arrays lack the empty tile at the end.
         """

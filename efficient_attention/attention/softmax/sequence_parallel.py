@@ -56,12 +56,14 @@ def compute_attention_shard(request: Request, split: SequenceSplit) -> Partial:
 
 
 class RingConstants(NamedTuple):
-    """The static values that all blocks of a sequence parallel call share; no array of `request` is read."""
+    """The static values that all blocks of a sequence parallel call share. Blocks read only the static fields of
+    `request`, not its arrays.
+    """
 
     request: Request
     split: SequenceSplit
     starts: QueryKeyPair  # positions of the first query and the first key in the whole rows
-    terms: Any  # the tree structure of the pair (bias, relative)
+    terms: Any  # the tree structure of the pair (bias, relative term)
 
 
 def attend_block(whole: RingConstants, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:

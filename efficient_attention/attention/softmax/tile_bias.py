@@ -59,7 +59,9 @@ class ArrayBias(LogitTerm):
         return chunk.arrange_pairs(bias_of_visited_tiles(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
 
     def zero_gradient(self) -> Any:
-        """Returns the initial sum of the bias gradient: zeros, or None if each query tile has its own bias."""
+        """Returns zeros as the initial sum of the bias gradient; None if each query tile has a separate bias, because
+        nothing is then summed.
+        """
         return None if self.has_tile_gradient else jnp.zeros_like(self.array_bghnSnS)
 
     def add_chunk_gradient(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
@@ -111,8 +113,8 @@ class FunctionBias(LogitTerm):
     def add_chunk_gradient(
         self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
     ) -> tuple['FunctionBias', list[Array]]:
-        """Returns the sum of the parameters' gradients with a chunk's gradient added, and an empty list, because no
-        tile has a separate gradient.
+        """Adds a chunk's gradient to the running gradient of the bias function's parameters; returns the new sum and an
+        empty list, because no tile has a separate gradient.
         """
         return jax.tree.map(add_gradient, total, gradient), []
 
@@ -176,8 +178,8 @@ def finish_parameter_gradient(parameter: Shaped[Array, '...'], total: Shaped[Arr
 def make_tile_bias(
     request: Request, heads_H: np.ndarray, query_listing_L: np.ndarray, key_listing_M: np.ndarray, size: int
 ) -> ArrayBias | FunctionBias | None:
-    """Returns the bias of the heads `heads_H`, cut into tiles of the listed positions;
-    None if the request has no bias.
+    """Returns the bias of the heads `heads_H`, cut into tiles of positions in the listed order; None if the request has
+    no bias.
     """
     bias, groups = request.bias, request.key.shape[2]
     if bias is None:
@@ -202,7 +204,8 @@ def make_tile_bias(
 
 
 def bias_of_visited_tiles(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
-    """Returns the bias between each computed tile and the tiles that it visits, [b, g, h, t, S, w S].
+    """Returns the bias between each of t computed tiles and the w tiles that it visits: [b, g, h, t, S, w S] for tiles
+    of S positions.
 
     If all computed tiles visit the same tiles, t is 1 and axis S holds the positions of all computed tiles.
     """

@@ -24,7 +24,7 @@ from efficient_attention.attention.softmax.tile_schedule import TileClass, TileP
 
 
 class TileOperands(NamedTuple):
-    """The queries, keys, values and logit terms of one tile pass, cut into tiles.
+    """The queries, keys, values and logit terms that loops over the tiles of a `TilePass` read, cut into tiles.
 
     Each array ends with an empty tile: lists of visited tiles are padded with its index to equal length.
     """
@@ -37,11 +37,11 @@ class TileOperands(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TileOptions:
-    """The static options of one tile pass: its tiles, the dropout rate and the size of loop steps."""
+    """The static options of loops over tiles: the tiles, the dropout rate and the size of loop steps."""
 
     tile_pass: TilePass
     dropout_rate: float
-    # bytes of scores per loop step: first for tiles with separate lists, then for tiles that share a list
+    # bytes of scores per loop step, first for tiles with separate lists of visited tiles, then for tiles with one list
     step_bytes: tuple[int, int]
 
 

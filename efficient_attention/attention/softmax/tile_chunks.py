@@ -19,8 +19,8 @@ from jaxtyping import Shaped
 
 
 class TokenMaskInputs(NamedTuple):
-    """Positions, segments and indices of all queries, or of all keys, in tiles,
-    as masks and dropout read them; the last tile is empty.
+    """The positions, segments and indices of all queries, or of all keys, cut into tiles; masks and dropout read them.
+    The last tile is empty.
     """
 
     positions_b1nS: Array
@@ -29,7 +29,7 @@ class TokenMaskInputs(NamedTuple):
 
 
 class TileMaskInputs(NamedTuple):
-    """The arrays of one tile pass that have no gradient: mask inputs of queries and of keys, and dropout seeds."""
+    """The arrays without gradient that loops over tiles read: mask inputs of queries and of keys, and dropout seeds."""
 
     queries: TokenMaskInputs
     keys: TokenMaskInputs
@@ -37,7 +37,7 @@ class TileMaskInputs(NamedTuple):
 
 
 class ChosenTiles(NamedTuple):
-    """The indices of the tiles that one step of a loop computes, and of the tiles that each of them visits."""
+    """The indices of the tiles that one step of a loop computes, and of the tiles that each computed tile visits."""
 
     computed_t: Array
     visited: Array | np.ndarray  # [1 or heads, t, w]; or [w] if all computed tiles visit the same w tiles
@@ -59,40 +59,40 @@ class TileChunk(NamedTuple):
     """
 
     chosen: ChosenTiles
-    by_key: bool  # True: key tiles are computed and visit query tiles; False: the reverse
-    checks_pattern: bool  # True if the pattern forbids some query-key pair in these tiles
-    checks_keys: bool  # True if these tiles contain padding instead of some keys
+    by_key: bool  # True: computes key tiles from the query tiles that they visit; False: query tiles from key tiles
+    checks_pattern: bool  # True if the pattern forbids some query-key pair in the chunk's tiles
+    checks_keys: bool  # True if the chunk's tiles contain padding in place of some keys
     size: int  # S, the number of positions in a tile
 
     def select_query_tiles(self, x: Shaped[Array, '...']) -> Array:
-        """Returns the query tiles of `x` [B, G, n, ...] that a chunk reads: its computed tiles [B, G, t, ...], or, if
-        `by_key`, the w tiles that each key tile visits, [B, G, t or 1, w, ...].
+        """Returns the query tiles of `x` [B, G, n, ...] that a chunk reads. These are the t computed tiles, [B, G, t,
+        ...]; if `by_key`, they are the w query tiles that each computed key tile visits, [B, G, t or 1, w, ...].
         """
         return (take_visited_tiles if self.by_key else take_computed_tiles)(self.chosen, x)
 
     def select_key_tiles(self, x: Shaped[Array, '...']) -> Array:
-        """Returns the key tiles of `x` [B, G, n, ...] that a chunk reads: the w tiles that each query tile visits, [B,
-        G, t or 1, w, ...], or, if `by_key`, its computed tiles [B, G, t, ...].
+        """Returns the key tiles of `x` [B, G, n, ...] that a chunk reads. These are the w key tiles that each computed
+        query tile visits, [B, G, t or 1, w, ...]; if `by_key`, they are the t computed tiles, [B, G, t, ...].
         """
         return (take_computed_tiles if self.by_key else take_visited_tiles)(self.chosen, x)
 
     def broadcast_queries(self, x_b1nS: Array) -> Array:
-        """Returns one value per query of the chunk; axes of size 1 make the array broadcast
-        over the chunk's query-key pairs.
+        """Returns the values of `x_b1nS` for the chunk's queries, with axes of size 1 so that they broadcast over the
+        chunk's query-key pairs.
         """
         picked = self.select_query_tiles(x_b1nS)
         return picked[:, :, :, None, :, None, :] if self.by_key else picked[:, :, :, None, :, None, None]
 
     def broadcast_keys(self, x_b1nS: Array) -> Array:
-        """Returns one value per key of the chunk; axes of size 1 make the array broadcast
-        over the chunk's query-key pairs.
+        """Returns the values of `x_b1nS` for the chunk's keys, with axes of size 1 so that they broadcast over the
+        chunk's query-key pairs.
         """
         picked = self.select_key_tiles(x_b1nS)
         return picked[..., None, None, None] if self.by_key else picked[:, :, :, None, None]
 
     def broadcast_heads(self, x_BGh: Array) -> Array:
-        """Returns one value per query head; axes of size 1 make the array broadcast
-        over the chunk's query-key pairs.
+        """Returns the values of `x_BGh`, one per query head, with axes of size 1 so that they broadcast over the
+        chunk's query-key pairs.
         """
         before = (slice(None), slice(None), None)
         return (
@@ -102,8 +102,8 @@ class TileChunk(NamedTuple):
         )
 
     def arrange_pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
-        """Returns an array over the chunk's query-key pairs, such as a bias,
-        moved from axes [b, g, h, t, q, m] to the axes of `TileChunk`.
+        """Returns an array over the chunk's query-key pairs, such as a bias, with its axes [b, g, h, t, q, m] in the
+        order that `TileChunk` documents.
 
         If the chunk's tiles visit the same tiles, the array comes with t = 1. Its axis of computed positions (m by key,
         else q) then holds the positions of all tiles. An axis of 1 stays 1.
@@ -149,8 +149,8 @@ def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
 def make_token_mask_inputs(
     positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int, numbers_L: Array | None = None
 ) -> TokenMaskInputs:
-    """Returns positions, segments and indices of queries, or of keys,
-    in tiles of the listed order, for masks and dropout.
+    """Returns the positions, segments and indices of queries, or of keys, cut into tiles in the listed order, for masks
+    and dropout.
     """
     numbers_L = jnp.arange(len(listing_L), dtype=jnp.int32) if numbers_L is None else numbers_L
     return TokenMaskInputs(
@@ -166,8 +166,8 @@ def take_computed_tiles(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
 
 
 def take_visited_tiles(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
-    """Returns the tiles of `x` [B, G, n, ...] that the computed tiles visit: [B, G, t, w, ...];
-    t is 1 if all visit the same tiles.
+    """Returns the tiles of `x` [B, G, n, ...] that the computed tiles visit, w for each of t computed tiles: [B, G, t,
+    w, ...]. Axis t has size 1 if all computed tiles visit the same tiles.
 
     If each head has its own list of visited tiles, axis 1 counts the heads.
     """

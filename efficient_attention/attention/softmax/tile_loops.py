@@ -21,7 +21,7 @@ class TileLoop(NamedTuple):
     classes: tuple[TileClass, ...]
     tile_count: int  # number of all computed tiles, including tiles that visit no tile
     tile_pair_bytes: int  # bytes of the scores between one query tile and one key tile
-    # bytes of scores per loop step: first for tiles with separate lists, then for tiles that share a list
+    # bytes of scores per loop step, first for tiles with separate lists of visited tiles, then for tiles with one list
     step_bytes: tuple[int, int]
 
     def tiles_of_step(self, tile_class: TileClass) -> int:

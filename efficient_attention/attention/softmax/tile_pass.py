@@ -1,5 +1,5 @@
-"""Computes softmax attention over the tiles of one tile pass: cuts arrays into tiles, runs the loops,
-and restores the order of positions.
+"""Computes softmax attention over one pattern's tiles: cuts arrays into tiles, runs the loops, and restores the order
+of positions.
 """
 
 import math
@@ -28,8 +28,8 @@ from efficient_attention.attention.softmax.tile_softmax import attend_tiles
 
 
 def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> tuple[Array, Array]:
-    """Returns the attention output [B, L, H, K] and log-sum-exp [B, H, L] over the tiles
-    of one tile pass, for the heads `heads_H`.
+    """Returns the attention output [B, L, H, K] and log-sum-exp [B, H, L] over the tiles of one `TilePass`, for the
+    heads `heads_H`.
     """
     batch, queries, _, width = request.query.shape
     options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_byte_sizes())

@@ -1,5 +1,5 @@
-"""Computes the relative term of the logits for loops over tiles:
-a tile's queries are multiplied with the vectors of its few distances.
+"""Computes the relative term of the logits for loops over tiles: multiplies a tile's queries only with the vectors of
+the few distances in this tile.
 
 A query tile that visits w neighbouring key tiles needs S (w + 1) distances. Its S queries are multiplied with the
 table's vectors of those distances, in falling order. The products of query a are then moved left by S - 1 - a, which
@@ -55,22 +55,24 @@ class RelativeChunk(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RelativeBias(LogitTerm):
-    """The relative term of a tile pass: its queries in tiles, and its table of distance vectors in tiles."""
+    """The relative term of the logits, for loops over tiles: its queries and its table of distance vectors, each cut
+    into tiles.
+    """
 
     q_BGnhSK: Any  # an Array, or a placeholder while JAX flattens trees of arrays
     table_1GhnSK: Any  # rows in descending order of distance; the table and its gradient are float32
-    # index of the table tile that query tile 0 reads for key tile 0
+    # index of the tile of the distance table that query tile 0 reads for key tile 0
     diagonal: int = dataclasses.field(metadata={'static': True})
     widest: int = dataclasses.field(metadata={'static': True})  # largest number of table tiles that a query tile reads
 
     @property
     def has_tile_gradient(self) -> bool:
-        """True, because the gradient of a query tile's vectors is complete after one chunk."""
+        """True, because one chunk computes the complete gradient of a query tile's vectors."""
         return True
 
     @property
     def splits_by_head(self) -> bool:
-        """True, because axis 1 of the arrays counts the key heads."""
+        """True, because axis 1 of the relative term's arrays is the axis of key heads."""
         return True
 
     def select_for_chunk(self, chosen: ChosenTiles) -> RelativeChunk:
@@ -86,7 +88,7 @@ class RelativeBias(LogitTerm):
             return self.select_for_chunk(chunk.chosen).read_values(chunk, mask_inputs)
         chosen = chunk.chosen
         width = chosen.visited.shape[-1]
-        # The first of the w query tiles is nearest to the key tile, so its distances come last in the table.
+        # The first of the w query tiles is nearest to the key tile, so its distances come last in the descending table.
         starts_t = self.diagonal + chosen.computed_t - first_visited_tiles(chosen) - (width - 1)
         r_GhtnSK = self.table_tiles(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         r_GhtwcK = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
@@ -102,7 +104,9 @@ class RelativeBias(LogitTerm):
         return relative_shift(values_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
 
     def first_table_tiles(self, chosen: ChosenTiles) -> Array:
-        """Returns, for each computed query tile, the index of the first tile of the distance table that it reads."""
+        """Returns, for each computed query tile, the index of the first tile of the distance table that the query tile
+        reads.
+        """
         return self.diagonal - chosen.computed_t + first_visited_tiles(chosen)
 
     def table_tiles(self, starts_t: Array, count: int) -> Array:
@@ -151,8 +155,8 @@ class RelativeBias(LogitTerm):
 
 
 def first_visited_tiles(chosen: ChosenTiles) -> Array:
-    """Returns int [t]: the first tile that each computed tile visits;
-    a single number if all computed tiles visit the same tiles.
+    """Returns, for each of t computed tiles, the number of the first tile that it visits; a single number if all
+    computed tiles visit the same tiles.
     """
     return jnp.asarray(chosen.visited[0] if chosen.is_shared else chosen.visited[0, :, 0], jnp.int32)
 

@@ -24,7 +24,7 @@ from efficient_attention.attention.patterns.tile_table import (
 # Tiles are sorted into at most CLASSES classes: the fewest whose padding is below this share of all kept tiles.
 PADDING = 0.1
 CLASSES = 6
-# Tiles share one list, the union of their lists, if it is at most this many times as long as their longest list.
+# Tiles share the union of their lists of visited tiles if it is at most this many times as long as the longest list.
 SPREAD = 1.3
 # At most this many list lengths are tried as borders between classes of tiles.
 LENGTHS = 512
@@ -53,8 +53,8 @@ class TileClass:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TilePass:
-    """One of the disjoint patterns into which a pattern is split: the order
-    of its positions, and its classes of tiles.
+    """The tiles of one of the disjoint patterns into which a pattern is split: the order of the positions, and the
+    classes of tiles.
     """
 
     patterns: tuple[Pattern, ...]  # one pattern for all heads, or one for each head
@@ -74,7 +74,8 @@ def schedule_tiles(
     key_positions: bytes | int,
     size: int,
 ) -> tuple[TilePass, ...]:
-    """Returns the tile passes that together cover all tiles that the patterns keep.
+    """Splits the patterns into disjoint patterns and returns one `TilePass` for each; together they cover all tiles
+    that the patterns keep.
 
     Args:
         patterns: one pattern, or one for each head; the number of keys is set.
@@ -88,7 +89,7 @@ def schedule_tiles(
         tables = [full_tile_table(queries, keys, size)]
         return (make_tile_pass(patterns, np.arange(queries), np.arange(keys), tables, size),)
     queries_L, keys_M = np.frombuffer(query_positions, np.int32), np.frombuffer(key_positions, np.int32)
-    # Heads of one group differ only in their random samples, never in the order of their passes.
+    # Heads of one group differ only in their random samples, so their patterns are split alike and in the same order.
     by_head = [split_into_disjoint_patterns(pattern) for pattern in patterns]
     result = []
     for of_heads in zip(*by_head, strict=True):
@@ -115,7 +116,9 @@ def make_tile_pass(
     tables: list[TileTable],
     size: int,
 ) -> TilePass:
-    """Returns the tile pass of these tables, with its query tiles and its key tiles sorted into classes."""
+    """Returns the `TilePass` for these tables of kept tiles, with its query tiles and its key tiles sorted into
+    classes.
+    """
     is_ragged = len(key_listing_M) % size != 0
     return TilePass(
         patterns=patterns,
@@ -150,7 +153,8 @@ def tile_classes(tables: list[TileTable], is_ragged: bool) -> tuple[TileClass, .
 
 
 def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
-    """Returns the indices of all tiles that visit any tile, in groups whose lists have similar length, longest first.
+    """Returns the indices of all tiles that visit at least one tile, grouped by similar length of their lists of
+    visited tiles, longest lists first.
 
     counts_n: how many tiles each tile visits, which is the length of its list.
     """
@@ -158,7 +162,7 @@ def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
     if not len(tiles):
         return []
     lengths = counts_n[tiles]
-    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # indices at which tiles with shorter lists begin
+    starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # indices in `tiles` at which shorter lists begin
     starts = starts[np.linspace(0, len(starts) - 1, min(len(starts), LENGTHS)).astype(int)]
     borders = optimal_group_borders(lengths, np.append(starts, len(tiles)))
     return [np.sort(group) for group in np.split(tiles, borders)]

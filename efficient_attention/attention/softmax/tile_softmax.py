@@ -37,8 +37,8 @@ from efficient_attention.attention.softmax.tile_schedule import TileClass
 
 
 def make_tile_loop(options: TileOptions, operands: TileOperands, by_key: bool) -> TileLoop:
-    """Returns the static description of the loop over the query tiles of a tile pass;
-    if `by_key`, over its key tiles.
+    """Returns the static description of the loop over the query tiles of a `TilePass`; if `by_key`, of the loop over
+    its key tiles.
     """
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return TileLoop(
@@ -61,8 +61,8 @@ def tile_axis_to_third(x: Shaped[Array, '...']) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
-    """Returns the attention output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S]
-    of all query tiles of a tile pass.
+    """Returns the attention output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] of all query tiles of a
+    `TilePass`.
     """
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
@@ -82,7 +82,9 @@ def attend_tiles_forward(options: TileOptions, operands: TileOperands, mask_inpu
 def attend_tiles_backward(
     options: TileOptions, kept: Any, cotangents: tuple[Array, Array]
 ) -> tuple[TileOperands, None]:
-    """Returns the gradients of queries, keys, values and logit terms of a tile pass; mask inputs have no gradient."""
+    """Returns the gradients of queries, keys, values and logit terms for the tiles of a `TilePass`; mask inputs have no
+    gradient.
+    """
     operands, mask_inputs, out, lse = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse.astype(jnp.float32)

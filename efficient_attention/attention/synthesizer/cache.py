@@ -1,5 +1,5 @@
-"""The decoding cache of a causal synthesizer: softmax attention's cache,
-with other queries and keys, or with a bias.
+"""The decoding cache of a causal synthesizer: softmax attention's cache, where learned tables replace queries and keys,
+or are added as a bias.
 """
 
 import dataclasses

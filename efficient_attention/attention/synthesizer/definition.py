@@ -39,8 +39,8 @@ FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
 
 @dataclasses.dataclass(frozen=True)
 class Synthesizer(PatternAttention):
-    """Softmax attention whose logits come from learned tables over positions:
-    relu(q) W_j, R_ij, or R_ij as a product of two tables.
+    """Softmax attention whose logit for query position i and key position j comes from learned tables: relu(q) W_j,
+    R_ij, or R_ij as a product of two tables.
 
     Source: Tay et al. 2020, arXiv 2005.00743, section 3. Logits are not scaled, except q k / sqrt(K) of 'random+dot'.
     Positions are positions in the row. Time and memory equal the time and memory of softmax attention over the same

@@ -1,4 +1,6 @@
-"""Computes synthesizers as softmax attention on softmax's backends: with other queries and keys, or with a bias."""
+"""Computes synthesizers by the backends of softmax attention: learned tables take the place of queries and keys, or are
+added as a bias.
+"""
 
 import dataclasses
 import math

@@ -1,4 +1,5 @@
-"""Maps a function over the steps of groups in one loop; large arrays are read, and their gradients written, in place.
+"""Applies a function to all steps of several groups in one loop, which reads large arrays in place and writes their
+gradients in place.
 
 A loop over steps inside a loop over groups would copy a group's arrays into the inner loop and their gradient out of
 it.
