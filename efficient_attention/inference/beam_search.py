@@ -215,7 +215,7 @@ def extend_beams(
     state = state.reorder_beams(parents_BK)
     beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
     # A finished batch row must stay finished, so its beams are masked.
-    # Without the mask, a finished row's open beams could pass `can_beat_finished` again at a later length.
+    # If the beams of a finished row were not masked, `can_beat_finished` could accept them again at a later length.
     log_probs_BK = jnp.where(can_beat_finished(beams, search, limits)[:, None], log_probs_BK, MASKED)
     return beams if search.stop == 'exact' else beams._replace(log_probs_BK=log_probs_BK)
 
@@ -270,7 +270,7 @@ def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
     """
     # Without optimization barriers, XLA sorts the whole row if the results are sliced.
     # Sorting whole rows makes a decoding step of T5-small take five times as long on a CPU.
-    # Each result has its own barrier, because one barrier over both would attach to the top-k operation itself.
+    # Each result has its own barrier, because one barrier over both results would attach to the top-k operation itself.
     # With several CPU devices, such a barrier makes XLA crash when it decomposes the top-k operation.
     best_Bc, places_Bc = map(jax.lax.optimization_barrier, jax.lax.top_k(numbers_Bs, count))
     return best_Bc, places_Bc

@@ -48,7 +48,7 @@ from efficient_attention.tasks.problems.one_label import first_arena_dataset
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 
-READ = ('tokens', 'token_types', 'lengths', 'is_global')  # the arrays of an example that the model reads
+READ = ('tokens', 'token_types', 'lengths', 'is_global')  # Only these arrays of an example are inputs of the model.
 POOLING = ('none', 'first', 'mean')
 # For each pipeline, the kinds of fine-tuning (`examples.problem`) whose checkpoints it can load.
 PROBLEMS = {

@@ -144,7 +144,8 @@ class Seq2SeqGenerator:
     ) -> None:
         self.graph, self.params, self.batching = graph, params, batching or SourceBatching()
         self.config = nnx.merge(graph, params).config
-        self.encoder = self.config.encoder  # stored, because the property builds a new config at each access
+        # The property builds a new config at each access, so its value is kept here.
+        self.encoder = self.config.encoder
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
         # (rows per batch, row length, whether alignments are computed) of each compiled program

@@ -186,7 +186,7 @@ TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
 OUR_KEY = 'efficient_attention'
 OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
 T5_UNSAID = ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init')
-# Families with fewer config.json keys keep these further fields under OUR_KEY. Only training reads the fields.
+# If a family's config.json has no keys for these fields, OUR_KEY keeps them. Only training reads the fields.
 OUR_FIELDS_OF = {
     't5': T5_UNSAID,
     'mt5': T5_UNSAID,

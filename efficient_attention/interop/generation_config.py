@@ -22,8 +22,8 @@ READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_imple
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
 TASKS = 'task_specific_params'
 
-# Search settings follow, as names in transformers and as fields of `DecodingOptions`.
-# maps the value of `early_stopping` in transformers to the field `stop`
+# The next tables map text-generation settings of transformers to fields of `DecodingOptions`.
+# maps a value of the setting `early_stopping` in transformers to a value of the field `stop`
 STOPS = {True: 'first', False: 'early', 'never': 'exact'}
 WHOLE, NUMBER = 'a whole number', 'a number'
 # Name of a setting in transformers -> (field of `DecodingOptions`, what kind of value it must have).

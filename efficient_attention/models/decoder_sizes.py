@@ -1,5 +1,5 @@
-"""Published sizes of decoders, by name; a test asserts their parameter counts, or the known difference from the
-papers.
+"""Defines the published sizes of decoders, by name; a test asserts their parameter counts, or the known difference from
+the papers.
 """
 
 from typing import Any

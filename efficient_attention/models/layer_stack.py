@@ -131,7 +131,7 @@ class Stack(nnx.Module):
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, returns_activations: bool = False
     ) -> tuple[Array, LayerOutputs]:
-        """Returns the last layer's output, and the extra outputs of all layers, stacked along a leading axis N.
+        """Returns the last layer's output, and the extra outputs of all layers, stacked along a leading layer axis.
 
         Args:
             x_BLD: the input.

@@ -44,7 +44,7 @@ class AttentionOperands(NamedTuple):
     centres_BLH: Array | None = None
     # In training: log-probabilities of the keys that the queries sampled.
     drawn_BHL: Array | None = None
-    value_BMHK: Array | None = None  # only in self-attention; attention weights do not depend on values
+    value_BMHK: Array | None = None  # only self-attention stores values; attention weights do not depend on values
     learned: dict[str, Array] | None = None  # arrays that the mechanism learns, by name
 
     def add_to_options(self, options: CallOptions) -> CallOptions:
@@ -197,8 +197,8 @@ class Attention(AttentionProjections):
     def run_with_cache(
         self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache
     ) -> tuple[Array, Cache, AttentionOperands]:
-        """Returns the attention output for new tokens in incremental decoding, the updated cache, and the operands as
-        in `run`.
+        """Returns the attention output for new tokens in incremental decoding, the updated cache, and the attention
+        operands that `run` also returns.
 
         The new tokens attend to the cached tokens and to each other.
 

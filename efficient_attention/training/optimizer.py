@@ -266,7 +266,7 @@ def _norm(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(array.astype(jnp.float32)), axes, keepdims=True))
 
 
-# ---- running means ----
+# ---- running means of batch statistics, which are stored as parameters ----
 
 
 def with_running_means(
@@ -319,7 +319,8 @@ def is_none(leaf: Any) -> bool:
 def running_mean_update(
     mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']
 ) -> Float[Array, '*points X']:
-    """Returns the change of running means in one step: the new points minus the old points, [..., K + 1].
+    """Returns the change of each running mean in one training step: the new vector minus the old vector, with a 0
+    appended, [..., K + 1].
 
     `statistics` holds the sums of assigned vectors and, in the last column, their counts.
     """

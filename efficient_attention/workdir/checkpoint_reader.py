@@ -256,7 +256,7 @@ class CheckpointReader:
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
-            # `check_arrays_match` compares all names. An older state may lack a field that is now empty.
+            # An older state may lack a field that is now empty. `check_arrays_match` still compares all names.
             partial_restore=True,
         )
         saved = array_specs(self.saved_array_metadata(step))

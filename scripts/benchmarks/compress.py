@@ -76,7 +76,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each row length and batch size.
+    """Yields the report of all measurements so far, once after each row length and batch size.
 
     Args:
         options: the command-line flags.

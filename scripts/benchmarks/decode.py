@@ -107,7 +107,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each context length of each comparison."""
+    """Yields the report of all measurements so far, once after each context length of each comparison."""
     report: dict[str, Any] = {'model': MODEL}
     for part in options.parts:
         comparison = COMPARISONS[part]
@@ -126,7 +126,9 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def compare(
     comparison: DecodingComparison, shape: dict[str, Any], rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Measures a fast and a slow way to predict tokens in turns; returns their tokens/s and ratio, median and range."""
+    """Measures a fast and a slow way to predict tokens in turns; returns the tokens/s of each way and their ratio, with
+    medians and ranges.
+    """
     children: dict[str, list[dict[str, Any]]] = {comparison.fast: [], comparison.slow: []}
     for number in range(rounds):
         for way in list(children)[:: -1 if number % 2 else 1]:

@@ -225,7 +225,9 @@ def stop_faults(
 
 
 def last_save_faults(folder: Path) -> list[str]:
-    """Returns a fault if the step that process 0 reports as saved is not the newest saved step; otherwise []."""
+    """Returns a list with one fault if the step that process 0 reports as saved is not the newest saved step; otherwise
+    [].
+    """
     last = (stderr_lines(folder, 0) or [''])[-1]
     match, saved = SAVED.fullmatch(last), newest_saved_step(folder / 'stopped' / 'run')
     return [] if match and int(match[1]) == saved else [f'step {saved} is saved, and the last line is: {last[:200]}']

@@ -33,7 +33,7 @@ NAMED = (
 OF_A_STEP = (phase_log.INPUT, phase_log.STEP)
 BESIDE = (phase_log.SEALING, phase_log.SEALED)  # phases of a thread that runs in parallel with training
 LOOK_SECONDS = 0.005
-OCCURRENCES = 2  # moments are chosen only within this many first occurrences of each phase
+OCCURRENCES = 2  # moments are chosen only in the first occurrences of each phase, up to this many
 
 
 class PhaseEvent(NamedTuple):

@@ -68,7 +68,9 @@ class FixedFusedProjection(torch.nn.Module):
     parts: tuple[torch.Tensor, ...]
 
     def forward(self, hidden: torch.Tensor) -> 'FixedFusedProjection':
-        """Returns this object instead of a joint array [1, L, 3 x H x K]; the module then calls `chunk` of it."""
+        """Returns this object itself, because the module then calls `chunk` on it to split it into queries, keys and
+        values.
+        """
         del hidden
         return self
 
