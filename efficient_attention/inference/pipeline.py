@@ -60,7 +60,7 @@ PROBLEMS = {
 TEXT_GENERATION = 'text-generation'
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
 TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # task names in the configs of released T5 models
-# The input format for these problems; the input format for all other problems is 'table'.
+# input formats of these fine-tuning problems; all other problems have the input format 'table'
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}
 
 

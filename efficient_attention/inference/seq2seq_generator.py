@@ -114,7 +114,7 @@ class PaddedSources(NamedTuple):
 
 
 class Seq2SeqGenerator:
-    """Generates targets for sources with an encoder-decoder on one device, from token ids to token ids.
+    """Generates token ids of targets from token ids of sources, with an encoder-decoder on one device.
 
     One program is compiled per pair of row length and row count; the count is the batch's maximum or a power of two. On
     a CPU, two batches of half the rows are searched in parallel threads. A source's targets depend neither on the other

@@ -243,8 +243,8 @@ def length_limits(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sampling settings that a checkpoint's files state; {} without sampling, or for sampling with beams,
-    which is not supported.
+    """Returns the sampling settings that a checkpoint's files state; {} if they state no sampling, or sampling with
+    beams, which is not supported.
     """
     draws = stated.get('do_sample', False)
     if not isinstance(draws, bool):

@@ -163,7 +163,7 @@ class Alibi:
     heads: int
 
     def __call__(self, query_b1L1: Array, key_b11M: Array) -> Array:
-        """Returns ALiBi's position bias, float32 [b, H, L, M], for query and key indices."""
+        """Returns ALiBi's position bias for each pair of a query index and a key index, float32 [b, H, L, M]."""
         slopes_H = jnp.asarray(alibi_slopes(self.heads), jnp.float32)
         return -slopes_H[None, :, None, None] * abs(query_b1L1 - key_b11M).astype(jnp.float32)
 

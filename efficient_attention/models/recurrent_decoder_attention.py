@@ -156,8 +156,8 @@ class RecurrentDecoderAttention(nnx.Module):
     def source_keys_for_decoding(
         self, other: EncodedSource, mechanism_rng: Array | None
     ) -> CrossAttentionKeys | CrossAttentionSums | None:
-        """Returns the cross-attention keys of the source, which are computed once per text; None without attention to
-        the source.
+        """Returns the cross-attention keys of the source, which are computed once per text; None if the decoder does
+        not attend to the source.
         """
         if self.attention is None:
             return None

@@ -92,7 +92,7 @@ class AttentionProjections(nnx.Module):
         """Returns the queries [B, L, H, K] of the layer's input; for 'general' scores, multiplied by the score
         matrix.
         """
-        assert self.query is not None  # only mechanisms that use queries call this method
+        assert self.query is not None  # only mechanisms that use queries call `project_query`
         q_BLHK = self.split_heads(self.query(x_BLD))
         return q_BLHK if self.general is None else self.general(q_BLHK)
 

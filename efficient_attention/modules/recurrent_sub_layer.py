@@ -27,8 +27,8 @@ MATRIX_AXES = 'DE'  # axis letters, which determine how a matrix is sharded over
 
 
 class RecurrentSubLayer(nnx.Module):
-    """A recurrent sub-layer, which runs a cell over each row, [B, L, D] -> [B, L, D]; `bidirectional` adds a cell for
-    the other direction.
+    """A recurrent sub-layer, which runs a cell over each row, [B, L, D] -> [B, L, D]; `bidirectional` adds a second
+    cell that runs over the row backwards.
 
     The state is zeros at the start of a text, and padding does not change it. If the concatenated outputs differ in
     width from the layer, a matrix projects them to the layer's width.

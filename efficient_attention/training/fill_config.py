@@ -99,7 +99,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
 
 def fill_text_to_text_config(values: Mapping[str, Any]) -> FilledConfig:
     """Returns the complete config of a text-to-text run, whose None fields are taken from the checkpoint
-    `train.start_from`; raises as `fill_config`.
+    `train.start_from`; raises the same errors as `fill_config`.
     """
     filled = with_placeholder_values(values, {})
     groups = [filled[name] for name in ('model', 'data', 'pairs') if name in filled]

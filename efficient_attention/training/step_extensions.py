@@ -92,7 +92,7 @@ class PruningMasks(StepExtension):
         self.pruner = pruner
 
     def begin_step(self, state: TrainState, key: Array) -> Any:
-        """Returns the pruning mask of each group of kernels, or a random sample of its gates."""
+        """For each group of kernels, returns its pruning mask or, for L0 pruning, a random sample of its gates."""
         return self.pruner.choose_masks(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:

@@ -168,7 +168,7 @@ class StepQueue:
         in_row, cause, is_spoiled = (values.pop(name) for name in ('skipped_in_row', 'cause', 'is_spoiled'))
         self.interval.add_step(values, is_skipped=in_row > 0)
         if is_spoiled:
-            # If an array is not finite, it stays so in later steps, so the newest state shows it.
+            # If an array is not finite, it is not finite in later steps either, so the newest state is sufficient.
             check_state_finite(step, self.newest[1])
         if in_row > 0:
             self.skipped.append((step, self._skip_reason(int(cause), values)))

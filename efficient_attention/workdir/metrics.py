@@ -30,7 +30,8 @@ EVENTS_FOLDER = 'tensorboard'
 # These metrics are measured with a clock, so they differ between equal runs.
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
-LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # Larger numbers count as damage: no run has them, and charts fail on them.
+# Larger steps or metrics count as damage: no run has them, and charts fail on them.
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100
 WEIGHTS_KEPT = 'weights_kept'  # name of a metric of runs that prune: the share of prunable weights that are left
 # name of a metric that is 1 while pruning continues; such an evaluation never counts as the best
 STILL_PRUNING = 'still_pruning'

@@ -35,7 +35,7 @@ from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
 
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'
-# A metric with this word in its name is the baseline of the metric whose name lacks only this word.
+# A metric with this word in its name, such as 'unigram_loss', is the baseline of the metric without it, 'loss'.
 BASELINE = 'unigram'
 # Metrics whose names contain these words are shown first in the report.
 FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')
@@ -277,8 +277,8 @@ _PAGE = """<!doctype html>
 
 
 def main() -> None:
-    """Writes the report of the workdir that the command line names, and prints the report's path; raises as
-    `write_report`.
+    """Writes the report of the workdir that the command line names, and prints the report's path; raises the same
+    errors as `write_report`.
     """
     (workdir,) = parse_flags(sys.argv, options=flags.FlagValues(), words='WORKDIR')
     print(write_report(Path(workdir)))

@@ -154,7 +154,7 @@ Step = Callable[[], Any]
 
 
 class TrainedModel:
-    """A classifier with its training state, optionally with pruning or distillation, which can train on batches."""
+    """A classifier that can train on batches, with its training state and optionally with pruning or distillation."""
 
     def __init__(
         self, fields: dict[str, Any], *, is_pruned: bool = False, distill: DistillConfig | None = None

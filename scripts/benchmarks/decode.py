@@ -70,7 +70,7 @@ CACHE = DecodingComparison(
     contexts=(512, 4096),
 )
 # Dai et al. 2019 (arXiv 1901.02860, section 4.5) measured these context lengths in a model of 24 layers on a GPU.
-# In their measurements, evaluation without memory is 363 to 1,874 times slower than with memory.
+# In the measurements of Dai et al., evaluation without memory is 363 to 1,874 times slower than with memory.
 MEMORY = DecodingComparison(
     fast='memory',
     slow='sliding',

@@ -402,7 +402,7 @@ def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], Trai
 
     def first_state() -> TrainState:
         params = nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
-        # The memory is all ones. It therefore belongs to segment 1, like the batch, and attention does not mask it.
+        # The segment memory is all ones: it belongs to segment 1 like the batch, so attention does not mask it.
         carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))
         return initial_state(params, optimizer, seed=0, carry=carry)
 

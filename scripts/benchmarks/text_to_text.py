@@ -180,7 +180,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_training(shape: dict[str, Any]) -> dict[str, Any]:
-    """Measures training steps of T5 on random token ids with this project's training step, with unrolled layers."""
+    """Measures this project's training step of a T5 with unrolled layers, on random token ids."""
     import jax
     from flax import nnx
 
@@ -274,7 +274,8 @@ def measure_translation(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_calls(call: Callable[[int], None], calls: int) -> dict[str, Any]:
-    """Calls a function repeatedly; returns seconds and CPU seconds of each call, with the first call separately.
+    """Calls a function repeatedly; returns seconds and CPU seconds, separately for the first call and for each later
+    call.
 
     The first call includes compilation.
     """

@@ -181,7 +181,9 @@ def stop_once(
 
 
 def wait_or_kill_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int | None]:
-    """Waits for all processes, kills those that do not end in time, and returns the exit codes; None if killed."""
+    """Waits for all processes, and kills those that do not end in time. Returns the exit code of each process, None for
+    a killed process.
+    """
     latest = time.monotonic() + seconds
     codes: list[int | None] = []
     for process in processes:

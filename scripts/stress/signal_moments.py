@@ -149,7 +149,8 @@ def wait_for_moment(moment: SignalMoment, path: Path, start: float, is_running: 
     while is_running():
         now, before = time.monotonic(), size
         size = path.stat().st_size if path.exists() else 0
-        if size != before:  # the log is read only if it has grown, because reading takes time from the process
+        # The log is read only if it has grown, because reading takes processor time from the process.
+        if size != before:
             events = read_phase_events(path)
         spans = phase_spans(events, start, now)
         places = [place for place, span in enumerate(spans) if span.phase == moment.phase]
