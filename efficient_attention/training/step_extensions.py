@@ -92,7 +92,9 @@ class PruningMasks(StepExtension):
         self.pruner = pruner
 
     def begin_step(self, state: TrainState, key: Array) -> Any:
-        """For each group of kernels, returns its pruning mask or, for L0 pruning, a random sample of its gates."""
+        """Returns the pruning mask of each group of kernels; for L0 pruning, it returns a random sample of the
+        gates.
+        """
         return self.pruner.choose_masks(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
