@@ -137,7 +137,7 @@ class Stack(nnx.Module):
             x_BLD: the input.
             context: inputs of all layers, including the terms of the logits.
             memory: the memory of earlier segments; None in most models.
-            is_tapped: whether to return the layer activations.
+            returns_activations: whether to return the layer activations.
         """
         streams = initial_streams(x_BLD, is_reversible=self.config.stack == 'reversible')
         if self.is_separate:
