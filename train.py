@@ -37,7 +37,7 @@ def main() -> None:
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
-    if CONFIG.value is None:  # the flag parser accepts this if --noverify follows --verify
+    if CONFIG.value is None:  # the flag parser accepts a missing --config if --noverify follows --verify
         raise missing_flag_error('config')
     check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)

@@ -81,7 +81,7 @@ from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 # This maps each sub-command to its file in scripts/benchmarks.
-# Each of these files has the functions `define_flags`, `check_flags` and `run_benchmark`.
+# The file of each sub-command has the functions `define_flags`, `check_flags` and `run_benchmark`.
 # After each measurement, `run_benchmark` yields all measurements so far.
 # If a file of scripts/benchmarks is run as a program, it takes one measurement.
 FILES = {

@@ -104,7 +104,7 @@ def compress_model(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pret
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:
         weights = None
-        check_can_factor(pretrained, options.low_rank)  # errors come here, before training rows are read
+        check_can_factor(pretrained, options.low_rank)  # this check raises its errors before training rows are read
         if options.weigh:
             fine_tuning_run_config(pretrained)
             rows = options.weigh_rows or WEIGHED_ROWS

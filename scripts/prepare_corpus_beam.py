@@ -179,7 +179,8 @@ def run_beam_pipeline(beams: list[str]) -> Iterator[Any]:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    logging.getLogger('apache_beam').setLevel(logging.WARNING)  # without this, Beam logs every channel that it opens
+    # below this level, Beam logs every channel that it opens
+    logging.getLogger('apache_beam').setLevel(logging.WARNING)
     try:
         with beam.Pipeline(options=PipelineOptions([f'--runner={RUNNER}', *beams])) as pipeline:
             yield pipeline

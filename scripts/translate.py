@@ -96,7 +96,9 @@ def search_options_from_flags(options: flags.FlagValues) -> dict[str, Any]:
 
 
 def score_existing_output(options: flags.FlagValues) -> None:
-    """Scores an existing output file against the references; raises InputError if flags do not fit this use."""
+    """Scores an existing output file against the references; raises InputError if a flag would only affect a search for
+    new texts.
+    """
     if options.output is None:
         raise InputError('--references needs --output, and also --input unless the output file exists')
     if unread := [name for name in (*SEARCH, 'prefix', 'length', 'checkpoint', 'average') if options[name].present]:

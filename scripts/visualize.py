@@ -161,7 +161,7 @@ def pad_panel_rows(rows: list[list[Panel]], columns: int) -> list[Panel | None]:
 
 
 def pattern_panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
-    """Returns the pictures of one head's pattern: one in natural order, and one per pass with reordered positions."""
+    """Returns the pictures of one head's pattern: one in natural order, and one per reordering of the positions."""
     parts = split_into_disjoint_patterns(pattern)
     result = [(shades_in_natural_order(pattern, length, tile), f'{name}natural order')]
     for number, (part, order) in enumerate(parts, 1):

@@ -142,8 +142,8 @@ def find_best_texts(
 def beam_search(
     cached: CachedDecoder, start: PromptState, search: SearchSettings, limits: TokenLimits
 ) -> tuple[Hypotheses, Array]:
-    """Returns the best texts of each batch row and the number of decoding steps, by beam search with any number of
-    beams.
+    """Runs beam search with any number of beams; returns the best texts of each batch row and the number of decoding
+    steps.
 
     With one beam the result can differ from greedy decoding: after a text ends, the second best extension continues.
     """
@@ -215,7 +215,7 @@ def extend_beams(
     state = state.reorder_beams(parents_BK)
     beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
     # A finished batch row must stay finished, so its beams are masked.
-    # Without the mask, a finished row's open beams could pass `can_beat_finished` again at a later length.
+    # If the beams of a finished row were not masked, `can_beat_finished` could accept them again at a later length.
     log_probs_BK = jnp.where(can_beat_finished(beams, search, limits)[:, None], log_probs_BK, MASKED)
     return beams if search.stop == 'exact' else beams._replace(log_probs_BK=log_probs_BK)
 
@@ -257,7 +257,7 @@ def blockwise_top_k(sums_Bs: Array, count: int) -> tuple[Array, Array]:
     if not block:
         return top_k(sums_Bs, count)
     blocks_Bns = sums_Bs.reshape(rows, -1, block)
-    # The blocks are sorted by position. Therefore, of several equal scores, the first one is chosen.
+    # The chosen blocks are in order of position. Therefore, of several equal scores, the first one is chosen.
     chosen_Bc = jnp.sort(top_k(blocks_Bns.max(axis=2), count)[1], axis=1)
     found_Bcs = jnp.take_along_axis(blocks_Bns, chosen_Bc[..., None], axis=1)
     best_Bc, places_Bc = top_k(found_Bcs.reshape(rows, -1), count)
@@ -270,15 +270,15 @@ def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
     """
     # Without optimization barriers, XLA sorts the whole row if the results are sliced.
     # Sorting whole rows makes a decoding step of T5-small take five times as long on a CPU.
-    # Each result has its own barrier, because one barrier over both would attach to the top-k operation itself.
-    # With several CPU devices, such a barrier makes XLA crash when it decomposes the top-k operation.
+    # Each result has its own barrier, because one barrier over both results would attach to the top-k operation itself.
+    # With several CPU devices, a barrier at the top-k operation makes XLA crash when it decomposes this operation.
     best_Bc, places_Bc = map(jax.lax.optimization_barrier, jax.lax.top_k(numbers_Bs, count))
     return best_Bc, places_Bc
 
 
 def merge_finished_texts(beams: Beams, found: BeamExtensions, is_end_Bc: Array, search: SearchSettings) -> Hypotheses:
-    """Returns the best finished texts of each batch row, chosen among the earlier finished texts and those of the first
-    K candidates that end now.
+    """Returns the best finished texts of each batch row: chosen among the texts that finished earlier, and the texts
+    among the first K candidates that end now.
     """
     count, length = search.beams, beams.made + 1
     log_probs_BK = found.log_probs_Bc[:, :count]
@@ -302,8 +302,8 @@ def merge_finished_texts(beams: Beams, found: BeamExtensions, is_end_Bc: Array, 
 
 
 class GreedyState(NamedTuple):
-    """The state of greedy decoding: newest token, generated tokens, their log-probability and length, and whether a
-    text continues, per batch row.
+    """The state of greedy decoding per batch row: newest token, generated tokens, their log-probability and length, and
+    whether the text continues.
     """
 
     state: DecodeState

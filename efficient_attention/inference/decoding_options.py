@@ -94,7 +94,7 @@ class DecodingOptions:
         known = forced.end_ids or (end,)
         if forced.ends and known[0] not in (self.ends or known):
             raise InputError(f'ends is {list(self.ends)}; the model forces the end {known[0]}; add it to ends')
-        # the search can force only the first end id
+        # The search can force only the end id that is listed first, so the model's end id moves to the front.
         ends = tuple(sorted(self.ends or known, key=lambda id: id != known[0]))
         draws = Sampling(**{name: getattr(self, name) for name in SAMPLING}) if self.do_sample else None
         fields |= {'rules': self.token_rules(), 'sampling': draws}

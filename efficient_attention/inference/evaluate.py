@@ -22,7 +22,7 @@ from efficient_attention.objectives.objective import Batch, Objective, OutputObj
 from efficient_attention.tasks.task import HostBatch, Task
 
 RUN_AHEAD = 2  # number of batches that the devices compute while the host builds the next batch
-EvalStep = Callable[..., tuple]  # maps parameters and a batch to sums and weights, see `make_eval_step`
+EvalStep = Callable[..., tuple]  # maps parameters and a batch to metric sums and weights, see `make_eval_step`
 ID_ARRAYS = ('tokens', 'targets', 'masked_tokens', 'source')  # batch arrays with token ids
 
 
@@ -49,8 +49,8 @@ class Evaluation:
         return self.task.evaluation_objective if self.joined is None else self.joined.objective
 
     def step(self) -> EvalStep:
-        """Returns the jitted evaluation step: a function from parameters and a batch to sums, weights and the task's
-        outputs.
+        """Returns the jitted evaluation step: a function from parameters and a batch to metric sums, weights and the
+        task's outputs.
         """
         return self.make_jitted_step(self.graph())
 
@@ -231,8 +231,8 @@ def to_host_arrays(result: Any) -> Any:
 def run_eval_steps(
     eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
 ) -> Iterator[tuple[Sums, Any]]:
-    """Runs the evaluation step on each batch and yields its sums and weights; carried state goes from each batch to the
-    next.
+    """Runs the evaluation step on each batch and yields its metric sums and weights; carried state goes from each batch
+    to the next.
     """
     for batch in batches:
         if carry is None:
@@ -270,8 +270,8 @@ def _loss_term_of_metric(name: str, terms: Iterable[str]) -> str:
 
 
 def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
-    """Returns an evaluation step: a function from (parameters, batch) to the sums and weights of the batch, without
-    dropout.
+    """Returns an evaluation step without dropout: a function from (parameters, batch) to the metric sums and weights of
+    the batch.
 
     With the previous batch's state as a third argument, the function also returns the state for the next batch.
     """
@@ -286,8 +286,8 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
 
 
 def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = None) -> Callable[..., tuple]:
-    """Returns an evaluation step with outputs: a function from (parameters, batch) to sums, weights and the model's
-    outputs, without dropout.
+    """Returns an evaluation step without dropout: a function from (parameters, batch) to metric sums, weights and the
+    model's outputs.
 
     `graph` is a model with `outputs`. Without an objective, the sums and weights are empty.
     """

@@ -117,7 +117,7 @@ class MaskFiller:
         return [MaskTokenCandidate(self.readable_token(int(id)), float(probabilities_V[id])) for id in best]
 
     def token_text(self, id: int) -> str:
-        """Returns the text of a token id as the tokenizer stores it, with its markers."""
+        """Returns the token with this id as the tokenizer stores it, including markers such as '##'."""
         return self.tokenizer.id_to_token(id) or ''
 
     def readable_token(self, id: int) -> str:

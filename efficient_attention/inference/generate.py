@@ -72,8 +72,8 @@ def generate_tokens(
     *,
     most: int = STREAMED,
 ) -> tuple[Array, GenerationState]:
-    """Samples `count` more tokens per text; returns them as int32 [B, most], padded with zeros, and the new generation
-    state.
+    """Samples `count` more tokens per text. Returns them, padded with zeros to `most` tokens, as int32 [B, most], and
+    the new generation state.
 
     A token is sampled from (seed, its number in the text, row), so `count` does not change the text.
     """

@@ -40,7 +40,8 @@ def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[NgramCoun
         totals = np.bincount(contexts, minlength=size)
         kinds = np.bincount(keys // vocab_size, minlength=size)
         orders.append(NgramCounts(keys, counts, totals, kinds))
-        contexts, size = grams[:-1], len(keys)  # The k-gram before a token is the context of its (k + 1)-gram.
+        # Each k-gram is the context of the (k + 1)-grams that extend it by one token.
+        contexts, size = grams[:-1], len(keys)
     return orders
 
 

@@ -48,7 +48,7 @@ from efficient_attention.tasks.problems.one_label import first_arena_dataset
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 
-READ = ('tokens', 'token_types', 'lengths', 'is_global')  # the arrays of an example that the model reads
+READ = ('tokens', 'token_types', 'lengths', 'is_global')  # Only these arrays of an example are inputs of the model.
 POOLING = ('none', 'first', 'mean')
 # For each pipeline, the kinds of fine-tuning (`examples.problem`) whose checkpoints it can load.
 PROBLEMS = {
@@ -60,7 +60,7 @@ PROBLEMS = {
 TEXT_GENERATION = 'text-generation'
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
 TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # task names in the configs of released T5 models
-# The input format for these problems; the input format for all other problems is 'table'.
+# input formats of these fine-tuning problems; all other problems have the input format 'table'
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}
 
 

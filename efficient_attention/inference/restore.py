@@ -29,7 +29,7 @@ from efficient_attention.workdir.model_params import restore_params
 
 
 class RestoredRun(NamedTuple):
-    """The evaluation of a restored run, with the parameters of one step or the mean parameters of several steps."""
+    """A restored run: its evaluation, and the parameters of one step or the mean parameters of several steps."""
 
     evaluation: Evaluation
     params: Any

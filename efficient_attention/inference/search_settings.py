@@ -57,7 +57,7 @@ class TokenRules:
 
     @property
     def uses_generated_tokens(self) -> bool:
-        """Whether a rule depends on the tokens that the text already contains."""
+        """Whether any of these rules depends on the tokens that the text already contains."""
         return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0 or any(map(len, self.bad_words_ids))
 
     def rule_token_ids(self) -> dict[str, set[int]]:

@@ -114,7 +114,7 @@ class PaddedSources(NamedTuple):
 
 
 class Seq2SeqGenerator:
-    """Generates targets for sources with an encoder-decoder on one device, from token ids to token ids.
+    """Generates token ids of targets from token ids of sources, with an encoder-decoder on one device.
 
     One program is compiled per pair of row length and row count; the count is the batch's maximum or a power of two. On
     a CPU, two batches of half the rows are searched in parallel threads. A source's targets depend neither on the other
@@ -144,7 +144,8 @@ class Seq2SeqGenerator:
     ) -> None:
         self.graph, self.params, self.batching = graph, params, batching or SourceBatching()
         self.config = nnx.merge(graph, params).config
-        self.encoder = self.config.encoder  # stored, because the property builds a new config at each access
+        # The property builds a new config at each access, so its value is kept here.
+        self.encoder = self.config.encoder
         self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
         # (rows per batch, row length, whether alignments are computed) of each compiled program

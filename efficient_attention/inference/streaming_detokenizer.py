@@ -19,7 +19,7 @@ class StreamingDetokenizer(abc.ABC):
         """Returns the next part of the text: as much of it as later ids cannot change."""
 
     def flush_text(self) -> str:
-        """Returns the text that is still missing after the last id."""
+        """Returns the rest of the text, when no more ids will come."""
         return ''
 
 

@@ -54,9 +54,7 @@ class UnitWordVectors:
         return tuple(self.words[place] for place in best if self.words[place] != word)[:count]
 
     def vector_of_word(self, word: str) -> np.ndarray | None:
-        """Returns the vector of a word; tries the word as written, then in lower case, and returns None if both are
-        unknown.
-        """
+        """Returns the vector of a word, looked up as written or else in lower case; None if both forms are unknown."""
         place = self.word_rows.get(word, self.word_rows.get(word.lower()))
         return None if place is None else self.unit_VE[place]
 

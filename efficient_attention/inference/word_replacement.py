@@ -61,7 +61,7 @@ class WordReplacer:
         self.vectors = vectors or TokenTableVectors(filler.tokenizer, filler.vocabulary, filler.model.encoder)
 
     def propose_replacements(self, texts: Sequence[str]) -> list[list[ReplaceableWord]]:
-        """Returns, for each text, the words that can be replaced with the proposed replacements of each word."""
+        """Returns, for each text, the words that can be replaced, each with its proposed replacements."""
         found: list[list[ReplaceableWord]] = [[] for _ in texts]
         # Inputs for the masked language model: text number, word index, word, token ids, mask position.
         asked: list[tuple[int, int, str, list[int], int]] = []
@@ -84,8 +84,9 @@ class WordReplacer:
         return [sorted(words) for words in found]
 
     def nearest_words(self, word: str) -> tuple[str, ...]:
-        """Returns the nearest neighbours of a word by word vectors, for words of several tokens; () if the word has no
-        vector.
+        """Returns the words whose vectors are nearest to the vector of a word; () if the word has no vector.
+
+        Words that the tokenizer splits into several tokens get their replacements in this way.
         """
         vector_E = self.vectors.vector_of_word(word)
         return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())

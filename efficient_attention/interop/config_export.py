@@ -34,7 +34,8 @@ from efficient_attention.interop.huggingface_tensor_names import FAMILIES, Huggi
 # A model of unknown family is tried in each Hugging Face family, in this order.
 # An export uses the family whose config.json lacks keys for the fewest fields; among equal families, the first.
 ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')
-TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # the order of families for encoder-decoders
+# order in which an export tries the families of encoder-decoders
+TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')
 ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
 ENDINGS['multi_hop'] = ENDINGS['span']
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
@@ -158,7 +159,7 @@ def attention_config_json(kind: str, model: ModelConfig, extra: Mapping[str, Any
     patterns = [one.pattern if isinstance(one, Softmax) else None for one in model.mechanisms]
     if kind == 'longformer':
         radii = [one.radius if isinstance(one, Window) and one.dilation == 1 else 0 for one in patterns]
-        # This project's own key OUR_KEY stores the pattern, so `attention_window` keeps its imported or default value.
+        # OUR_KEY stores the attention pattern, so `attention_window` keeps its imported or default value.
         if not all(radii):
             return {'attention_window': extra.get('attention_window', 512)}
         return {'attention_window': [2 * radii[layer % len(radii)] for layer in range(model.layers)]}

@@ -53,7 +53,7 @@ ARCHITECTURES = {
     'ForMultipleChoice': ('choice', 'multiple_choice'),
     'ForQuestionAnswering': ('span', 'question_answering'),
 }
-DROPOUTS = {  # head kind -> DistilBERT's dropout keys for this head, which are read before HEAD_DROPOUTS
+DROPOUTS = {  # head kind -> config.json keys of DistilBERT for the head's dropout, which are read before HEAD_DROPOUTS
     'sequence': ('seq_classif_dropout',),
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),
@@ -320,8 +320,8 @@ def custom_key_thresholds(values: Values) -> dict[str, float]:
 def parse_head_config(
     values: Values, family: HuggingFaceFamily, model: ModelConfig, kind: str, count: int
 ) -> HeadConfig:
-    """Returns the head's config from a config.json. A checkpoint without a head gets the form of new heads in its
-    family.
+    """Returns the head's config from a config.json. If the checkpoint has no head, the config is that of a new head in
+    its family.
     """
     pooled = family.choice if kind == 'choice' else family.sequence
     transform = pooled.activation or model.activation

@@ -1,6 +1,4 @@
-"""Tables that map the keys of each Hugging Face family's config.json to this project's config fields, with default
-values.
-"""
+"""Maps the config.json keys of each Hugging Face family to this project's config fields, with default values."""
 
 from typing import Any
 
@@ -143,7 +141,7 @@ PROJECTIONS = (
     | {f'gated-{name}': (ours, True) for name, ours in ACTIVATIONS.items()}
     | {'gated-gelu': ('gelu_tanh', True)}
 )
-# Pairs of keys whose values must be equal in an encoder-decoder, because its encoder and decoder have one size here.
+# Pairs of keys whose values must be equal, because encoders and decoders of this project have one size.
 TWINS = {
     'decoder_attention_heads': 'encoder_attention_heads',
     'decoder_ffn_dim': 'encoder_ffn_dim',
@@ -182,11 +180,11 @@ TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
     'pruned_heads': ({}, None),
 }
 # This project's own key in config.json holds model fields for which Hugging Face has no key.
-# Only fields on which no tensor depends are kept under this key.
+# OUR_KEY keeps only fields on which no tensor depends.
 OUR_KEY = 'efficient_attention'
 OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
 T5_UNSAID = ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init')
-# Families with fewer config.json keys keep these further fields under OUR_KEY. Only training reads the fields.
+# If a family's config.json has no keys for these fields, OUR_KEY keeps them. Only training reads the fields.
 OUR_FIELDS_OF = {
     't5': T5_UNSAID,
     'mt5': T5_UNSAID,
@@ -194,7 +192,7 @@ OUR_FIELDS_OF = {
     'marian': ('kernel_init',),
     'pegasus': ('kernel_init',),
 }
-# Predictions depend on these fields of a run's `examples` config, so exports keep the fields under OUR_KEY.
+# Predictions depend on these fields of a run's `examples` config, so exports keep them under OUR_KEY.
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
 # Predictions of encoder-decoders depend on these fields of a run's `pairs` config.
 OUR_PAIRS = marked_fields(PairsConfig, EXPORTED)

@@ -125,7 +125,7 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
         table_LE = embeddings['position']['embedding']
         longer_LE = tile_position_table(table_LE, before.position_offset, after.max_length)
         embeddings = embeddings | {'position': {'embedding': longer_LE}}
-    # Layers of different sizes cannot have global tokens, so a model with such layers always returns here.
+    # A model with layers of different sizes cannot have global tokens, so for it the function always returns here.
     # The code after this line assumes that all layers have one size.
     if bool(after.global_tokens) == bool(before.global_tokens):
         return params | {'encoder': encoder | {'embeddings': embeddings}}

@@ -22,8 +22,8 @@ READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_imple
 READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
 TASKS = 'task_specific_params'
 
-# Search settings follow, as names in transformers and as fields of `DecodingOptions`.
-# maps the value of `early_stopping` in transformers to the field `stop`
+# The next tables map text-generation settings of transformers to fields of `DecodingOptions`.
+# maps a value of the setting `early_stopping` in transformers to a value of the field `stop`
 STOPS = {True: 'first', False: 'early', 'never': 'exact'}
 WHOLE, NUMBER = 'a whole number', 'a number'
 # Name of a setting in transformers -> (field of `DecodingOptions`, what kind of value it must have).
@@ -243,8 +243,8 @@ def length_limits(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sampling settings that a checkpoint's files state; {} without sampling, or for sampling with beams,
-    which is not supported.
+    """Returns the sampling settings that a checkpoint's files state; {} if they state no sampling, or sampling with
+    beams, which is not supported.
     """
     draws = stated.get('do_sample', False)
     if not isinstance(draws, bool):

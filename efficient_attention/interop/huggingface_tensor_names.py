@@ -1,4 +1,4 @@
-"""Tables that map this project's module paths to tensor names in Hugging Face checkpoints, one table per model family.
+"""Maps this project's module paths to tensor names in Hugging Face checkpoints, with one table per model family.
 
 A table maps this project's module paths to Hugging Face names, with '{group}' and '{layer}' in place of numbers. A name
 that begins with a dot belongs to the base model. In a model with a head, such a name follows the base model's prefix
@@ -163,7 +163,7 @@ T5_DECODER = {
     'decoder/norm': 'decoder.final_layer_norm',
     'decoder/head/dense': 'lm_head',
 }
-T5_GATED = {  # Layers with gates have these two kernels instead of the kernel 'wi'.
+T5_GATED = {  # Layers with gates have the following two kernels instead of the kernel 'wi'.
     f'{_OURS}/feed_forward/gate': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_0',
     f'{_OURS}/feed_forward/up': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_1',
     f'{_DECODER}/feed_forward/gate': 'decoder.block.{layer}.layer.2.DenseReluDense.wi_0',

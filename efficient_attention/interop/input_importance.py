@@ -29,8 +29,8 @@ TOGETHER = 8  # rows that one call of the jitted function reads
 
 
 def input_importance(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]:
-    """Returns the importance of each input of every kernel and embedding table: float32 [..., I], at the paths of the
-    parameters.
+    """Returns how important each input of every kernel and embedding table is: nested dicts with the paths of the
+    parameters, of arrays float32 [..., I].
 
     Args:
         pretrained: from the workdir of a fine-tuning run, whose first training rows are read; it may be shrunk.

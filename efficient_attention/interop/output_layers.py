@@ -49,7 +49,7 @@ def with_output_layer_fields(path: Path, known: ModelDescription, values: dict[s
         has_bias = BIAS in found and bool(np.any(folder.read(found[BIAS])))
         return with_model_fields(known, output_bias=has_bias)
     if known.model.output_scale:
-        return known  # If the head differs from the token table, `read_tensors` raises an error later.
+        return known  # If the output projection differs from the token table, `read_tensors` raises an error later.
     if HEAD not in found and (known.ending == 'Model' or not is_output_tied(values)):
         raise InputError(f'{path}: the head {HEAD} is missing; a model with unscaled outputs needs it')
     table = tied_copy_names(known.family)[HEAD]

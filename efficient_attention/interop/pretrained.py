@@ -19,7 +19,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         InputError: the folder lacks a readable config.json or safetensors, or differs from its checksums. `params`
             raises InputError if tensors are missing, unexpected or of another shape.
     """
-    # These readers are imported here, so that a run that starts from no checkpoint does not load them.
+    # Readers of model folders are imported here, so that a run that starts from no checkpoint does not load them.
     from efficient_attention.interop.compact_import import is_compact_folder, read_compact_folder
     from efficient_attention.interop.config_import import read_config_json
     from efficient_attention.interop.export_checksums import verify_export_checksums

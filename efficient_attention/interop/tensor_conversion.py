@@ -32,9 +32,9 @@ OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}
 LAYERS = ('encoder/stack/layers/', 'decoder/stack/layers/')
 # path of the output bias in an encoder-decoder; its tensor has shape [1, n] and a name without '.bias'
 OUTPUT_BIAS = 'decoder/head/bias'
-# Released files also contain tensors that no parameter uses: computable buffers, and poolers that no model uses.
+# Released files also contain tensors that no parameter uses: recomputed buffers, and poolers that no model uses.
 HARMLESS = ('*.position_ids', '*.token_type_ids', 'position_ids', 'pooler.*', '*.pooler.*')
-MOST_NAMED = 12  # most tensor names that an error message lists
+MOST_NAMED = 12  # maximum number of tensor names in an error message
 Flat = dict[str, np.ndarray]
 
 
@@ -59,7 +59,7 @@ class CheckpointHeads:
 
     head: HeadConfig = HeadConfig()
     has_masked_lm: bool = False
-    # True for the pooler of pretraining; the pooler of a classification head belongs to that head
+    # True if the model has the pooler of pretraining; the pooler of a classification head counts as a part of that head
     has_pooler: bool = False
     has_pair: bool = False
     has_detector: bool = False

@@ -183,6 +183,8 @@ def cluster_bounds(config: ModelConfig) -> Bounds:
 
 
 def cluster_widths(config: ModelConfig) -> tuple[int, ...]:
-    """Returns the vector width of each vocabulary cluster, E / divisor^i rounded down."""
+    """Returns the vector width of each vocabulary cluster i = 0, 1, ...: the embedding width divided by divisor^i,
+    rounded down.
+    """
     clusters = len(config.adaptive_cutoffs) + 1
     return tuple(config.embedding_width // config.adaptive_divisor**number for number in range(clusters))

@@ -1,5 +1,5 @@
-"""Model sizes for each task of Long Range Arena: from the paper (Tay et al. 2020, arXiv 2011.04006) and from its
-released settings.
+"""Defines model sizes for each task of Long Range Arena: sizes from the paper (Tay et al. 2020, arXiv 2011.04006) and
+sizes from its released settings.
 """
 
 from typing import Any

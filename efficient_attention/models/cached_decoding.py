@@ -37,7 +37,7 @@ from efficient_attention.modules.layer import Kept as SubLayerKept
 from efficient_attention.modules.layer_context import Context, EncodedSource, fold_into_key, require_source
 from efficient_attention.recurrence.run_cell import RecurrentState
 
-PIECE = 128  # prompt tokens per decoding step; the array of attention scores has the size [piece, cache + piece]
+PIECE = 128  # prompt tokens that one decoding step reads; attention scores then have the shape [piece, cache + piece]
 
 
 # The cached values of a sub-layer, or of a decoder's attention outside its layers (`RecurrentDecoderAttention`).

@@ -224,7 +224,7 @@ class TiedHead(nnx.Module):
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 
     def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
-        """Returns None, because one softmax covers all words."""
+        """Returns None instead of vocabulary clusters, because one softmax covers all words."""
 
 
 class UntiedHead(nnx.Module):
@@ -239,7 +239,7 @@ class UntiedHead(nnx.Module):
         return shard_activations(self.dense(x_BLD), 'BLV')
 
     def clusters_and_inputs(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
-        """Returns None, because one softmax covers all words."""
+        """Returns None instead of vocabulary clusters, because one softmax covers all words."""
 
 
 def check_causal(config: ModelConfig) -> None:

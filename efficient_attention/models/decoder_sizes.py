@@ -1,5 +1,5 @@
-"""Published sizes of decoders, by name; a test asserts their parameter counts, or the known difference from the
-papers.
+"""Defines the published sizes of decoders, by name; a test asserts their parameter counts, or the known difference from
+the papers.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ PERFORMER_SIZES = {
 }
 
 # The config fields in which the published Reformers differ from each other (Kitaev et al. 2020, arXiv 2001.04451).
-# 'enwik8_ablation' is from section 5 of the Reformer paper, the other two from its authors' code of November 2019.
+# 'enwik8_ablation' is from section 5 of the Reformer paper, the others from its authors' code of November 2019.
 _TEXT = {'vocab_size': TRAX_BYTE_VOCABULARY, 'axial_shape': (128, 512), 'axial_widths': (256, 768)}
 _LOCAL = 'causal & window(128)'
 REFORMER_SIZES: dict[str, dict[str, Any]] = {

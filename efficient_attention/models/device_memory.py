@@ -52,7 +52,7 @@ def layer_input_bytes(config: RunConfig, rows: int, mesh: Mesh, *, is_kept: bool
 
 
 def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
-    """Raises InputError if a device of the mesh has less memory than a run needs at the same time.
+    """Raises InputError if a device of the mesh has less memory than the run's arrays need together.
 
     Args:
         mesh: only the devices of this process are checked. If the mesh has none of them, nothing is checked.

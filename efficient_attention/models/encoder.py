@@ -100,7 +100,7 @@ class Encoder(nnx.Module):
         The final state of a forward cell is its state after the last token, of a backward cell after the first token.
         """
         x_BLD, context = self.embedded(tokens_BL, segments_BL, **options)
-        # only encoder-decoders need final states, and they exclude `directions_apart`
+        # Only encoder-decoders need final states, and an encoder-decoder cannot have `directions_apart`.
         assert isinstance(self.stack, Stack)
         x_BLD, states = self.stack.with_recurrent_states(x_BLD, context)
         return self.normed(x_BLD, options.get('rng')), states

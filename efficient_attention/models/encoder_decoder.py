@@ -183,7 +183,9 @@ class DecoderInitialState(nnx.Module):
         return nnx.Param(kernel_init(config, 1.0 / math.sqrt(read))(rngs.params(), shape, jnp.float32))
 
     def __call__(self, last: StateMemory) -> States:
-        """Returns the decoder's state arrays before its first token, float32 [B, N, U] each."""
+        """Returns the decoder's state arrays before its first token, float32 [B, N, U] each, for N layers of U
+        units.
+        """
         directions = last.vectors_BNU[-1:] if self.form == 'map_backward' else last.vectors_BNU
         if self.kernel is None:
             return directions[0]
@@ -193,5 +195,5 @@ class DecoderInitialState(nnx.Module):
 
 
 def project_layer_states(x_BNI: Array, kernel_NIU: Array) -> Array:
-    """Returns the state vector of each of the N layers multiplied by the layer's matrix, [B, N, U]."""
+    """Returns each layer's state vector multiplied by this layer's matrix: [B, N, U] for N layers of U units."""
     return jnp.einsum('bni,niu->bnu', x_BNI, kernel_NIU, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""Published sizes of encoder-decoders, by name; a test asserts their exact parameter counts."""
+"""Defines the published sizes of encoder-decoders, by name; a test asserts their exact parameter counts."""
 
 from typing import Any
 

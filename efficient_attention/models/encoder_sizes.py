@@ -1,4 +1,4 @@
-"""Published sizes of encoders, by name; a test asserts their exact parameter counts."""
+"""Defines the published sizes of encoders, by name; a test asserts their exact parameter counts."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ ROBERTA_VOCABULARY = 50_265
 BIGBIRD_VOCABULARY = 50_358
 
 # Each tuple holds layers and width (Devlin et al. 2018, arXiv 1810.04805, section 3).
-# The 24 miniatures and the rule heads = width / 64 are from Turc et al. 2019, arXiv 1908.08962.
+# The 24 miniature models and the formula heads = width / 64 are from Turc et al. 2019, arXiv 1908.08962.
 BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
     f'{layers}x{width}': (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
 }

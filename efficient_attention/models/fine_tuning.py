@@ -75,8 +75,8 @@ class FineTuningModel(nnx.Module):
         return self.head_outputs(self.encode(rows, fold_into_key(keys, 0), step), batch, keys)
 
     def encoder_rows(self, batch: dict[str, Array], rng: Array | None) -> tuple[dict[str, Array], Array | None]:
-        """Returns the batch as encoder rows with a PRNG key per row; each choice, or each text of a pair of towers,
-        becomes a separate row.
+        """Returns the batch as encoder rows with a PRNG key per row. If an example has several choices, or two texts
+        for two towers, each of them becomes a separate row.
         """
         return flatten_sentences(batch, rng, READ) if self.head.config.kind in OF_SEVERAL else (batch, rng)
 
@@ -234,7 +234,9 @@ class LayerMix(nnx.Module):
         self.scale = nnx.Param(jnp.ones((), jnp.float32))
 
     def __call__(self, states_NBLD: Array) -> Array:
-        """Returns the weighted sum of all layers' hidden states, computed in float32, in their dtype."""
+        """Returns a learned mix of the hidden states of all layers, [B, L, D]: summed in float32, then cast to the
+        dtype of the hidden states.
+        """
         shares_N = jax.nn.softmax(self.weights[...]) * self.scale[...]
         mixed_BLD = jnp.einsum('N,NBLD->BLD', shares_N, states_NBLD.astype(jnp.float32))
         return mixed_BLD.astype(states_NBLD.dtype)

@@ -23,7 +23,7 @@ class LayerActivations(NamedTuple):
     `Stack.shared_terms`.
 
     Args:
-        outputs: the output of each layer; in a reversible stack, the mean of its two streams after the layer.
+        outputs_NBLD: the output of each layer; in a reversible stack, the mean of its two streams after the layer.
         attention: queries, keys and relative terms, by the name of the sub-layer. The keys of a memory come first.
     """
 
@@ -35,7 +35,7 @@ class DistillationActivations(NamedTuple):
     """The activations by which distillation compares a student with its teacher: hidden states and attention operands.
 
     Args:
-        states: the embeddings and the outputs of the N layers, all with the norm of the last output.
+        states_NBLD: the embeddings and the outputs of the N layers, all with the norm of the last output.
         attention: the attention operands of all N layers; None if the layers have no attention.
     """
 

@@ -131,13 +131,13 @@ class Stack(nnx.Module):
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, returns_activations: bool = False
     ) -> tuple[Array, LayerOutputs]:
-        """Returns the last layer's output, and the extra outputs of all layers, stacked along a leading axis N.
+        """Returns the last layer's output, and the extra outputs of all layers, stacked along a leading layer axis.
 
         Args:
             x_BLD: the input.
             context: inputs of all layers, including the terms of the logits.
             memory: the memory of earlier segments; None in most models.
-            is_tapped: whether to return the layer activations.
+            returns_activations: whether to return the layer activations.
         """
         streams = initial_streams(x_BLD, is_reversible=self.config.stack == 'reversible')
         if self.is_separate:

@@ -88,8 +88,8 @@ class PositionBias(nnx.Module):
         return Partial(untied_bias, UntiedBiasInputs(query_BLHK, key_BLHK, by_difference, is_first_BL, self.cls_bias()))
 
     def by_difference(self) -> Array:
-        """Returns a table of the position bias, float32 [2 d + 1, H], with one row per difference of key and query
-        index.
+        """Returns a table of the position bias, float32 [2 d + 1, H], with one row for each difference of key and query
+        index from -d to d.
 
         The differences, key minus query index, are from -d to d = `relative_max_distance`.
         """
@@ -141,7 +141,8 @@ class UntiedPositions(nnx.Module):
 
 
 class UntiedBiasInputs(NamedTuple):
-    """The arrays from which TUPE's position bias is computed: per position, per index difference and for [CLS].
+    """Holds the arrays from which TUPE's position bias is computed: position queries and keys, a bias per index
+    difference, and the biases of [CLS].
 
     All arrays are floats, because all of them get gradients.
     """
@@ -149,7 +150,7 @@ class UntiedBiasInputs(NamedTuple):
     query_BLHK: Array
     key_BLHK: Array
     by_difference_dH: Array | None = None
-    is_first_BL: Array | None = None  # 1.0 at the first token of a text
+    is_first_BL: Array | None = None  # 1.0 at the first token of each text, 0.0 at all other tokens
     resets_2H: Array | None = None
 
 
@@ -162,7 +163,7 @@ class Alibi:
     heads: int
 
     def __call__(self, query_b1L1: Array, key_b11M: Array) -> Array:
-        """Returns ALiBi's position bias, float32 [b, H, L, M], for query and key indices."""
+        """Returns ALiBi's position bias for each pair of a query index and a key index, float32 [b, H, L, M]."""
         slopes_H = jnp.asarray(alibi_slopes(self.heads), jnp.float32)
         return -slopes_H[None, :, None, None] * abs(query_b1L1 - key_b11M).astype(jnp.float32)
 
@@ -191,7 +192,8 @@ def t5_bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *,
     exact = buckets // 2
     distances = np.maximum(-differences, 0) if causal else abs(differences)
     steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (buckets - exact)
-    # Adding 1e-9 keeps rounding errors from lowering a whole number of steps, for example at the distance 2 x `exact`.
+    # Rounding errors can lower a whole number of steps slightly, for example at the distance 2 x `exact`.
+    # Without the added 1e-9, `floor` would then give the next smaller number.
     wide = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int32), buckets - 1)
     numbers = np.where(distances < exact, distances, wide)
     return numbers if causal else numbers + np.where(differences > 0, buckets, 0)

@@ -30,7 +30,9 @@ class MaskedLMHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
 
     def __call__(self, x_BPD: Array, table: EmbeddingTable) -> Array:
-        """Returns float32 logits [B, P, V] from hidden states [B, P, D] and the token table [V, E]."""
+        """Returns float32 logits [B, P, V] of the P masked tokens, from their hidden states [B, P, D] and the token
+        embedding table [V, E].
+        """
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
         table_VE = table.table_vectors(x_BPE.dtype)
         logits_BPV = shard_activations(table_logits(x_BPE, table_VE), 'BLV')
@@ -62,7 +64,9 @@ class PretrainingModel(nnx.Module):
         self.pair = PairHead(config, rngs=rngs) if has_pairs else None
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """Returns float32 logits of a batch: 'masked_lm' [B, P, V] and, if there is a pair head, 'pair' [B, 2]."""
+        """Returns float32 logits of a batch: 'masked_lm' [B, P, V] for its P masked tokens and, if there is a pair
+        head, 'pair' [B, 2].
+        """
         x_BLD = self.encoder(batch['tokens'], segments_of_batch(batch), **encoder_options(batch, rng, step))
         return self.head_outputs(x_BLD, batch)
 

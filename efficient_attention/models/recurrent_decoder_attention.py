@@ -81,8 +81,8 @@ def has_recurrent_decoder_attention(config: ModelConfig) -> bool:
 
 
 class RecurrentDecoderAttention(nnx.Module):
-    """One attention to the source for all layers of a recurrent decoder, the matrices that combine its output, and the
-    readout.
+    """The parts of a recurrent decoder outside its layers: an attention to the source that all layers share, the
+    matrices that combine its output with hidden states, and the readout.
 
     Args:
         config: the decoder's config.
@@ -156,8 +156,8 @@ class RecurrentDecoderAttention(nnx.Module):
     def source_keys_for_decoding(
         self, other: EncodedSource, mechanism_rng: Array | None
     ) -> CrossAttentionKeys | CrossAttentionSums | None:
-        """Returns the cross-attention keys of the source, which are computed once per text; None without attention to
-        the source.
+        """Returns the cross-attention keys of the source, which are computed once per text; None if the decoder does
+        not attend to the source.
         """
         if self.attention is None:
             return None

@@ -98,7 +98,8 @@ class CompressedMemory:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StateMemory:
-    """The states of all N recurrent layers after the last token of each batch row: arrays [B, N, U] per direction.
+    """The states of all N recurrent layers after the last token of each batch row: for each reading direction, arrays
+    [B, N, U] of layers with U units.
 
     A text continues if its segment number equals the last token's segment number; 0 = no token yet.
     """
@@ -107,7 +108,7 @@ class StateMemory:
     segments_B: Array
 
     def per_layer_arrays(self) -> tuple[States, ...]:
-        """Returns the recurrent states with the layer axis first, [N, B, U] each."""
+        """Returns the recurrent states of N layers of U units, with the layer axis first, [N, B, U] each."""
         return jax.tree.map(lambda x_BNU: x_BNU.swapaxes(0, 1), self.vectors_BNU)
 
     def layer_memory(self, vectors_BU: tuple[States, ...]) -> tuple[RecurrentState, ...]:

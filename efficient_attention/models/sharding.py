@@ -132,8 +132,8 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """Returns the NamedSharding of each array in a training state (parameters, optimizer moments, counters), which the
-    rules choose by the array's path.
+    """Returns the NamedSharding of each array in a training state (parameters, optimizer moments, counters); the rules
+    choose it by the array's path.
 
     Arrays carried from step to step are sharded like the rows and tokens of the batch.
     """
@@ -171,5 +171,5 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def to_devices(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Returns the global batch as sharded arrays, which each process builds from its contiguous block of rows."""
+    """Returns the global batch as sharded arrays. Each process contributes its contiguous block of rows."""
     return {name: jax.make_array_from_process_local_data(batch_sharding(mesh), rows) for name, rows in batch.items()}

@@ -44,7 +44,7 @@ class AttentionOperands(NamedTuple):
     centres_BLH: Array | None = None
     # In training: log-probabilities of the keys that the queries sampled.
     drawn_BHL: Array | None = None
-    value_BMHK: Array | None = None  # only in self-attention; attention weights do not depend on values
+    value_BMHK: Array | None = None  # only self-attention stores values; attention weights do not depend on values
     learned: dict[str, Array] | None = None  # arrays that the mechanism learns, by name
 
     def add_to_options(self, options: CallOptions) -> CallOptions:
@@ -92,7 +92,7 @@ class AttentionProjections(nnx.Module):
         """Returns the queries [B, L, H, K] of the layer's input; for 'general' scores, multiplied by the score
         matrix.
         """
-        assert self.query is not None  # only mechanisms that use queries call this method
+        assert self.query is not None  # only mechanisms that use queries call `project_query`
         q_BLHK = self.split_heads(self.query(x_BLD))
         return q_BLHK if self.general is None else self.general(q_BLHK)
 
@@ -197,8 +197,8 @@ class Attention(AttentionProjections):
     def run_with_cache(
         self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache
     ) -> tuple[Array, Cache, AttentionOperands]:
-        """Returns the attention output for new tokens in incremental decoding, the updated cache, and the operands as
-        in `run`.
+        """Returns the attention output for new tokens in incremental decoding, the updated cache, and the attention
+        operands that `run` also returns.
 
         The new tokens attend to the cached tokens and to each other.
 

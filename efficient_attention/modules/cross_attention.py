@@ -39,8 +39,8 @@ CROSS_STREAM = 0x63726F73  # constant folded into the PRNG key with which cross-
 
 
 class CrossAttention(AttentionProjections):
-    """Multi-head attention to the encoded source, [B, L, D] -> [B, L, D], with the mechanism in the config field
-    `cross_attention`.
+    """Multi-head attention to the encoded source, [B, L, D] -> [B, L, D], by the mechanism that the config field
+    `cross_attention` names.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:

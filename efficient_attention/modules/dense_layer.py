@@ -86,7 +86,7 @@ class Dense(nnx.Linear):
         self.kernel, self.kernel_scale = nnx.Param(quantize_to_int8(kernel, scale)), nnx.Param(scale)
 
     def float32_kernel(self) -> Array:
-        """Returns the kernel in float32, with the values with which the layer multiplies.
+        """Returns the kernel in float32, rounded to int8 steps if the layer is quantized.
 
         A kernel that 'fsdp' shards is gathered first. With quantization, its values are multiples of an int8 scale.
         """

@@ -46,7 +46,7 @@ class EmbeddingTable(nnx.Embed):
             return counted_table_rows(jnp.asarray(self.embedding[...]), inputs)
         is_whole = not (has_fsdp_axis() or is_axis_sharded('V'))
         dtype = self.dtype or self.param_dtype
-        if self.quantization != 'none':  # rounds float32 numbers, as `store_int8_codes` does
+        if self.quantization != 'none':  # This branch rounds float32 numbers as `store_int8_codes` does.
             table = jnp.asarray(self.embedding[...])
             vectors = jnp.take(table, inputs, axis=0) if is_whole else self.sharded_lookup(inputs, jnp.float32)
             return fake_quantize(vectors, -1).astype(dtype)

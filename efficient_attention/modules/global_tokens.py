@@ -91,7 +91,7 @@ def attend_with_global(
     k_BTHK, v_BTHK = gather_positions(k_BLHK, places_BT), gather_positions(v_BLHK, places_BT)
     second = dataclasses.replace(second, query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True)
     of_global, global_lse = attend_with_options(q_BLHK, k_BTHK, v_BTHK, Softmax(), second)
-    assert local_lse is not None and global_lse is not None  # both calls of `attend_with_options` set return_lse
+    assert local_lse is not None and global_lse is not None  # not None, because both calls set `return_lse`
     out_BLHK, _ = merge_partial_softmax([(local, local_lse), (of_global, global_lse)])
     q_BTHK = gather_positions(tokens.query_BLHK, places_BT)
     third = dataclasses.replace(third, query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL)
@@ -109,7 +109,7 @@ def gather_positions(x_BLHK: Array, places_BT: Array) -> Array:
 
 
 def dropout_options_of_call(options: CallOptions, number: int) -> CallOptions:
-    """Returns the options of `attend` with a different dropout key for each call `number`."""
+    """Returns the options of `attend` for the call with this number, with a dropout key that no other call has."""
     rng = options.dropout_rng
     if rng is None:
         return options

@@ -1,4 +1,4 @@
-"""Matrix products whose backward pass returns how much each input is used, in place of the kernel's gradient.
+"""Defines matrix products whose backward pass returns how much each input is used, in place of the kernel's gradient.
 
 The gradient of a kernel is replaced by the sum of squares of each input, the gradient of a table by look-up counts. One
 backward pass collects these sums for every kernel, including kernels of layers under a scan. A token counts only if its

@@ -204,8 +204,8 @@ class Layer(nnx.Module):
     def run_with_cache(
         self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]
     ) -> tuple[Streams, list[Kept], dict[str, AttentionOperands]]:
-        """Returns the residual streams of new tokens in incremental decoding, the new cached values, and the operands
-        as in `run`.
+        """Returns the residual streams of new tokens in incremental decoding, the new cached values, and the attention
+        operands that `run` also returns.
 
         Dropout is off.
 
@@ -271,7 +271,9 @@ class Layer(nnx.Module):
         return (x_BLD, compressed.states_BMD), {RECONSTRUCTION: error}
 
     def input_product(self, x_BLD: Array) -> Array:
-        """Returns the product [B, L, g U] of the layer's input with the input matrices of its recurrent cell."""
+        """Returns the product of the layer's input with the input matrices of its recurrent cell, [B, L, g x U] for g
+        gates of U units.
+        """
         sub = self.sub_layers[0]
         x_BLD = getattr(self, sub.norm_name)(x_BLD) if self.config.norm == 'pre' else x_BLD
         return getattr(self, sub.name).input_product(x_BLD)

@@ -20,8 +20,8 @@ def truncated_normal_init(config: LayerConfig) -> Callable[..., jax.Array]:
 
 
 def kernel_init(config: LayerConfig, fan_in_std: float) -> Callable[..., jax.Array]:
-    """Returns the initialiser of a matrix: normal with the given standard deviation for 'fan_in', otherwise
-    `truncated_normal_init`.
+    """Returns the initialiser of a matrix: a normal distribution with standard deviation `fan_in_std` if the config
+    says 'fan_in', otherwise `truncated_normal_init`.
     """
     return jax.nn.initializers.normal(fan_in_std) if config.kernel_init == 'fan_in' else truncated_normal_init(config)
 

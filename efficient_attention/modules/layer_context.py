@@ -97,7 +97,9 @@ class EncodedSource(NamedTuple):
 
     @property
     def attend_segments(self) -> AnySegments:
-        """Returns the segments in the form that most backends of `attend` support: lengths if they are known."""
+        """Returns the segments as row lengths if these are known, because most backends of `attend` support lengths;
+        otherwise as segment numbers.
+        """
         return lengths_or_segments(self.segments_BM, self.lengths_B)
 
 
@@ -140,7 +142,9 @@ class Context(NamedTuple):
 
     @property
     def attend_segments(self) -> AnySegments:
-        """Returns the segments in the form that most backends of `attend` support: lengths if they are known."""
+        """Returns the segments as row lengths if these are known, because most backends of `attend` support lengths;
+        otherwise as segment numbers.
+        """
         return lengths_or_segments(self.segments_BL, self.lengths_B)
 
     def layer_context(

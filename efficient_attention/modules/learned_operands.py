@@ -13,7 +13,7 @@ from jaxtyping import Float
 from efficient_attention.attention.mechanism import LearnedOperand, Mechanism
 from efficient_attention.config.layer import LayerConfig
 
-RUNNING_MEANS = 'running_means'  # paths of parameters that are running means contain this name
+RUNNING_MEANS = 'running_means'  # paths of parameters that are running means of the data contain this name
 
 
 class LearnedOperands(nnx.Module):
@@ -53,7 +53,7 @@ class RunningMeans(nnx.Module):
             setattr(self, name, nnx.Param(jnp.pad(points, [(0, 0)] * (points.ndim - 1) + [(0, 1)])))
 
     def __call__(self) -> dict[str, Array]:
-        """Returns the running means by name, as float32 arrays."""
+        """Returns the running means of the data, such as centroids, by name, as float32 arrays."""
         return {name: jnp.asarray(getattr(self, name)[...]) for name in self.names}
 
 

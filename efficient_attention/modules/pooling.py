@@ -42,7 +42,7 @@ class Pooling(nnx.Module):
         self.multihead = MultiheadPooling(config, rngs=rngs) if kind == 'multihead' else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the pooled vector of each row, in the dtype of `x_BLD`; segment 0 = padding."""
+        """Returns the pooled vector of each row, in the dtype of the input vectors; segment 0 is padding."""
         if self.kind == 'first':
             return x_BLD[:, 0]
         if self.multihead is not None:
@@ -90,7 +90,7 @@ class MultiheadPooling(nnx.Module):
         self.norms = nnx.List([make_norm(config, width, rngs) for _ in range(2)])
 
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
-        """Returns the pooled vector of each row [B, D], in the dtype of `x_BLD`.
+        """Returns the pooled vector of each row [B, D], in the dtype of the input vectors.
 
         Segment 0 = padding; a row of padding gives zeros.
         """
@@ -111,8 +111,8 @@ class MultiheadPooling(nnx.Module):
         return self.split_heads(self.query(self.seeds(x_BLD))), self.split_heads(self.key(x_BLD))
 
     def seeds(self, x_BLD: Array) -> Array:
-        """Returns the learned seed vector for each row, as a sequence of one position [B, 1, D], in the dtype of
-        `x_BLD`.
+        """Returns the learned seed vector for each row, as a sequence of one position [B, 1, D], in the dtype of the
+        row's vectors.
         """
         seed_D = jnp.asarray(self.seed[...]).astype(x_BLD.dtype)
         return jnp.broadcast_to(seed_D, (x_BLD.shape[0], 1, seed_D.shape[0]))

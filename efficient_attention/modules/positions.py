@@ -34,7 +34,7 @@ class AxialPositions(nnx.Module):
         self.tables = nnx.List(tables)
 
     def __call__(self, positions_BL: Array) -> Array:
-        """Returns the axial embeddings of these positions; NaN for positions beyond the shape."""
+        """Returns the axial embeddings of these positions; NaN for positions that the axes do not cover."""
         vectors = []
         for axis, table in enumerate(self.tables):
             place_BL = positions_BL // math.prod(self.shape[axis + 1 :])

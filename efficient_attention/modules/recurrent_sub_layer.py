@@ -27,8 +27,8 @@ MATRIX_AXES = 'DE'  # axis letters, which determine how a matrix is sharded over
 
 
 class RecurrentSubLayer(nnx.Module):
-    """A recurrent sub-layer, which runs a cell over each row, [B, L, D] -> [B, L, D]; `bidirectional` adds a cell for
-    the other direction.
+    """A recurrent sub-layer, which runs a cell over each row, [B, L, D] -> [B, L, D]; `bidirectional` adds a second
+    cell that runs over the row backwards.
 
     The state is zeros at the start of a text, and padding does not change it. If the concatenated outputs differ in
     width from the layer, a matrix projects them to the layer's width.
@@ -86,11 +86,13 @@ class RecurrentSubLayer(nnx.Module):
         return shard_activations(out if self.out is None else self.out(out), 'BLD')
 
     def input_product(self, x_BLD: Array) -> Array:
-        """Returns the product of the input with the input matrices of all gates, [B, L, g U]."""
+        """Returns the product of the input with the input matrices of all g gates of a cell with U units, [B, L, g x
+        U].
+        """
         return x_BLD @ self.forward.learned().operands['input'].astype(x_BLD.dtype)
 
     def state_mask(self, rows: int, rng: Array | None) -> Array | None:
-        """Returns the dropout mask of the recurrent state, [B, U]; None without dropout."""
+        """Returns the dropout mask of a recurrent state of U units, [B, U]; None without dropout."""
         rate = self.config.state_dropout_rate
         return (
             None if rng is None or not rate else dropout(jnp.ones((rows, self.config.recurrent_state_width)), rate, rng)

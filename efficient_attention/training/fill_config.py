@@ -99,7 +99,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
 
 def fill_text_to_text_config(values: Mapping[str, Any]) -> FilledConfig:
     """Returns the complete config of a text-to-text run, whose None fields are taken from the checkpoint
-    `train.start_from`; raises as `fill_config`.
+    `train.start_from`; raises the same errors as `fill_config`.
     """
     filled = with_placeholder_values(values, {})
     groups = [filled[name] for name in ('model', 'data', 'pairs') if name in filled]
@@ -146,14 +146,14 @@ def fill_config_for_plan(values: Mapping[str, Any]) -> RunConfig:
 
 
 def fill_none_fields(group: Values, values: Mapping[str, Any]) -> None:
-    """Sets those fields of a config group that are None to the given values."""
+    """In a config group, replaces each field that is None by its given value."""
     for name, value in values.items():
         if group.get(name) is None:
             group[name] = value
 
 
 def with_placeholder_values(values: Mapping[str, Any], stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
-    """Returns a copy of the config values in which fields that are None have the values of `stand_ins`."""
+    """Returns a copy of the config values, in which each field that is None has its value from `stand_ins`."""
     copy = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     for name, group in stand_ins.items():
         fill_none_fields(copy[name], group)
@@ -191,7 +191,7 @@ def fill_width_dependent_fields(model: Values, like: Pretrained) -> None:
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:
-    """Sets the fields of the head's config that are None.
+    """Fills those fields of the head's config that are None, from the problem, the checkpoint's head or the defaults.
 
     The problem determines kind and outputs. Other fields come from the checkpoint's head, then from the defaults.
     """
@@ -212,7 +212,7 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
 
 
 def fill_step_counts(values: Values, examples: EncodedExamples) -> None:
-    """Sets training steps and warm-up steps that are None, from the number of epochs and of training rows."""
+    """If training steps or warm-up steps are None, sets them from the number of epochs and of training rows."""
     train, optimizer, fields = values['train'], values['optimizer'], values['examples']
     if train.get('steps') is None:
         steps_per_epoch = -(-len(examples.train_rows) // train['batch_size'])

@@ -50,7 +50,7 @@ from efficient_attention.workdir.report import write_report
 from efficient_attention.workdir.stored_evaluations import read_evaluations_until_step
 
 LINES = 'metrics_lines'  # key in a checkpoint's JSON record: how many lines metrics.jsonl had
-LINES_HASH = 'metrics_sha256'  # key in a checkpoint's JSON record: the SHA-256 of these lines of metrics.jsonl
+LINES_HASH = 'metrics_sha256'  # key in a checkpoint's JSON record: the SHA-256 of all lines that metrics.jsonl had
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,8 +248,8 @@ def write_workdir_files(run: Run, workdir: Path, newest: UnreadCheckpoint | None
 
 
 def no_checkpoint_note(workdir: Path) -> list[str]:
-    """Returns a note if the previous run in this workdir ended before its first checkpoint, so that this run starts
-    over; otherwise [].
+    """Returns a list with one note if the previous run in this workdir ended before its first checkpoint, so that this
+    run starts over; otherwise [].
     """
     last = last_logged_step(workdir)
     return [f'the run before ended at step {last} or later without a checkpoint; this one begins anew'] if last else []

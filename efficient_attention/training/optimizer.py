@@ -30,14 +30,14 @@ from efficient_attention.training.adafactor import scale_by_adafactor
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.step_extensions import has_running_means, only_running_means, without_running_means
 
-# matches the paths of parameters in scanned layers, whose first axis counts the layers
+# matches the paths of parameters in scanned layers; the first axis of such a parameter is the layer
 STACKED_LAYERS = r'(^|/)layers/'
 EMBEDDINGS = r'(^|/)embeddings/'
 OF_SCORES = f'^{SCORES}/'
 OF_BESIDE = f'^{BESIDE}/'
 # Adam's eps for pruning scores must be small, because the pruning penalty has a tiny gradient at each score.
 # With L0 pruning of a model with 10.6 million weights, the penalty's gradient at a score starts at 2e-7.
-# Sanh et al. (arXiv 2005.07683) use an eps of 1e-8, far below such gradients.
+# Sanh et al. (arXiv 2005.07683) use an eps of 1e-8, far below gradients of 2e-7.
 EPS_OF_SCORES = 1e-8
 DECAY = 0.999  # decay of the running means, per training step
 # matches the paths of layers on top of an encoder, which are trained with the learning rate of a head
@@ -266,7 +266,7 @@ def _norm(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(array.astype(jnp.float32)), axes, keepdims=True))
 
 
-# ---- running means ----
+# ---- running means of batch statistics, which are stored as parameters ----
 
 
 def with_running_means(
@@ -319,7 +319,8 @@ def is_none(leaf: Any) -> bool:
 def running_mean_update(
     mean: Float[Array, '*points X'], statistics: Float[Array, '*points X']
 ) -> Float[Array, '*points X']:
-    """Returns the change of running means in one step: the new points minus the old points, [..., K + 1].
+    """Returns the change of each running mean in one training step: the new vector minus the old vector, with a 0
+    appended, [..., K + 1].
 
     `statistics` holds the sums of assigned vectors and, in the last column, their counts.
     """

@@ -34,7 +34,7 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
 
 
 def kernel_sizes(pruner: Pruner, kept: Mapping[str, np.ndarray]) -> list[int]:
-    """Returns the number of weights of each prunable kernel, in the order of `kept`."""
+    """Returns the number of weights of each kernel whose path is a key of `kept`, in the order of the keys."""
     found = {member.path: int(np.prod(member.shape)) for group in pruner.groups for member in group.members}
     return [found[path] for path in kept]
 

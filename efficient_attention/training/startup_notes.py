@@ -6,7 +6,8 @@ from efficient_attention.training.run import Run
 
 FEW_STEPS = 20  # A note is printed if a pruning schedule has fewer steps than this.
 # A note is printed if one step prunes more than this share of the weights.
-# With a share of 0.0042, movement pruning collapsed to a constant answer (docs/results/compression.md).
+# When each step pruned a share of 0.0042, movement pruning collapsed to a constant answer
+# (docs/results/compression.md).
 # Sanh et al. 2020 (arXiv 2005.07683) prune a share of at most 0.0001 per step.
 FAST_PRUNING = 0.001
 

@@ -1,5 +1,5 @@
-"""Optional additions to the training step: frozen parameters, extra arrays that an objective trains, pruning, and
-running means of the data (such as centroids).
+"""Defines optional additions to the training step: frozen parameters, extra arrays that an objective trains, pruning,
+and running means of the data (such as centroids).
 
 Each part may change the arrays that the model uses, the loss, or the norm of the gradients.
 """
@@ -18,7 +18,8 @@ from efficient_attention.objectives.objective import BESIDE, SCORES, Objective
 from efficient_attention.pruning.pruner import PENALTY, Pruner
 from efficient_attention.training.state import TrainState
 
-# folded into a step's random key to sample pruning gates; the numbers folded in for rows are much smaller
+# This number is folded into a training step's random key, to sample pruning gates.
+# Row numbers are folded into the same key, but they are much smaller than this number.
 GATES_STREAM = 0x67617465
 
 
@@ -40,8 +41,8 @@ class StepExtension:
         return trained, objective
 
     def add_auxiliary_loss(self, state: TrainState, loss: Array, gradients: Any) -> tuple[Array, Any, dict[str, Array]]:
-        """Adds the extension's auxiliary loss to the whole batch; returns the new loss, the new gradients, and the
-        extension's metrics.
+        """Adds the extension's auxiliary loss to the loss of the whole batch; returns the new loss, the new gradients,
+        and the extension's metrics.
         """
         del state
         return loss, gradients, {}
@@ -91,7 +92,9 @@ class PruningMasks(StepExtension):
         self.pruner = pruner
 
     def begin_step(self, state: TrainState, key: Array) -> Any:
-        """Returns the pruning mask of each group of kernels, or a random sample of its gates."""
+        """Returns the pruning mask of each group of kernels; for L0 pruning, it returns a random sample of the
+        gates.
+        """
         return self.pruner.choose_masks(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
     def transform_params(self, trained: Any, objective: Objective, choice: Any) -> tuple[Any, Objective]:
@@ -112,12 +115,14 @@ class PruningMasks(StepExtension):
 
 
 class RunningMeans(StepExtension):
-    """Handles running means: parameters that follow batch statistics, which arrive in place of their gradients
-    (`with_running_means`).
+    """Handles running means: parameters that are moving averages of batch statistics. The backward pass returns these
+    statistics in place of gradients (`with_running_means`).
     """
 
     def split_gradients(self, gradients: Any) -> tuple[Any, Any]:
-        """Returns the gradients of all ordinary parameters, and separately the statistics of the running means."""
+        """Returns two trees: the gradients of all ordinary parameters, and the batch statistics of the running
+        means.
+        """
         return without_running_means(gradients), only_running_means(gradients)
 
 
@@ -155,7 +160,7 @@ def without_group(trained: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {own: group for own, group in trained.items() if own != name}
 
 
-# ---- running means ----
+# ---- running means of batch statistics, which are stored as parameters ----
 
 
 def has_running_means(params: Any) -> bool:

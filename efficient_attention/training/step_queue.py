@@ -76,7 +76,7 @@ class MetricsInterval:
         found = cls()
         try:
             found.steps, found.skipped, found._counted = (int(saved[name]) for name in ('steps', 'skipped', 'counted'))
-            # A list of (name, sum) pairs stores the sums, because a list keeps their order.
+            # `as_json` stores (metric name, sum) pairs in a list, because a list keeps the order of the metrics.
             found._sums = {str(name): float(total) for name, total in saved['sums']}
         except (KeyError, TypeError, ValueError, OverflowError):
             raise InputError(
@@ -168,7 +168,7 @@ class StepQueue:
         in_row, cause, is_spoiled = (values.pop(name) for name in ('skipped_in_row', 'cause', 'is_spoiled'))
         self.interval.add_step(values, is_skipped=in_row > 0)
         if is_spoiled:
-            # If an array is not finite, it stays so in later steps, so the newest state shows it.
+            # If an array is not finite, it is not finite in later steps either, so the newest state is sufficient.
             check_state_finite(step, self.newest[1])
         if in_row > 0:
             self.skipped.append((step, self._skip_reason(int(cause), values)))
@@ -184,6 +184,6 @@ class StepQueue:
         if cause == NOWHERE:
             return "the gradient's norm is not finite" if has_loss else 'its loss is not finite'
         name = step_array_names(*self.newest)[cause]
-        # A gradient that is not finite is only a consequence if the loss is not finite either.
+        # If the loss is not finite, a non-finite gradient is only its consequence, so the message names both.
         is_late = name.startswith('gradient/') and not has_loss
         return f'its loss and {name} are not finite' if is_late else f'{name} is not finite'

@@ -53,15 +53,15 @@ class Throughput:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._tokens_per_step = tokens_per_step
-        # the used share of the peak FLOP/s, at a speed of one step per second
+        # the share of the peak FLOP/s that is used at a speed of one step per second
         self._use_per_rate = flops_per_step / peak_flops if flops_per_step and peak_flops else None
         self._clock = clock
         self.restart()
 
     @contextlib.contextmanager
     def time_data_wait(self, is_idle: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Context manager that counts its time as waiting for data, if the device is idle at its end. This gives an
-        upper bound.
+        """Context manager that counts its time as waiting for data if the device is idle at its end. The true waiting
+        time may be shorter.
         """
         start = self._clock()
         try:

@@ -45,7 +45,7 @@ from efficient_attention.workdir.stored_evaluations import HELD_OUT, pick_best_e
 FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
-HAS_SEAL = 'has_seal'  # A checkpoint whose record has this key counts only if it has its checksums.
+HAS_SEAL = 'has_seal'  # A checkpoint whose record has this key is complete only if it has its checksums.
 UNSEALED = 'as happens if its save is killed'
 # A trainer may take this long to write checksums, so readers do not warn about younger checkpoints without checksums.
 SEALING_SECONDS = 600.0
@@ -104,13 +104,15 @@ class CheckpointReader:
         return found or []
 
     def written_steps(self) -> list[int]:
-        """Returns the steps of all checkpoints whose files are written, ascending, with or without checksums."""
+        """Returns the steps of all checkpoints whose files are written, in ascending order, whether they have checksums
+        or not.
+        """
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def existing_steps(self) -> list[int]:
-        """Returns the steps of all checkpoints whose files are written, ascending; raises InputError if there
+        """Returns the steps of all checkpoints whose files are written, in ascending order; raises InputError if there
         are none.
         """
         steps = self.written_steps()
@@ -256,7 +258,7 @@ class CheckpointReader:
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
-            # `check_arrays_match` compares all names. An older state may lack a field that is now empty.
+            # An older state may lack a field that is now empty. `check_arrays_match` still compares all names.
             partial_restore=True,
         )
         saved = array_specs(self.saved_array_metadata(step))
@@ -304,8 +306,8 @@ class CheckpointReader:
             )
 
     def _read_with_retry(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
-        """Chooses a checkpoint by `choose` and reads it by `read`. If a trainer removes the checkpoint meanwhile, both
-        are repeated.
+        """Chooses a checkpoint by `choose` and reads it by `read`. If a trainer removes the checkpoint meanwhile, it
+        chooses and reads again.
         """
         for _ in range(READ_ATTEMPTS - 1):
             step = choose()

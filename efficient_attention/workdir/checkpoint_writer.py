@@ -49,7 +49,7 @@ TRASH = 'trash'
 DAMAGED = 'damaged'  # folder for checkpoints that were found damaged or without checksums
 UNFINISHED = '*.orbax-checkpoint-tmp*'  # Orbax's temporary name for a step that it is still writing
 POLL_SECONDS = 0.02
-# Process 0 waits this long for the checksums of the others. Orbax waits equally long for their files.
+# Process 0 waits this long for the checksums of the other processes. Orbax waits equally long for their files.
 SEALS_SECONDS = 600.0
 LOG = logging.getLogger(__name__)
 

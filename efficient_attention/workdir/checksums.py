@@ -114,8 +114,8 @@ def has_any_checksums(folder: Path) -> bool:
 def find_checksum_mismatch(
     folder: Path, label: str, *, may_be_added: Callable[[str], bool] | None = None, share: ProcessShare = WHOLE
 ) -> str:
-    """Returns a short text that says how a folder differs from its checksums, with the name of the first such file; ''
-    if it does not differ.
+    """Returns a short text that names the first file of a folder that differs from its checksum, and says how; '' if no
+    file differs.
 
     Args:
         folder: a folder with checksum files.

@@ -107,13 +107,13 @@ def more_steps_advice(workdir: Path, config: RunConfig) -> str:
     ways = (
         'to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to go on with'
     )
-    if config.task == 'language_modelling':  # A checkpoint of a language model cannot start another run.
+    if config.task == 'language_modelling':  # A new run cannot start from a language model's checkpoint.
         return ways
     return f'{ways}, or start a new run from it: a new --workdir with --config.train.start_from={workdir}'
 
 
 def more_steps_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Returns a note if a run resumes with more training steps than its saved config; otherwise []."""
+    """Returns a list with one note if a run resumes with more training steps than its saved config; otherwise []."""
     if not has_more_steps(saved, config):
         return []
     steps, optimizer = saved['config']['train']['steps'], config.optimizer

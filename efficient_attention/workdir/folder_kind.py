@@ -21,7 +21,7 @@ YARDSTICKS = 'yardsticks.json'
 RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
 DEPTH = 3  # number of folder levels from a grid down to its runs: <row>/<column>/seed_<n>
 # This maps each kind of folder to name patterns; such a folder has a file that matches at least one pattern.
-# The first kind that matches counts. RUN is last, so that a grid with a misplaced run in its folder is still a grid.
+# The first matching kind is used. RUN is last, so that a grid with a misplaced run in its folder is still a grid.
 # Summary files are not sufficient to detect a kind, because they are written after all runs.
 SIGNS = {
     CELL: (VALUES,),

@@ -51,8 +51,8 @@ def lost_checkpoints_message(workdir: Path, folder: Path) -> str:
 
 
 def missing_newer_step_note(workdir: Path, folder: Path, newest: int) -> list[str]:
-    """Returns a note if the run once saved a later step than the step from which it resumes, and the files of the later
-    step are gone; otherwise [].
+    """Returns a list with one note if the run once saved a later step than the step from which it resumes, and the
+    files of the later step are gone; otherwise [].
 
     A checkpoint that was moved to the folder 'damaged' is not gone.
 

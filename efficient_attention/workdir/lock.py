@@ -40,7 +40,7 @@ class WorkdirLock:
         except OSError as error:
             raise write_failed_error(workdir, error) from None
         self._path = (workdir / FILE_NAME).resolve()
-        # The lock file is opened only after this check: closing a second open file would release the first one's lock.
+        # The lock file is opened after this check, because closing a second handle of the file would release the lock.
         if self._path in self._held:
             raise _in_use_error(workdir, 'this process')
         try:

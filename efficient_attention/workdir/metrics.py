@@ -30,7 +30,8 @@ EVENTS_FOLDER = 'tensorboard'
 # These metrics are measured with a clock, so they differ between equal runs.
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
-LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # Larger numbers count as damage: no run has them, and charts fail on them.
+# Larger steps or metrics count as damage: no run has them, and charts fail on them.
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100
 WEIGHTS_KEPT = 'weights_kept'  # name of a metric of runs that prune: the share of prunable weights that are left
 # name of a metric that is 1 while pruning continues; such an evaluation never counts as the best
 STILL_PRUNING = 'still_pruning'
@@ -74,7 +75,7 @@ class MetricsLog:
         write_atomically(path, content)
         self._hash.update(content.encode())
         self.lines = len(kept)
-        # Lines of `start_step` may repeat: a metric measured right after a restart may already be in the file.
+        # A metric of `start_step` may be measured again after a restart, although it is already in the file.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._path, self._unwritten, self._is_failing = path, b'', False
         self._first_unwritten = math.inf  # the lowest step among the lines in `_unwritten`
@@ -85,8 +86,8 @@ class MetricsLog:
         self._events = EventsFile(workdir / EVENTS_FOLDER, first_step=start_step + 1)
 
     def write_metrics(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Appends one line of metrics to the file and flushes it. A line that was already written before the restart is
-        not repeated.
+        """Appends one line of metrics to the file and flushes it. A line that the file already had when the run
+        restarted is not repeated.
 
         Args:
             step: updates made.
@@ -208,14 +209,14 @@ def _parse_json_line(text: bytes) -> Any:
 
 
 def unreadable_lines_note(workdir: Path, dropped: Sequence[str]) -> list[str]:
-    """Returns a note that `metrics.jsonl` has unusable lines; [] if all lines are usable."""
+    """Returns a list with one note if `metrics.jsonl` has unusable lines; otherwise []."""
     more = f', and {len(dropped) - 1} more' if len(dropped) > 1 else ''
     return [f'{workdir / FILE_NAME}: unusable lines are ignored: {dropped[0]}{more}'] if dropped else []
 
 
 def changed_lines_note(workdir: Path, lines: Sequence[Mapping[str, Any]], expected: str) -> list[str]:
-    """Returns a note if these lines of metrics do not have the expected SHA-256, so that they were changed; otherwise
-    [].
+    """Returns a list with one note if these lines of metrics were changed, so that they do not have the expected
+    SHA-256; otherwise [].
     """
     if hashlib.sha256(''.join(map(_json_line, lines)).encode()).hexdigest() == expected:
         return []
@@ -223,7 +224,9 @@ def changed_lines_note(workdir: Path, lines: Sequence[Mapping[str, Any]], expect
 
 
 def check_metrics_line(found: Any) -> dict[str, Any]:
-    """Checks one parsed line of metrics.jsonl, and turns strings such as 'nan' back into numbers; raises ValueError."""
+    """Returns one parsed line of metrics.jsonl with strings such as 'nan' turned back into numbers; raises ValueError
+    if the line is invalid.
+    """
     if not (isinstance(found, dict) and {'step', 'split'} <= found.keys()):
         raise ValueError('not a JSON object with step and split')
     step, split = found['step'], found['split']

@@ -37,8 +37,8 @@ def drop_late_orbax_errors() -> None:
 
 
 def failure_reason(error: BaseException) -> str:
-    """Returns a short text that says why a file operation failed: the reason of this project or of the operating
-    system, if known.
+    """Returns a short text that says why a file operation failed: the message of a RunError, the operating system's
+    text for the error number, or else the first line of the error.
     """
     if isinstance(error, RunError):
         return str(error)

@@ -39,7 +39,8 @@ def broadcast_from_process_0(look: Callable[[], Any]) -> Any:
 
 
 def require_in_all_processes(look: Callable[[], Found]) -> Found:
-    """Calls `look` in every process. Returns the result of this process, if `look` succeeds in all processes.
+    """Calls `look` in every process, and returns the result of this process; if `look` fails in any process, raises an
+    error in all of them.
 
     Raises:
         InputError: in all processes, if `look` raised it in any of them; has the message of the first of these.

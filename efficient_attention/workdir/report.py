@@ -35,7 +35,7 @@ from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
 
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'
-# A metric with this word in its name is the baseline of the metric whose name lacks only this word.
+# A metric with this word in its name, such as 'unigram_loss', is the baseline of the metric without it, 'loss'.
 BASELINE = 'unigram'
 # Metrics whose names contain these words are shown first in the report.
 FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')
@@ -98,7 +98,9 @@ def unigram_baselines(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _metric_sort_key(name: str) -> tuple[int, int]:
-    """Returns a metric's sort key: the lowest index in FIRST of a word in the name, then the name's length."""
+    """Returns the key by which the report sorts metrics: the index of the earliest word in FIRST that the metric's name
+    contains, then the length of the name.
+    """
     places = [place for place, word in enumerate(FIRST) if word in name]
     return min(places, default=len(FIRST)), len(name)
 
@@ -150,8 +152,8 @@ def _final_metrics_table(lines: Sequence[Line]) -> str:
 
 
 def _no_evaluation_sentence(config: Mapping[str, Any]) -> str:
-    """Returns a sentence for the report if the run had no validation set; otherwise, or if the config does not
-    say, ''.
+    """Returns a sentence for the report if the run had no validation set; '' if it had one, or if the config does not
+    say.
     """
     fields = flatten(config)
     share = fields.get('data.held_out', 1.0)
@@ -275,8 +277,8 @@ _PAGE = """<!doctype html>
 
 
 def main() -> None:
-    """Writes the report of the workdir that the command line names, and prints the report's path; raises as
-    `write_report`.
+    """Writes the report of the workdir that the command line names, and prints the report's path; raises the same
+    errors as `write_report`.
     """
     (workdir,) = parse_flags(sys.argv, options=flags.FlagValues(), words='WORKDIR')
     print(write_report(Path(workdir)))

@@ -85,7 +85,7 @@ def benchmark_shape(side: str, size: str, length: int) -> dict[str, Any]:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each measured row length.
+    """Yields the report of all measurements so far, once after each row length.
 
     Args:
         options: the command-line flags.
@@ -121,7 +121,7 @@ def row_generation_speed(text: str, split: str) -> float:
 
 
 def measure_training(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields training speed and memory of all mechanisms so far, after each row length.
+    """Yields all measurements so far of the mechanisms' training speed and memory, once after each row length.
 
     The arguments are the same as in `measure`.
     """

@@ -130,7 +130,9 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each sequence length; prints and plots the report at the end."""
+    """Yields the report of all measurements so far, once after each sequence length; prints and plots the report at the
+    end.
+    """
     if not options.steps:
         yield from measure_compiled_memory(options, run)
         return
@@ -153,7 +155,8 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def measure_compiled_memory(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the compiler's temporary bytes of forward + backward so far, after each sequence length; runs nothing.
+    """Yields all values so far of the compiler's temporary bytes for forward + backward, once after each sequence
+    length. Runs no program.
 
     Prints the growth of memory with length at the end.
     """

@@ -76,7 +76,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each row length and batch size.
+    """Yields the report of all measurements so far, once after each row length and batch size.
 
     Args:
         options: the command-line flags.
@@ -154,7 +154,7 @@ Step = Callable[[], Any]
 
 
 class TrainedModel:
-    """A classifier with its training state, optionally with pruning or distillation, which can train on batches."""
+    """A classifier that can train on batches, with its training state and optionally with pruning or distillation."""
 
     def __init__(
         self, fields: dict[str, Any], *, is_pruned: bool = False, distill: DistillConfig | None = None

@@ -70,7 +70,7 @@ CACHE = DecodingComparison(
     contexts=(512, 4096),
 )
 # Dai et al. 2019 (arXiv 1901.02860, section 4.5) measured these context lengths in a model of 24 layers on a GPU.
-# In their measurements, evaluation without memory is 363 to 1,874 times slower than with memory.
+# In the measurements of Dai et al., evaluation without memory is 363 to 1,874 times slower than with memory.
 MEMORY = DecodingComparison(
     fast='memory',
     slow='sliding',
@@ -107,7 +107,7 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each context length of each comparison."""
+    """Yields the report of all measurements so far, once after each context length of each comparison."""
     report: dict[str, Any] = {'model': MODEL}
     for part in options.parts:
         comparison = COMPARISONS[part]
@@ -126,7 +126,9 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 def compare(
     comparison: DecodingComparison, shape: dict[str, Any], rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Measures a fast and a slow way to predict tokens in turns; returns their tokens/s and ratio, median and range."""
+    """Measures a fast and a slow way to predict tokens in turns; returns the tokens/s of each way and their ratio, with
+    medians and ranges.
+    """
     children: dict[str, list[dict[str, Any]]] = {comparison.fast: [], comparison.slow: []}
     for number in range(rounds):
         for way in list(children)[:: -1 if number % 2 else 1]:

@@ -69,7 +69,7 @@ def batch_row_lengths(length: int, count: int) -> list[list[int]]:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each row length of training and of inference.
+    """Yields the report of all measurements so far, once after each row length of training and of inference.
 
     This project and PyTorch take turns.
 

@@ -58,7 +58,8 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each model and batch size; all implementations take turns.
+    """Yields the report of all measurements so far, once after each model and batch size. All implementations take
+    turns.
 
     Args:
         options: the command-line flags.
@@ -82,7 +83,9 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
 
 
 def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], run: Run) -> dict[str, Any]:
-    """Measures one model in all implementations; returns times, memory, and our time over the fastest other time."""
+    """Measures one model in all implementations; returns times, memory, and our time divided by the fastest other
+    time.
+    """
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in commands}
     for number in range(rounds):
         for side in commands if number % 2 == 0 else reversed(commands):

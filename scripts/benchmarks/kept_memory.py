@@ -1,4 +1,4 @@
-"""Measures training time and resident memory if malloc keeps freed memory, with and without a limit.
+"""Measures training time and resident memory when malloc keeps freed memory, either without a limit or up to a limit.
 
     python scripts/benchmarks/kept_memory.py [--length 512] [--rows 8] [--steps 20] [--rounds 3]
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:  # at run time, only the child process imports these modules
     from efficient_attention.training.step import StepFn
 
 MEBIBYTE = 2**20
-CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}  # positions per chunk
+# positions that a chunk of the feed-forward layers or of the loss has
+CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}
 # The model has rotary positions, because the size of a position table would depend on the length.
 MODEL = {
     'heads': 2,
@@ -197,7 +198,7 @@ def chosen_parts(options: flags.FlagValues) -> dict[str, MemoryComparison]:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each size of each part; plots the report at the end."""
+    """Yields the report of all measurements so far, once after each size of each part; plots the report at the end."""
     report: dict[str, Any] = {}
     steps = min(options.steps, 1) if options.quick else options.steps
     parts = chosen_parts(options)
@@ -380,7 +381,9 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], TrainState]]:
-    """Returns a decoder's training step with AdamW, and a function that creates the initial state, with full memory."""
+    """Returns a decoder's training step with AdamW, and a function that creates the initial state, in which the segment
+    memory is full.
+    """
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -399,7 +402,7 @@ def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], Trai
 
     def first_state() -> TrainState:
         params = nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
-        # The memory is all ones. It therefore belongs to segment 1, like the batch, and attention does not mask it.
+        # The segment memory is all ones: it belongs to segment 1 like the batch, so attention does not mask it.
         carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))
         return initial_state(params, optimizer, seed=0, carry=carry)
 

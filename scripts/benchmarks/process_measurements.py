@@ -23,7 +23,7 @@ def reset_peak_memory() -> int | None:
     Compiling takes more memory than a small step, so a peak since the start of the process would hide the step.
     """
     if platform.libc_ver()[0] == 'glibc':
-        # Freed memory of the compiler is released here. If a call reused it, its memory would not be counted.
+        # Memory that the compiler freed is released here. If a measured call reused it, it would not be counted.
         ctypes.CDLL(None).malloc_trim(0)
     try:
         (PROCESS / 'clear_refs').write_text('5', encoding='ascii')

@@ -79,7 +79,8 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each measurement; with --plot, plots the report at the end.
+    """Yields the report of all measurements so far, once after each measurement; with --plot, plots the report at the
+    end.
 
     Args:
         options: the command-line flags.
@@ -155,13 +156,17 @@ def print_cell(cell: str, side: str, row: dict[str, Any], ratios: list[float]) -
 
 
 def measure_time_by_length(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Measures forward + backward of cells and attention by sequence length; yields all times so far."""
+    """Measures the time of forward + backward of cells and attention at several sequence lengths; yields all times
+    measured so far.
+    """
     shape = {'program': 'call', 'side': 'layer', 'width': ONE['width'], 'rows': options.rows, 'steps': options.steps}
     yield from measure_against_length('forward_backward', LAYERS, shape, options, lambda one: run(CHILD, one))
 
 
 def measure_next_token_by_length(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Measures the time of one more token in decoders by length of the text before it; yields all times so far."""
+    """Measures how long decoders take for the next token after texts of several lengths; yields all times measured so
+    far.
+    """
     shape = {'program': 'token', 'width': ONE['width'], 'steps': options.steps}
     yield from measure_against_length('token', DECODERS, shape, options, lambda one: run(CHILD, one))
 
@@ -173,7 +178,8 @@ def measure_against_length(
     options: flags.FlagValues,
     run: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Yields the seconds of cells and attention so far, after each length, with growth and crossover lengths.
+    """Yields all times of cells and attention measured so far, with growth and crossover lengths, once after each
+    length.
 
     A crossover is the length from which a cell is cheaper than attention.
     """

@@ -76,7 +76,7 @@ def check_length(length: int) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each row length; all implementations take turns.
+    """Yields the report of all measurements so far, once after each row length. All implementations take turns.
 
     Args:
         options: the command-line flags.

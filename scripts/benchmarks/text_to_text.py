@@ -78,7 +78,8 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the benchmark report so far, after each part; this project and PyTorch take turns.
+    """Yields the report of all measurements so far, once after each part of the benchmark. This project and PyTorch
+    take turns.
 
     Args:
         options: the command-line flags.
@@ -133,7 +134,9 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Combines the measurements of several processes: tokens/s or texts/s of median calls, and medians of the rest."""
+    """Combines the measurements of several processes: tokens/s or texts/s of the median call in each process, and the
+    medians of all other values.
+    """
     rates = [one['units'] / statistics.median(one['seconds']) for one in runs]
     figures = {
         name: statistics.median(one[name] for one in runs) for name in ('first_seconds', 'baseline_bytes', 'peak_bytes')
@@ -177,7 +180,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_training(shape: dict[str, Any]) -> dict[str, Any]:
-    """Measures training steps of T5 on random token ids with this project's training step, with unrolled layers."""
+    """Measures this project's training step of a T5 with unrolled layers, on random token ids."""
     import jax
     from flax import nnx
 
@@ -271,7 +274,8 @@ def measure_translation(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_calls(call: Callable[[int], None], calls: int) -> dict[str, Any]:
-    """Calls a function repeatedly; returns seconds and CPU seconds of each call, with the first call separately.
+    """Calls a function repeatedly; returns seconds and CPU seconds, separately for the first call and for each later
+    call.
 
     The first call includes compilation.
     """

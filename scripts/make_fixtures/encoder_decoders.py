@@ -34,10 +34,10 @@ BART |= {'dropout': 0.0}
 T5_SENTINELS = 2  # the highest two ids of T5 are sentinels
 PROJECTIONS = 'v_proj', 'out_proj'
 FREE = 58  # token ids from 4 to FREE - 1 are words
-FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # released BART models have the same forced tokens
+FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # Released BART models force the same tokens.
 SCALED = BART | {'scale_embedding': True, 'activation_function': 'relu', 'd_model': 12, 'encoder_layers': 2}
 MARIAN = SCALED | {'pad_token_id': 60, 'eos_token_id': 1, 'decoder_start_token_id': 60, 'bos_token_id': None}
-MARIAN |= {'activation_function': 'swish'}  # released Marian models have the same activation function
+MARIAN |= {'activation_function': 'swish'}  # Released Marian models also use swish.
 SINUSOIDAL = ('marian', 'pegasus')
 
 # This maps the name of a folder to the Hugging Face class and the config of its model.

@@ -73,7 +73,9 @@ def pages_of_texts(texts: list[str], options: flags.FlagValues) -> str:
 
 
 def html_page(texts: list[PoolingWeightsOfText]) -> str:
-    """Returns an HTML page with the pooling weights of texts, for light and dark mode, without external files."""
+    """Returns an HTML page with the pooling weights of texts; it fits light and dark mode, and needs no external
+    files.
+    """
     body = '\n'.join(html_article(one) for one in texts)
     return PAGE.format(title='Weights of sentences and words', style=STYLE, body=f'{body}\n<p>{LEGEND}</p>')
 

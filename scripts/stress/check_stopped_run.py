@@ -89,7 +89,7 @@ def stop_faults(ending: StoppedProcess, workdir: Path, last_step: int) -> list[s
 
 
 def allowed_exit_codes(ending: StoppedProcess, last_step: int) -> tuple[int, ...]:
-    """Returns the exit codes that a process may have after a stop signal in its phase.
+    """Returns the exit codes that a process may have, which depend on the phase in which it got the stop signal.
 
     A run that was at its last steps may also end normally.
     """

@@ -181,7 +181,9 @@ def stop_once(
 
 
 def wait_or_kill_all(processes: Sequence[subprocess.Popen], seconds: float) -> list[int | None]:
-    """Waits for all processes, kills those that do not end in time, and returns the exit codes; None if killed."""
+    """Waits for all processes, and kills those that do not end in time. Returns the exit code of each process, None for
+    a killed process.
+    """
     latest = time.monotonic() + seconds
     codes: list[int | None] = []
     for process in processes:
@@ -225,7 +227,9 @@ def stop_faults(
 
 
 def last_save_faults(folder: Path) -> list[str]:
-    """Returns a fault if the step that process 0 reports as saved is not the newest saved step; otherwise []."""
+    """Returns a list with one fault if the step that process 0 reports as saved is not the newest saved step; otherwise
+    [].
+    """
     last = (stderr_lines(folder, 0) or [''])[-1]
     match, saved = SAVED.fullmatch(last), newest_saved_step(folder / 'stopped' / 'run')
     return [] if match and int(match[1]) == saved else [f'step {saved} is saved, and the last line is: {last[:200]}']

@@ -33,7 +33,7 @@ NAMED = (
 OF_A_STEP = (phase_log.INPUT, phase_log.STEP)
 BESIDE = (phase_log.SEALING, phase_log.SEALED)  # phases of a thread that runs in parallel with training
 LOOK_SECONDS = 0.005
-OCCURRENCES = 2  # moments are chosen only within this many first occurrences of each phase
+OCCURRENCES = 2  # moments are chosen only in the first occurrences of each phase, up to this many
 
 
 class PhaseEvent(NamedTuple):
@@ -149,7 +149,8 @@ def wait_for_moment(moment: SignalMoment, path: Path, start: float, is_running: 
     while is_running():
         now, before = time.monotonic(), size
         size = path.stat().st_size if path.exists() else 0
-        if size != before:  # the log is read only if it has grown, because reading takes time from the process
+        # The log is read only if it has grown, because reading takes processor time from the process.
+        if size != before:
             events = read_phase_events(path)
         spans = phase_spans(events, start, now)
         places = [place for place, span in enumerate(spans) if span.phase == moment.phase]

@@ -28,7 +28,8 @@ class SmallTrainingRun(NamedTuple):
 
     write_files: Callable[[Path], None]  # writes the input files to the given folder
     command: Callable[[Path, Path], list[str]]  # returns the command for an input folder and a workdir
-    goes_on: bool = True  # whether the command resumes an existing workdir; if not, existing output must be complete
+    # True: after a kill, the command resumes its workdir. False: output that exists after a kill must be complete.
+    goes_on: bool = True
 
 
 def write_text_corpus(folder: Path) -> None:

@@ -134,7 +134,7 @@ def kill_and_compare(
     while hits.total() < kills:
         planned = plan.take_moments(min(rng.randint(*KILLS_EACH), kills - hits.total()))
         hit = kill_at_moments(command, broken, planned, RUNS[name].goes_on)
-        # If the run ended before one of its moments, that moment counts as used; later moments are returned.
+        # If the run ended before one of its moments, that moment counts as used; the later ones return to the queue.
         plan.return_moments(planned[len(hit) + 1 :])
         hits.update(hit)
         print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)

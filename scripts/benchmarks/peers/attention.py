@@ -68,7 +68,9 @@ class FixedFusedProjection(torch.nn.Module):
     parts: tuple[torch.Tensor, ...]
 
     def forward(self, hidden: torch.Tensor) -> 'FixedFusedProjection':
-        """Returns this object instead of a joint array [1, L, 3 x H x K]; the module then calls `chunk` of it."""
+        """Returns this object itself, because the module then calls `chunk` on it to split it into queries, keys and
+        values.
+        """
         del hidden
         return self
 
@@ -100,7 +102,7 @@ def hf_longformer(shape: dict) -> Call:
     mask, off = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.bool)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        # The query is cloned, because the module divides it in place.
+        # The query is cloned, because the module divides the query in place.
         hidden = replace_projections(module, query=q.clone(), key=k, value=v)
         return module(hidden, attention_mask=mask, is_index_masked=off, is_index_global_attn=off, is_global_attn=False)[
             0

@@ -18,7 +18,9 @@ LEAST_SECONDS = 1.0  # calls are timed until their total time reaches this many 
 
 
 def measure(shape: dict) -> dict:
-    """Measures an encoder: median milliseconds per call after two untimed calls, parameter bytes, memory of calls."""
+    """Measures an encoder: median milliseconds per call after two untimed calls, bytes of its parameters, and memory of
+    the calls.
+    """
     torch.manual_seed(0)
     model, rows, length = shape['model'], shape['rows'], shape['length']
     config = transformers.BertConfig(
