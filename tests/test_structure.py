@@ -261,7 +261,7 @@ def test_configs_import_only_their_common_file():
         allowed = rf'configs(\.({kinds}))?\.common(\.\w+)?|ml_collections(\.\w+)?'
         allowed += rf'|{PACKAGE}\.models\.(\w+_)?sizes(\.\w+)?'
         if path.name == 'common.py':
-            allowed += rf'|typing(\.\w+)?|{PACKAGE}\.config\.(run|nested_dicts)(\.\w+)?'
+            allowed += rf'|typing(\.\w+)?|{PACKAGE}\.config\.(run|dict_conversion)(\.\w+)?'
         return [name for name in sorted(imported(path, parse(path))) if not re.fullmatch(allowed, name)]
 
     assert_in_none(CONFIGS, others)
