@@ -19,9 +19,13 @@ SEGMENTS = jnp.asarray([[1, 1, 2], [3, 0, 0]])
 
 
 def test_the_options_of_a_call_are_the_fields_behind_segments_and_positions():
+    """Lengths are no option, because `make_context` finds them in the segments."""
     fields, options = typing.get_type_hints(Context), typing.get_type_hints(ContextOptions)
+    assert fields.pop('lengths_B') == jax.Array | None
     assert list(fields)[:2] == ['segments_BL', 'positions_BL'] and list(options) == list(fields)[2:]
-    assert all(options[name] == fields[name] for name in options) and set(Context._field_defaults) == set(options)
+    assert all(options[name] == fields[name] for name in options) and set(Context._field_defaults) == set(options) | {
+        'lengths_B'
+    }
 
 
 def test_fold_gives_each_number_its_own_key():

@@ -72,9 +72,9 @@ def test_an_end_that_is_closed_by_another_thread_wakes_who_waits(ends):
 # Waits two seconds for a message that is sent after 0.6 seconds, during which this process is running.
 PAUSED = """
 import socket, threading, time
-from efficient_attention.processes.message_channel import Channel
+from efficient_attention.processes.message_channel import MessageChannel
 
-near, far = map(Channel, socket.socketpair())
+near, far = map(MessageChannel, socket.socketpair())
 
 def speak():
     for _ in range(12):

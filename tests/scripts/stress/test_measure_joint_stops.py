@@ -67,7 +67,7 @@ def test_those_that_do_not_end_are_killed_and_have_no_code(monkeypatch: pytest.M
         words = ['trap "exit 3" TERM; while true; do sleep 0.02; done', 'trap "" TERM; while true; do sleep 0.1; done']
         return [subprocess.Popen(['bash', '-c', word]) for word in words]
 
-    monkeypatch.setattr(script, 'launch', launch)
+    monkeypatch.setattr(script, 'launch_processes', launch)
     stop = script.stop_once(tmp_path, signal.SIGTERM, [0], SignalMoment(phase_log.STEP, 1, 0.3), 2)
     assert stop and (stop.phase, stop.codes[1]) == ('step', None) and 'process 1 did not end' in stop.faults
 

@@ -70,7 +70,7 @@ def test_what_is_left_half_written_is_named(tmp_path):
 @pytest.mark.parametrize('missed', [[], ['sealing']])
 def test_a_phase_that_no_kill_hit_is_said(monkeypatch, tmp_path, capsys, missed):
     result = {'kills': 50, 'not_hit': missed, 'differences': []}
-    monkeypatch.setattr(soak, 'soak', lambda *_: result)
+    monkeypatch.setattr(soak, 'kill_and_compare', lambda *_: result)
     monkeypatch.setattr(soak.sys, 'argv', ['soak.py', f'--workdir={tmp_path}', '--runs=memory', '--kills=50'])
     if missed:
         with pytest.raises(RunError, match='no kill of memory hit: sealing'):
