@@ -21,7 +21,7 @@ from efficient_attention.data.tokenizers.fixed_vocabulary import check_fixed_voc
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losses
-from efficient_attention.tasks.task import HostBatch
+from efficient_attention.tasks.task import BatchShapes, HostBatch
 
 SPLITS = ('train', 'dev')  # splits of the training dataset and of the evaluation dataset
 
@@ -50,6 +50,11 @@ class ArenaPretrainingTask(PretrainingTask):
         self.held_out_metrics = self.metric_names()
         identities = [dataset_hash(one, split) for one, split in zip(self.sets, SPLITS, strict=True)]
         self.fingerprint = {'corpus': '-'.join(identity[:32] for identity in identities)}
+
+    def batch_shapes(self) -> BatchShapes:
+        """Returns the array shapes of a global training batch; each row has one text, so batches have lengths."""
+        shapes = super().batch_shapes()
+        return shapes | {'lengths': shapes['tokens'].update(shape=(self.batch_size,))}
 
     @property
     def notes(self) -> list[str]:

@@ -201,7 +201,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
     """Measures training: seconds of the first step and of steps after the warm-up, and peak resident memory."""
     import jax
 
-    for name in ('models.pretraining', 'objectives.pretraining', 'training.step'):
+    for name in ('models.pretraining', 'objectives.bert_pretraining', 'training.step'):
         # Modules are imported before the baseline of memory is measured, so that the baseline includes them.
         importlib.import_module(f'efficient_attention.{name}')
     jax.devices()

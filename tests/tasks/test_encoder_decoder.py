@@ -25,6 +25,8 @@ def test_model_shapes_and_objectives(
     task = kind.without_data(config)
     assert task.max_lengths == longest
     shapes = task.batch_shapes()
+    lengths = {name: shapes.pop(name).shape for name in ('source_lengths', 'lengths')}
+    assert set(lengths.values()) == {(config.train.batch_size,)}
     assert {shape.shape for shape in shapes.values()} == {(config.train.batch_size, 64)}
     assert set(shapes) == {'source', 'source_segments', 'tokens', 'targets', 'segments', 'weights'}
     assert nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))).config == config.model
