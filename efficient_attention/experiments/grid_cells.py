@@ -31,8 +31,8 @@ OF_COLUMN = 'model.attention'
 def make_cells(
     file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], size: str = ''
 ) -> Cells:
-    """Returns the config values of each grid cell, as {(row, column): values}. They come from the config file, called
-    with '<row>,<column>[,<size>]', and then from the overrides.
+    """Returns the config values of each grid cell, as {(row, column): values}. The config file's function gets the text
+    '<row>,<column>[,<size>]' and returns the values; overrides replace some of them.
 
     In the text of an override, such as a workdir to start from, the cell's names replace `{row}` and `{column}`.
 

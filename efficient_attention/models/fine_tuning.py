@@ -161,11 +161,10 @@ class FineTuningModel(nnx.Module):
         return x_BD.reshape(*batch['tokens'].shape[:2], -1)
 
     def pooling_weights(self, batch: dict[str, Array]) -> dict[str, Array]:
-        """Returns the pooling weights of tokens and sentences: float32 'words' [B, L], or [B, S, L] for rows of
-        sentences.
+        """Returns a dict of float32 pooling weights: 'words' [B, L], and for rows of sentences also 'sentences' [B, S].
 
-        'words' is the weight of each token in the vector of its row or sentence. For rows of sentences also 'sentences'
-        [B, S], the weight of each sentence in the text's vector.
+        'words' is the weight of each token in the vector of its row or sentence; [B, S, L] for rows of sentences.
+        'sentences' is the weight of each sentence in the text's vector.
         """
         if self.sentences is None:
             return {'words': self.pooling.pooling_weights(self.encode(batch), batch['segments'])}

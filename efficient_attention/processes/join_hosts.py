@@ -135,7 +135,7 @@ def connect_to_coordinator(address: tuple[str, int], token: str) -> socket.socke
 def connect_cluster_hosts(
     coordinator: str | None, process_count: int | None, process_id: int | None, facts: Facts, *, seconds: float
 ) -> PeerMonitor:
-    """Connects this process to a run whose addresses and numbers JAX finds itself: on TPU pods, SLURM or Open MPI.
+    """Connects this process to a run for which JAX detects addresses and process numbers: TPU pods, SLURM or Open MPI.
 
     JAX finds only the arguments that are None. Unlike in `connect_hosts`, JAX's coordination service opens a port on
     all interfaces, and JAX itself connects the processes to that port.

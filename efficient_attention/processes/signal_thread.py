@@ -216,7 +216,7 @@ def stop_message(number: int) -> str:
     return f'stopped by {signal_name(number)}; there was nothing to save'
 
 
-_watches: list[StopSignalThread] = []  # the signal thread of this process; empty before `catch_stop_signals`
+_watches: list[StopSignalThread] = []  # holds this process's signal thread; nothing before `catch_stop_signals`
 
 
 def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:

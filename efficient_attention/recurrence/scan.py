@@ -193,8 +193,8 @@ def _recurrent_products(cell: Cell, learned: Learned, state_BU: Array, dtype: jn
 
 
 def _transposed_products(cell: Cell, learned: Learned, turned: Blocks, of_recurrent: Blocks, dtype: jnp.dtype) -> Array:
-    """Returns the gradient of the state that the recurrent products read; `turned` holds the transposed recurrent
-    matrices.
+    """Returns the gradient of a cell's state: the gradients of its recurrent products times the transposed matrices
+    `turned`.
     """
     if cell.is_diagonal:
         each = [of * one[None] for of, one in zip(of_recurrent, learned['diagonal'], strict=True)]

@@ -258,7 +258,7 @@ class CheckpointReader:
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
-            # An older state may lack a field that is now empty. `check_arrays_match` still compares all names.
+            # An older state may lack a field without arrays; `check_arrays_match` still finds missing arrays.
             partial_restore=True,
         )
         saved = array_specs(self.saved_array_metadata(step))

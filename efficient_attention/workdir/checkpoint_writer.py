@@ -1,4 +1,4 @@
-"""Saves checkpoints of a run's whole training state with Orbax, asynchronously and from all shards.
+"""Saves checkpoints of a run's whole training state with Orbax, asynchronously; each process writes its own shards.
 
 A step is first written under a temporary name. A thread waits until Orbax renames it, flushes it to disk and writes its
 checksums (`checksums.py`). Only then the step counts as saved, and only then superseded steps are removed. A superseded

@@ -88,7 +88,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Writes the models of all folders, or of the folders named on the command line."""
+    """Writes a model into each fixture folder, or only into the folders named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(MODELS))
     for name in parser.parse_args().names:

@@ -1,5 +1,5 @@
-"""Defines Linformer: softmax attention over compressed keys, each a learned mixture of all keys,
-with learned mixtures of all values.
+"""Defines Linformer: softmax attention over a few compressed keys and values,
+each a learned mixture of all keys or of all values.
 """
 
 import dataclasses

@@ -327,8 +327,8 @@ def write_cache(slots: CacheSlots, cache: KeyCache, new: KeyCache) -> KeyCache:
 
 
 def put_in_slots(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
-    """Returns the decoding cache with new keys written to slots of these indices;
-    keys with an index beyond the last slot are dropped.
+    """Returns the decoding cache with the new keys written to the given slots;
+    keys whose slot index is beyond the last slot are dropped.
     """
     keys = (scatter_rows(old, places_Bn, fresh) for old, fresh in zip(cache[:2], new[:2], strict=True))
     return KeyCache(

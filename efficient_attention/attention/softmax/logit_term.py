@@ -37,7 +37,7 @@ class LogitTerm(abc.ABC):
     @property
     @abc.abstractmethod
     def has_tile_gradient(self) -> bool:
-        """Whether `add_chunk_gradient` returns an array with one entry per computed tile, besides the running total."""
+        """Whether `add_chunk_gradient` returns an array with one entry per computed tile, besides the running sum."""
 
     @property
     @abc.abstractmethod

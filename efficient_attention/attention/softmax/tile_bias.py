@@ -204,8 +204,8 @@ def make_tile_bias(
 
 
 def bias_of_visited_tiles(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
-    """Returns the bias between each of t computed tiles and the w tiles that it visits: [b, g, h, t, S, w S] for tiles
-    of S positions.
+    """Returns the bias between the queries of each of t tiles and the keys of the w tiles that it visits, as an array
+    [b, g, h, t, S, w S] for tiles of S positions.
 
     If all computed tiles visit the same tiles, t is 1 and axis S holds the positions of all computed tiles.
     """

@@ -43,8 +43,10 @@ class EncodedDocument(NamedTuple):
 
 
 class DocumentSizes(NamedTuple):
-    """The location of a document and its sizes (sentence lengths, bytes per record), from which index files and shards
-    are planned."""
+    """Where a document is, and how large it is: its sentence lengths, and the bytes of each of its records.
+
+    Index files and shards are planned from these sizes.
+    """
 
     place: Place
     sections: list[np.ndarray]  # int32 [sentences] per section: tokens of each sentence

@@ -143,7 +143,8 @@ class NoisedRows:
         return random_stream(self._seed, RandomStreamId.CORPUS_ORDER, epoch).permutation(self.count)
 
     def _padded_row(self, index: int, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns a row with the padded source and target, and their segments, targets and weights."""
+        """Returns a row with the padded source and target texts, the segments of both, and the weighted ids to
+        predict."""
         (source_M, source_segments_M), (target_L, segments_L) = (
             (np.append(ids, np.full(length - len(ids), self._ends.pad, np.int32)), (np.arange(length) < len(ids)) * 1)
             for ids, length in zip((source, target), self.lengths, strict=True)

@@ -65,7 +65,7 @@ class SpecialTokensTemplate:
 
 
 def special_tokens_template_of(encoder: TextEncoder, *, is_pair: bool) -> SpecialTokensTemplate:
-    """Finds the special tokens that an encoder adds, by encoding a row of one or two letters.
+    """Finds the special tokens that a tokenizer adds, by encoding one letter or a pair of letters.
 
     Raises:
         InputError: the tokenizer gives no token for a letter.

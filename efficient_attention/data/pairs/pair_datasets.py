@@ -66,8 +66,8 @@ class PairDataset:
         return read_parallel_files(self) if self.kind == 'lines' else read_table_columns(self)
 
     def digest(self) -> str:
-        """Returns a text that identifies the content of the dataset: a hash of its files, or a toy problem's text in
-        the config."""
+        """Returns a text that identifies the content of the dataset: a hash of its files; for a toy problem,
+        the text that describes it in the config."""
         if self.joined > 1:
             return f'joined:{self.joined}:{dataclasses.replace(self, joined=1).digest()}'
         if self.kind == 'toy':

@@ -58,7 +58,7 @@ class ScoredTextDataset(abc.ABC, Generic[Example]):
 
     @property
     def split(self) -> str:
-        """Returns which split the readers of labelled files read: 'train', 'dev' or 'test'."""
+        """Returns the name of the split that is read from labelled files: 'train', 'dev' or 'test'."""
         return SPLITS.get(self.field, 'test')
 
     @property

@@ -16,7 +16,7 @@ from efficient_attention.tasks.problems.encoded_text import EncodedText
 from efficient_attention.tasks.problems.token_windows import window_starts
 
 Ids = np.ndarray  # token ids, integers [l]
-MOST_NOTES = 4  # largest number of files with separate notes; RACE has one file per article, 28,000 in all
+MOST_NOTES = 4  # with more files than this, one note covers all; RACE has 28,000 files, one per article
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TokenLengthPolicy:
 
     @property
     def limit_in_words(self) -> str:
-        """Returns the length limit of a row, in words for messages."""
+        """Returns a phrase for messages that describes the length limit of a row."""
         return f'data.length {self.length} tokens'
 
     def tokens_left_for_texts(self, added: int, texts: int) -> int:
