@@ -187,7 +187,7 @@ def test_a_run_tells_of_the_attention_that_its_start_was_trained_with(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ('before', 'after', 'is_bitwise_equal'),
+    ('before', 'after', 'is_same'),
     [
         ('question_answering', 'multi_hop', True),  # the heads of both tasks give a span
         ('multi_hop', 'question_answering', True),

@@ -253,7 +253,9 @@ def test_a_run_does_not_start_anew_where_every_step_lost_its_checksums(small):
     workdir, _ = small
     for path in workdir.rglob('seal-*.sha256'):
         path.unlink()
-    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; kept steps: 2, 5; restore'):
+    with pytest.raises(
+        InputError, match=r'^no checkpoint in .*/checkpoints has checksums, .*; kept steps: 2, 5; restore'
+    ):
         CheckpointReader(workdir).newest_checkpoint()
 
 
