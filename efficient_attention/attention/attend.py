@@ -212,7 +212,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
     check_learned(query, mechanism, options.learned)
     check_rng_keys(mechanism, query.shape[0], options.dropout_rate, options.rng, options.dropout_rng)
     # LSH requires query and key segments to stay one object.
-    is_one = options.key_segments is options.query_segments and query.shape[1] == key.shape[1]
+    is_one = has_one_array(options) and query.shape[1] == key.shape[1]
     query_segments_BL = as_int32(options.query_segments, query.shape[1])
     key_segments_BM = query_segments_BL if is_one else as_int32(options.key_segments, key.shape[1])
     positions = QueryKeyPair(
@@ -247,7 +247,15 @@ def lengths_of(options: CallOptions) -> QueryKeyPair | None:
     query, key = options.query_segments, options.key_segments
     if not (isinstance(query, Lengths) and isinstance(key, Lengths)):
         return None
-    return QueryKeyPair(*(jnp.asarray(one.lengths_B, jnp.int32) for one in (query, key)))
+    lengths_B = jnp.asarray(query.lengths_B, jnp.int32)
+    return QueryKeyPair(lengths_B, lengths_B if has_one_array(options) else jnp.asarray(key.lengths_B, jnp.int32))
+
+
+def has_one_array(options: CallOptions) -> bool:
+    """Returns whether the segments of queries and keys are given as one array, or as `Lengths` with one array."""
+    query, key = (x.lengths_B if isinstance(x, Lengths) else x for x in (options.query_segments, options.key_segments))
+    is_one_form = isinstance(options.query_segments, Lengths) == isinstance(options.key_segments, Lengths)
+    return is_one_form and query is key
 
 
 def as_int32(segments: Any, length: int) -> Any:

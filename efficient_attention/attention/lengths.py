@@ -14,8 +14,8 @@ Numbers = Array | np.ndarray
 class Lengths(NamedTuple):
     """The segments of rows with one text each: row b has `lengths_B[b]` tokens of segment 1, then padding (segment 0).
 
-    It is accepted wherever segments [B, L] are, and means the same as the array `segments(L)`. Some backends compute
-    lengths but no segments, such as `cudnn`.
+    It means the same as the array `segments(L)`. `attend`, attention modules, layers, encoders, decoders and
+    encoder-decoders accept it in place of segments [B, L]. The backend `cudnn` supports lengths but no segments.
 
     Attributes:
         lengths_B: integers from 0 to L, the number of tokens in each row.

@@ -189,7 +189,7 @@ class RecurrentDecoderAttention(nnx.Module):
             kept: RecurrentDecoderCache, at: DecodingStepInputs
         ) -> tuple[RecurrentDecoderCache, DecodingStepOutputs]:
             rng = fold_into_key(context.rng, at.number)
-            here = context._replace(rng=rng, segments_BL=at.segments_B1, positions_BL=at.positions_B1)
+            here = context._replace(rng=rng, segments_BL=at.segments_B1, positions_BL=at.positions_B1, lengths_B=None)
             here = here._replace(state_rng=context.rng)
             before = self.previous_output(kept, at)
             product_B1X, given = at.product_B1X, DecodingStepOutputs(at.x_B1D)

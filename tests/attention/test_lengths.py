@@ -65,6 +65,18 @@ def test_every_mechanism_has_a_text():
     assert {parse_mechanism(text).name for text in TEXTS} == set(NAMES)
 
 
+def test_two_wrappers_of_one_array_are_one():
+    """LSH requires one array for queries and keys, also inside `jax.jit`."""
+    (q, _, v), _ = inputs(L)
+    mechanism, rng = parse_mechanism('lsh(8, 2)'), jax.random.key(5)
+
+    def attended(lengths_B: jax.Array) -> jax.Array:
+        given = {'query_segments': Lengths(lengths_B), 'key_segments': Lengths(lengths_B)}
+        return ea.attend(q, q, v, mechanism, rng=rng, **given)
+
+    assert jax.eval_shape(attended, LENGTHS).shape == q.shape
+
+
 def test_only_cudnn_reads_lengths():
     """Another reader could compute something else with `Lengths` than with the equal array of segments."""
     folder = Path(lengths.__file__).parent

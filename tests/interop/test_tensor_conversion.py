@@ -21,7 +21,7 @@ from efficient_attention.interop.tensor_conversion import (
     tensor_names_by_plain_name,
 )
 from tests.interop.folders import FIXTURES, TEXT_TO_TEXT, copied, with_head
-from tests.interop.folders import list_checkpoint_tensors as tensors_with_head
+from tests.interop.folders import tensors_of as tensors_with_head
 
 QUERY = 'encoder.layer.1.attention.self.query.weight'
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.mechanism import raise_unsupported
@@ -29,7 +30,7 @@ def compute_attention(request: Request) -> tuple[Array, None]:
     check_supported(request)
     try:
         return attend_fused(request, 'cudnn'), None
-    except RuntimeError as error:  # JAX found no cuDNN, or one that is too old
+    except (RuntimeError, TypeError) as error:  # no usable cuDNN, or a `jax.vmap` that cuDNN's call does not support
         raise NotImplementedError(f'cudnn cannot run here: {error}') from None
 
 
@@ -38,13 +39,18 @@ def attend_fused(request: Request, implementation: Literal['cudnn', 'xla']) -> A
 
     The result with 'xla' is the same up to rounding, on any device; tests compare it with the definition.
     """
-    reach, lengths = request_pattern(request).reach, request.lengths
-    # A row of padding gets the length 1, because cuDNN does not define the result without keys.
-    query_lengths_B, key_lengths_B = (None, None) if lengths is None else (jnp.maximum(one_B, 1) for one_B in lengths)
+    reach, query_lengths_B, key_lengths_B = request_pattern(request).reach, None, None
+    if request.lengths is not None:
+        # A row of padding gets the length 1, because cuDNN does not define the result without keys. The lengths are
+        # sharded like the rows, because JAX would pass all lengths of a replicated array to each device.
+        query_lengths_B, key_lengths_B = (
+            shard_activations(jnp.clip(one_B, 1, x.shape[1]), 'B')
+            for one_B, x in zip(request.lengths, (request.query, request.key), strict=True)
+        )
     out = jax.nn.dot_product_attention(
-        request.query,
-        request.key,
-        request.value,
+        shard_activations(request.query, 'BLHK'),
+        shard_activations(request.key, 'BMGK'),
+        shard_activations(request.value, 'BMGK'),
         query_seq_lengths=query_lengths_B,
         key_value_seq_lengths=key_lengths_B,
         is_causal=reach.ahead == 0,
@@ -76,11 +82,21 @@ def check_supported(request: Request) -> None:
         'additive bias': request.bias is not None or request.relative is not None,
         'additive scores': request.additive is not None,
         'segments except Lengths': request.segments is not None and request.lengths is None,
+        'windows with different lengths of queries and keys': has_window_and_two_lengths(request),
         'attention dropout': request.dropout is not None,
         'log-sum-exp that can be merged': request.return_lse,
         'unequal lengths or other positions than 0, 1, ...': not is_full and not has_aligned_positions(request),
     }
     raise_unsupported('cudnn', lacks)
+
+
+def has_window_and_two_lengths(request: Request) -> bool:
+    """Returns whether the pattern has a window and the lengths of queries and keys may differ.
+
+    Then a query may have no key in its window, and cuDNN does not define its result.
+    """
+    lengths, reach = request.lengths, request_pattern(request).reach
+    return lengths is not None and lengths.query is not lengths.key and not math.isinf(reach.back)
 
 
 def has_older_gpu() -> bool:

@@ -31,6 +31,7 @@ from tests.tolerances import assert_close
 L = 96
 Q = jnp.ones((2, L, 4, 64), jnp.bfloat16)
 IDS = jnp.ones((2, L), jnp.int32)
+TWO_LENGTHS = {'query_segments': Lengths(np.array([9, 5])), 'key_segments': Lengths(np.array([4, 5]))}
 
 
 @pytest.fixture
@@ -72,6 +73,7 @@ def test_forward_and_backward_lower_to_cudnn_without_a_mask(text: str):
         ('full', {'query_segments': IDS, 'key_segments': IDS}, 'no segments'),
         ('full', {'dropout_rate': 0.1, 'rng': jax.random.key(0)}, 'no attention dropout'),
         ('full', {'return_lse': True}, 'no log-sum-exp'),
+        ('causal & window(3)', TWO_LENGTHS, 'no windows with different lengths of queries and keys'),
         ('causal', {'query_positions': np.arange(1, L + 1)[None]}, 'no unequal lengths or other positions'),
     ],
 )
