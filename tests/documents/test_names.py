@@ -40,6 +40,7 @@ OTHERS = {
     'CHANGELOG': 'a page',
     'lra_release': 'the folder of the released Long Range Arena',
     'jacfwd': 'JAX',
+    'xla_gpu_deterministic_ops': 'XLA',
     'reached_preemption_sync_point': 'JAX',
     'save_model': 'safetensors',
     'im_start': 'a token of Qwen',
