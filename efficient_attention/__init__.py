@@ -43,7 +43,7 @@ _PUBLIC = {
     'Routing': 'attention.routing.definition',
     'Sinkhorn': 'attention.sinkhorn.definition',
     'Synthesizer': 'attention.synthesizer.definition',
-    'Lengths': 'attention.lengths',
+    'Lengths': 'attention.request',
     'Relative': 'attention.relative',
     'parse_mechanism': 'attention.parsing',
     'parse_pattern': 'attention.parsing',

@@ -27,7 +27,6 @@ from efficient_attention.attention.checks import (
     check_vectors,
 )
 from efficient_attention.attention.device_mesh import device_mesh
-from efficient_attention.attention.lengths import Lengths, Numbers
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import get_implementation
 from efficient_attention.attention.relative import Relative
@@ -35,6 +34,8 @@ from efficient_attention.attention.request import (
     AttendKeywords,
     CallOptions,
     Dropout,
+    Lengths,
+    Numbers,
     QueryKeyPair,
     Request,
     with_padding_zeroed,

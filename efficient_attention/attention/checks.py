@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.lengths import AnySegments, Lengths, Numbers
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.request import AnySegments, Lengths, Numbers
 
 
 def check_mechanism(mechanism: object) -> None:

@@ -7,7 +7,7 @@ from typing import Unpack
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.lengths import AnySegments
+from efficient_attention.attention.request import AnySegments
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import direction_config
 from efficient_attention.models.decoder import OutputHead, make_head

@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
-from efficient_attention.attention.lengths import AnySegments
+from efficient_attention.attention.request import AnySegments
 from efficient_attention.config.model import ModelConfig, check_can_attend_to_memory, check_memory
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.adaptive_softmax import AdaptiveHead, SingleTokenTable, TokenTable, VocabularyCluster

@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Int
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.lengths import AnySegments, segments_of_batch
+from efficient_attention.attention.request import AnySegments, segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings

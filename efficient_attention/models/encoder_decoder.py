@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import gather_parameter
-from efficient_attention.attention.lengths import AnySegments, segments_and_lengths
+from efficient_attention.attention.request import AnySegments, segments_and_lengths
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder, DecoderOptions
 from efficient_attention.models.encoder import Encoder, EncoderOptions

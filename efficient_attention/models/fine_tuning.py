@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.lengths import segments_of_batch
+from efficient_attention.attention.request import segments_of_batch
 from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions

@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import is_axis_sharded, shard_activations, shard_count
-from efficient_attention.attention.lengths import segments_of_batch
+from efficient_attention.attention.request import segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder, EncoderOptions
 from efficient_attention.models.layer_activations import DistillationActivations

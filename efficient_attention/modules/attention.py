@@ -14,11 +14,10 @@ from efficient_attention.attention.cache import Cache, decode
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import CallOptions
+from efficient_attention.attention.request import AnySegments, CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.global_tokens import GlobalProjections, GlobalTokens, attend_with_global
 from efficient_attention.modules.layer_constructors import embedding, kernel_init, linear

@@ -18,9 +18,8 @@ from efficient_attention.attention.cross_attention_cache import (
     cache_cross_keys,
 )
 from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
-from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.request import CallOptions
+from efficient_attention.attention.request import AnySegments, CallOptions
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import DRAW_STREAM, AttentionOperands, AttentionProjections
 from efficient_attention.modules.layer_constructors import kernel_init, linear

@@ -18,8 +18,8 @@ from efficient_attention.attention.cross_attention_cache import CrossAttentionKe
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
-from efficient_attention.attention.lengths import AnySegments
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.request import AnySegments
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.cross_attention import CrossAttention

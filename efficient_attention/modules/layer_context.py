@@ -11,8 +11,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
-from efficient_attention.attention.lengths import AnySegments, lengths_or_segments, segments_and_lengths
-from efficient_attention.attention.request import CallOptions
+from efficient_attention.attention.request import AnySegments, CallOptions, lengths_or_segments, segments_and_lengths
 from efficient_attention.recurrence.cell_interface import States
 from efficient_attention.recurrence.run_cell import RecurrentState
 

@@ -9,7 +9,7 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import gather_parameter, shard_activations
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.lengths import AnySegments
+from efficient_attention.attention.request import AnySegments
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.layer_constructors import kernel_init, linear
 from efficient_attention.modules.layer_context import (

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-from efficient_attention.attention.lengths import segments_of_batch
+from efficient_attention.attention.request import segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder

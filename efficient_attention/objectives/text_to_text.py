@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-from efficient_attention.attention.lengths import segments_of_batch
+from efficient_attention.attention.request import segments_of_batch
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums, is_top_prediction

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 import efficient_attention as ea
-from efficient_attention.attention import lengths
-from efficient_attention.attention.lengths import Lengths, segments_and_lengths, segments_of_batch
+from efficient_attention.attention import request as request_file
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.registry import NAMES
+from efficient_attention.attention.request import Lengths, segments_and_lengths, segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
@@ -79,7 +79,7 @@ def test_two_wrappers_of_one_array_are_one():
 
 def test_only_cudnn_reads_lengths():
     """Another reader could compute something else with `Lengths` than with the equal array of segments."""
-    folder = Path(lengths.__file__).parent
+    folder = Path(request_file.__file__).parent
     readers = {path.name for path in folder.rglob('*.py') if 'request.lengths' in path.read_text()}
     assert readers == {'cudnn.py'}
 

@@ -16,8 +16,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
-from efficient_attention.attention.lengths import Numbers
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import Numbers, Request
 
 
 def cosine_map(length: int) -> FeatureMap:

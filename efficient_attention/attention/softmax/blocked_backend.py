@@ -13,12 +13,11 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.dense_attention import MASKED
-from efficient_attention.attention.lengths import Numbers
 from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.mechanism import ensure_kind, raise_unsupported
 from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.patterns import Pattern
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import Numbers, Request
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_chunks import reorder
 from efficient_attention.attention.softmax.tile_pass import attend_pass

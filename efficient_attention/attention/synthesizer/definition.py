@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float, Int
 
 from efficient_attention.attention.dense_attention import masked_softmax
 from efficient_attention.attention.implementation import Implementation
-from efficient_attention.attention.lengths import Numbers
 from efficient_attention.attention.logits.definition import (
     PatternAttention,
     Weights,
@@ -30,7 +29,7 @@ from efficient_attention.attention.mechanism import (
     raise_unsupported,
 )
 from efficient_attention.attention.patterns import Full, Pattern
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import Numbers, Request
 from efficient_attention.errors import require, require_at_least
 
 KINDS = ('dense', 'random', 'factorized', 'random+dot')

@@ -16,9 +16,8 @@ from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.devices import using_platform
-from efficient_attention.attention.lengths import Lengths
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
-from efficient_attention.attention.request import with_padding_zeroed
+from efficient_attention.attention.request import Lengths, with_padding_zeroed
 from efficient_attention.attention.softmax import cudnn
 from efficient_attention.attention.softmax.cudnn import attend_fused, check_supported, compute_attention, is_supported
 from efficient_attention.config.model import ModelConfig
