@@ -82,6 +82,7 @@ class DeviceTuning:
             of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10).
         cores: number of cores for which dense softmax sizes its steps; 0 = all that this process may use.
         has_cudnn: whether the backend `cudnn` can run.
+        splash_tile: number of positions of a tile of the backend `splash`, a multiple of 128; 0 = it cannot run.
         lsh_step_bytes: size of a step of LSH attention.
         feature_key_block: positions whose features are computed at once if all queries read all keys; 0 = all of them.
             On a CPU, as many as fit in its cache.
@@ -105,6 +106,7 @@ class DeviceTuning:
     dense_step_bytes: int
     cores: int
     has_cudnn: bool
+    splash_tile: int
     lsh_step_bytes: int
     feature_key_block: int
     feature_prefix_sums: bool
@@ -127,6 +129,7 @@ CPU = DeviceTuning(
     dense_step_bytes=MIB,
     cores=0,
     has_cudnn=False,
+    splash_tile=0,
     lsh_step_bytes=MIB,
     feature_key_block=256,
     feature_prefix_sums=False,
@@ -134,13 +137,14 @@ CPU = DeviceTuning(
     dense_sums_in_float32=True,
     codes_as_bfloat16=has_bfloat16_instructions(),
 )
-TPU = DeviceTuning(
+ACCELERATOR = DeviceTuning(
     tile_step_bytes=128 * MIB,
     shared_tile_step_bytes=128 * MIB,
     takes_turns_by_head=False,
     dense_step_bytes=0,
     cores=0,
     has_cudnn=False,
+    splash_tile=0,
     lsh_step_bytes=128 * MIB,
     feature_key_block=0,
     feature_prefix_sums=True,
@@ -148,14 +152,18 @@ TPU = DeviceTuning(
     dense_sums_in_float32=False,
     codes_as_bfloat16=False,
 )
-FORMS = {'cpu': CPU, 'gpu': dataclasses.replace(TPU, has_cudnn=True), 'tpu': TPU}
+FORMS = {
+    'cpu': CPU,
+    'gpu': dataclasses.replace(ACCELERATOR, has_cudnn=True),
+    'tpu': dataclasses.replace(ACCELERATOR, splash_tile=512),
+}
 
 
 def device_tuning() -> DeviceTuning:
     """Returns the tuning constants of the kind of device that programs are compiled for;
-    unknown accelerators get the TPU's constants.
+    unknown accelerators get the constants that accelerators share.
     """
-    forms = FORMS.get(device_kind(), TPU)
+    forms = FORMS.get(device_kind(), ACCELERATOR)
     return dataclasses.replace(forms, **dict(_changes.value)) if _changes.value else forms
 
 

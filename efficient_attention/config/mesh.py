@@ -8,7 +8,7 @@ from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.errors import InputError
 
 # These attention backends return no log-sum-exp, so results over parts of the keys cannot be merged.
-WITHOUT_LSE = ('jax_nn', 'cudnn')
+WITHOUT_LSE = ('jax_nn', 'cudnn', 'splash')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,9 @@ _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
 _WINDOW = re.compile(r'window=\{([^}]*)\}')
 # How many products of all queries with all keys, over the head width, each call of cuDNN's fused attention computes.
 CUDNN_PRODUCTS = {'__cudnn$fmhaSoftmax': 2, '__cudnn$fmhaSoftmaxBackward': 5}
+# The same for the kernels of JAX's splash attention on TPUs, by the end of their names.
+SPLASH_PRODUCTS = {'fwd': 2, 'dq': 3, 'dkv': 4}
+_SPLASH_KERNEL = re.compile(r'splash_m[hq]a_(fwd|dq|dkv)')
 _CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
 _CUDNN_SHAPE = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\["?(\d+)"?,"?(\d+)"?,"?(\d+)"?,"?(\d+)"?\]')
 _CUDNN_MASK = re.compile(r'"mask_type":"(\w+)"')
@@ -35,31 +38,33 @@ class Cost:
     flops: float  # FLOPs of matrix products only; a multiply-add counts as two
     bytes: float  # bytes read and written in the device's main memory, without the padding of arrays
     cycles: float  # clock cycles that the compiler estimates, without collectives; 0 if it gives no estimate
+    kernel_flops: float = 0.0  # of `flops`, those of TPU kernels, which the compiler's cycles leave out
 
 
 def cost_of(program: HloProgram) -> Cost:
     """Returns the cost of one call of a compiled program; an instruction in a loop counts as often as it runs."""
-    flops = traffic = cycles = 0.0
+    flops = kernel_flops = traffic = cycles = 0.0
     for run in program.executed_instructions():
         flops += run.times * flops_of(run)
+        kernel_flops += run.times * splash_kernel_flops(run)
         if not run.is_fused:
             traffic += run.times * instruction_memory_traffic(run, program)
             estimate = _CYCLES.search(run.instruction.attributes)
             cycles += run.times * int(estimate[1]) if estimate else 0.0
-    return Cost(flops, traffic, cycles)
+    return Cost(flops, traffic, cycles, kernel_flops)
 
 
 def flops_of(run: ExecutedInstruction) -> float:
     """Returns the FLOPs of an HLO instruction; instructions that are no matrix product or convolution count as 0.
 
-    On TPUs, the compiler writes matrix products as convolutions. On GPUs, cuDNN's fused attention is one custom call.
+    On TPUs, the compiler writes matrix products as convolutions. A kernel of fused attention is one custom call.
     """
     instruction = run.instruction
     target = _CUSTOM_CALL.search(instruction.attributes) if instruction.opcode == 'custom-call' else None
     if target and target[1] in CUDNN_PRODUCTS:
         return CUDNN_PRODUCTS[target[1]] * cudnn_product_flops(instruction, run.operand_shapes()[0].sizes[-1])
     if instruction.opcode not in ('dot', 'convolution'):
-        return 0.0
+        return splash_kernel_flops(run)
     result, operands = instruction.shapes[0], run.operand_shapes()
     if instruction.opcode == 'convolution':
         return convolution_flops(instruction, result, operands[0], operands[1])
@@ -83,6 +88,22 @@ def cudnn_product_flops(instruction: HloInstruction, width: int) -> float:
         span = int(window[1]) if window and int(window[1]) else keys  # 0 = no window
         pairs = float(np.minimum(np.arange(1, queries + 1), min(span, keys)).sum())
     return 2.0 * rows * heads * pairs * width
+
+
+def splash_kernel_flops(run: ExecutedInstruction) -> float:
+    """Returns the FLOPs of a kernel of splash attention, two per multiply-add; 0 for other instructions.
+
+    The first operand lists the tiles of each row of tiles. Shorter rows of this list count like the longest, so the
+    result is an upper bound.
+    """
+    kernel = _SPLASH_KERNEL.match(run.instruction.name) if run.instruction.opcode == 'custom-call' else None
+    if not kernel:
+        return 0.0
+    operands = run.operand_shapes()
+    query = next(shape.sizes for shape in operands if shape.dtype in ('bf16', 'f32'))
+    tile = run.instruction.shapes[0].sizes[-2]  # the first scratch array has one row for each position of a tile
+    tiles = math.prod(query[:-2]) * math.prod(operands[0].sizes[-2:])
+    return SPLASH_PRODUCTS[kernel[1]] * 2.0 * tiles * tile**2 * query[-1]
 
 
 def convolution_flops(instruction: HloInstruction, result: Shape, left: Shape, kernel: Shape) -> float:

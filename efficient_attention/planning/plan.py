@@ -53,7 +53,8 @@ class StepTimeEstimate:
 
     products: float | None  # seconds of matrix products at the published peak FLOP/s
     traffic: float | None  # seconds of memory reads and writes at the published bandwidth
-    compiler: float | None  # seconds by the compiler's estimated cycles, without collectives
+    # seconds by the compiler's estimated cycles, without collectives, and of products in kernels at the published peak
+    compiler: float | None
     collectives: float | None  # seconds to send all bytes of the collectives at the published rate of a ring
 
     @property
@@ -165,7 +166,7 @@ def estimate_step_time(
     if chip is None or peak is None or cost is None:
         return StepTimeEstimate(None, None, None, None)
     sent = sum(collective.sent_bytes for collective in collectives)
-    compiler = cost.cycles / chip.clock if chip.clock and cost.cycles else None
+    compiler = cost.cycles / chip.clock + cost.kernel_flops / peak if chip.clock and cost.cycles else None
     return StepTimeEstimate(cost.flops / peak, cost.bytes / chip.bandwidth, compiler, sent / chip.link)
 
 

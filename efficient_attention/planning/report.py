@@ -77,6 +77,9 @@ def cost_lines(plan: Plan) -> Iterator[str]:
     is_large = plan.cost.flops >= TERA / 100
     products = f'{plan.cost.flops / TERA:.3g} TFLOP' if is_large else f'{plan.cost.flops / GIGA:.3g} GFLOP'
     yield f'  matrix products {products}, of which the model needs {share:.0%}'
+    if plan.cost.kernel_flops:
+        kernels = plan.cost.kernel_flops / plan.cost.flops
+        yield f'    {kernels:.0%} in splash attention, at most; the compiler does not estimate its time, the peak does'
     yield f'  reads and writes {in_bytes(round(plan.cost.bytes))} of its memory'
     sent = sum(one.sent_bytes for one in plan.collectives)
     yield f'  sends {in_bytes(round(sent))} to other devices' + (', by' if plan.collectives else '')

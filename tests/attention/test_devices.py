@@ -13,9 +13,9 @@ from flax import nnx
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.devices import (
+    ACCELERATOR,
     CPU,
     FORMS,
-    TPU,
     DeviceTuning,
     cpu_core_count,
     device_tuning,
@@ -43,15 +43,16 @@ def test_they_follow_the_devices_that_are_compiled_for():
             assert device_tuning() is FORMS[kind]
 
 
-def test_an_accelerator_of_an_unknown_kind_is_taken_for_a_tpu(monkeypatch: pytest.MonkeyPatch):
+def test_an_accelerator_of_an_unknown_kind_has_no_kernels(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, 'default_backend', lambda: 'metal')
-    assert device_tuning() is TPU
+    assert device_tuning() is ACCELERATOR
+    assert not ACCELERATOR.has_cudnn and ACCELERATOR.splash_tile == 0
 
 
 def test_changes_hold_inside_and_add_up():
     with using_device_tuning(tile_step_bytes=7):
         with using_platform('tpu'), using_device_tuning(cores=3):
-            assert device_tuning() == dataclasses.replace(TPU, tile_step_bytes=7, cores=3)
+            assert device_tuning() == dataclasses.replace(FORMS['tpu'], tile_step_bytes=7, cores=3)
             with using_device_tuning(tile_step_bytes=8):
                 assert device_tuning().tile_step_bytes == 8
         assert device_tuning() == dataclasses.replace(CPU, tile_step_bytes=7)
@@ -155,6 +156,12 @@ def cudnn() -> str:
     return 'served'
 
 
+def splash() -> str:
+    """Returns the traced program of the splash backend for a call that it can compute."""
+    x = jax.ShapeDtypeStruct((1, 512, 2, 8), jnp.bfloat16)
+    return str(jax.make_jaxpr(lambda q: attend(q, q, q, Softmax(), backend='splash'))(x))
+
+
 # For each tuning field: two values, and a program that depends on it.
 CASES = {
     'tile_step_bytes': (2**13, 2**20, functools.partial(attended, 'causal & window(100)')),
@@ -167,6 +174,7 @@ CASES = {
     'dense_step_bytes': (0, 2**20, dense_softmax),
     'cores': (1, 8, one_row_of_dense_softmax),
     'has_cudnn': (False, True, cudnn),
+    'splash_tile': (128, 256, splash),
     'lsh_step_bytes': (2**13, 2**20, functools.partial(attended, 'lsh(64, 2)')),
     'feature_key_block': (256, 512, functools.partial(attended, 'favor(16)')),
     'feature_prefix_sums': (False, True, functools.partial(attended, 'linear(causal=True)')),

@@ -27,6 +27,7 @@ LINES = [
     ),
     ({'attention': 'full;per_head(causal, full)'}, {'tensor': 2}, "'per_head(causal, full)' differs by head"),
     ({'attention_backend': 'cudnn'}, {}, "model.attention_backend 'cudnn' gives no log-sum-exp"),
+    ({'attention_backend': 'splash'}, {}, "model.attention_backend 'splash' gives no log-sum-exp"),
     ({'relative': 'tupe', 'positions': 'none'}, {}, "model.relative 'tupe' needs the positions of whole rows"),
     (
         {'decoder_layers': 2, 'decoder_attention': 'lsh(8, 1, causal=True)', 'shared_qk': True},

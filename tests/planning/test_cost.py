@@ -94,3 +94,20 @@ def test_products_inside_cudnn(target: str, mask: str, window: int, products: in
     config = CONFIG.replace('MASK', mask).replace('WINDOW', str(window))
     cost = cost_of(parse_program(CUDNN.replace('CONFIG', config).replace('TARGET', target)))
     assert cost.flops == products * 2 * 2 * 4 * pairs * 64
+
+
+SPLASH = """ENTRY %main (list: s8[1,3,2], q: bf16[2,4,1536,64]) -> f32[512,128] {
+  %list = s8[1,3,2]{2,1,0} parameter(0)
+  %q = bf16[2,4,1536,64]{3,2,1,0} parameter(1)
+  ROOT %splash_mha_NAME_segmented.1 = (f32[512,128]{1,0}, bf16[2,4,1536,64]{3,2,1,0}) custom-call(CALL
+}
+"""
+
+
+@pytest.mark.parametrize('name, products', [('fwd', 2), ('dq', 3), ('dkv', 4), ('other', 0)])
+def test_products_inside_splash_attention(name: str, products: int):
+    """Three query tiles of 512 list at most two key tiles each, for 2 rows of 4 heads."""
+    for lists in ('%list, %list', '%list, %list, %list'):  # the third list is of masks
+        call = f'{lists}, %q, %q, %q), custom_call_target="tpu_custom_call"'
+        cost = cost_of(parse_program(SPLASH.replace('NAME', name).replace('CALL', call)))
+        assert cost.flops == cost.kernel_flops == products * 2 * (2 * 4) * (3 * 2) * 512**2 * 64

@@ -64,6 +64,9 @@ def test_the_estimate_of_a_step_says_what_it_follows_from(monkeypatch):
     monkeypatch.setattr(planning, 'peak_flops', lambda _: 197e12)
     estimate = estimate_step_time(parse_topology('v5e:2x2'), tiny_step(), cost, sent)
     assert estimate == StepTimeEstimate(1.0, 0.5, 2.0, 0.25) and estimate.step_seconds == 2.25
+    # The compiler's cycles leave out the products in kernels.
+    cost = dataclasses.replace(cost, kernel_flops=197e12 / 4)
+    assert estimate_step_time(parse_topology('v5e:2x2'), tiny_step(), cost, sent).compiler == 2.25
     assert dataclasses.replace(estimate, compiler=None).step_seconds == 1.25
     # no peak numbers are published for a CPU
     assert estimate_step_time(TOPOLOGY, tiny_step(), cost, sent).step_seconds is None

@@ -43,6 +43,13 @@ def test_a_time_names_its_source():
     assert 'largest batch' not in format_plan(by_roofline)
 
 
+def test_products_in_kernels_are_named():
+    plan = plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, None)
+    assert plan.cost and 'splash' not in format_plan(plan)
+    half = dataclasses.replace(plan.cost, kernel_flops=plan.cost.flops / 2)
+    assert '\n    50% in splash attention, at most; ' in format_plan(dataclasses.replace(plan, cost=half))
+
+
 def test_rows_of_two_texts_have_two_lengths():
     shapes = {'source': SimpleNamespace(shape=(8, 96)), 'tokens': SimpleNamespace(shape=(8, 64))}
     plan: Any = SimpleNamespace(

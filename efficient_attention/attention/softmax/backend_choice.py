@@ -17,7 +17,7 @@ from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.patterns import head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax import blocked_backend, cudnn, dense_loop, jax_nn
+from efficient_attention.attention.softmax import blocked_backend, cudnn, dense_loop, jax_nn, splash
 from efficient_attention.attention.softmax.definition import Softmax, count_tile_pairs
 
 Backend = Callable[[Request], Result]
@@ -55,8 +55,9 @@ BACKENDS: dict[str, Backend] = {
     'blocked': blocked_backend.compute_attention,
     'jax_nn': jax_nn.compute_attention,
     'cudnn': cudnn.compute_attention,
+    'splash': splash.compute_attention,
 }
-AUTO_ORDER = ('cudnn', 'dense', 'blocked')
+AUTO_ORDER = ('cudnn', 'splash', 'dense', 'blocked')
 # Largest number of query-key pairs for which 'auto' uses the backend `dense`, which builds arrays [B, H, L, M].
 # The cases below have other limits; a backend that the caller names has no limit.
 MOST_DENSE_PAIRS = 512 * 512
@@ -79,7 +80,10 @@ MOST_LOOPED_PAIRS = 2**21
 # 8 rows of 2 heads of width 32, 1,448 positions: `dense` 477 ms, `blocked` 637 ms; but causal 477 and 370 ms.
 # 8 rows of 2 heads of width 32, 2,000 positions: `dense` 860 ms, `blocked` 1,296 ms; but causal 922 and 737 ms.
 MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
-TILED = ('blocked', 'cudnn')  # backends that never hold all query-key pairs in memory
+# Smallest number of query-key pairs for which 'auto' uses `splash`. The limit was not timed. It is an estimate: for
+# shorter rows, the start of a kernel's step (0.35 microseconds) takes longer than the memory traffic of the scores.
+FEWEST_SPLASH_PAIRS = 256 * 256
+TILED = ('blocked', 'cudnn', 'splash')  # backends that never hold all query-key pairs in memory
 
 
 def compute_attention(request: Request) -> tuple[Array, Array | None]:
@@ -105,8 +109,13 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
 
 
 def auto_order(request: Request) -> list[str]:
-    """Returns the backends that 'auto' tries for this request, in order; it tries cuDNN only on GPUs."""
-    skipped = set() if device_tuning().has_cudnn else {'cudnn'}
+    """Returns the backends that 'auto' tries for this request, in order; it tries `cudnn` only on GPUs, and `splash`
+    only on TPUs.
+    """
+    tuning = device_tuning()
+    skipped = set() if tuning.has_cudnn else {'cudnn'}
+    if tuning.splash_tile == 0 or request.query.shape[1] * request.key.shape[1] < FEWEST_SPLASH_PAIRS:
+        skipped.add('splash')
     if not prefers_dense(request):
         skipped.add('dense')
     return [name for name in AUTO_ORDER if name not in skipped]
