@@ -14,6 +14,7 @@
     python scripts/benchmark.py recurrent [--parts cells,lengths,token,memory] [--plot recurrent.svg]
     python scripts/benchmark.py compress [--parts infer,train] [--lengths 128,384] [--rows 1,8,32]
     python scripts/benchmark.py arena [--parts train,rows] [--sides linear,nystrom] [--lengths 1024,4096] [--size small]
+    python scripts/benchmark.py compare old.json new.json
 
 A *side* is one of the compared implementations: this project, a variant of it, or a *peer*, which is another library.
 
@@ -49,6 +50,9 @@ PyTorch.
 
 `arena`: training a long-range classifier with each mechanism against full attention, and speed of the row generators.
 
+`compare`: prints which figures of two outputs moved beyond the range of their repeats. It also reads the files of
+`scripts/measure_gpu.py`, which measures on GPUs.
+
 Each command has a file in scripts/benchmarks. The `--output` file is replaced after every length, so an interrupted run
 keeps its earlier measurements.
 """
@@ -78,6 +82,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command, 
 from efficient_attention.commands.flags import define_output, define_path
 from efficient_attention.errors import InputError
 from efficient_attention.processes.child_process import command_tied_to_parent
+from scripts.benchmarks import compare
 
 ROOT = Path(__file__).resolve().parent.parent
 # This maps each sub-command to its file in scripts/benchmarks.
@@ -97,6 +102,7 @@ FILES = {
     'compress': 'compress',
     'arena': 'arena',
 }
+COMPARE = 'compare'  # the sub-command that measures nothing
 WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent', 'compress')
 # Child processes get these malloc settings of efficient_attention/processes/allocator.py in an environment variable.
 KEEP_MEMORY = ':'.join(
@@ -112,6 +118,9 @@ KEEP_MEMORY = ':'.join(
 
 def main() -> None:
     """Runs the benchmark that the command line names, prints a table, and writes the measurements to `--output`."""
+    if sys.argv[1:2] == [COMPARE]:
+        compare.print_comparison(sys.argv[1:])
+        return
     command, benchmark, options = read_command_line()
     if command == 'attention' and options.from_json:
         benchmark.show_saved_report(benchmark.load_saved_figures(options.from_json), options.plot)
@@ -137,7 +146,7 @@ def run_benchmark(command: str, benchmark: ModuleType, options: flags.FlagValues
 
 def read_command_line() -> tuple[str, ModuleType, flags.FlagValues]:
     """Parses the command line; returns the sub-command, the benchmark's module, and the values of the flags."""
-    command, arguments = split_subcommand(sys.argv, tuple(FILES))
+    command, arguments = split_subcommand(sys.argv, (*FILES, COMPARE))
     benchmark = importlib.import_module(f'scripts.benchmarks.{FILES[command]}')
     options = define_flags(command, benchmark)
     parse_flags(arguments, options=options, command=command)

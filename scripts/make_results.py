@@ -8,10 +8,12 @@ A subject's JSON has a `title`, a sentence `about` it, the `guide` that it belon
     runs      [{"when": "2026-11-26, jax 0.10.2, one core of an AMD EPYC", "commands": ["...", ...]}, ...]
     source    for published figures, which have no runs: authors, year, arXiv id and table
     tables    [{"caption": "...", "columns": [...], "rows": [[...], ...]}, ...]; instead of columns and rows,
-              {"grid": "arena_recall.json", "rows": ["recall"], "speed": true} shows cells of `train_grid.py`
+              {"grid": "arena_recall.json", "rows": ["recall"], "speed": true} shows cells of `train_grid.py`, and
+              {"measured": "gpu/attention.json"} a part of `measure_gpu.py` with its device, date and command
     pictures  [{"file": "docs/images/arena.svg", "shows": "..."}, ...]
 
-`caption`, `tables` and `pictures` may be left out. Benchmarks write their JSON into `docs/results/data/`.
+`caption`, `tables` and `pictures` may be left out, and in a section with measured parts also `runs`. Benchmarks write
+their JSON into `docs/results/data/`.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -30,6 +32,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.experiments.grid_report import grid_table
+from scripts.benchmarks.measured_tables import measured_markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / 'docs' / 'results'
 SECTION_FIELDS = {'title', 'says', 'runs', 'source', 'tables', 'pictures'}
@@ -49,7 +52,8 @@ def format_page(source: Path) -> str:
     """Returns the Markdown text of a result page, made from the subject's JSON file.
 
     Raises:
-        InputError: a field is unknown or missing, a section has neither runs nor a source or has both, or a table row
+        InputError: a field is unknown or missing, a section has neither runs nor a source nor measured
+            parts, or has two of them, or a table row
             does not fit its columns.
     """
     page = read_json_file(source)
@@ -67,7 +71,8 @@ def format_page(source: Path) -> str:
 def section_markdown(where: str, section: Mapping[str, Any]) -> Iterator[str]:
     """Yields the Markdown paragraphs, tables and code blocks of one section of a result page."""
     check_fields(where, section, SECTION_FIELDS, {'title'})
-    if ('runs' in section) == ('source' in section):
+    is_measured = any('measured' in table for table in section.get('tables', []))
+    if is_measured + ('runs' in section) + ('source' in section) != 1:
         raise InputError(f'{where} needs either runs (measured here) or source (published figures)')
     yield f'## {section["title"]}'
     says = section.get('says', [])
@@ -85,7 +90,11 @@ def section_markdown(where: str, section: Mapping[str, Any]) -> Iterator[str]:
 
 
 def format_table(where: str, table: Mapping[str, Any]) -> str:
-    """Returns a Markdown table of a result page, from the given rows or from runs of `train_grid.py`."""
+    """Returns a Markdown table of a result page, from the given rows, from runs of `train_grid.py`, or from a part of
+    `measure_gpu.py`.
+    """
+    if 'measured' in table:
+        return measured_markdown(RESULTS / 'data' / table['measured'])
     if 'grid' in table:
         grid = read_json_file(RESULTS / 'data' / table['grid'])
         cells = {row: grid['cells'][row] for row in table['rows']}

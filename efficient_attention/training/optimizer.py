@@ -23,6 +23,7 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name, path_names
 from efficient_attention.objectives.objective import BESIDE, SCORES
@@ -86,6 +87,21 @@ def make_optimizer(
         parts.append(scale_score_updates(scores_rate / config.learning_rate))
     rule = optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
     return with_running_means(rule, hold)
+
+
+def build_optimizer(config: RunConfig) -> optax.GradientTransformation:
+    """Returns the optimizer of a config, whose learning-rate schedule covers the whole run."""
+    prune, stacked = config.prune, stacked_param_pattern(config)
+    scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
+    rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
+    return exclude_pruning_scores(rule) if prune.has_fixed_scores else rule
+
+
+def stacked_param_pattern(config: RunConfig) -> str | None:
+    """Returns a regex for the paths of parameters that stack one array per layer; None if all layers share their
+    parameters.
+    """
+    return STACKED_LAYERS if config.model.is_stacked else None
 
 
 def scale_by_layer_decay(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:

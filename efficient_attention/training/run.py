@@ -22,12 +22,7 @@ from efficient_attention.pruning.pruner import Pruner, make_pruner
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.registry import make_task, task_type
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.training.optimizer import (
-    STACKED_LAYERS,
-    check_frozen,
-    exclude_pruning_scores,
-    make_optimizer,
-)
+from efficient_attention.training.optimizer import build_optimizer, check_frozen, stacked_param_pattern
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.fingerprint import TEACHER
 
@@ -215,18 +210,3 @@ def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Prun
     scores = None if pruner is None else pruner.initial_scores(key)
     optimizer = build_optimizer(config)
     return initial_state(params, optimizer, config.train.seed, carry=carry, beside=beside, scores=scores)
-
-
-def build_optimizer(config: RunConfig) -> Any:
-    """Returns the optimizer of a config, whose learning-rate schedule covers the whole run."""
-    prune, stacked = config.prune, stacked_param_pattern(config)
-    scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
-    rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
-    return exclude_pruning_scores(rule) if prune.has_fixed_scores else rule
-
-
-def stacked_param_pattern(config: RunConfig) -> str | None:
-    """Returns a regex for the paths of parameters that stack one array per layer; None if all layers share their
-    parameters.
-    """
-    return STACKED_LAYERS if config.model.is_stacked else None

@@ -7,7 +7,7 @@ the sums are global. Micro-batches are divided by the weights of the whole batch
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
-from efficient_attention.training.run import Run, build_optimizer
+from efficient_attention.training.optimizer import build_optimizer
 from efficient_attention.training.state import (
     StepArraysForNanCheck,
     TrainState,
@@ -31,12 +31,15 @@ from efficient_attention.training.step_extensions import (
     check_extensions_cover_state,
 )
 
+if TYPE_CHECKING:  # A step from a model and an objective needs none of the data libraries that `Run` imports.
+    from efficient_attention.training.run import Run
+
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 # A gradient function: (trained arrays, rows) -> ((loss, (sums, new carry)), gradients).
 GradientFn = Callable[[Any, 'RowsWithRandomKeys'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
-def jit_train_step(run: Run) -> StepFn:
+def jit_train_step(run: 'Run') -> StepFn:
     """Returns the jitted training step of a run. It donates the training state, so callers must not use the old state
     again.
     """

@@ -40,11 +40,12 @@ class PlainLayer(nnx.Module):
     """A Transformer layer: self-attention and a feed-forward layer, each followed by residual sum and normalisation."""
 
     def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
-        width, inner = model['width'], model['feed_forward_width']
-        self.attention = nnx.MultiHeadAttention(model['heads'], width, decode=False, rngs=rngs)
-        self.attention_norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
-        self.up, self.down = nnx.Linear(width, inner, rngs=rngs), nnx.Linear(inner, width, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+        width, inner, dtype = model['width'], model['feed_forward_width'], model.get('dtype')
+        self.attention = nnx.MultiHeadAttention(model['heads'], width, decode=False, dtype=dtype, rngs=rngs)
+        self.attention_norm = nnx.LayerNorm(width, epsilon=1e-12, dtype=dtype, rngs=rngs)
+        self.up = nnx.Linear(width, inner, dtype=dtype, rngs=rngs)
+        self.down = nnx.Linear(inner, width, dtype=dtype, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=1e-12, dtype=dtype, rngs=rngs)
 
     def __call__(self, x_BLD: jax.Array, mask_B11M: jax.Array) -> jax.Array:
         """Returns the hidden states after this layer, [B, L, D]."""
@@ -53,14 +54,17 @@ class PlainLayer(nnx.Module):
 
 
 class PlainEncoder(nnx.Module):
-    """A post-norm Transformer encoder: embeddings and layers."""
+    """A post-norm Transformer encoder: embeddings and layers.
+
+    It computes in `dtype` of the model's fields, by default in float32.
+    """
 
     def __init__(self, model: dict[str, Any], rngs: nnx.Rngs) -> None:
-        width = model['width']
-        self.token = nnx.Embed(model['vocab_size'], width, rngs=rngs)
-        self.position = nnx.Embed(512, width, rngs=rngs)
-        self.token_type = nnx.Embed(2, width, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, epsilon=1e-12, rngs=rngs)
+        width, dtype = model['width'], model.get('dtype')
+        self.token = nnx.Embed(model['vocab_size'], width, dtype=dtype, rngs=rngs)
+        self.position = nnx.Embed(512, width, dtype=dtype, rngs=rngs)
+        self.token_type = nnx.Embed(2, width, dtype=dtype, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=1e-12, dtype=dtype, rngs=rngs)
         self.layers = nnx.List([PlainLayer(model, rngs) for _ in range(model['layers'])])
 
     def __call__(self, tokens_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:

@@ -93,6 +93,7 @@ SKIPPED = {
     '*scripts/benchmark.py recurrent*': IDLE,
     '*scripts/benchmark.py compress*': IDLE,
     '*scripts/benchmark.py arena*': IDLE,
+    '*scripts/measure_gpu.py *': 'needs a GPU for minutes; its test measures tiny sizes on a CPU',
     '*scripts/benchmarks/approximation.py *': 'needs 512 positions; its test measures a tiny encoder',
     '*scripts/train_grid.py *': 'trains for hours; tests/experiments/test_grid.py trains a table of four cells',
     '* --workdir runs/ticket *': 'tests/training/test_pruning_report.py trains a ticket',

@@ -57,12 +57,29 @@ def test_a_table_of_trained_cells():
     )
 
 
+def test_a_measured_part_needs_no_runs(tmp_path: Path, monkeypatch):
+    """A part without a file says so; with a file, the section has the date and the command of the measurement."""
+    monkeypatch.setattr('scripts.make_results.RESULTS', tmp_path)
+    page = PAGE | {'sections': [{'title': 'Decoding', 'tables': [{'measured': 'gpu/decoding.json'}]}]}
+    assert 'Not yet measured.' in text_of(tmp_path, page)
+    case = {'group': 'context 8', 'side': 'causal', 'is_peer': False, 'milliseconds': 2.5}
+    machine = {'device': 'NVIDIA H200', 'count': 1, 'jax': '0.11.2'}
+    report = {'part': 'decoding', 'machine': machine, 'commit': 'abc', 'date': '2026-01-02', 'is_dry_run': False}
+    (tmp_path / 'data' / 'gpu').mkdir(parents=True)
+    (tmp_path / 'data' / 'gpu' / 'decoding.json').write_text(
+        json.dumps(report | {'cases': {'context 8: causal': case}})
+    )
+    text = text_of(tmp_path, page)
+    assert '| context 8 | causal | 2.5 |' in text and '# 2026-01-02, NVIDIA H200' in text
+
+
 @pytest.mark.parametrize(
     ('change', 'line'),
     [
         ({'titel': 'a'}, "speed.json: section 'Speed' has the unknown field 'titel'"),
         ({'runs': None}, "speed.json: section 'Speed' needs either runs (measured here) or source"),
         ({'source': 'A paper'}, "speed.json: section 'Speed' needs either runs"),
+        ({'tables': [{'measured': 'gpu/none.json'}]}, "speed.json: section 'Speed' needs either runs"),
         ({'tables': [{'columns': ['a'], 'rows': [[1, 2]]}]}, 'has a row of 2 entries under 1 columns: [1, 2]'),
     ],
 )

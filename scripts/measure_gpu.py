@@ -1,0 +1,93 @@
+"""Measures this project on a GPU, most valuable parts first, and writes the results at once.
+
+    python scripts/measure_gpu.py --minutes 9 --output runs/gpu
+    python scripts/measure_gpu.py --parts attention,decoding    # only these parts
+    python scripts/measure_gpu.py --dry_run --output runs/dry   # tiny sizes, also on a CPU
+    python scripts/measure_gpu.py --commit 0123abcd             # a copy without git cannot tell its commit
+
+The parts, in this order:
+
+`numerics`: errors of every backend of softmax attention against float64, forward and gradients.
+`attention`: cuDNN and blocked attention against JAX and PyTorch, at 4k, 16k and 64k positions.
+`training_step`: training steps of GPT-2 124M, BERT-base and -large, and Longformer.
+`tile_sizes`: the backend `blocked` at several tile and step sizes.
+`decoding`: generation of single tokens with a cache.
+
+Each part is a JSON file in `--output`, rewritten after every case. A case that fails is recorded with its reason. No
+case starts after `--minutes`. The next call with the same output runs only the missing cases. It refuses the files of
+another commit or device. The script needs jax, flax, jaxtyping and this repository: a borrowed machine may lack an
+environment of the project. PyTorch is measured if it is installed.
+
+To publish the results, copy the files to docs/results/data/gpu/, run scripts/make_results.py and commit both.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # A borrowed machine has no environment that knows this repository.
+
+from efficient_attention.processes.signal_thread import catch_stop_signals  # noqa: E402  after the path
+
+if __name__ == '__main__':
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+
+import importlib  # noqa: E402
+import os  # noqa: E402
+import time  # noqa: E402
+
+from absl import flags  # noqa: E402  which Flax needs, too
+
+from efficient_attention.commands.command_line import parse_flags, run_command  # noqa: E402
+from efficient_attention.commands.flags import define_choices, define_output  # noqa: E402
+from efficient_attention.errors import InputError  # noqa: E402
+
+PARTS = ('numerics', 'attention', 'training_step', 'tile_sizes', 'decoding')  # files of scripts/benchmarks/gpu
+
+
+def main() -> None:
+    """Runs the missing cases of all parts within the time budget."""
+    start = time.monotonic()
+    options = define_flags()
+    parse_flags(sys.argv, options=options)
+    if options.minutes <= 0:
+        raise InputError(f'--minutes {options.minutes}: it must be above 0')
+    # JAX would otherwise reserve most of the memory, and PyTorch measures on the same device.
+    os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+    # These imports are late, because loading JAX would slow down --help.
+    from scripts.benchmarks.gpu.cases import (
+        DRY,
+        FULL,
+        current_commit,
+        describe_machine,
+        make_head,
+        read_report,
+        run_part,
+    )
+
+    settings = DRY if options.dry_run else FULL
+    machine, commit = describe_machine(), options.commit or current_commit(ROOT)
+    print(f'{machine["count"]} {machine["device"]}, jax {machine["jax"]}, commit {commit}', flush=True)
+    heads = {part: make_head(part, machine, commit, settings) for part in options.parts}
+    for part, head in heads.items():
+        read_report(options.output / f'{part}.json', head)  # A file of another commit is refused before any case runs.
+    left = 0
+    for part, head in heads.items():
+        cases = importlib.import_module(f'scripts.benchmarks.gpu.{part}').list_cases(settings)
+        left += run_part(options.output / f'{part}.json', head, cases, start + 60.0 * options.minutes)
+    print(f'{left} cases are left for the next call' if left else 'all cases are measured', flush=True)
+
+
+def define_flags() -> flags.FlagValues:
+    """Defines the command-line flags, and returns them."""
+    options = flags.FlagValues()
+    flags.DEFINE_float('minutes', 9.0, 'No case starts later than this.', flag_values=options)
+    define_output('Folder for a JSON file per part.', Path('runs/gpu'), options)
+    define_choices('parts', PARTS, 'Parts to measure', options)
+    flags.DEFINE_bool('dry_run', False, 'Take tiny sizes, to test the script.', flag_values=options)
+    flags.DEFINE_string('commit', '', 'Commit of the code, for a copy without git.', flag_values=options)
+    return options
+
+
+if __name__ == '__main__':
+    run_command(main)
