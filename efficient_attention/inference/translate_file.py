@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from efficient_attention.atomic_files import flush, write_atomically
 from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.data.sources.text_files import decode_utf8, digest_files, read_lines
-from efficient_attention.errors import InputError, write_stderr_unlocked
+from efficient_attention.errors import InputError, counted, write_stderr_unlocked
 from efficient_attention.inference.translator import Translation, Translator
 from efficient_attention.processes.signal_thread import current_signal_thread
 from efficient_attention.tasks.metrics.translation import translation_scores
@@ -90,7 +90,7 @@ def report_progress_when_stopped(partial: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         done = partial.read_bytes().count(b'\n')
-        line = f'stopped; {partial} has {done:,} lines, and the same command continues after them'
+        line = f'stopped; {partial} has {counted(done, "line")}, and the same command continues after them'
         watch = current_signal_thread()
         (watch.print_stop_message_once if watch else write_stderr_unlocked)(line)
         raise
@@ -192,5 +192,5 @@ def score_translated_file(output: Path, references: Path, *, form: str = 'text')
         lines = [next((one['text'] for one in parse_json(line)['best']), '') for line in lines]
     right = [line for _, line in read_lines(references)]
     if len(lines) != len(right):
-        raise InputError(f'{references} has {len(right)} lines, {output} {len(lines)}')
+        raise InputError(f'{references} has {counted(len(right), "line")}, {output} {len(lines):,}')
     return translation_scores(lines, right)
