@@ -21,6 +21,7 @@ from efficient_attention.tasks.metrics.translation import translation_scores
 OBJECT = '{"best": ['
 CHUNK = 4  # number of batches whose lines are sorted by length and written together
 UNENDED = 'texts that reached the most tokens (--max_tokens, --ratio, --extra) without an end'
+BLANK = 'texts with nothing but spaces, as models write that have trained too little'
 
 
 def translate_file(
@@ -97,14 +98,20 @@ def report_progress_when_stopped(partial: Path) -> Iterator[None]:
 
 
 def log_truncations(translator: Translator) -> None:
-    """Prints how many sources were cut, which words were unknown, and how many translations reached the token limit."""
+    """Prints how many sources were cut, which words were unknown, and how many translations are unusual."""
     if translator.cut_sources:
         most = translator.encoder.source.length
         print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
     if said := translator.unknown.summarize_and_reset():
         print(said, file=sys.stderr)
-    if translator.unended:
-        print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
+    log_unusual_outputs(translator)
+
+
+def log_unusual_outputs(translator: Translator) -> None:
+    """Prints how many translations reached the token limit, and how many are blank."""
+    for fault, count in ((UNENDED, translator.unended), (BLANK, translator.blank)):
+        if count:
+            print(f'{fault}: {count:,}', file=sys.stderr)
 
 
 def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
@@ -139,7 +146,7 @@ def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
 def translate_stream(translator: Translator, source: Iterable[bytes], output: TextIO, *, form: str = 'text') -> None:
     """Writes the translation of each line of a stream as soon as the line arrives; reports cut lines and unknown words.
 
-    At the end, reports the number of translations that reached the token limit.
+    At the end, reports the number of unusual translations.
 
     Raises:
         InputError: a line is not UTF-8.
@@ -156,8 +163,7 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
             print(f'line {number} has more than {translator.encoder.source.length} tokens and was cut', file=sys.stderr)
         if said := translator.unknown.summarize_and_reset():
             print(f'line {number}: {said}', file=sys.stderr)
-    if translator.unended:
-        print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
+    log_unusual_outputs(translator)
 
 
 def translate_chunk(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:

@@ -27,7 +27,7 @@ class Shouting:
     class transducer:
         batching = SourceBatching(rows=2)
 
-    cut_sources = named = 0
+    cut_sources = named = blank = 0
 
     def __init__(self, fails_at: str = '') -> None:
         self.asked, self.fails_at, self.unended, self.places = [], fails_at, 0, []
@@ -148,6 +148,18 @@ def test_a_stream_says_which_line_was_cut(capsys: pytest.CaptureFixture):
 
     translate_stream(translator, lines(), io.StringIO())
     assert capsys.readouterr().err == f'line 2 has more than 3 tokens and was cut\n{module.UNENDED}: 2\n'
+
+
+def test_blank_translations_are_counted(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    for translate in (
+        lambda translator: translate_file(translator, source, tmp_path / 'out'),
+        lambda translator: translate_lines(translator, source, io.StringIO()),
+        lambda translator: translate_stream(translator, [b'vier\n'], io.StringIO()),
+    ):
+        translator = Shouting()
+        translator.blank = 2
+        translate(translator)
+        assert capsys.readouterr().err.splitlines()[-1] == f'{module.BLANK}: 2'
 
 
 def test_an_output_that_is_there_stays(source: Path):
