@@ -20,7 +20,7 @@ install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --n
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text that Python brings along (minutes)
+quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text that Python brings along (about 3 minutes on two CPU cores)
 	@echo '[quickstart 1/3] pretraining: $(QUICKSTART_WORKDIR)'
 	@$(VENV)/bin/python train.py --config configs/quickstart.py --workdir $(QUICKSTART_WORKDIR)
 	@echo '[quickstart 2/3] evaluating on held-out documents'

@@ -114,6 +114,11 @@ def one_line(error: BaseException) -> str:
     return ''.join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a count with its noun, such as '1 line' or '1,200 lines'."""
+    return f'{count:,} {noun}' if count == 1 else f'{count:,} {noun}s'
+
+
 def is_whole_number(value: object) -> bool:
     """Whether a value is an integer of Python or NumPy, but not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -38,7 +38,7 @@ from efficient_attention.commands.flags import (
     define_path,
 )
 from efficient_attention.config.json_parsing import parse_json
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, counted
 from efficient_attention.processes.allocator import keep_freed_memory
 
 SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
@@ -211,7 +211,7 @@ def check_references(source: Path, references: Path) -> None:
 
     texts, right = (sum(1 for _ in read_lines(path)) for path in (source, references))
     if texts != right:
-        raise InputError(f'{references} has {right} lines, {source} {texts}')
+        raise InputError(f'{references} has {counted(right, "line")}, {source} {texts:,}')
 
 
 if __name__ == '__main__':

@@ -32,7 +32,7 @@ FILES = '--input={here}/a.txt --output={here}/b.txt'
 BAD_PAIRS = {
     # ---- pairs ----
     'sources too many': lines('a\nb\nc\n', 'a\nb\n', '{here}/a.txt: line 3 has no partner; {here}/b.txt has 2 lines'),
-    'targets too many': lines('a\n', 'a\nb\n', '{here}/b.txt: line 2 has no partner; {here}/a.txt has 1 lines'),
+    'targets too many': lines('a\n', 'a\nb\n', '{here}/b.txt: line 2 has no partner; {here}/a.txt has 1 line'),
     'source empty': lines('a\n \n', 'a\nb\n', '{here}/a.txt: line 2 is empty'),
     'target empty': lines('a\nb\n', 'a\n\n', '{here}/b.txt: line 2 is empty'),
     'pairs none': lines('', '', 'pairs.train'),

@@ -8,6 +8,7 @@ from efficient_attention.errors import (
     PeerError,
     RunError,
     RunStopped,
+    counted,
     exit_code,
     is_number,
     is_whole_number,
@@ -93,3 +94,7 @@ def test_a_line_is_written_at_once_past_the_stream_of_python(monkeypatch: pytest
     monkeypatch.setattr('sys.stderr', None)
     write_stderr_unlocked('error: größer')
     assert capfd.readouterr().err == 'error: größer\n'
+
+
+def test_one_thing_has_no_plural():
+    assert [counted(count, 'line') for count in (0, 1, 2, 1200)] == ['0 lines', '1 line', '2 lines', '1,200 lines']

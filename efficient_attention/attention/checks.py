@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import AnySegments, Lengths, Numbers
 
@@ -19,6 +20,8 @@ def check_mechanism(mechanism: object) -> None:
     """Raises a ValueError unless `mechanism` is an instance of `Mechanism`;
     a pattern, a string or a class is rejected.
     """
+    if isinstance(mechanism, Pattern):
+        raise ValueError('mechanism is a pattern; wrap it: Softmax(<your pattern>)')
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
             f"mechanism is {mechanism!r}; pass an instance such as Softmax(Causal()) or parse_mechanism('causal')"
@@ -197,7 +200,9 @@ def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
     given = learned or {}
     for name, operand in declared.items():
         if name not in given:
-            raise ValueError(f'{mechanism} learns {name} {operand.shape}; give it in `learned`')
+            raise ValueError(
+                f'{mechanism} learns {name} {operand.shape}; give it in `learned`; ea.draw_operands draws it'
+            )
         found = given[name]
         if not hasattr(found, 'dtype') or not jnp.issubdtype(found.dtype, jnp.floating):
             kind = getattr(found, 'dtype', type(found).__name__)

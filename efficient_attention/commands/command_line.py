@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Collection
 from typing import Any
@@ -14,6 +15,7 @@ from efficient_attention.processes.signal_thread import current_signal_thread
 
 HELP = {'--help', '-h'}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
+CLOSED_OUTPUT = 128 + 13  # exit code that shells report for a process ended by SIGPIPE
 EXAMPLES = {'config': 'configs/quickstart.py', 'workdir': 'runs/quickstart', 'model': 'runs/quickstart'}
 # Python's message if a user adds an argument to a config that takes none, as in configs/quickstart.py:small
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'
@@ -66,7 +68,7 @@ def parse_flags(
             print_help([argument for argument in arguments if argument not in HELP], options, words, command)
             sys.stdout.flush()
         except BrokenPipeError:  # the program that reads this output has closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_output()
         sys.exit(0)
     try:
         values, found = parse_flag_values(arguments, required, options)
@@ -200,13 +202,21 @@ def check_positional_args(found: list[str], words: str) -> None:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Runs a command's main function; if it raises, prints the error and exits with the error's exit code."""
+    """Runs a command's main function; if it raises, prints the error and exits with the error's exit code.
+
+    If the program that reads the output has ended, such as `head`, the command ends silently with exit code 141, as
+    SIGPIPE ends other commands.
+    """
     logging.basicConfig(level=logging.INFO, format='%(message)s')
     for noisy in ('absl', 'jax'):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         main()
+        sys.stdout.flush()
     except BaseException as error:
+        if isinstance(error, BrokenPipeError) and is_output_closed():
+            discard_output()
+            sys.exit(CLOSED_OUTPUT)
         # A stop signal may surface as any error inside a library; the process then ends as stopped, not as failed.
         if (watch := current_signal_thread()) and watch.is_ending:
             watch.end_process()
@@ -214,6 +224,18 @@ def run_command(main: Callable[[], None]) -> None:
         if code is None:
             raise
         sys.exit(code)
+
+
+def is_output_closed() -> bool:
+    """Returns whether standard output is a pipe that its reader has closed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def discard_output() -> None:
+    """Discards standard output from now on, so that Python's last flush does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_error_get_exit_code(error: BaseException) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from efficient_attention.atomic_files import flush, write_atomically
 from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.data.sources.text_files import decode_utf8, digest_files, read_lines
-from efficient_attention.errors import InputError, write_stderr_unlocked
+from efficient_attention.errors import InputError, counted, write_stderr_unlocked
 from efficient_attention.inference.translator import Translation, Translator
 from efficient_attention.processes.signal_thread import current_signal_thread
 from efficient_attention.tasks.metrics.translation import translation_scores
@@ -21,6 +21,7 @@ from efficient_attention.tasks.metrics.translation import translation_scores
 OBJECT = '{"best": ['
 CHUNK = 4  # number of batches whose lines are sorted by length and written together
 UNENDED = 'texts that reached the most tokens (--max_tokens, --ratio, --extra) without an end'
+BLANK = 'texts with nothing but spaces, as models write that have trained too little'
 
 
 def translate_file(
@@ -90,21 +91,27 @@ def report_progress_when_stopped(partial: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         done = partial.read_bytes().count(b'\n')
-        line = f'stopped; {partial} has {done:,} lines, and the same command continues after them'
+        line = f'stopped; {partial} has {counted(done, "line")}, and the same command continues after them'
         watch = current_signal_thread()
         (watch.print_stop_message_once if watch else write_stderr_unlocked)(line)
         raise
 
 
 def log_truncations(translator: Translator) -> None:
-    """Prints how many sources were cut, which words were unknown, and how many translations reached the token limit."""
+    """Prints how many sources were cut, which words were unknown, and how many translations are unusual."""
     if translator.cut_sources:
         most = translator.encoder.source.length
         print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
     if said := translator.unknown.summarize_and_reset():
         print(said, file=sys.stderr)
-    if translator.unended:
-        print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
+    log_unusual_outputs(translator)
+
+
+def log_unusual_outputs(translator: Translator) -> None:
+    """Prints how many translations reached the token limit, and how many are blank."""
+    for fault, count in ((UNENDED, translator.unended), (BLANK, translator.blank)):
+        if count:
+            print(f'{fault}: {count:,}', file=sys.stderr)
 
 
 def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
@@ -139,7 +146,7 @@ def resume_finished_lines(partial: Path, note: Path, begun: str) -> int:
 def translate_stream(translator: Translator, source: Iterable[bytes], output: TextIO, *, form: str = 'text') -> None:
     """Writes the translation of each line of a stream as soon as the line arrives; reports cut lines and unknown words.
 
-    At the end, reports the number of translations that reached the token limit.
+    At the end, reports the number of unusual translations.
 
     Raises:
         InputError: a line is not UTF-8.
@@ -156,8 +163,7 @@ def translate_stream(translator: Translator, source: Iterable[bytes], output: Te
             print(f'line {number} has more than {translator.encoder.source.length} tokens and was cut', file=sys.stderr)
         if said := translator.unknown.summarize_and_reset():
             print(f'line {number}: {said}', file=sys.stderr)
-    if translator.unended:
-        print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
+    log_unusual_outputs(translator)
 
 
 def translate_chunk(translator: Translator, lines: list[str], before: int) -> Iterator[list[Translation]]:
@@ -192,5 +198,5 @@ def score_translated_file(output: Path, references: Path, *, form: str = 'text')
         lines = [next((one['text'] for one in parse_json(line)['best']), '') for line in lines]
     right = [line for _, line in read_lines(references)]
     if len(lines) != len(right):
-        raise InputError(f'{references} has {len(right)} lines, {output} {len(lines)}')
+        raise InputError(f'{references} has {counted(len(right), "line")}, {output} {len(lines):,}')
     return translation_scores(lines, right)

@@ -85,6 +85,7 @@ class Translator:
         self.cut_sources = 0  # number of sources so far that were too long and were cut
         self.unknown = UnknownTokenCounter(encoder.source.pieces_with_text, encoder.source.tokenizer)
         self.unended = 0  # number of texts so far whose best target reached the token limit
+        self.blank = 0  # number of texts so far whose best target has nothing but spaces
         # Target texts leave out these ids. Sentinels are kept, because each sentinel names the span after it.
         self.unwritten = structural_ids(encoder.target.tokenizer)
 
@@ -114,7 +115,9 @@ class Translator:
         draws = SamplingSeeds(self.decoding.seed, np.arange(len(texts)) if places is None else np.asarray(places))
         for number, targets in self.transducer.iterate_targets(sources, alignments=alignments, draws=draws):
             self.unended += bool(targets) and not targets[0].is_ended
-            yield number, [self.make_translation(sources[number], target) for target in targets]
+            found = [self.make_translation(sources[number], target) for target in targets]
+            self.blank += bool(found) and not found[0].text.strip()
+            yield number, found
 
     def make_translation(self, source: np.ndarray, target: GeneratedTarget) -> Translation:
         """Returns a generated target as text; source tokens and alignment weights are in the order of the source

@@ -29,6 +29,7 @@ from efficient_attention.processes.phase_log import IMPORTS, note_phase
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 2.0  # seconds after a stop signal in which the main thread must end the process
+OWN_PACKAGES = ('configs', 'efficient_attention', 'scripts')
 UNANSWERED = 1.0  # seconds after which the signal thread saves, if the main thread has not noticed the stop
 TICK = 0.05  # seconds between two checks of the signal thread during a stop
 # A signal repeated within these seconds counts once, because `timeout` signals a process and then its process group.
@@ -141,10 +142,17 @@ class StopSignalThread:
             self._show_lost(lost)
 
     def _handle_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Ends a stopped process without a traceback; Python calls this method for uncaught exceptions."""
+        """Ends a stopped process without a traceback, and explains a missing package in one line; Python calls this
+        method for uncaught exceptions.
+        """
         # A stop signal may surface as any error, for example during the imports of an entry point.
         if self.is_ending:
             self.end_process()
+        if isinstance(error, ModuleNotFoundError) and str(error.name).partition('.')[0] not in OWN_PACKAGES:
+            show_error(
+                ModuleNotFoundError(f'{error}; run `make install-run`, then start commands with .venv/bin/python')
+            )
+            return
         self._show_error(kind, error, trace)
 
     def _run(self) -> None:

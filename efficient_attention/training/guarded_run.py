@@ -16,7 +16,7 @@ import jax
 
 from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError, RunError, show_error
+from efficient_attention.errors import InputError, RunError, counted, show_error
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes.graceful_stop import GracefulStop
 from efficient_attention.processes.peer_monitor import check_facts_agree_with_peers, report_error_to_peers
@@ -265,8 +265,8 @@ def damaged_metrics_notes(newest: UnreadCheckpoint | None, log: MetricsLog) -> l
     if not isinstance(before, int) or jax.process_index() > 0:
         return notes
     if log.lines < before:
-        line = f'{log.workdir / METRICS} has {log.lines} lines of the steps so far, and had {before}: the rest is lost'
-        return [*notes, line]
+        found = f'{log.workdir / METRICS} has {counted(log.lines, "line")} of the steps so far'
+        return [*notes, f'{found}, and had {before}: the rest is lost']
     return [*notes, *(changed_lines_note(log.workdir, log.kept[:before], digest) if isinstance(digest, str) else [])]
 
 

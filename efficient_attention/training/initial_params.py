@@ -215,9 +215,9 @@ def load_matching_params(params: Any, pretrained: Mapping[str, Any], where: Path
         name = min(found)
         raise InputError(f'train.start_from {where}: the model has no place for {name}{output_layer_advice(name)}')
     if drawn:
-        logger.warning(
-            '%s lacks these parameters or shapes, so they are freshly initialised: %s', where, format_name_list(drawn)
-        )
+        usual = ' (usual for a new output layer)' if all(name.startswith('head/') for name in drawn) else ''
+        fault = '%s lacks these parameters or shapes, so they are freshly initialised%s: %s'
+        logger.warning(fault, where, usual, format_name_list(drawn))
     if found:
         logger.warning(
             '%s: not used, the model has no parameters of these names: %s', where, format_name_list(sorted(found))

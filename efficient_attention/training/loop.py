@@ -1,6 +1,8 @@
 """Runs the training loop of every task, with evaluations, logs and checkpoints."""
 
+import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,8 @@ def train(
         train_step = jit_train_step(run)
         for step in range(first + 1, last + 1):
             batch = trainer.next_device_batch(step, batches)
-            state, metrics = train_step(state, batch)
+            with trainer.note_compilation(batch):
+                state, metrics = train_step(state, batch)
             trainer.record_step(step, metrics, batch, state)
             is_end = stop.is_stop_due() or step == last
             is_evaluated = trainer.is_evaluation_step(step)
@@ -90,6 +93,8 @@ class Trainer:
         self.kept: CachedTeacherLogits | None = None
         # number of the first step after the start, which includes the compilation
         self.first_step = int(guarded.state.step) + 1
+        # shapes of the batches for which the training step is compiled, one tuple per program
+        self.compiled_shapes: set[tuple[tuple[int, ...], ...]] = set()
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)
         device_peak = peak_flops(self.run.mesh.devices.flat[0].device_kind)
@@ -124,6 +129,27 @@ class Trainer:
         batch = self.run.put_batch_on_devices(rows if self.kept is None else self.kept.add_teacher_logits(rows))
         self.watchdog.note_progress(step, COMPILING if is_first else DEVICE)
         return batch
+
+    @contextlib.contextmanager
+    def note_compilation(self, batch: dict[str, jax.Array]) -> Iterator[None]:
+        """Context manager for a call of the training step. If the call compiles, it prints a line, and leaves the time
+        of the compilation out of speed and remaining time.
+
+        Each new combination of shapes in a batch, such as another length of rows, compiles another program.
+        """
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+        if shapes in self.compiled_shapes:
+            yield
+            return
+        self.compiled_shapes.add(shapes)
+        count = len(self.compiled_shapes)
+        other = f' for batches of another shape, program {count}' if count > 1 else ''
+        self.queue.finish_all_steps()  # otherwise queued steps would run within the time that is left out
+        self.progress.print_line(f'compiling the training step{other}')
+        start = time.monotonic()
+        with self.throughput.pause_timing():
+            yield
+        self.progress.exclude_seconds(time.monotonic() - start)
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
         """Returns the next training batch. The loading time counts as waiting for data if the device has nothing to do

@@ -32,6 +32,9 @@ class ProgressDisplay(Protocol):
     def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Shows the training metrics that COLUMNS lists."""
 
+    def exclude_seconds(self, seconds: float) -> None:
+        """Leaves seconds, such as those of a compilation, out of the mean speed that gives the remaining time."""
+
     def print_line(self, text: str) -> None:
         """Prints a line of text that stays visible."""
 
@@ -58,8 +61,8 @@ def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | Non
 
 
 class StepTimer:
-    """Measures the mean seconds per training step since this process began, without the first step, which includes
-    compilation.
+    """Measures the mean seconds per training step since this process began, without the first step and without
+    excluded seconds, such as those of a compilation.
     """
 
     def __init__(self, start_step: int, seconds: float) -> None:
@@ -69,6 +72,11 @@ class StepTimer:
         """Notes when the first step finished, so that the mean excludes this step; later calls have no effect."""
         if self._begun == self._start and step > self._start[0]:
             self._begun = (step, seconds)
+
+    def exclude_seconds(self, seconds: float) -> None:
+        """Leaves seconds out of the mean."""
+        # A later begin leaves as many seconds less to divide by the steps.
+        self._start, self._begun = ((step, begun + seconds) for step, begun in (self._start, self._begun))
 
     def seconds_per_step(self, step: int, seconds: float) -> float:
         """Returns the mean seconds per step up to this step; the first step is included only if there is no other."""
@@ -98,6 +106,10 @@ class LineProgress:
         remaining = format_duration(self._speed.seconds_per_step(step, self._clock()) * (self._total_steps - step))
         self.print_line('  '.join([f'step {step}/{self._total_steps}', *format_metrics(metrics), f'{remaining} left']))
 
+    def exclude_seconds(self, seconds: float) -> None:
+        """Leaves seconds out of the mean speed."""
+        self._speed.exclude_seconds(seconds)
+
     def print_line(self, text: str) -> None:
         """Prints the line at once."""
         print(text, file=self._stream, flush=True)
@@ -107,10 +119,11 @@ class BarProgress:
     """Shows progress as a bar that is redrawn in place; lines of `print_line` appear above the bar."""
 
     def __init__(self, total_steps: int, *, start_step: int, console: Console) -> None:
+        self._remaining = _RemainingTimeColumn(start_step)
         self.display = Progress(
             BarColumn(bar_width=8),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            _RemainingTimeColumn(start_step),
+            self._remaining,
             TextColumn('{task.fields[metrics]}', style='cyan', table_column=Column(no_wrap=True, overflow='ellipsis')),
             console=console,
             refresh_per_second=4,
@@ -124,6 +137,10 @@ class BarProgress:
     def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Moves the progress bar, and shows the metrics next to it until the next report."""
         self.display.update(self._task, completed=step, metrics='  '.join(format_metrics(metrics)))
+
+    def exclude_seconds(self, seconds: float) -> None:
+        """Leaves seconds out of the mean speed."""
+        self._remaining.speed.exclude_seconds(seconds)
 
     def print_line(self, text: str) -> None:
         """Prints the line above the progress bar."""
@@ -141,6 +158,10 @@ class SilentProgress:
         """Shows nothing."""
         del step, metrics
 
+    def exclude_seconds(self, seconds: float) -> None:
+        """Does nothing, because no speed is shown."""
+        del seconds
+
     def print_line(self, text: str) -> None:
         """Shows nothing."""
         del text
@@ -153,16 +174,16 @@ class _RemainingTimeColumn(ProgressColumn):
 
     def __init__(self, start_step: int) -> None:
         super().__init__(table_column=Column(no_wrap=True))
-        self._start_step, self._speed = start_step, StepTimer(start_step, 0.0)
+        self._start_step, self.speed = start_step, StepTimer(start_step, 0.0)
 
     def render(self, task: Task) -> Text:
         if task.completed <= self._start_step or task.elapsed is None or task.remaining is None:
             return Text('-:--:-- left', style='dim')
         step = int(task.completed)
         # The first step ends when the bar is drawn next, so the measured time is at most 0.25 s late.
-        self._speed.record_step_time(step, task.elapsed)
+        self.speed.record_step_time(step, task.elapsed)
         return Text(
-            f'{format_duration(self._speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim'
+            f'{format_duration(self.speed.seconds_per_step(step, task.elapsed) * task.remaining)} left', style='dim'
         )
 
 

@@ -103,9 +103,10 @@ def can_extend_without_decay(saved: Mapping[str, Any], config: RunConfig) -> boo
 
 
 def more_steps_advice(workdir: Path, config: RunConfig) -> str:
-    """Returns advice on how to train longer, for a run whose learning rate decays until its last step."""
+    """Returns advice for a run that resumes with more steps, though its learning rate decays until its last step."""
     ways = (
-        'to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to go on with'
+        f'{ADVICE}; to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to '
+        'go on with'
     )
     if config.task == 'language_modelling':  # A new run cannot start from a language model's checkpoint.
         return ways

@@ -13,6 +13,7 @@ from efficient_attention.attention.checks import check_mechanism
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import MECHANISMS, parse_mechanism
 from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.patterns.presets import bigbird
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention import contract
 from tests.attention.cells import check, check_each, inputs, quick, results
@@ -352,10 +353,15 @@ def test_head_counts_that_do_not_divide_are_named():
         attend(q, k[:, :, :3], v[:, :, :3], Softmax())
 
 
-@pytest.mark.parametrize('mechanism', [Softmax, Causal(), 'causal'], ids=str)
+@pytest.mark.parametrize('mechanism', [Softmax, 'causal'], ids=str)
 def test_what_is_no_mechanism_is_named(mechanism: object):
     with pytest.raises(ValueError, match=r'pass an instance such as Softmax\(Causal\(\)\)'):
         check_mechanism(mechanism)
+
+
+def test_a_pattern_in_place_of_a_mechanism_is_named_in_one_short_line():
+    with pytest.raises(ValueError, match=r'^mechanism is a pattern; wrap it: Softmax\(<your pattern>\)$'):
+        check_mechanism(bigbird(16, 1))
 
 
 # ---- weights ----

@@ -1,5 +1,6 @@
 """Tests flags, arguments and failures of the commands: one line, and the exit code that says who caused the failure."""
 
+import os
 import re
 import signal
 import subprocess
@@ -110,6 +111,25 @@ def test_a_mistake_in_the_program_keeps_its_traceback():
 def test_success_is_no_exit_at_all(capsys):
     run_command(lambda: print('done'))
     assert capsys.readouterr().out == 'done\n'
+
+
+@pytest.mark.parametrize('lines', [1, 100_000], ids=['at the end', 'in the middle'])
+def test_output_that_nobody_reads_ends_a_command_without_a_traceback(lines: int):
+    code = 'from efficient_attention.commands.command_line import run_command\n'
+    code += f'run_command(lambda: [print("a line") for _ in range({lines})])'
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run([sys.executable, '-c', code], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (141, b'')
+
+
+def test_another_broken_pipe_is_no_end_of_the_output():
+    def main() -> None:
+        raise BrokenPipeError('a worker has ended')
+
+    with pytest.raises(BrokenPipeError, match='a worker has ended'):
+        run_command(main)
 
 
 def test_the_text_of_a_key_error_has_no_extra_quotes(capsys):

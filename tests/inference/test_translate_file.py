@@ -27,7 +27,7 @@ class Shouting:
     class transducer:
         batching = SourceBatching(rows=2)
 
-    cut_sources = named = 0
+    cut_sources = named = blank = 0
 
     def __init__(self, fails_at: str = '') -> None:
         self.asked, self.fails_at, self.unended, self.places = [], fails_at, 0, []
@@ -150,6 +150,18 @@ def test_a_stream_says_which_line_was_cut(capsys: pytest.CaptureFixture):
     assert capsys.readouterr().err == f'line 2 has more than 3 tokens and was cut\n{module.UNENDED}: 2\n'
 
 
+def test_blank_translations_are_counted(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    for translate in (
+        lambda translator: translate_file(translator, source, tmp_path / 'out'),
+        lambda translator: translate_lines(translator, source, io.StringIO()),
+        lambda translator: translate_stream(translator, [b'vier\n'], io.StringIO()),
+    ):
+        translator = Shouting()
+        translator.blank = 2
+        translate(translator)
+        assert capsys.readouterr().err.splitlines()[-1] == f'{module.BLANK}: 2'
+
+
 def test_an_output_that_is_there_stays(source: Path):
     with pytest.raises(InputError, match=f'^{source}: there is a file already'):
         translate_file(Shouting(), source, source)
@@ -182,7 +194,7 @@ def test_scores_of_a_file(source: Path, tmp_path: Path, form: str):
     scores = score_translated_file(tmp_path / 'out', tmp_path / 'gold', form=form)
     assert scores['exact_match'] == 0.8 and 'tok:13a' in scores['bleu_signature']
     (tmp_path / 'short').write_text('EINS\n')
-    with pytest.raises(InputError, match=r'short has 1 lines, .*out 5$'):
+    with pytest.raises(InputError, match=r'short has 1 line, .*out 5$'):
         score_translated_file(tmp_path / 'out', tmp_path / 'short', form=form)
 
 

@@ -14,6 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.seq2seq_generator import GeneratedTarget
 from efficient_attention.inference.translator import (
     DecodingOptions,
+    Translation,
     Translator,
     allowed_token_mask,
     open_translator,
@@ -76,6 +77,17 @@ def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
     assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
     assert translator.cut_sources == 1
     assert other.text == 'b a b' and one.alignment.shape == (3, 4)  # The source is cut to 4 tokens.
+
+
+def test_blank_targets_are_counted(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+    side = SourceOrTargetEncoder(tokenizer, special_ids_of_tokenizer(tokenizer), 4)
+    translator = Translator(Reversing(), PairEncoder(side, side), '')
+    translator(['a', 'a b'])
+    assert translator.blank == 0
+    spaces = Translation('  ', -0.5, (), (), is_ended=True)
+    monkeypatch.setattr(translator, 'make_translation', lambda *_: spaces)
+    translator(['a', 'a b'])
+    assert translator.blank == 2
 
 
 def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer: Tokenizer):

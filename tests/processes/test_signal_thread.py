@@ -195,6 +195,17 @@ def test_an_error_without_a_stop_keeps_its_traceback(watch: StopSignalThread, le
     sys.excepthook(ImportError, ImportError('no such library'), None)
     assert not watch.is_ending and not left.is_left.is_set()
     assert 'ImportError: no such library' in capfd.readouterr().err
+    own = ModuleNotFoundError("No module named 'scripts.none'", name='scripts.none')
+    sys.excepthook(ModuleNotFoundError, own, None)
+    assert "ModuleNotFoundError: No module named 'scripts.none'" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures('watch')
+def test_a_missing_package_is_one_line_with_the_remedy(capfd):
+    missing = ModuleNotFoundError("No module named 'ml_collections'", name='ml_collections')
+    sys.excepthook(ModuleNotFoundError, missing, None)
+    remedy = 'run `make install-run`, then start commands with .venv/bin/python'
+    assert capfd.readouterr().err == f"error: No module named 'ml_collections'; {remedy}\n"
 
 
 @pytest.mark.parametrize('number', signal_thread.SIGNALS)

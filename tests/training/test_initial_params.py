@@ -49,8 +49,13 @@ def test_what_fits_is_taken_and_the_rest_is_named(caplog: pytest.LogCaptureFixtu
     np.testing.assert_array_equal(params['head']['out']['bias'], 0.0)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype('float32')}
     drawn, left = (record.getMessage() for record in caplog.records)
-    assert drawn == 'somewhere lacks these parameters or shapes, so they are freshly initialised: head/out/bias'
+    said = 'somewhere lacks these parameters or shapes, so they are freshly initialised'
+    assert drawn == f'{said} (usual for a new output layer): head/out/bias'
     assert left == 'somewhere: not used, the model has no parameters of these names: masked_lm/bias'
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        load_matching_params(DRAWN | {'pairs': {'bias': jnp.zeros(2)}}, pretrained(kernel=np.ones((3, 2))), FOLDER)
+    assert caplog.records[0].getMessage() == f'{said}: head/out/bias, pairs/bias'
 
 
 def state_of(config: RunConfig) -> TrainState:

@@ -10,6 +10,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -23,13 +24,14 @@ from efficient_attention.processes.graceful_stop import GracefulStop
 from efficient_attention.processes.signal_thread import StopSignalThread, StopStage
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.tasks.pretraining import PretrainingTask
-from efficient_attention.training import guarded_run
+from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.guarded_run import write_report_at_the_end
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import NonFiniteTrainingError, TrainState
 from efficient_attention.training.step import jit_train_step
+from efficient_attention.training.throughput import Throughput
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
@@ -89,6 +91,23 @@ def test_a_run_leaves_everything_behind_that_its_user_needs(unbroken):
     assert 'masked_lm_loss' in (unbroken / 'report.html').read_text(encoding='utf-8')
 
 
+def test_each_program_is_announced_and_its_compilation_is_left_out_of_all_speeds(monkeypatch):
+    now, said, left_out = [0.0], [], []
+    monkeypatch.setattr(loop, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    trainer = SimpleNamespace(
+        compiled_shapes=set(),
+        queue=SimpleNamespace(finish_all_steps=lambda: None),
+        throughput=Throughput(tokens_per_step=10, clock=lambda: now[0]),
+        progress=SimpleNamespace(print_line=said.append, exclude_seconds=left_out.append),
+    )
+    for length, seconds in ((8, 5.0), (8, 1.0), (16, 3.0), (8, 1.0)):
+        with Trainer.note_compilation(trainer, {'token_ids': np.zeros((2, length))}):
+            now[0] += seconds
+    other = 'compiling the training step for batches of another shape, program 2'
+    assert said == ['compiling the training step', other] and left_out == [5.0, 3.0]
+    assert trainer.throughput.measure_rates(4)['tokens_per_second'] == 20.0
+
+
 def test_the_model_learns(unbroken):
     lines = lines_of(unbroken)
     assert lines[20, 'held_out']['masked_lm_loss'] < lines[8, 'held_out']['masked_lm_loss'] - 0.05
@@ -115,7 +134,9 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
     # the report is written in the stage SAVING, which has no short time limit
     assert [*stages, watch.stage] == [StopStage.SAVING, StopStage.SAVED]
     assert CheckpointReader(workdir).complete_steps() == [7]
-    assert 'stopped after step 7, which is saved' in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert 'stopped after step 7, which is saved' in said
+    assert said.splitlines().count('compiling the training step') == 1 and 'program 2' not in said
     held_out = train(tiny_config(folder, **MESH), workdir)
     assert 'resumed at step 7' in capfd.readouterr().err
     assert_same_state(folder, workdir, unbroken)

@@ -1,6 +1,7 @@
 """Tests the progress shown during a run: plain lines, a bar, or nothing."""
 
 import io
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
@@ -59,6 +60,29 @@ def test_the_first_step_which_compiles_is_left_out_of_the_speed():
     assert stream.getvalue() == 'step 50/100  0:00:50 left\n'
 
 
+def test_the_time_of_later_compilations_is_left_out_of_the_speed():
+    now, stream = [0.0], io.StringIO()
+    progress = LineProgress(100, start_step=0, stream=stream, clock=lambda: now[0])
+    progress.exclude_seconds(29.0)
+    now[0] = 30.0
+    progress.report_metrics(1, {})  # the only step so far took one second without its compilation
+    progress.advance_display(1)
+    now[0] = 75.0
+    progress.exclude_seconds(40.0)
+    progress.advance_display(6)
+    progress.report_metrics(6, {})
+    assert stream.getvalue() == 'step 1/100  0:01:39 left\nstep 6/100  0:01:34 left\n'
+
+
+def test_the_bar_too_leaves_out_compilations():
+    bar = BarProgress(100, start_step=0, console=Console(file=io.StringIO()))
+    column = bar.display.columns[2]
+    column.render(SimpleNamespace(completed=1, elapsed=30.0, remaining=99))
+    bar.exclude_seconds(40.0)
+    drawn = column.render(SimpleNamespace(completed=6, elapsed=75.0, remaining=94))
+    assert drawn.plain == '0:01:34 left'
+
+
 def test_without_a_terminal_there_are_lines():
     stream = io.StringIO()
     with show_progress(10, stream=stream) as progress:
@@ -96,6 +120,7 @@ def test_other_processes_are_silent(monkeypatch):
     stream = io.StringIO()
     with show_progress(10, stream=stream) as progress:
         progress.advance_display(1)
+        progress.exclude_seconds(1.0)
         progress.report_metrics(1, METRICS)
         progress.print_line('x')
     assert stream.getvalue() == ''

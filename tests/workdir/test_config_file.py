@@ -89,7 +89,8 @@ def test_a_run_may_get_more_steps_under_a_schedule_without_an_end(tmp_path, befo
 def test_more_steps_under_a_decay_are_refused_with_the_ways_to_train_on(tmp_path, task: str, ways: int):
     fields: dict = {'model': {'width': 32, 'token_types': 0}, 'task': task, 'optimizer': {'schedule': 'linear'}}
     claim_workdir(tmp_path, config(**fields))
-    with pytest.raises(InputError, match=r'train\.steps = 1000, now it is 2000; to train on, add ') as refusal:
+    said = r'train\.steps = 1000, now it is 2000; name a new --workdir, or give the old value; to train on, add '
+    with pytest.raises(InputError, match=said) as refusal:
         claim_workdir(tmp_path, config(**fields, **GROWN))
     named = ['--config.optimizer.schedule=constant', f'--config.train.start_from={tmp_path}']
     assert [way in str(refusal.value) for way in named] == [True, ways == 2]

@@ -172,9 +172,9 @@ def _conllu_lines(path: Path) -> Iterator[Line | None]:
 
 
 def _sentence_from_json_row(config: ExamplesConfig, row: TableRow, *, is_test: bool) -> TaggedSentence:
-    words = _string_list_field(row, config.text)
+    words = _string_list_field(row, config.text, 'examples.text')
     has_tags = not is_test or config.label in row.values
-    tags = tuple(tag.strip() for tag in _string_list_field(row, config.label)) if has_tags else None
+    tags = tuple(tag.strip() for tag in _string_list_field(row, config.label, 'examples.label')) if has_tags else None
     if tags is not None and len(tags) != len(words):
         raise InputError(
             f'{row.file_and_line}: {len(words)} words in {config.text!r} and {len(tags)} tags in {config.label!r}'
@@ -183,8 +183,8 @@ def _sentence_from_json_row(config: ExamplesConfig, row: TableRow, *, is_test: b
     return TaggedSentence(row.file, (line,) * len(words), words, tags)
 
 
-def _string_list_field(row: TableRow, column: str) -> tuple[str, ...]:
-    value = row.column_value(column)
+def _string_list_field(row: TableRow, column: str, field: str) -> tuple[str, ...]:
+    value = row.column_value(column, field=field)
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
         raise InputError(f'{row.file_and_line}: field {column!r} is not a list of texts')
     return tuple(value)

@@ -112,17 +112,18 @@ def _read_arena_examples(config: ExamplesConfig, split: str) -> Iterator[Labelle
 
 
 def _read_table_examples(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:
-    columns = [column for column in (config.text, config.text_pair) if column]
+    columns = {'examples.text': config.text, 'examples.text_pair': config.text_pair}
     for index, row in enumerate(read_tables(sources)):
-        texts = tuple(row.column_text(column) for column in columns)
-        label = None if split == 'test' and config.label not in row.values else row.column_label(config.label)
+        texts = tuple(row.column_text(column, field=field) for field, column in columns.items() if column)
+        is_unlabelled = split == 'test' and config.label not in row.values
+        label = None if is_unlabelled else row.column_label(config.label, field='examples.label')
         yield LabelledText(row.file, row.place, _example_id(config, row, index), texts, label)
 
 
 def _example_id(config: ExamplesConfig, row: TableRow, index: int) -> str:
     if not config.id:
         return str(index)
-    label = row.column_label(config.id)
+    label = row.column_label(config.id, field='examples.id')
     if label is None:
         raise InputError(f'{row.file_and_line}: field {config.id!r} is empty')
     return label

@@ -93,11 +93,10 @@ def _read_choice_table(config: ExamplesConfig, sources: str) -> Iterator[ChoiceQ
     index = 0
     for name in expand_table_names(sources):
         for row in read_table(name):
-            question = row.column_text(config.text_pair) if config.text_pair else ''
-            id = row.column_label(config.id) if config.id else str(index)
-            yield _parse_question(
-                row, id or str(index), row.column_text(config.text), question, _parse_choices(row), config.label
-            )
+            question = row.column_text(config.text_pair, field='examples.text_pair') if config.text_pair else ''
+            id = row.column_label(config.id, field='examples.id') if config.id else str(index)
+            context = row.column_text(config.text, field='examples.text')
+            yield _parse_question(row, id or str(index), context, question, _parse_choices(row), config.label)
             index += 1
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from efficient_attention.data.pairs.toy_problems import parse_toy_problem, toy_pairs
 from efficient_attention.data.sources.tables import TFDS, expand_table_names, read_tables
 from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, counted
 
 KINDS: tuple[str, ...] = ('lines:<source file>,<target file>', 'table:<files>#<source column>,<target column>')
 KINDS += ('tfds:<name>:<split>#<source column>,<target column>', 'toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]')
@@ -140,7 +140,7 @@ def read_parallel_files(pairs: PairDataset) -> Iterator[TextPair]:
         if ours is None or theirs is None:
             longer, number = (target, theirs[0]) if ours is None else (source, ours[0])
             shorter = source if ours is None else target
-            raise InputError(f'{longer}: line {number} has no partner; {shorter} has {number - 1} lines')
+            raise InputError(f'{longer}: line {number} has no partner; {shorter} has {counted(number - 1, "line")}')
         yield check_pair_not_empty(
             TextPair(ours[1], theirs[1], f'{source}: line {ours[0]}'), (str(source), str(target)), ours[0]
         )

@@ -56,21 +56,25 @@ class TableRow:
         """Returns the row's file and line, for error messages."""
         return f'{self.file}: {self.place}'
 
-    def column_value(self, column: str) -> Any:
+    def column_value(self, column: str, *, field: str = '') -> Any:
         """Returns the value in a column; if there is no such column, raises an InputError that lists the known
-        columns."""
+        columns.
+
+        `field` is the config field that names the column, for the message; '' = none.
+        """
         if column not in self.values:
             where = f'{self.file}: line {self.header}' if self.header else self.file_and_line
-            raise InputError(f'{where}: no column {column!r}; known: {", ".join(map(repr, self.values))}')
+            advice = f'; set {field} to one of them' if field else ''
+            raise InputError(f'{where}: no column {column!r}; known: {", ".join(map(repr, self.values))}{advice}')
         return self.values[column]
 
-    def column_text(self, column: str, *, may_be_empty: bool = False) -> str:
-        """Returns the text in a column.
+    def column_text(self, column: str, *, may_be_empty: bool = False, field: str = '') -> str:
+        """Returns the text in a column; `field` is as in `column_value`.
 
         Raises:
             InputError: no such column, no text in it, or nothing but spaces.
         """
-        value = self.column_value(column)
+        value = self.column_value(column, field=field)
         if not isinstance(value, str):
             raise InputError(f'{self.file_and_line}: field {column!r} is {json_type_name(value)}, not a text')
         if SURROGATE.search(value):
@@ -81,15 +85,16 @@ class TableRow:
             raise InputError(f'{self.file_and_line}: field {column!r} is empty')
         return value
 
-    def column_label(self, column: str) -> str | None:
+    def column_label(self, column: str, *, field: str = '') -> str | None:
         """Returns the label in a column without surrounding spaces; None if the field is empty.
 
+        `field` is as in `column_value`.
         A number of JSON or TFDS becomes the text of its value: 1, 1.0 and 1e0 are all '1'. A text is not changed.
 
         Raises:
             InputError: there is no such column, or its value is NaN, infinite, a list or an object.
         """
-        value = self.column_value(column)
+        value = self.column_value(column, field=field)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:

@@ -43,7 +43,9 @@ def _split_by_document(source: TextSource[str] | TextSource[bytes], config: Data
     try:
         threshold = held_out_threshold(hashes, config.held_out)
     except SingleDocumentError as error:
-        ways = 'data.splitting=end to hold out its end, or data.held_out=0 to train without evaluation'
+        ways = (
+            '--config.data.splitting=end to hold out its end, or --config.data.held_out=0 to train without evaluation'
+        )
         raise InputError(f'{error}; use {ways}') from None
 
     def split_texts() -> Iterator[tuple[str, Text]]:

@@ -66,7 +66,10 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         labels = labels or label_names(read_labelled(self.config, 'train', []))
         if len(labels) < 2:
             found = f'only the label {labels[0]!r}' if labels else 'no label'
-            where = 'examples.labels' if self.config.labels else f'examples.train {self.config.train!r}'
+            if self.config.labels:
+                advice = 'did you mean examples.label, the column of the labels?'
+                raise InputError(f'examples.labels has {found}; a classification needs two; {advice}')
+            where = f'examples.train {self.config.train!r}'
             raise InputError(f'{where} has {found}; a classification needs two, there or in examples.labels')
         return labels
 

@@ -51,7 +51,7 @@ def test_bad_texts_are_named(text: str, line: str):
 @pytest.mark.parametrize(
     'learned, line',
     [
-        (None, r'learns keys \(1, 4, 20\); give it in `learned`'),
+        (None, r'learns keys \(1, 4, 20\); give it in `learned`; ea.draw_operands draws it$'),
         ({'keys': jnp.ones((4, 20))}, r'learned keys has shape \(4, 20\); .* needs \(1, 4, 20\)'),
         ({'keys': jnp.ones((1, 4, 20), jnp.int32)}, 'learned keys is of type int32'),
         ({'keys': jnp.ones((1, 4, 20)), 'values': jnp.ones((1, 4, 20))}, 'learns no values'),

@@ -79,7 +79,7 @@ def test_lists_in_json_lines(tmp_path):
         ({'words': 'a b', 'tags': ['X', 'Y']}, "line 1: field 'words' is not a list of texts"),
         ({'words': [], 'tags': []}, "line 1: field 'words' is not a list of texts"),
         ({'words': ['a', ' '], 'tags': ['X', 'Y']}, "line 1: field 'words' is not a list of texts"),
-        ({'words': ['a']}, "line 1: no column 'tags'; known: 'words'"),
+        ({'words': ['a']}, "line 1: no column 'tags'; known: 'words'; set examples.label to one of them"),
     ],
 )
 def test_bad_lists_are_named(tmp_path, row, fault):

@@ -31,15 +31,25 @@ def test_texts_pairs_and_ids_by_column(tmp_path):
 def test_only_a_test_file_may_lack_labels(tmp_path):
     config = config_of(tmp_path, 'text\na\n')
     assert [one.label for one in read_labelled(config, 'test', [])] == [None]
-    with pytest.raises(InputError, match="line 1: no column 'label'; known: 'text'"):
+    with pytest.raises(
+        InputError, match="line 1: no column 'label'; known: 'text'; set examples.label to one of them$"
+    ):
         list(read_labelled(config, 'dev', []))
     config = config_of(tmp_path, 'text,label\na,x\nb,\n')
     assert [one.label for one in read_labelled(config, 'test', [])] == ['x', None]
     with pytest.raises(InputError, match="a.csv: line 3: field 'label' is empty"):
         list(read_labelled(config, 'train', []))
     glue = config_of(tmp_path, 'index,sentence\n0,a\n', format='glue', name='sst2')
-    with pytest.raises(InputError, match="a.csv: line 1: no column 'label'; known: 'index', 'sentence'"):
+    with pytest.raises(InputError, match="a.csv: line 1: no column 'label'; known: 'index', 'sentence'$"):
         list(read_labelled(glue, 'dev', []))
+
+
+@pytest.mark.parametrize('field', ['text', 'text_pair', 'id'])
+def test_the_field_that_names_a_missing_column_is_named(tmp_path, field: str):
+    config = config_of(tmp_path, 'text,label\na,x\n', **{field: 'body'})
+    said = rf"line 1: no column 'body'; known: 'text', 'label'; set examples\.{field} to one of them$"
+    with pytest.raises(InputError, match=said):
+        list(read_labelled(config, 'train', []))
 
 
 def test_an_empty_identifier_is_named(tmp_path):

@@ -80,8 +80,8 @@ def test_images_are_cut_between_two_of_them():
         (
             ['one'],
             {},
-            "data.source 'text:x': it is one document, so none is left to hold out; use data.splitting=end to hold out "
-            'its end, or data.held_out=0 to train without evaluation',
+            "data.source 'text:x': it is one document, so none is left to hold out; use --config.data.splitting="
+            'end to hold out its end, or --config.data.held_out=0 to train without evaluation',
         ),
     ],
 )

@@ -15,11 +15,12 @@ LAST = 60
 STOPPED = 'stopped after step 7, which is saved; the same command goes on from there'
 NOTHING = stop_message(signal.SIGTERM)
 BEGUN = '900 parameters on 1 cpu device(s) (data 1); new run in runs/x, freshly initialised parameters (seed 0)'
+COMPILING = 'compiling the training step'
 RESUMED = f'900 parameters on 1 cpu device(s) (data 1); resumed at step {LAST} in runs/x'
 NOTED = [(1, 'imports', 0), (2, 'preparation', 0), (3, 'restoring', 0), (4, 'compilation', 1), (8, 'input', 7)]
 EVENTS = [PhaseEvent(float(moment), phase, step) for moment, phase, step in [*NOTED, (9, 'step', 7), (12, 'input', 8)]]
 SAVING = [PhaseEvent(12.5, 'save', 7), PhaseEvent(13.0, 'sealing', 0), PhaseEvent(14.0, 'sealed', 0)]
-IN_A_STEP = StoppedProcess(signal.SIGTERM, 0.0, 9.5, 15.0, 3, [BEGUN, STOPPED], [*EVENTS, *SAVING], None, 7)
+IN_A_STEP = StoppedProcess(signal.SIGTERM, 0.0, 9.5, 15.0, 3, [BEGUN, COMPILING, STOPPED], [*EVENTS, *SAVING], None, 7)
 IN_COMPILATION = StoppedProcess(signal.SIGTERM, 0.0, 5.0, 7.0, 143, [BEGUN, NOTHING], EVENTS[:4], None, None)
 
 

@@ -45,7 +45,9 @@ def test_labels_come_from_the_config_or_the_training_file(tmp_path):
         classification(tmp_path, ['y'], train='')
     with pytest.raises(InputError, match="^examples.train '.*' has only the label 'y'; a classification needs two"):
         classification(tmp_path, ['y', 'y'])
-    with pytest.raises(InputError, match="^examples.labels has only the label 'y'; a classification needs two"):
+    with pytest.raises(
+        InputError, match="^examples.labels has only the label 'y'; .* two; did you mean examples.label, the"
+    ):
         classification(tmp_path, ['y', 'y'], labels=('y',))
     with pytest.raises(InputError, match="^examples.train '.*' has no label; a classification needs two"):
         classification(tmp_path, [])
