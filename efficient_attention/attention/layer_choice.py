@@ -5,11 +5,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.patterns import Pattern
 
 
-def layer_index(pattern: Pattern, layer: Array | int | None) -> Array | None:
+def layer_index(pattern: Pattern, layer: Array | int | None) -> Int[Array, ''] | None:
     """Returns the int32 index of layer number `layer` among the layers for which a pattern stands; None for the pattern
     of a single layer.
 
@@ -24,7 +25,7 @@ def layer_index(pattern: Pattern, layer: Array | int | None) -> Array | None:
 
 
 def compute_for_layer(
-    compute: Callable[[tuple[Pattern, ...]], Array], patterns: tuple[Pattern, ...], index: Array | None
+    compute: Callable[[tuple[Pattern, ...]], Array], patterns: tuple[Pattern, ...], index: Int[Array, ''] | None
 ) -> Array:
     """Returns `compute(patterns)` for the patterns of the layer with this index.
 

@@ -121,7 +121,7 @@ def test_a_step_on_an_h200_spends_its_time_in_products(make: Callable[[], Config
 @pytest.mark.slow
 @pytest.mark.parametrize('remat, most', [('dots', 20), ('full', 8)])
 def test_attention_dropout_on_an_h200_keeps_no_weights(remat: str, most: int):
-    """cuDNN takes no dropout through `jax.nn`. On XLA, a recomputed step holds 9.1 or 4.0 GiB; a plain step 52.5 GiB."""
+    """cuDNN takes no dropout through `jax.nn`. On XLA, recomputed weights leave 9.1 or 4.0 of 52.5 GiB."""
     if importlib.util.find_spec('jax_cuda13_plugin') is None:
         pytest.skip('needs jax_cuda13_plugin: make plan')
     values = bert_config('base')

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
 
 class TokenMaskInputs(NamedTuple):
@@ -34,7 +34,7 @@ class TileMaskInputs(NamedTuple):
     queries: TokenMaskInputs
     keys: TokenMaskInputs
     dropout_seeds_BGh: Array | None
-    layer: Array | None = None  # int32 [], index of the layer among the layers for which the patterns stand
+    layer: Int[Array, ''] | None = None  # index of the layer among the layers for which the patterns stand
 
 
 class ChosenTiles(NamedTuple):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
 from efficient_attention.attention.softmax.tile_schedule import TileClass
@@ -40,7 +41,7 @@ def run_tile_loop(
     step: Callable[[ChosenTiles, TileClass, Any], tuple[Any, list[Array]]],
     carry: Any,
     fills: tuple[float, ...],
-    layer: Array | None = None,
+    layer: Int[Array, ''] | None = None,
 ) -> tuple[Any, list[Array]]:
     """Runs the function `step` over the tiles of all classes; returns the last carry,
     and the results in the order of tiles.
@@ -60,7 +61,7 @@ def run_tile_loop(
 
 
 def run_tile_class(
-    tile_class: TileClass, tiles: int, step: Callable, carry: Any, layer: Array | None = None
+    tile_class: TileClass, tiles: int, step: Callable, carry: Any, layer: Int[Array, ''] | None = None
 ) -> tuple[Any, list[Array]]:
     """Runs the function `step` over the n tiles of one class, `tiles` at a time;
     returns the last carry and all results.
