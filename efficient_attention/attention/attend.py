@@ -240,6 +240,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, o
         rng=options.rng,
         return_lse=options.return_lse,
         backend=options.backend,
+        layer=options.layer,
     )
 
 

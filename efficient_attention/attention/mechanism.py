@@ -196,9 +196,11 @@ class Mechanism:
         """
         raise unsupported_error(self.name, 'form over all pairs')
 
-    def for_layer(self, layer: int) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer
+    def for_layer(self, layer: int | tuple[int, ...]) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer
         """Returns the mechanism as layer number `layer` uses it; only mechanisms
         with random patterns differ by layer.
+
+        A tuple of ascending numbers gives one mechanism for these layers; `CallOptions.layer` then chooses the layer.
         """
         return self
 

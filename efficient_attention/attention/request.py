@@ -106,6 +106,7 @@ class CallOptions:
     dropout_rng: Array | None = None
     backend: str = 'auto'
     return_lse: bool = False
+    layer: Array | int | None = None  # number of the layer that calls, for a pattern that stands for several layers
 
 
 class AttendKeywords(TypedDict, total=False):
@@ -155,6 +156,7 @@ class Request:
     return_lse: bool = False
     backend: str = 'auto'  # how softmax attention is executed
     place: ShardPlacement | None = None  # place of this device's shard; None if the request holds whole rows
+    layer: Array | int | None = None  # number of the layer that calls, for a pattern that stands for several layers
 
     @property
     def has_default_positions(self) -> bool:

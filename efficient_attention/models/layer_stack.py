@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Int
 
+from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
@@ -143,7 +144,7 @@ class Stack(nnx.Module):
         if self.is_separate:
             streams, handed_out = self.run_unrolled_layers(streams, context, memory, returns_activations)
             return merge_streams(streams, x_BLD.dtype), handed_out
-        # Each step of the scan runs one layer. If layers alternate mechanisms, each step runs one layer per mechanism.
+        # Each step of the scan runs one layer, or one layer per mechanism if layers alternate mechanisms.
         graph, turns = nnx.split(self.layers)[0], self.scan_groups()
         calls = [LayerCall(mechanism, context, returns_activations, graph).apply for mechanism in turns.mechanisms]
         calls = [with_rematerialisation(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
@@ -239,8 +240,7 @@ class Stack(nnx.Module):
     def scan_groups(self) -> ScanGroups:
         """Returns the parameters and mechanisms with which a scan runs the layers."""
         config = self.config
-        mechanisms = layer_mechanisms(config, self.first)
-        mechanisms = mechanisms[: mechanism_period(mechanisms)]
+        mechanisms = scan_mechanisms(config, self.first)
         count = len(mechanisms)
         unroll = max(1, min(config.scan_unroll // count, config.layers // count))
         parameters = nnx.state(self.layers)
@@ -325,6 +325,23 @@ def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ..
     """
     turns = config.mechanisms
     return tuple(turns[layer % len(turns)].for_layer(first + layer) for layer in range(config.layers))
+
+
+def scan_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ...]:
+    """Returns the mechanisms of the layers that one step of a scan runs, in order.
+
+    Layers whose mechanisms differ only in their random samples share a mechanism that stands for all these layers. So
+    the program does not grow with their number. A sequence axis needs the tiles of each layer at trace time, so there
+    each step runs a whole period of samples.
+    """
+    mechanisms, turns = layer_mechanisms(config, first), len(config.mechanisms)
+    period = mechanism_period(mechanisms)
+    if period <= turns or is_axis_sharded('L'):
+        return mechanisms[:period]
+    last = first + config.layers
+    return tuple(
+        mechanism.for_layer(tuple(range(first + turn, last, turns))) for turn, mechanism in enumerate(config.mechanisms)
+    )
 
 
 def mechanism_period(mechanisms: tuple[Mechanism, ...]) -> int:

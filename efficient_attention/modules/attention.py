@@ -175,7 +175,7 @@ class Attention(AttentionProjections):
         mechanism = config.mechanisms[0] if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project_with_memory(x_BLD, context.positions_BL, mechanism, memory)
         draws = fold_into_key(context.rng, DRAW_STREAM) if mechanism.randomness.noise else context.mechanism_rng
-        options = dataclasses.replace(self.attend_options(context.rng), rng=draws)
+        options = dataclasses.replace(self.attend_options(context.rng), rng=draws, layer=context.layer)
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
                 raise ValueError('is_global and bias do not go together: global tokens support no bias on the logits')

@@ -123,6 +123,7 @@ class Context(NamedTuple):
         state_rng: PRNG key for state dropout, if `rng` is specific to one position.
         product_BLX: input product of a recurrent sub-layer, if it has terms besides the input.
         lengths_B: the number of tokens per row if each row has one text followed by padding; None = unknown.
+        layer: number of the layer, for mechanisms that stand for several layers.
     """
 
     segments_BL: Array
@@ -138,6 +139,7 @@ class Context(NamedTuple):
     state_rng: Array | None = None
     product_BLX: Array | None = None
     lengths_B: Array | None = None
+    layer: Array | int | None = None
 
     @property
     def attend_segments(self) -> AnySegments:
@@ -149,12 +151,12 @@ class Context(NamedTuple):
     def layer_context(
         self, number: int | Array, memory: AttentionMemory | tuple[RecurrentState, ...] | None = None
     ) -> 'Context':
-        """Returns the context for layer `number`: with this layer's memory, and with PRNG keys specific to the
+        """Returns the context for layer `number`: with its number and memory, and with PRNG keys specific to the
         layer.
         """
         rngs = (fold_into_key(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
         rng, mechanism_rng, state_rng = rngs
-        return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory)
+        return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory, layer=number)
 
     def with_shared_terms(self, terms: SharedTerms) -> 'Context':
         """Returns the context with the terms that all layers of a stack share, such as the position bias."""
@@ -174,6 +176,7 @@ class ContextOptions(TypedDict, total=False):
     other: EncodedSource | None
     state_rng: Array | None
     product_BLX: Array | None
+    layer: Array | int | None
 
 
 def make_context(segments: AnySegments, positions_BL: Array, **options: Unpack[ContextOptions]) -> Context:

@@ -5,14 +5,15 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.layer_stack import Stack, layer_mechanisms, mechanism_period
-from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer
+from efficient_attention.models.layer_stack import Stack, layer_mechanisms, mechanism_period, scan_mechanisms
+from efficient_attention.modules.layer import CROSS_ATTENTION_LAYER, Layer, initial_streams, merge_streams
 from efficient_attention.modules.layer_context import Context, EncodedSource, fold_into_key
 from tests.tolerances import assert_close
 
@@ -238,6 +239,52 @@ def test_turns_repeat_with_the_shortest_period():
     assert mechanism_period(layer_mechanisms(with_fields(layers=6))) == 1
     random = layer_mechanisms(with_fields(layers=3, attention='bigbird(2, 1)'))
     assert mechanism_period(random) == 3 and len(set(random)) == 3
+
+
+def test_layers_that_only_draw_other_samples_share_a_step_of_the_scan():
+    config = with_fields(layers=6, attention='causal; bigbird(2, 1)')
+    fixed, drawn = scan_mechanisms(config, first=1)
+    assert fixed == parse_mechanism('causal') and drawn == parse_mechanism('bigbird(2, 1)').for_layer((2, 4, 6))
+    assert scan_mechanisms(with_fields(layers=1, attention='bigbird(2, 1)')) == (parse_mechanism('bigbird(2, 1)'),)
+
+
+@pytest.mark.parametrize('stack', ['plain', 'reversible'])
+def test_random_patterns_equal_the_layers_one_after_another(stack: str):
+    config = with_fields(layers=3, attention='bigbird(2, 1)', stack=stack, norm='pre')
+    parameters = random_parameters(config)
+    x, ones = jnp.concatenate([X, X, X], axis=1), jnp.ones((2, 18), jnp.int32)
+    positions = jnp.tile(jnp.arange(18, dtype=jnp.int32), (2, 1))
+    graph = abstract_stack(config)[0]
+
+    def by_scan(parameters: dict) -> jax.Array:
+        return nnx.merge(graph, {'layers': parameters})(x, Context(ones, positions, rng=KEYS))
+
+    def by_hand(parameters: dict) -> jax.Array:
+        stack = nnx.merge(graph, {'layers': parameters})
+        streams, context = (
+            initial_streams(x, is_reversible=config.stack == 'reversible'),
+            Context(ones, positions, KEYS),
+        )
+        for number, (layer, mechanism) in enumerate(
+            zip(stack.parameter_layers(), layer_mechanisms(config), strict=True)
+        ):
+            streams, _ = layer.run(streams, context.layer_context(number), mechanism)
+        return merge_streams(streams, x.dtype)
+
+    weights = jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape)
+    scanned, expected = (
+        jax.jit(jax.value_and_grad(lambda parameters, run=run: (run(parameters) * weights).sum()))(parameters)
+        for run in (by_scan, by_hand)
+    )
+    assert_close(scanned, expected, gradient=True)
+
+
+def test_the_program_of_random_patterns_hardly_grows_with_depth():
+    def lines(layers: int) -> int:
+        config = with_fields(layers=layers, attention='bigbird(64, 1)', attention_backend='blocked')
+        return lowered_gradient(config, 2048).as_text().count('\n')
+
+    assert lines(6) < 1.05 * lines(3)
 
 
 @pytest.mark.parametrize('attention', ['lsh(4, 2)', 'favor(8)'])

@@ -71,6 +71,25 @@ def test_sums_equal_float64_log_probabilities(chunk: int):
     assert_close(mean, (losses * weights).sum() / weights.sum())
 
 
+def test_no_chunk_of_logits_is_computed_twice():
+    """The program has one product for the logits of a chunk and two for their gradients."""
+
+    def products(chunk: int) -> int:
+        program = jax.jit(lambda head, x: jax.value_and_grad(loss, (0, 1), has_aux=True)(head, x, WEIGHTS, chunk))
+        return program.lower(HEAD, HIDDEN).as_text().count('dot_general')
+
+    assert products(4) == products(0) == 3
+
+
+def test_a_factor_on_the_loss_scales_all_gradients():
+    def scaled(head: dict, hidden: jax.Array) -> jax.Array:
+        return jnp.square(loss(head, hidden, jnp.asarray(WEIGHTS), 4)[0])
+
+    gradients = jax.jit(jax.grad(scaled, (0, 1)))(HEAD, HIDDEN)
+    (value, _), plain = value_and_gradients(HEAD, HIDDEN, WEIGHTS, 0)
+    assert_close(gradients, jax.tree.map(lambda leaf: 2.0 * value * leaf, plain[:2]), gradient=True)
+
+
 def test_rows_over_eight_devices_give_the_same():
     rows = NamedSharding(Mesh(np.asarray(jax.devices()), ('data',)), PartitionSpec('data'))
     spread = value_and_gradients(HEAD, *jax.device_put((HIDDEN, WEIGHTS), rows), 4)

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 
 from efficient_attention.attention.dense_attention import apply_weight_dropout, combine_values, same_segment
 from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.layer_choice import compute_for_layer, layer_index
 from efficient_attention.attention.mechanism import Capabilities, KeyAccess, Mechanism, Requirements, ensure_kind
 from efficient_attention.attention.patterns import Full, Pattern, head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
@@ -99,9 +100,9 @@ class PatternAttention(Mechanism):
         """Raises an InputError if the mechanism's pattern cannot be divided among this number of heads."""
         self.pattern.for_head(0, heads)
 
-    def for_layer(self, layer: int) -> 'PatternAttention':
-        """Returns the mechanism with the pattern of layer number `layer`;
-        patterns with random tiles differ by layer.
+    def for_layer(self, layer: int | tuple[int, ...]) -> 'PatternAttention':
+        """Returns the mechanism with the pattern of layer number `layer`, or of several layers (see
+        `Pattern.for_layer`); patterns with random tiles differ by layer.
         """
         pattern = self.pattern.for_layer(layer)
         return self if pattern == self.pattern else dataclasses.replace(self, pattern=pattern)
@@ -144,7 +145,11 @@ def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
     positions = request.full_row_positions
     query_bL1, key_b1M = jnp.asarray(positions.query)[:, :, None], jnp.asarray(positions.key)[:, None, :]
     patterns = head_patterns(request_pattern(request), request.query.shape[2])
-    allowed_bhLM = jnp.stack([pattern(query_bL1, key_b1M) for pattern in patterns], axis=1)
+
+    def pattern_mask(patterns: tuple[Pattern, ...]) -> Array:
+        return jnp.stack([pattern(query_bL1, key_b1M) for pattern in patterns], axis=1)
+
+    allowed_bhLM = compute_for_layer(pattern_mask, tuple(patterns), layer_index(patterns[0], request.layer))
     return allowed_bhLM & same_segment(request)
 
 

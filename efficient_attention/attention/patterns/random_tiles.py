@@ -29,7 +29,7 @@ class RandomTiles(Pattern):
     seed: int = 0
     near: int = -1
     ends: int = 0
-    layer: int = 0
+    layer: int | tuple[int, ...] = 0  # several layers: see `Pattern.for_layer`
     head: int = 0
     keys: int = 0  # number of keys, set by `for_key_count`
 
@@ -66,6 +66,8 @@ class RandomTiles(Pattern):
         """Returns which key tiles each query tile reads, as booleans [query tiles, key tiles]."""
         if not self.keys:
             raise InputError(f'{self}: random tiles need the number of keys; call for_key_count first')
+        if self.layers:
+            raise InputError(f'{self}: random tiles need a single layer; call for_layer first')
         return _draw_tiles(self)
 
     def for_key_count(self, length: int) -> 'RandomTiles':
@@ -76,9 +78,14 @@ class RandomTiles(Pattern):
         """Returns the pattern of head number `head`; each head has its own random sample."""
         return dataclasses.replace(self, head=head)
 
-    def for_layer(self, layer: int) -> 'RandomTiles':
+    def for_layer(self, layer: int | tuple[int, ...]) -> 'RandomTiles':
         """Returns the pattern of layer number `layer`; each layer has its own random sample."""
         return dataclasses.replace(self, layer=layer)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The numbers of the layers for which the pattern stands; () if it is the pattern of a single layer."""
+        return self.layer if isinstance(self.layer, tuple) else ()
 
 
 @functools.lru_cache(maxsize=256)

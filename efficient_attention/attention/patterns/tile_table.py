@@ -49,6 +49,13 @@ class TileTable:
         offsets = np.concatenate([[0], np.cumsum(np.bincount(self.keys, minlength=self.key_tiles))])
         return TileTable(offsets, queries[by_key], self.is_whole[by_key], self.query_tiles)
 
+    def reordered(self, order_n: np.ndarray) -> 'TileTable':
+        """Returns the table with its query tiles in another order: query tile i is the former tile order_n[i]."""
+        counts = self.key_tile_counts[order_n]
+        places = np.repeat(self.offsets[order_n] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        return TileTable(offsets, self.keys[places], self.is_whole[places], self.key_tiles)
+
 
 def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: int, order: int = 1) -> TileTable:
     """Returns the table of the tiles that a pattern keeps for these query and key positions.

@@ -142,7 +142,7 @@ def is_dense_loop_faster(request: Request) -> bool:
     if request.query.dtype != jnp.float32 or not is_row_loop_faster(request):
         return False
     (_, queries, heads, _), keys = request.query.shape, request.key.shape[1]
-    patterns = head_patterns(request_pattern(request), heads)
+    patterns = head_patterns(request_pattern(request).by_layer()[0], heads)  # layers keep nearly equally many tiles
     tile = ensure_kind(Softmax, request.mechanism).tile
     kept = sum(count_tile_pairs(pattern, queries, keys, tile) for pattern in patterns)
     share = kept / (len(patterns) * queries * keys)

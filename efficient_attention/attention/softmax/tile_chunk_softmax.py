@@ -12,6 +12,8 @@ from jax import Array
 
 from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.dropout import hash_in_index, is_kept
+from efficient_attention.attention.layer_choice import compute_for_layer
+from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.softmax.logit_term import LogitTerm
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
@@ -85,11 +87,15 @@ def allowed_pairs(chunk: TileChunk, options: TileOptions, mask_inputs: TileMaskI
             chunk.broadcast_queries(mask_inputs.queries.positions_b1nS),
             chunk.broadcast_keys(mask_inputs.keys.positions_b1nS),
         )
-        by_head = [
-            pattern(query[:, min(head, query.shape[1] - 1)], key[:, min(head, key.shape[1] - 1)])
-            for head, pattern in enumerate(options.tile_pass.patterns)
-        ]
-        masks.append(jnp.stack(by_head, axis=1))
+
+        def pattern_mask(patterns: tuple[Pattern, ...]) -> Array:
+            by_head = [
+                pattern(query[:, min(head, query.shape[1] - 1)], key[:, min(head, key.shape[1] - 1)])
+                for head, pattern in enumerate(patterns)
+            ]
+            return jnp.stack(by_head, axis=1)
+
+        masks.append(compute_for_layer(pattern_mask, options.tile_pass.patterns, mask_inputs.layer))
     q_segments, k_segments = mask_inputs.queries.segments_B1nS, mask_inputs.keys.segments_B1nS
     if q_segments is not None and k_segments is not None:
         query, key = chunk.broadcast_queries(q_segments), chunk.broadcast_keys(k_segments)

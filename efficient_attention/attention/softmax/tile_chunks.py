@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
 
 class TokenMaskInputs(NamedTuple):
@@ -34,6 +34,7 @@ class TileMaskInputs(NamedTuple):
     queries: TokenMaskInputs
     keys: TokenMaskInputs
     dropout_seeds_BGh: Array | None
+    layer: Int[Array, ''] | None = None  # index of the layer among the layers for which the patterns stand
 
 
 class ChosenTiles(NamedTuple):
@@ -178,11 +179,18 @@ def take_visited_tiles(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
         return picked[:, :, None]
     if chosen.visited.shape[0] == 1:
         return x.at[:, :, chosen.visited[0]].get(mode='promise_in_bounds')
-    x = jnp.broadcast_to(x, (x.shape[0], chosen.visited.shape[0], *x.shape[2:]))
+    return take_tiles_by_head(x, chosen.visited)
+
+
+def take_tiles_by_head(x: Shaped[Array, '...'], tiles: Array | np.ndarray) -> Array:
+    """Returns the tiles of `x` [B, 1 or G, n, ...] whose indices `tiles` [G, ...] lists for each head: [B, G, *tiles,
+    ...].
+    """
+    x = jnp.broadcast_to(x, (x.shape[0], tiles.shape[0], *x.shape[2:]))
     by_head = jax.vmap(
-        lambda of_head, visited: of_head.at[:, visited].get(mode='promise_in_bounds'), in_axes=(1, 0), out_axes=1
+        lambda of_head, chosen: of_head.at[:, chosen].get(mode='promise_in_bounds'), in_axes=(1, 0), out_axes=1
     )
-    return by_head(x, chosen.visited)
+    return by_head(x, tiles)
 
 
 def dot_products(chunk: TileChunk, queries: Shaped[Array, '...'], keys: Shaped[Array, '...']) -> Array:

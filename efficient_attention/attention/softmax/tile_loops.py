@@ -1,6 +1,7 @@
 """Loops over tiles of attention scores: one loop per class of tiles with lists of similar length, a few tiles per step.
 
-Axes: t tiles whose results one step computes, n tiles of a class.
+Axes: t tiles whose results one step computes, n tiles of a class, s steps, w tiles that each tile visits, h heads, N
+layers.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
 from efficient_attention.attention.softmax.tile_schedule import TileClass
@@ -28,7 +30,7 @@ class TileLoop(NamedTuple):
         """Returns how many tiles of a class one loop step computes: as many as the step size allows, spread evenly over
         the steps.
         """
-        tile_bytes = self.tile_pair_bytes * tile_class.visited_hnw.shape[-1]
+        tile_bytes = self.tile_pair_bytes * tile_class.visited_Nhnw.shape[-1]
         at_most = max(1, self.step_bytes[tile_class.is_shared] // tile_bytes)
         steps = -(-len(tile_class.computed_n) // at_most)
         return -(-len(tile_class.computed_n) // steps)
@@ -39,16 +41,17 @@ def run_tile_loop(
     step: Callable[[ChosenTiles, TileClass, Any], tuple[Any, list[Array]]],
     carry: Any,
     fills: tuple[float, ...],
+    layer: Int[Array, ''] | None = None,
 ) -> tuple[Any, list[Array]]:
     """Runs the function `step` over the tiles of all classes; returns the last carry,
     and the results in the order of tiles.
 
     Each step returns arrays [t, ...]; the results are [tile_count, ...]. `fills` has for each array the value of tiles
-    that are in no class.
+    that are in no class. `layer` is the index of the layer in the lists of visited tiles, if layers differ.
     """
     results, numbers = [], []
     for tile_class in loop.classes:
-        carry, arrays = run_tile_class(tile_class, loop.tiles_of_step(tile_class), step, carry)
+        carry, arrays = run_tile_class(tile_class, loop.tiles_of_step(tile_class), step, carry, layer)
         results.append(arrays)
         numbers.append(tile_class.computed_n)
     return carry, [
@@ -57,7 +60,9 @@ def run_tile_loop(
     ]
 
 
-def run_tile_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
+def run_tile_class(
+    tile_class: TileClass, tiles: int, step: Callable, carry: Any, layer: Int[Array, ''] | None = None
+) -> tuple[Any, list[Array]]:
     """Runs the function `step` over the n tiles of one class, `tiles` at a time;
     returns the last carry and all results.
 
@@ -69,12 +74,14 @@ def run_tile_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any
     is_repeat = np.arange(steps * tiles) >= count
     visited = None
     if not tile_class.is_shared:
-        visited_hnw = tile_class.visited_hnw[:, places]
-        visited = jnp.asarray(visited_hnw.reshape(len(visited_hnw), steps, tiles, -1).swapaxes(0, 1))
+        visited_Nhnw = tile_class.visited_Nhnw[:, :, places]
+        visited_Nhstw = visited_Nhnw.reshape(*visited_Nhnw.shape[:2], steps, tiles, -1)
+        visited_Nshtw = jnp.asarray(visited_Nhstw.swapaxes(1, 2))
+        visited = visited_Nshtw[0 if len(visited_Nshtw) == 1 else layer]
 
     def body(carry: Any, chosen: tuple[Array, Array, Array | None]) -> tuple[Any, list[Array]]:
         computed_t, is_repeat_t, visited = chosen
-        visited = tile_class.visited_hnw[0, 0] if visited is None else visited
+        visited = tile_class.visited_Nhnw[0, 0, 0] if visited is None else visited
         return step(ChosenTiles(computed_t, visited, is_repeat_t), tile_class, carry)
 
     by_step = (

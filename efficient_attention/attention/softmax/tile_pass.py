@@ -12,6 +12,7 @@ from jax import Array
 from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.dropout import hash_in_index, row_seeds
+from efficient_attention.attention.layer_choice import layer_index
 from efficient_attention.attention.request import QueryKeyPair, Request
 from efficient_attention.attention.softmax.logit_term import LogitTerm
 from efficient_attention.attention.softmax.tile_bias import make_tile_bias
@@ -52,6 +53,7 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> t
         make_token_mask_inputs(positions.query, segments[0], tile_pass.query_listing_L, size, numbers.query),
         make_token_mask_inputs(positions.key, segments[1], tile_pass.key_listing_M, size, numbers.key),
         None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads_H),
+        layer_index(tile_pass.patterns[0], request.layer),
     )
     run = attend_tiles_by_head if exceeds_step_size(options, operands) else attend_tiles
     out_BGnhSK, lse_BGnhS = run(options, operands, mask_inputs)
@@ -95,7 +97,7 @@ def exceeds_step_size(options: TileOptions, operands: TileOperands) -> bool:
     """
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
     width = max(
-        tile_class.visited_hnw.shape[-1] for tile_class in (*options.tile_pass.by_query, *options.tile_pass.by_key)
+        tile_class.visited_Nhnw.shape[-1] for tile_class in (*options.tile_pass.by_query, *options.tile_pass.by_key)
     )
     tile_bytes = 4 * batch * groups * per_group * size * size * width
     is_by_head = all(term.splits_by_head for term in operands.terms) and not is_axis_sharded('H')

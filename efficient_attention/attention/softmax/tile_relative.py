@@ -186,7 +186,7 @@ def make_relative_bias(request: Request, heads_H: np.ndarray, tile_pass: TilePas
         relative.table[:, heads_H].astype(jnp.float32), top - relative.first, tiles * size
     )
     table_1GhnSK = falling_cHK.reshape(1, tiles, size, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
-    widest = 1 + max(tile_class.visited_hnw.shape[-1] for tile_class in tile_pass.by_query)
+    widest = 1 + max(tile_class.visited_Nhnw.shape[-1] for tile_class in tile_pass.by_query)
     return RelativeBias(q_BGnhSK.transpose(0, 3, 1, 4, 2, 5), table_1GhnSK, diagonal, widest)
 
 
@@ -215,7 +215,8 @@ def visits_neighbours(tile_class: TileClass, empty: int) -> bool:
     """Returns whether each tile of a class visits consecutive tiles, the same for all heads; padding at the end, with
     the index `empty`, is ignored.
     """
-    if len(tile_class.visited_hnw) > 1:
+    if tile_class.visited_Nhnw.shape[:2] != (1, 1):
         return False
-    places = tile_class.visited_hnw[0] - tile_class.visited_hnw[0, :, :1]
-    return bool(((places == np.arange(places.shape[1])) | (tile_class.visited_hnw[0] == empty)).all())
+    visited_nw = tile_class.visited_Nhnw[0, 0]
+    places = visited_nw - visited_nw[:, :1]
+    return bool(((places == np.arange(places.shape[1])) | (visited_nw == empty)).all())

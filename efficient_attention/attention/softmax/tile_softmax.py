@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
@@ -31,7 +32,12 @@ from efficient_attention.attention.softmax.tile_chunk_softmax import (
     term_values,
     weights_and_logit_gradients,
 )
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileMaskInputs, weighted_sums
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
+    TileMaskInputs,
+    take_tiles_by_head,
+    weighted_sums,
+)
 from efficient_attention.attention.softmax.tile_loops import TileLoop, run_tile_loop
 from efficient_attention.attention.softmax.tile_schedule import TileClass
 
@@ -69,7 +75,9 @@ def attend_tiles(options: TileOptions, operands: TileOperands, mask_inputs: Tile
         out, lse = forward_chunk(make_chunk(options, chosen, False, tile_class), options, operands, mask_inputs)
         return carry, [tile_axis_to_front(out), tile_axis_to_front(lse)]
 
-    _, (out, lse) = run_tile_loop(make_tile_loop(options, operands, False), step, None, (0.0, MASKED))
+    _, (out, lse) = run_tile_loop(
+        make_tile_loop(options, operands, False), step, None, (0.0, MASKED), mask_inputs.layer
+    )
     return tile_axis_to_third(out), tile_axis_to_third(lse)
 
 
@@ -134,7 +142,8 @@ def query_gradients(
 
     by_tile = [term.has_tile_gradient for term in terms]
     loop = make_tile_loop(options, operands, False)
-    totals, arrays = run_tile_loop(loop, step, [term.zero_gradient() for term in terms], (0.0,) * (1 + sum(by_tile)))
+    zeros, fills = [term.zero_gradient() for term in terms], (0.0,) * (1 + sum(by_tile))
+    totals, arrays = run_tile_loop(loop, step, zeros, fills, mask_inputs.layer)
     dq, *rest = arrays
     gradients = [
         term.finish_gradient(total, [rest.pop(0)] if has_array else [])
@@ -153,6 +162,13 @@ def key_gradients(
     options: TileOptions, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, Array]:
     """Returns the gradients of the keys and of the values, both [B, G, n, S, K], from a loop over key tiles."""
+    sorted_keys = None if operands.terms else options.tile_pass.sorted_keys
+    loop = make_tile_loop(options, operands, True)
+    if sorted_keys is not None:
+        loop = loop._replace(classes=sorted_keys.by_key)
+        order_Nhn = sorted_keys.order_Nhn
+        layer = 0 if len(order_Nhn) == 1 else mask_inputs.layer
+        operands, mask_inputs = renumber_key_tiles(operands, mask_inputs, jnp.asarray(order_Nhn)[layer])
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
         chunk = make_chunk(options, chosen, True, tile_class)
@@ -163,6 +179,22 @@ def key_gradients(
         dk, dv = (weighted_sums(chunk, x.astype(y.dtype), y).astype(dtype) for x, y in ((dlogits, q), (dropped, dout)))
         return carry, [tile_axis_to_front(dk), tile_axis_to_front(dv)]
 
-    _, arrays = run_tile_loop(make_tile_loop(options, operands, True), step, None, (0.0, 0.0))
-    dk, dv = (with_empty_tile(tile_axis_to_third(x)) for x in arrays)
-    return dk, dv
+    _, arrays = run_tile_loop(loop, step, None, (0.0, 0.0), mask_inputs.layer)
+    dk, dv = (tile_axis_to_third(x) for x in arrays)
+    if sorted_keys is not None:
+        back_hn = jnp.asarray(np.argsort(sorted_keys.order_Nhn, axis=-1))[layer]
+        dk, dv = take_tiles_by_head(dk, back_hn), take_tiles_by_head(dv, back_hn)
+    return with_empty_tile(dk), with_empty_tile(dv)
+
+
+def renumber_key_tiles(
+    operands: TileOperands, mask_inputs: TileMaskInputs, order_hn: Array
+) -> tuple[TileOperands, TileMaskInputs]:
+    """Returns the operands and mask inputs with their key tiles in the order `order_hn` of each head; the empty tile
+    stays last.
+    """
+    empty = operands.k_BGnSK.shape[2] - 1
+    order_hn = jnp.pad(order_hn, ((0, 0), (0, 1)), constant_values=empty)
+    keys = jax.tree.map(lambda x: take_tiles_by_head(x, order_hn), mask_inputs.keys)
+    k_BGnSK, v_BGnSK = (take_tiles_by_head(x, order_hn) for x in (operands.k_BGnSK, operands.v_BGnSK))
+    return operands._replace(k_BGnSK=k_BGnSK, v_BGnSK=v_BGnSK), mask_inputs._replace(keys=keys)

@@ -3,8 +3,11 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from efficient_attention.attention.patterns import RandomTiles, dense_mask
+from efficient_attention.attention.patterns.presets import bigbird
+from efficient_attention.errors import InputError
 from tests.attention.patterns.pair_by_pair import check_shape
 
 
@@ -42,6 +45,15 @@ def test_random_tiles_differ_by_seed_layer_and_head_and_never_between_calls():
     again = dataclasses.replace(pattern)  # This is an equal but new pattern object.
     assert again == pattern and hash(again) == hash(pattern)
     np.testing.assert_array_equal(dense_mask(again, 64, 64), masks[0])
+
+
+def test_a_pattern_of_several_layers_has_the_pattern_of_each():
+    pattern = bigbird(4, 2).for_key_count(64)
+    several = pattern.for_layer((1, 3))
+    assert pattern.layers == () and pattern.by_layer() == (pattern,)
+    assert several.layers == (1, 3) and several.by_layer() == (pattern.for_layer(1), pattern.for_layer(3))
+    with pytest.raises(InputError, match='call for_layer first'):
+        dense_mask(several, 64, 64)
 
 
 def test_random_tiles_are_spread_evenly_over_the_keys():

@@ -44,7 +44,7 @@ def make_mask_inputs(segments: jax.Array | None = None, seeds: jax.Array | None 
 
 def whole_chunk(by_key: bool, checks_pattern: bool = True) -> TileChunk:
     """Returns the chunk that pairs both tiles of one side with both tiles of the other."""
-    tile_class = TileClass(np.arange(2), np.array([[[0, 1]]]), True, checks_pattern, checks_keys=True)
+    tile_class = TileClass(np.arange(2), np.array([[[[0, 1]]]]), True, checks_pattern, checks_keys=True)
     return make_chunk(make_options(), ChosenTiles(jnp.arange(2), np.arange(2), jnp.zeros(2, bool)), by_key, tile_class)
 
 

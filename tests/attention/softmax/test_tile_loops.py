@@ -12,8 +12,8 @@ from efficient_attention.attention.softmax.tile_schedule import TileClass
 
 def make_class(computed: list[int], lists: list[list[int]] | None = None) -> TileClass:
     if lists is None:
-        return TileClass(np.array(computed), np.array([[[0, 1]]]), True, False, False)
-    return TileClass(np.array(computed), np.array([lists]), False, True, True)
+        return TileClass(np.array(computed), np.array([[[[0, 1]]]]), True, False, False)
+    return TileClass(np.array(computed), np.array([[lists]]), False, True, True)
 
 
 def numbers_and_lists(chosen: ChosenTiles, _: TileClass, total: jax.Array) -> tuple[jax.Array, list[jax.Array]]:

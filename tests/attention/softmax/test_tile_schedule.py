@@ -19,6 +19,7 @@ from efficient_attention.attention.softmax.tile_schedule import (
     TileClass,
     TilePass,
     group_by_length,
+    padded_tiles,
     position_count,
     schedule_tiles,
     share_tile_list,
@@ -62,7 +63,8 @@ def executed(
 
 def lists_of(group: TileClass, head: int) -> list[tuple[int, np.ndarray]]:
     """Returns each computed tile of a class with the tiles that it visits for a head."""
-    visited_nw = group.visited_hnw[min(head, len(group.visited_hnw) - 1)]
+    (visited_hnw,) = group.visited_Nhnw  # of one layer
+    visited_nw = visited_hnw[min(head, len(visited_hnw) - 1)]
     lists = np.broadcast_to(visited_nw, (len(group.computed_n), visited_nw.shape[1]))
     return list(zip(group.computed_n, lists, strict=True))
 
@@ -110,6 +112,55 @@ def test_schedules_are_made_once():
     assert position_count(positions) == position_count(8) == 8
 
 
+# ---- tiles that differ by layer and head ----
+
+
+def drawn_pass(layers: tuple[int, ...] | int, heads: int = 3, keys: int = 256) -> TilePass:
+    """Returns the one pass of BigBird's pattern with random blocks of 8 positions."""
+    pattern = bigbird(8, 2).for_layer(layers).for_key_count(keys)
+    positions = as_bytes(np.arange(keys))
+    (one,) = schedule_tiles(tuple(pattern.for_head(head, heads) for head in range(heads)), positions, positions, 8)
+    return one
+
+
+def tiles_by_computed_tile(classes: tuple[TileClass, ...], layer: int, head: int) -> dict[int, list[int]]:
+    """Returns the tiles that each computed tile visits in a layer, without padding."""
+    found = {}
+    for group in classes:
+        layers, heads, _, width = group.visited_Nhnw.shape
+        visited_nw = group.visited_Nhnw[min(layer, layers - 1), min(head, heads - 1)]
+        visited_nw = np.broadcast_to(visited_nw, (len(group.computed_n), width))
+        for tile, visited in zip(group.computed_n, visited_nw, strict=True):
+            found[int(tile)] = [int(one) for one in visited if one < 32]
+    return found
+
+
+def test_layers_share_classes_and_keep_their_tiles():
+    layers = (1, 4, 5)
+    together = drawn_pass(layers)
+    for index, layer in enumerate(layers):
+        apart = drawn_pass(layer)
+        for side in ('by_query', 'by_key'):
+            for head in range(3):
+                shared, own = getattr(together, side), getattr(apart, side)
+                assert tiles_by_computed_tile(shared, index, head) == tiles_by_computed_tile(own, 0, head)
+    assert together.tiles == sum(drawn_pass(layer).tiles for layer in layers)
+
+
+def test_sorted_key_tiles_are_the_same_tiles_with_less_padding():
+    tile_pass = drawn_pass((0, 1))
+    keys = tile_pass.sorted_keys
+    assert keys is not None and padded_tiles(keys.by_key) < padded_tiles(tile_pass.by_key)
+    for layer in range(2):
+        for head in range(3):
+            by_number = tiles_by_computed_tile(keys.by_key, layer, head)
+            order_n = keys.order_Nhn[layer, head]
+            by_tile = {int(order_n[number]): visited for number, visited in by_number.items()}
+            assert by_tile == tiles_by_computed_tile(tile_pass.by_key, layer, head)
+    positions = as_bytes(np.arange(256))
+    assert schedule_tiles((Causal().for_key_count(256),), positions, positions, 8)[0].sorted_keys is None
+
+
 # ---- classes of tiles ----
 
 
@@ -128,8 +179,8 @@ def check_classes(tables: list[TileTable], classes: tuple[TileClass, ...]) -> No
     counts = np.max([table.key_tile_counts for table in tables], axis=0)
     assert sorted(computed) == list(np.flatnonzero(counts))
     for group in classes:
-        assert group.visited_hnw.shape[0] in (1, len(tables))
-        assert group.visited_hnw.shape[1] in (1, len(group.computed_n))
+        assert group.visited_Nhnw.shape[1] in (1, len(tables))
+        assert group.visited_Nhnw.shape[2] in (1, len(group.computed_n))
         for head, table in enumerate(tables):
             for tile, visited in lists_of(group, head):
                 real = visited[visited < table.key_tiles].tolist()
@@ -145,14 +196,14 @@ def check_classes(tables: list[TileTable], classes: tuple[TileClass, ...]) -> No
 @given(TABLES)
 def test_classes_compute_each_tile_of_a_table_once_and_waste_little(rows: list[list[int]]):
     table = make_table(rows)
-    classes = tile_classes([table], is_ragged=False)
+    classes = tile_classes([[table]], is_ragged=False)
     check_classes([table], classes)
     assert len(classes) <= CLASSES
     padded = sum(table.key_tile_counts[group.computed_n].max() * len(group.computed_n) for group in classes)
     assert padded <= (1 + PADDING) * table.key_tile_counts.sum() or len(classes) == CLASSES
     for group in classes:
         longest = table.key_tile_counts[group.computed_n].max()
-        assert longest <= group.visited_hnw.shape[2] <= (SPREAD if group.is_shared else 1) * longest
+        assert longest <= group.visited_Nhnw.shape[3] <= (SPREAD if group.is_shared else 1) * longest
 
 
 @STEADY
@@ -161,8 +212,8 @@ def test_classes_of_tables_for_each_head(tables: list[list[list[int]]]):
     """Heads that draw different tiles have equally many tiles with a list, but other tiles in the lists."""
     rows = min(len(table) for table in tables)
     made = [make_table(table[:rows]) for table in tables]
-    check_classes(made, tile_classes(made, is_ragged=True))
-    assert all(group.checks_keys for group in tile_classes(made, is_ragged=True))
+    check_classes(made, tile_classes([made], is_ragged=True))
+    assert all(group.checks_keys for group in tile_classes([made], is_ragged=True))
 
 
 def cost(counts: np.ndarray, groups: list[np.ndarray]) -> int:
@@ -194,14 +245,17 @@ def test_no_division_into_as_many_groups_is_cheaper(counts: np.ndarray):
 def test_tiles_that_visit_nearly_the_same_share_one_list():
     computed_n = np.arange(2)
     whole = {'checks_pattern': False, 'is_ragged': False}
-    same = share_tile_list(computed_n, np.array([[[0, 1, 2], [0, 1, 2]]]), 9, **whole)
-    assert same.is_shared and same.visited_hnw.tolist() == [[[0, 1, 2]]]
+    same = share_tile_list(computed_n, np.array([[[[0, 1, 2], [0, 1, 2]]]]), 9, **whole)
+    assert same.is_shared and same.visited_Nhnw.tolist() == [[[[0, 1, 2]]]]
     assert not same.checks_pattern and not same.checks_keys
-    other = share_tile_list(computed_n, np.array([[[0, 1, 2, 3], [0, 1, 2, 4]]]), 9, **whole)
-    assert other.is_shared and other.visited_hnw.tolist() == [[[0, 1, 2, 3, 4]]] and other.checks_pattern
-    apart = share_tile_list(computed_n, np.array([[[0, 1, 2], [3, 4, 9]]]), 9, **whole)
+    other = share_tile_list(computed_n, np.array([[[[0, 1, 2, 3], [0, 1, 2, 4]]]]), 9, **whole)
+    assert other.is_shared and other.visited_Nhnw.tolist() == [[[[0, 1, 2, 3, 4]]]] and other.checks_pattern
+    apart = share_tile_list(computed_n, np.array([[[[0, 1, 2], [3, 4, 9]]]]), 9, **whole)
     assert (
-        not apart.is_shared and apart.visited_hnw.shape == (1, 2, 3) and apart.checks_keys and not apart.checks_pattern
+        not apart.is_shared
+        and apart.visited_Nhnw.shape == (1, 1, 2, 3)
+        and apart.checks_keys
+        and not apart.checks_pattern
     )
 
 
@@ -237,7 +291,7 @@ def test_padding_of_the_presets(pattern: Pattern, at_most: float):
     kept = sum(tile_pass.tiles for tile_pass in plan)
     for side in ('by_query', 'by_key'):
         run = sum(
-            len(group.computed_n) * group.visited_hnw.shape[2]
+            len(group.computed_n) * group.visited_Nhnw.shape[3]
             for tile_pass in plan
             for group in getattr(tile_pass, side)
         )
